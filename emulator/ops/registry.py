@@ -1,0 +1,158 @@
+"""The op registry: one op, one place.
+
+Each op of a graph is a plain function of ``jax.Array``s, registered under its
+ATen name together with what its gradient reads, whether it is cheap enough to
+recompute, and how closely it must match torch. The backward pass is the
+``jax.vjp`` of the very same function, so an op has no second definition.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from pef_schema.errors import SambaError
+from pef_schema.program import DType
+
+FAMILIES = (
+    "activation",
+    "attention",
+    "compare",
+    "conv",
+    "creation",
+    "index",
+    "loss",
+    "matmul",
+    "norm",
+    "pointwise",
+    "pool",
+    "random",
+    "reduce",
+    "rnn",
+    "scan",
+    "shape",
+)
+"""Modules of ``emulator.ops`` that register ops; a new family is added here."""
+
+ALL_INPUTS = None
+"""``reads`` of an op whose gradient reads the value of every array argument."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tol:
+    """How closely a result must match torch: ``|a - b| <= atol + rtol * |b|``."""
+
+    rtol: float
+    atol: float
+
+
+DEFAULT_TOL: Mapping[DType, Tol] = MappingProxyType(
+    {
+        # torch.testing.assert_close's own defaults for each dtype.
+        DType.FLOAT64: Tol(rtol=1e-7, atol=1e-7),
+        DType.FLOAT32: Tol(rtol=1.3e-6, atol=1e-5),
+        DType.BFLOAT16: Tol(rtol=1.6e-2, atol=1e-5),
+        DType.FLOAT16: Tol(rtol=1e-3, atol=1e-5),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSpec:
+    """What the compiler and the device know of one op.
+
+    Args:
+        name: Full ATen name, ``namespace.op.overload``.
+        lower: The op as a function of jax arrays. Arguments come as in the
+            ATen schema: arrays for tensors, lists for lists, ``DType`` for dtypes.
+            Returns an array or a tuple of arrays; shapes and dtypes must be the
+            ones torch gives (a differing float dtype is cast by the caller).
+        reads: Positions of the array arguments whose *values* the gradient
+            reads (a position may be a list argument); ``ALL_INPUTS`` for all.
+            An argument that is not listed may reach ``lower`` as zeros of the
+            right shape when a gradient is computed.
+        cheap: Whether recomputing costs less than keeping the result
+            (pointwise, views, masks).
+        differentiable: False where torch gives no gradient.
+        random: Whether it takes ``seed`` (uint32[2]) and ``stream`` (int) keywords.
+        tol: Tolerance per dtype, ``DEFAULT_TOL`` unless stated with a reason.
+    """
+
+    name: str
+    lower: Callable[..., Any]
+    reads: tuple[int, ...] | None = ALL_INPUTS
+    cheap: bool = False
+    differentiable: bool = True
+    random: bool = False
+    tol: Mapping[DType, Tol] = field(default_factory=lambda: DEFAULT_TOL)
+
+
+class DuplicateOp(SambaError):
+    """An op name was registered a second time."""
+
+    def __init__(self, *, name: str, first: str, second: str) -> None:
+        self.name, self.first, self.second = name, first, second
+        super().__init__(
+            f"op {name} is registered by {first} and again by {second}; keep one of the two"
+        )
+
+
+_OPS: dict[str, OpSpec] = {}
+
+
+def op(
+    *names: str,
+    reads: tuple[int, ...] | None = ALL_INPUTS,
+    cheap: bool = False,
+    differentiable: bool = True,
+    random: bool = False,
+    tol: Mapping[DType, Tol] = DEFAULT_TOL,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated function as the lowering of one or more ATen ops.
+
+    Args:
+        names: Full names such as ``"aten.add.Tensor"``.
+        reads, cheap, differentiable, random, tol: See :class:`OpSpec`.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        DuplicateOp: If a name is taken.
+    """
+
+    def register(lower: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            if name in _OPS:
+                first = _OPS[name].lower
+                raise DuplicateOp(
+                    name=name,
+                    first=f"{first.__module__}.{first.__qualname__}",
+                    second=f"{lower.__module__}.{lower.__qualname__}",
+                )
+            _OPS[name] = OpSpec(
+                name=name,
+                lower=lower,
+                reads=reads,
+                cheap=cheap,
+                differentiable=differentiable,
+                random=random,
+                tol=tol,
+            )
+        return lower
+
+    return register
+
+
+def load_ops() -> Mapping[str, OpSpec]:
+    """Import every family once and return all ops by name.
+
+    Returns:
+        A read-only view of the registry.
+    """
+    for family in FAMILIES:
+        importlib.import_module(f"emulator.ops.{family}")
+    return MappingProxyType(_OPS)
