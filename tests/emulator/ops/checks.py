@@ -1,0 +1,178 @@
+"""Compare one registered op with torch: values, dtypes, shapes, gradients, and what it says it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from emulator.dtypes import FROM_NUMPY
+from emulator.ops.registry import DEFAULT_TOL, OpSpec, Tol, load_ops
+from pef_schema.program import DType
+
+TORCH_TO_DTYPE = {
+    torch.bool: DType.BOOL,
+    torch.uint8: DType.UINT8,
+    torch.int8: DType.INT8,
+    torch.int16: DType.INT16,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.float16: DType.FLOAT16,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+}
+
+
+def to_jax(x: torch.Tensor) -> jax.Array:
+    """Copy a torch tensor to a jax array of the same dtype."""
+    x = x.detach().contiguous()
+    if x.dtype == torch.bfloat16:
+        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16))
+    return jnp.asarray(x.numpy())
+
+
+def to_numpy64(x: jax.Array | torch.Tensor) -> np.ndarray:
+    """Widen floats to float64 for comparison; leave the rest."""
+    if isinstance(x, torch.Tensor):
+        x = to_jax(x)
+    a = np.asarray(x)
+    return a.astype(np.float64) if FROM_NUMPY[a.dtype].is_floating else a
+
+
+def torch_op(name: str) -> Callable[..., Any]:
+    """The torch overload behind a registry name."""
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def assert_matches(got: jax.Array, want: torch.Tensor, *, tol: Mapping[DType, Tol], what: str) -> None:
+    """Same dtype, same shape, values within the tolerance of the dtype."""
+    assert FROM_NUMPY[np.dtype(got.dtype)] == TORCH_TO_DTYPE[want.dtype], (
+        f"{what}: dtype {got.dtype}, torch has {want.dtype}"
+    )
+    assert tuple(got.shape) == tuple(want.shape), f"{what}: shape {got.shape}, torch {want.shape}"
+    dtype = TORCH_TO_DTYPE[want.dtype]
+    limit = tol.get(dtype, DEFAULT_TOL.get(dtype, Tol(rtol=0.0, atol=0.0)))
+    np.testing.assert_allclose(
+        to_numpy64(got), to_numpy64(want), rtol=limit.rtol, atol=limit.atol, err_msg=what
+    )
+
+
+def _map(tree: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return leaf(tree)
+    if isinstance(tree, torch.dtype):
+        return TORCH_TO_DTYPE[tree]
+    if isinstance(tree, (list, tuple)):
+        return tuple(_map(t, leaf) for t in tree)
+    return tree
+
+
+def _tensors(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def check(
+    name: str,
+    *args: Any,
+    grad: bool = True,
+    tol: Mapping[DType, Tol] | None = None,
+    grad_tol: Mapping[DType, Tol] | None = None,
+    **kwargs: Any,
+) -> None:
+    """Run op ``name`` in torch and on the device and compare.
+
+    Args:
+        name: Registry name.
+        args, kwargs: torch arguments (tensors, lists of tensors, scalars, torch dtypes).
+        grad: Also compare the gradients of all floating tensor arguments, with a random
+            cotangent, and prove that arguments outside ``reads`` do not matter to them.
+        tol, grad_tol: Override the op's own tolerance; say why where you use it.
+    """
+    spec: OpSpec = load_ops()[name]
+    limit = spec.tol if tol is None else tol
+    fn = torch_op(name)
+    torch_kwargs = kwargs
+    kwargs = {k: _map(v, to_jax) for k, v in kwargs.items()}
+
+    leaves: list[torch.Tensor] = []
+    where: list[int] = []  # the argument position each leaf came from
+
+    def collect(t: torch.Tensor) -> torch.Tensor:
+        t = t.detach().clone()
+        leaves.append(t)
+        where.append(position)
+        return t.requires_grad_() if grad and t.is_floating_point() else t
+
+    torch_args = []
+    for position, arg in enumerate(args):
+        torch_args.append(_map_torch(arg, collect))
+    want = _tensors(fn(*torch_args, **torch_kwargs))
+
+    with jax.enable_x64(True):
+        arrays = [to_jax(t) for t in leaves]
+
+        def run(flat: list[jax.Array]) -> tuple[jax.Array, ...]:
+            it = iter(flat)
+            rebuilt = [_map(a, lambda _t: next(it)) for a in args]
+            return tuple(_tensors(spec.lower(*rebuilt, **kwargs)))
+
+        got = jax.jit(run)(arrays)
+        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+            if w is not None:
+                assert_matches(g, w, tol=limit, what=f"{name} output {i}")
+
+        if not (grad and spec.differentiable):
+            return
+        outs = [i for i, w in enumerate(want) if w is not None and w.requires_grad]
+        diff = [i for i, t in enumerate(leaves) if t.is_floating_point()]
+        if not outs or not diff:
+            return
+        generator = torch.Generator().manual_seed(7)
+        cots = [
+            torch.randn(want[i].shape, generator=generator, dtype=torch.float64).to(want[i].dtype)
+            for i in outs
+        ]
+        expected = torch.autograd.grad(
+            [want[i] for i in outs], [leaves[i] for i in diff], cots, allow_unused=True
+        )
+
+        def gradients(flat: list[jax.Array]) -> list[jax.Array]:
+            def of(diff_arrays: list[jax.Array]) -> list[jax.Array]:
+                full = list(flat)
+                for i, a in zip(diff, diff_arrays, strict=True):
+                    full[i] = a
+                result = run(full)
+                return [result[i] for i in outs]
+
+            _, vjp = jax.vjp(of, [flat[i] for i in diff])
+            return vjp([to_jax(c) for c in cots])[0]
+
+        grads = jax.jit(gradients)(arrays)
+        gtol = limit if grad_tol is None else grad_tol
+        for i, g, w in zip(diff, grads, expected, strict=True):
+            if w is not None:
+                assert_matches(g, w, tol=gtol, what=f"{name} gradient of tensor {i}")
+        if spec.reads is not None:
+            blanked = [
+                a if where[i] in spec.reads else jnp.zeros_like(a) for i, a in enumerate(arrays)
+            ]
+            for i, g, b in zip(diff, grads, jax.jit(gradients)(blanked), strict=True):
+                np.testing.assert_array_equal(
+                    np.asarray(g),
+                    np.asarray(b),
+                    err_msg=f"{name}: gradient of tensor {i} reads an argument outside reads={spec.reads}",
+                )
+
+
+def _map_torch(tree: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return leaf(tree)
+    if isinstance(tree, (list, tuple)):
+        return [_map_torch(t, leaf) for t in tree]
+    return tree
