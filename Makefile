@@ -1,0 +1,54 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv.
+#   make demo   compile and train a LeNet on handwritten digits
+#   make test   lint, types and the fast tests
+
+# The first of these that runs, is new enough and can make a virtual environment.
+CANDIDATES := python3.11 python3 python3.12 python3.13 python
+PYTHON ?= $(shell for p in $(CANDIDATES); do \
+	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+	>/dev/null 2>&1 && echo $$p && break; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q -n 2
+OUT := out
+
+.DEFAULT_GOAL := test
+.PHONY: setup demo test test-all lint types bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || \
+	  { echo "No Python >= 3.11 with venv and ensurepip found; set PYTHON=<path>."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python examples/lenet.py compile --pef-name=lenet --output-folder=$(OUT)
+	$(BIN)/python examples/lenet.py run --pef=$(OUT)/lenet/lenet.pef
+	$(BIN)/python examples/lenet.py measure-sections --pef=$(OUT)/lenet/lenet.pef
+	@echo "The PEF is $(OUT)/lenet/lenet.pef, its listing $(OUT)/lenet/lenet.pef.log"
+
+test: lint types
+	$(PYTEST) -m "not slow"
+
+test-all: lint types
+	$(PYTEST)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: $(STAMP)
+	@mkdir -p $(OUT)
+	$(BIN)/python -m bench run --json $(OUT)/bench.json
+
+clean:
+	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
