@@ -23,6 +23,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python >= 3.11 with venv and ensurepip found; set PYTHON=<path>."; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'Installing into .venv; the first time takes a minute or two.'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)
 

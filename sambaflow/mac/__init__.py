@@ -1,0 +1,1 @@
+"""Compiler hints that scripts import."""

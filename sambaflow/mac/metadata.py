@@ -1,0 +1,27 @@
+"""Compiler hints that scripts hand to ``samba.session.compile(metadata=...)``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+__all__ = ["ConvTilingMetadata"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvTilingMetadata:
+    """How a convolution was sized before a script cut its input into tiles.
+
+    The device here needs no tiling; the hint is accepted and changes nothing.
+
+    Args:
+        original_size: Sizes of the input before tiling, outermost first.
+
+    Example:
+        >>> {ConvTilingMetadata.key: ConvTilingMetadata(original_size=[1, 3, 512, 512])}
+        {'conv_tiling': ConvTilingMetadata(original_size=[1, 3, 512, 512])}
+    """
+
+    key: ClassVar[str] = "conv_tiling"
+
+    original_size: list[int]
