@@ -1,1 +1,198 @@
-"""Lowerings: compare."""
+"""Lowerings: comparisons, predicates, logical and bitwise operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from emulator.ops._promote import cast, compared, elementwise, is_float, result_type
+from emulator.ops.registry import op
+
+Operand = Any
+"""An array or a python scalar."""
+
+
+def _register(
+    names: tuple[str, ...], overloads: tuple[str, ...], lower: Callable[..., jax.Array]
+) -> None:
+    full = [f"aten.{name}.{overload}" for name in names for overload in overloads]
+    op(*full, reads=(), cheap=True, differentiable=False)(lower)
+
+
+def _comparison(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def lower(x: jax.Array, other: Operand) -> jax.Array:
+        return compared(fn, x, other)
+
+    return lower
+
+
+def _bitwise(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def lower(x: Operand, other: Operand) -> jax.Array:
+        return elementwise(fn, x, other)
+
+    return lower
+
+
+def _logical(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    def lower(x: jax.Array, other: jax.Array) -> jax.Array:
+        return compared(fn, x.astype(bool), other.astype(bool))
+
+    return lower
+
+
+_COMPARISONS: tuple[tuple[tuple[str, ...], Callable[..., jax.Array]], ...] = (
+    (("eq",), lax.eq),
+    (("ne", "not_equal"), lax.ne),
+    (("lt", "less"), lax.lt),
+    (("le", "less_equal"), lax.le),
+    (("gt", "greater"), lax.gt),
+    (("ge", "greater_equal"), lax.ge),
+)
+for _names, _fn in _COMPARISONS:
+    _register(_names, ("Tensor", "Scalar"), _comparison(_fn))
+
+_BITWISE: tuple[tuple[str, str, Callable[..., jax.Array]], ...] = (
+    ("bitwise_and", "__and__", lax.bitwise_and),
+    ("bitwise_or", "__or__", lax.bitwise_or),
+    ("bitwise_xor", "__xor__", lax.bitwise_xor),
+)
+for _name, _operator, _fn in _BITWISE:
+    _register((_name,), ("Tensor", "Scalar", "Scalar_Tensor"), _bitwise(_fn))
+    _register((_operator,), ("Tensor", "Scalar"), _bitwise(_fn))
+
+for _name, _fn in (
+    ("logical_and", lax.bitwise_and),
+    ("logical_or", lax.bitwise_or),
+    ("logical_xor", lax.bitwise_xor),
+):
+    _register((_name,), ("default",), _logical(_fn))
+
+
+@op("aten.bitwise_not.default", reads=(), cheap=True, differentiable=False)
+def bitwise_not(x: jax.Array) -> jax.Array:
+    """Every bit flipped; logical not of booleans."""
+    return lax.bitwise_not(x)
+
+
+@op("aten.logical_not.default", reads=(), cheap=True, differentiable=False)
+def logical_not(x: jax.Array) -> jax.Array:
+    """Whether ``x`` is zero."""
+    return ~x.astype(bool)
+
+
+@op(
+    *("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar"),
+    *("aten.bitwise_left_shift.Scalar_Tensor", "aten.__lshift__.Tensor", "aten.__lshift__.Scalar"),
+    reads=(),
+    cheap=True,
+    differentiable=False,
+)
+def shift_left(x: Operand, bits: Operand) -> jax.Array:
+    """``x << bits``; zero when every bit is shifted out."""
+    return elementwise(_shift_left, x, bits)
+
+
+@op(
+    *("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar"),
+    "aten.bitwise_right_shift.Scalar_Tensor",
+    *("aten.__rshift__.Tensor", "aten.__rshift__.Scalar"),
+    reads=(),
+    cheap=True,
+    differentiable=False,
+)
+def shift_right(x: Operand, bits: Operand) -> jax.Array:
+    """``x >> bits``, keeping the sign."""
+    return elementwise(_shift_right, x, bits)
+
+
+@op("aten.isnan.default", reads=(), cheap=True, differentiable=False)
+def isnan(x: jax.Array) -> jax.Array:
+    """Whether ``x`` is NaN."""
+    return x != x
+
+
+@op("aten.isinf.default", reads=(), cheap=True, differentiable=False)
+def isinf(x: jax.Array) -> jax.Array:
+    """Whether ``x`` is infinite of either sign."""
+    return jnp.isinf(x)
+
+
+@op("aten.isfinite.default", reads=(), cheap=True, differentiable=False)
+def isfinite(x: jax.Array) -> jax.Array:
+    """Whether ``x`` is neither infinite nor NaN."""
+    return jnp.isfinite(x)
+
+
+@op("aten.isposinf.default", reads=(), cheap=True, differentiable=False)
+def isposinf(x: jax.Array) -> jax.Array:
+    """Whether ``x`` is ``+inf``."""
+    return jnp.isinf(x) & (x > 0)
+
+
+@op("aten.isneginf.default", reads=(), cheap=True, differentiable=False)
+def isneginf(x: jax.Array) -> jax.Array:
+    """Whether ``x`` is ``-inf``."""
+    return jnp.isinf(x) & (x < 0)
+
+
+@op("aten.signbit.default", reads=(), cheap=True, differentiable=False)
+def signbit(x: jax.Array) -> jax.Array:
+    """Whether the sign bit is set: true of ``-0.0``."""
+    return jnp.signbit(x) if is_float(x.dtype) else x < 0
+
+
+@op(
+    *("aten.isin.Tensor_Tensor", "aten.isin.Tensor_Scalar", "aten.isin.Scalar_Tensor"),
+    reads=(),
+    differentiable=False,
+)
+def isin(
+    elements: Operand, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False
+) -> jax.Array:
+    """Whether each element is among the test elements."""
+    del assume_unique  # only a hint
+    dtype = result_type(elements, test_elements)
+    flat = jnp.asarray(cast(test_elements, dtype)).reshape(-1)
+    found = jnp.any(jnp.asarray(cast(elements, dtype))[..., None] == flat, axis=-1)
+    return ~found if invert else found
+
+
+@op("aten.isclose.default", reads=(), cheap=True, differentiable=False)
+def isclose(
+    x: jax.Array,
+    other: jax.Array,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> jax.Array:
+    """Whether ``|x - other| <= atol + rtol * |other|``; equal infinities are close."""
+
+    def close(a: jax.Array, b: jax.Array) -> jax.Array:
+        near = a == b
+        if equal_nan:
+            near |= (a != a) & (b != b)
+        if not is_float(a.dtype):
+            a, b = a.astype(np.float32), b.astype(np.float32)
+        gap = jnp.abs(a - b)
+        return near | (jnp.isfinite(gap) & (gap <= atol + jnp.abs(rtol * b)))
+
+    return compared(close, x, other)
+
+
+def _shift_left(x: jax.Array, bits: jax.Array) -> jax.Array:
+    gone = (bits < 0) | (bits >= x.dtype.itemsize * 8)
+    return jnp.where(gone, 0, lax.shift_left(x, jnp.where(gone, 0, bits)))
+
+
+def _shift_right(x: jax.Array, bits: jax.Array) -> jax.Array:
+    size = x.dtype.itemsize * 8
+    all_out = (bits < 0) | (bits >= size)
+    signed = jnp.issubdtype(x.dtype, jnp.signedinteger)
+    shift = lax.shift_right_arithmetic if signed else lax.shift_right_logical
+    kept = shift(x, jnp.where(all_out, size - 1, bits))
+    return kept if signed else jnp.where(all_out, 0, kept)

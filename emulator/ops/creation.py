@@ -1,1 +1,148 @@
-"""Lowerings: creation."""
+"""Lowerings: tensors made from shapes and numbers, and copies."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from emulator.dtypes import TO_NUMPY
+from emulator.ops._promote import DEFAULT_FLOAT, broadcast_to, cast, constant, is_float
+from emulator.ops.registry import op
+from pef_schema.program import DType
+
+
+def _dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
+    return np.dtype(default) if dtype is None else TO_NUMPY[dtype]
+
+
+def _number_type(*numbers: float) -> Any:
+    """The dtype torch infers from python numbers."""
+    if all(isinstance(n, bool) for n in numbers):
+        return np.bool_
+    return DEFAULT_FLOAT if any(isinstance(n, float) for n in numbers) else np.int64
+
+
+@op("aten.full.default", reads=(), cheap=True, differentiable=False)
+def full(size: tuple[int, ...], value: Any, *, dtype: DType | None = None) -> jax.Array:
+    """A tensor filled with one number."""
+    return lax.full(size, constant(value, _dtype(dtype, _number_type(value))))
+
+
+@op("aten.zeros.default", "aten.empty.memory_format", reads=(), cheap=True, differentiable=False)
+def zeros(size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
+    """Zeros; what torch leaves uninitialized is zero here."""
+    return lax.full(size, constant(0, _dtype(dtype)))
+
+
+@op("aten.ones.default", reads=(), cheap=True, differentiable=False)
+def ones(size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
+    """Ones."""
+    return lax.full(size, constant(1, _dtype(dtype)))
+
+
+@op("aten.empty_strided.default", reads=(), cheap=True, differentiable=False)
+def empty_strided(
+    size: tuple[int, ...], stride: tuple[int, ...], *, dtype: DType | None = None
+) -> jax.Array:
+    """Zeros; strides have no meaning on the device."""
+    del stride
+    return zeros(size, dtype=dtype)
+
+
+@op(
+    "aten.zeros_like.default",
+    "aten.empty_like.default",
+    "aten.zero.default",
+    reads=(),
+    cheap=True,
+    differentiable=False,
+)
+def zeros_like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
+    """Zeros of the shape of ``x``."""
+    return lax.full(x.shape, constant(0, _dtype(dtype, x.dtype)))
+
+
+@op("aten.ones_like.default", reads=(), cheap=True, differentiable=False)
+def ones_like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
+    """Ones of the shape of ``x``."""
+    return lax.full(x.shape, constant(1, _dtype(dtype, x.dtype)))
+
+
+@op("aten.full_like.default", reads=(), cheap=True, differentiable=False)
+def full_like(x: jax.Array, value: Any, *, dtype: DType | None = None) -> jax.Array:
+    """One number in the shape of ``x``."""
+    return lax.full(x.shape, constant(value, _dtype(dtype, x.dtype)))
+
+
+@op("aten.new_zeros.default", "aten.new_empty.default", reads=(), cheap=True, differentiable=False)
+def new_zeros(x: jax.Array, size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
+    """Zeros of another shape in the dtype of ``x``."""
+    return lax.full(size, constant(0, _dtype(dtype, x.dtype)))
+
+
+@op("aten.new_empty_strided.default", reads=(), cheap=True, differentiable=False)
+def new_empty_strided(
+    x: jax.Array, size: tuple[int, ...], stride: tuple[int, ...], *, dtype: DType | None = None
+) -> jax.Array:
+    """Zeros of another shape in the dtype of ``x``."""
+    del stride
+    return new_zeros(x, size, dtype=dtype)
+
+
+@op("aten.new_ones.default", reads=(), cheap=True, differentiable=False)
+def new_ones(x: jax.Array, size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
+    """Ones of another shape in the dtype of ``x``."""
+    return lax.full(size, constant(1, _dtype(dtype, x.dtype)))
+
+
+@op("aten.new_full.default", reads=(), cheap=True, differentiable=False)
+def new_full(
+    x: jax.Array, size: tuple[int, ...], value: Any, *, dtype: DType | None = None
+) -> jax.Array:
+    """One number in another shape in the dtype of ``x``."""
+    return lax.full(size, constant(value, _dtype(dtype, x.dtype)))
+
+
+@op("aten.scalar_tensor.default", reads=(), cheap=True, differentiable=False)
+def scalar_tensor(value: float, *, dtype: DType | None = None) -> jax.Array:
+    """A 0-d tensor."""
+    return jnp.asarray(constant(value, _dtype(dtype)))
+
+
+@op("aten.fill.Scalar", "aten.fill.Tensor", reads=(), cheap=True)
+def fill(x: jax.Array, value: Any) -> jax.Array:
+    """One number, which may be a 0-d tensor, in the shape and dtype of ``x``."""
+    return broadcast_to(jnp.asarray(cast(value, x.dtype)), x.shape)
+
+
+@op("aten.copy.default", reads=(), cheap=True)
+def copy(x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
+    """``source`` in the shape and dtype of ``x``."""
+    del non_blocking
+    return broadcast_to(source.astype(x.dtype), x.shape)
+
+
+@op("aten.arange.default", reads=(), cheap=True, differentiable=False)
+def arange(end: float, *, dtype: DType | None = None) -> jax.Array:
+    """``0, 1, ...`` below ``end``."""
+    return arange_step(0, end, dtype=dtype)
+
+
+@op("aten.arange.start", "aten.arange.start_step", reads=(), cheap=True, differentiable=False)
+def arange_step(
+    start: float, end: float, step: float = 1, *, dtype: DType | None = None
+) -> jax.Array:
+    """``start, start + step, ...`` up to but without ``end``."""
+    kind = _dtype(dtype, _number_type(start, end, step))
+    if is_float(kind) or any(isinstance(n, float) for n in (start, end, step)):
+        count = math.ceil((end - start) / step)
+    else:
+        count = -((start - end) // step)  # exact: a quotient of large integers would round
+    wide = np.float64 if is_float(kind) else np.int64
+    index = lax.iota(wide, max(int(count), 0))
+    return (constant(start, wide) + index * constant(step, wide)).astype(kind)

@@ -1,1 +1,249 @@
-"""Lowerings: pointwise."""
+"""Lowerings: arithmetic of tensors and scalars."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from emulator.dtypes import TO_NUMPY
+from emulator.ops._promote import (
+    cast,
+    constant,
+    elementwise,
+    is_float,
+    is_number,
+    result_type,
+)
+from emulator.ops.registry import op
+from pef_schema.program import DType
+
+_MAX_SQUARINGS = 64
+"""Whole exponents up to here are computed by repeated squaring."""
+
+Operand = Any
+"""An array or a python scalar."""
+
+
+@op("aten.add.Tensor", "aten.add.Scalar", reads=(), cheap=True)
+def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
+    """``x + alpha * other``; booleans add as logical or."""
+    return elementwise(lambda a, b: a + _scaled(b, alpha), x, other, exact_scalars=True)
+
+
+@op(
+    *("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor", "aten.subtract.Scalar"),
+    reads=(),
+    cheap=True,
+)
+def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
+    """``x - alpha * other``."""
+    return elementwise(lambda a, b: a - _scaled(b, alpha), x, other, exact_scalars=True)
+
+
+@op("aten.rsub.Tensor", "aten.rsub.Scalar", reads=(), cheap=True)
+def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
+    """``other - alpha * x``."""
+    return sub(other, x, alpha)
+
+
+@op(
+    *("aten.mul.Tensor", "aten.mul.Scalar", "aten.multiply.Tensor", "aten.multiply.Scalar"),
+    reads=(0, 1),
+    cheap=True,
+)
+def mul(x: Operand, other: Operand) -> jax.Array:
+    """``x * other``."""
+    return elementwise(lambda a, b: a * b, x, other, exact_scalars=True)
+
+
+@op(
+    *("aten.div.Tensor", "aten.div.Scalar", "aten.divide.Tensor", "aten.divide.Scalar"),
+    *("aten.true_divide.Tensor", "aten.true_divide.Scalar"),
+    reads=(0, 1),
+    cheap=True,
+)
+def div(x: Operand, other: Operand) -> jax.Array:
+    """True division; integers give float32."""
+    return elementwise(lax.div, x, other, to_float=True, exact_scalars=True)
+
+
+@op(
+    *("aten.div.Tensor_mode", "aten.div.Scalar_mode"),
+    *("aten.divide.Tensor_mode", "aten.divide.Scalar_mode"),
+    reads=(0, 1),
+    cheap=True,
+)
+def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) -> jax.Array:
+    """Division rounded as asked: ``None`` true division, ``"trunc"`` toward zero, ``"floor"``."""
+    if rounding_mode is None:
+        return div(x, other)
+    fn = _div_trunc if rounding_mode == "trunc" else _div_floor
+    return elementwise(lambda a, b: lax.stop_gradient(fn(a, b)), x, other)
+
+
+@op("aten.floor_divide.default", "aten.floor_divide.Scalar", cheap=True, differentiable=False)
+def floor_divide(x: Operand, other: Operand) -> jax.Array:
+    """``floor(x / other)`` with python's signs."""
+    return elementwise(_div_floor, x, other)
+
+
+@op(
+    *("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"),
+    reads=(0, 1),
+    cheap=True,
+)
+def remainder(x: Operand, other: Operand) -> jax.Array:
+    """Remainder with the sign of the divisor."""
+    return elementwise(_remainder, x, other)
+
+
+@op("aten.fmod.Tensor", "aten.fmod.Scalar", reads=(0, 1), cheap=True)
+def fmod(x: Operand, other: Operand) -> jax.Array:
+    """Remainder with the sign of the dividend."""
+    return elementwise(lax.rem, x, other)
+
+
+@op(
+    *("aten.neg.default", "aten.negative.default"),
+    reads=(),
+    cheap=True,
+)
+def neg(x: jax.Array) -> jax.Array:
+    """``-x``."""
+    return -x
+
+
+@op("aten.abs.default", "aten.absolute.default", reads=(0,), cheap=True)
+def absolute(x: jax.Array) -> jax.Array:
+    """``|x|``; the gradient at zero is zero."""
+    return jnp.abs(x)
+
+
+@op("aten.square.default", reads=(0,), cheap=True)
+def square(x: jax.Array) -> jax.Array:
+    """``x * x``; booleans become int64."""
+    return power(x, 2)
+
+
+@op("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", cheap=True)
+def power(base: Operand, exponent: Operand) -> jax.Array:
+    """``base ** exponent`` in the promoted dtype, integers by squaring."""
+    dtype = result_type(base, exponent)
+    if is_number(exponent):
+        x = cast(base, dtype)
+        if is_float(dtype):
+            return elementwise(lambda a: _power_fixed(a, float(exponent)), x)
+        return lax.integer_pow(x, int(exponent))
+    if not is_float(dtype):
+        return elementwise(_power_int, base, exponent)
+    return elementwise(_power_float, base, exponent)
+
+
+@op(
+    *("aten.float_power.Tensor_Tensor", "aten.float_power.Tensor_Scalar"),
+    "aten.float_power.Scalar",
+    cheap=True,
+)
+def float_power(base: Operand, exponent: Operand) -> jax.Array:
+    """``base ** exponent`` in float64."""
+    wide = [x if is_number(x) else x.astype(np.float64) for x in (base, exponent)]
+    return power(*wide)
+
+
+@op("aten.addcmul.default", cheap=True)
+def addcmul(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
+    """``x + value * first * second``."""
+    return elementwise(lambda a, b, c: a + _scaled(b, value) * c, x, first, second)
+
+
+@op("aten.addcdiv.default", cheap=True)
+def addcdiv(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
+    """``x + value * first / second``."""
+    return elementwise(lambda a, b, c: a + _scaled(b, value) / c, x, first, second)
+
+
+@op("aten.lerp.Scalar", "aten.lerp.Tensor", cheap=True)
+def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
+    """``start + weight * (end - start)``, from the nearer end as torch does."""
+
+    def mix(a: jax.Array, b: jax.Array, w: jax.Array) -> jax.Array:
+        far = jnp.abs(w) < 0.5
+        return jnp.where(far, a + w * (b - a), b - (b - a) * (1 - w))
+
+    return elementwise(mix, start, end, weight, exact_scalars=True)
+
+
+@op("aten._to_copy.default", reads=(), cheap=True)
+def to_copy(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
+    """A copy in another dtype; floats become integers by truncation."""
+    return x if dtype is None else x.astype(TO_NUMPY[dtype])
+
+
+def _scaled(x: jax.Array, factor: float) -> jax.Array:
+    return x if factor == 1 else x * constant(factor, x.dtype)
+
+
+def _div_trunc(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.div(a, b) if not is_float(a.dtype) else jnp.trunc(a / b)
+
+
+def _div_floor(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Floor division that agrees with the remainder, as ``c10::div_floor_floating``."""
+    if not is_float(a.dtype):
+        return jnp.floor_divide(a, b)
+    rest = lax.rem(a, b)
+    quotient = (a - rest) / b
+    quotient = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), quotient - 1, quotient)
+    floor = jnp.floor(quotient)
+    floor = jnp.where(quotient - floor > 0.5, floor + 1, floor)
+    floor = jnp.where(quotient == 0, jnp.copysign(0.0, a / b).astype(a.dtype), floor)
+    return jnp.where(b == 0, a / b, floor)
+
+
+def _remainder(a: jax.Array, b: jax.Array) -> jax.Array:
+    rest = lax.rem(a, b)
+    return jnp.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
+
+
+def _power_fixed(x: jax.Array, exponent: float) -> jax.Array:
+    """A fixed exponent: the short cuts torch takes, whole exponents by squaring."""
+    if exponent == 0:
+        return lax.full_like(x, 1)
+    if abs(exponent) == 0.5:
+        return lax.sqrt(x) if exponent > 0 else lax.rsqrt(x)
+    if exponent == int(exponent) and abs(exponent) <= _MAX_SQUARINGS:
+        return lax.integer_pow(x, int(exponent))
+    return lax.pow(x, lax.full_like(x, exponent))
+
+
+def _power_int(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Integer power; a negative exponent leaves only 1 and -1 alive."""
+    sign = jnp.where(b % 2 == 0, 1, a)
+    inverse = jnp.where(jnp.abs(a) == 1, sign, 0).astype(a.dtype)
+    return jnp.where(b < 0, inverse, jnp.power(a, jnp.maximum(b, 0)))
+
+
+@jax.custom_vjp
+def _power_float(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    return lax.pow(base, exponent)
+
+
+def _power_forward(base: jax.Array, exponent: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
+    return lax.pow(base, exponent), (base, exponent)
+
+
+def _power_backward(saved: tuple[Any, ...], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """torch's ``pow_backward_self`` and ``pow_backward_exponent``."""
+    base, exponent = saved
+    flat = exponent == 0
+    slope = exponent * lax.pow(base, jnp.where(flat, 1, exponent - 1))
+    at_zero = (base == 0) & (exponent >= 0)
+    growth = lax.pow(base, exponent) * jnp.log(jnp.where(at_zero, 1, base))
+    return g * jnp.where(flat, 0, slope), g * jnp.where(at_zero, 0, growth)
+
+
+_power_float.defvjp(_power_forward, _power_backward)

@@ -28,6 +28,8 @@ FAMILIES = (
     "matmul",
     "norm",
     "pointwise",
+    "pointwise_math",
+    "pointwise_select",
     "pool",
     "random",
     "reduce",

@@ -1,0 +1,180 @@
+"""torch's type promotion, widening of half types, and broadcasting, for lowerings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from emulator.ops._reduction import reduce_sum
+
+DEFAULT_FLOAT = np.dtype(np.float32)
+"""What torch gives for integer tensors in float functions."""
+
+_HALVES = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
+
+
+def is_float(dtype: Any) -> bool:
+    """Whether a dtype is a floating one, bfloat16 included."""
+    return bool(jnp.issubdtype(dtype, jnp.floating))
+
+
+def is_number(x: Any) -> bool:
+    """Whether an argument is a python scalar rather than an array."""
+    return isinstance(x, (bool, int, float))
+
+
+def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None:
+    """Let a lower category widen a higher one only to another kind (bool < int < float)."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if is_float(higher):
+        return higher
+    if higher == np.bool_ or is_float(lower):
+        return np.dtype(jnp.promote_types(higher, lower))
+    return higher
+
+
+def result_type(*args: Any) -> np.dtype:
+    """The dtype that torch computes an operation of these arguments in.
+
+    Tensors with dimensions go before 0-d tensors, these before python scalars
+    (see ``torch.result_type``).
+
+    Args:
+        args: Arrays and python scalars, at least one of either.
+
+    Returns:
+        The promoted dtype.
+
+    Example:
+        >>> str(result_type(jnp.ones(2, jnp.bfloat16), 2.5))
+        'bfloat16'
+        >>> str(result_type(jnp.ones(2, jnp.int32), 2.5))
+        'float32'
+    """
+    tiers: list[np.dtype | None] = [None, None, None]
+    for x in args:
+        if isinstance(x, bool):
+            tier, dtype = 2, np.dtype(np.bool_)
+        elif isinstance(x, int):
+            tier, dtype = 2, np.dtype(np.int64)
+        elif isinstance(x, float):
+            tier, dtype = 2, DEFAULT_FLOAT
+        else:
+            tier, dtype = (0 if x.ndim else 1), np.dtype(x.dtype)
+        old = tiers[tier]
+        tiers[tier] = dtype if old is None else np.dtype(jnp.promote_types(old, dtype))
+    found = _combine(tiers[0], _combine(tiers[1], tiers[2]))
+    return DEFAULT_FLOAT if found is None else found
+
+
+def wide_type(dtype: Any) -> np.dtype:
+    """The dtype arithmetic happens in: float32 for half types, else the dtype itself."""
+    return np.dtype(np.float32) if np.dtype(dtype) in _HALVES else np.dtype(dtype)
+
+
+def constant(value: float, dtype: Any) -> np.ndarray:
+    """A python scalar as a 0-d constant of a dtype, wrapping as torch does."""
+    return np.asarray(value).astype(dtype)
+
+
+def cast(x: Any, dtype: Any) -> Any:
+    """An array or a python scalar as an array (or 0-d constant) of a dtype."""
+    return constant(x, dtype) if is_number(x) else x.astype(dtype)
+
+
+def broadcast_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """Broadcast, with a gradient that sums the way XLA:CPU does fast.
+
+    Args:
+        x: Any array.
+        shape: Target shape.
+
+    Returns:
+        ``x`` broadcast to ``shape``.
+    """
+    shape = tuple(shape)
+    return x if tuple(x.shape) == shape else _broadcast(x, shape)
+
+
+def _broadcast(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    old = tuple(x.shape)
+    lead = len(shape) - len(old)
+    axes = tuple(range(lead)) + tuple(
+        lead + i for i, n in enumerate(old) if n == 1 and shape[lead + i] != 1
+    )
+
+    @jax.custom_vjp
+    def spread(x: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(x, shape)
+
+    def forward(x: jax.Array) -> tuple[jax.Array, None]:
+        return spread(x), None
+
+    def backward(_: None, g: jax.Array) -> tuple[jax.Array]:
+        return (reduce_sum(g, axes).reshape(old),)
+
+    spread.defvjp(forward, backward)
+    return spread(x)
+
+
+def broadcast_all(*arrays: Any) -> list[jax.Array]:
+    """Broadcast arrays and numpy constants to their common shape."""
+    shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
+    return [
+        lax.full(shape, x) if isinstance(x, np.ndarray) and not x.ndim else broadcast_to(x, shape)
+        for x in arrays
+    ]
+
+
+def elementwise(
+    fn: Callable[..., jax.Array],
+    *args: Any,
+    to_float: bool = False,
+    exact_scalars: bool = False,
+) -> jax.Array:
+    """Promote and broadcast arguments, compute, and round to the promoted dtype once.
+
+    Half types are computed in float32, as torch's CPU kernels do.
+
+    Args:
+        fn: Function of arrays of one dtype.
+        args: Arrays and python scalars.
+        to_float: Turn integers into the default float type (``exp`` of an integer tensor).
+        exact_scalars: Keep a python scalar in float32 beside half tensors
+            (torch does in add, sub, mul and div) instead of rounding it first.
+
+    Returns:
+        The result in the promoted dtype.
+    """
+    dtype = result_type(*args)
+    if to_float and not is_float(dtype):
+        dtype = DEFAULT_FLOAT
+    wide = wide_type(dtype)
+    arrays = []
+    for x in args:
+        if is_number(x):
+            arrays.append(constant(x, wide if exact_scalars else dtype).astype(wide))
+        else:
+            arrays.append(x.astype(wide))
+    return fn(*broadcast_all(*arrays)).astype(dtype)
+
+
+def compared(fn: Callable[..., jax.Array], *args: Any) -> jax.Array:
+    """Promote and broadcast arguments to one dtype and apply a predicate.
+
+    Args:
+        fn: Function of arrays of one dtype that returns booleans.
+        args: Arrays and python scalars.
+
+    Returns:
+        A boolean array.
+    """
+    dtype = result_type(*args)
+    arrays = [constant(x, dtype) if is_number(x) else x.astype(dtype) for x in args]
+    return fn(*broadcast_all(*arrays))

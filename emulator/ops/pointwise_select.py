@@ -1,0 +1,123 @@
+"""Lowerings: pointwise choices between values (extremes, limits, masks)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from emulator.ops._promote import (
+    broadcast_all,
+    cast,
+    elementwise,
+    result_type,
+)
+from emulator.ops.registry import op
+
+Operand = Any
+"""An array or a python scalar."""
+
+
+@op(
+    *("aten.maximum.default", "aten.max.other"),
+    cheap=True,
+)
+def maximum(x: jax.Array, other: jax.Array) -> jax.Array:
+    """The larger of two; NaN wins; a tie shares the gradient."""
+    return elementwise(partial(_extreme, True), x, other)
+
+
+@op(
+    *("aten.minimum.default", "aten.min.other"),
+    cheap=True,
+)
+def minimum(x: jax.Array, other: jax.Array) -> jax.Array:
+    """The smaller of two; NaN wins; a tie shares the gradient."""
+    return elementwise(partial(_extreme, False), x, other)
+
+
+@op("aten.fmax.default", cheap=True)
+def fmax(x: jax.Array, other: jax.Array) -> jax.Array:
+    """The larger of two; a number wins over NaN; a tie goes to the first."""
+    return elementwise(lambda a, b: jnp.where((a >= b) | (b != b), a, b), x, other)
+
+
+@op("aten.fmin.default", cheap=True)
+def fmin(x: jax.Array, other: jax.Array) -> jax.Array:
+    """The smaller of two; a number wins over NaN; a tie goes to the first."""
+    return elementwise(lambda a, b: jnp.where((a <= b) | (b != b), a, b), x, other)
+
+
+@op(
+    *("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor"),
+    cheap=True,
+)
+def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
+    """Limit to ``[min, max]``; ``max`` wins where they cross; NaN passes.
+
+    The gradient reaches ``x`` on the limits too, and a limit only where it binds.
+    """
+    if max is None:
+        return elementwise(_at_least, x, min)
+    if min is None:
+        return elementwise(_at_most, x, max)
+    return elementwise(lambda a, lo, hi: _at_most(_at_least(a, lo), hi), x, min, max)
+
+
+@op("aten.clamp_min.default", "aten.clamp_min.Tensor", cheap=True)
+def clamp_min(x: jax.Array, min: Operand) -> jax.Array:
+    """Limit from below."""
+    return clamp(x, min=min)
+
+
+@op("aten.clamp_max.default", "aten.clamp_max.Tensor", cheap=True)
+def clamp_max(x: jax.Array, max: Operand) -> jax.Array:
+    """Limit from above."""
+    return clamp(x, max=max)
+
+
+@op(
+    *("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar"),
+    reads=(0,),
+    cheap=True,
+)
+def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
+    """``x`` where the condition holds, else ``other``."""
+    dtype = result_type(x, other)
+    mask, a, b = broadcast_all(condition, cast(x, dtype), cast(other, dtype))
+    return jnp.where(mask.astype(bool), a, b)
+
+
+@op("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", reads=(1,), cheap=True)
+def masked_fill(x: jax.Array, mask: jax.Array, value: Operand) -> jax.Array:
+    """``value``, in the dtype of ``x``, where the mask holds, else ``x``."""
+    x, mask, fill = broadcast_all(x, mask, cast(value, x.dtype))
+    return jnp.where(mask.astype(bool), fill, x)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _extreme(largest: bool, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.maximum(a, b) if largest else jnp.minimum(a, b)
+
+
+def _extreme_forward(largest: bool, a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
+    return _extreme(largest, a, b), (a, b)
+
+
+def _extreme_backward(largest: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    worse, better = saved if largest else saved[::-1]
+    shared = jnp.where(worse == better, g / 2, g)
+    return jnp.where(worse < better, 0, shared), jnp.where(better < worse, 0, shared)
+
+
+_extreme.defvjp(_extreme_forward, _extreme_backward)
+
+
+def _at_least(x: jax.Array, low: jax.Array) -> jax.Array:
+    return jnp.where((x < low) | (low != low), low, x)
+
+
+def _at_most(x: jax.Array, high: jax.Array) -> jax.Array:
+    return jnp.where((x > high) | (high != high), high, x)
