@@ -1,1 +1,335 @@
-"""Lowerings: pool."""
+"""Lowerings of max and average pooling over windows; adaptive pooling has its own file."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from emulator.ops.precision import widen
+from emulator.ops.registry import op
+from emulator.ops.windows import Window, expand, pad, taps, untaps
+
+Sizes = int | Sequence[int]
+
+_MAX_TAPS = 9
+"""Windows of more positions are pooled one axis after the other."""
+
+
+def _pool_window(
+    x: jax.Array, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool, n: int
+) -> Window:
+    """The window of a pooling op; torch drops a last position that starts in the padding."""
+    kernel = expand(kernel, n)
+    stride = kernel if stride in ((), []) else expand(stride, n)
+    padding, dilation = expand(padding, n), expand(dilation, n)
+    out, high = [], []
+    for size, k, s, p, d in zip(x.shape[-n:], kernel, stride, padding, dilation, strict=True):
+        span = size + 2 * p - d * (k - 1) - 1
+        count = (-(-span // s) if ceil_mode else span // s) + 1
+        if ceil_mode and (count - 1) * s >= size + p:
+            count -= 1
+        out.append(count)
+        high.append(max(0, (count - 1) * s + d * (k - 1) + 1 - size - p))
+    return Window(
+        kernel=kernel,
+        stride=stride,
+        dilation=dilation,
+        low=padding,
+        high=tuple(high),
+        out=tuple(out),
+    )
+
+
+def _lowest(dtype: jax.typing.DTypeLike) -> float | int:
+    return -math.inf if jnp.issubdtype(dtype, jnp.floating) else int(jnp.iinfo(dtype).min)
+
+
+def _first_inside(window: Window, size: tuple[int, ...]) -> np.ndarray:
+    """Per output, the row-major number of the first tap that is not padding."""
+    first = np.zeros(window.out, np.int32)
+    for d in range(window.ndim):
+        start = np.arange(window.out[d]) * window.stride[d] - window.low[d]
+        tap = np.maximum(-(start // window.dilation[d]), 0).astype(np.int32)
+        shape = [1] * window.ndim
+        shape[d] = -1
+        first = first * window.kernel[d] + tap.reshape(shape)
+    return first
+
+
+def _argmax(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
+    """Maximum and the tap that holds it: the first one, or the last NaN, as torch scans."""
+    size = x.shape[-window.ndim :]
+    low = _lowest(x.dtype)
+    slices = taps(pad(x, window, low), window)
+    best = jnp.full_like(slices[0], low)
+    where = jnp.broadcast_to(jnp.asarray(_first_inside(window, size)), best.shape)
+    for tap, v in enumerate(slices):
+        better = (v > best) | (v != v)
+        best = jnp.where(better, v, best)
+        where = jnp.where(better, jnp.int32(tap), where)
+    return best, where
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _max_pool(x: jax.Array, window: Window) -> jax.Array:
+    y, *rest = taps(pad(x, window, _lowest(x.dtype)), window)
+    for v in rest:
+        y = jnp.maximum(y, v)
+    return y
+
+
+def _max_pool_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
+    return _max_pool(x, window), x
+
+
+def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    _, where = _argmax(x, window)
+    zero = jnp.zeros((), g.dtype)
+    parts = [jnp.where(where == tap, g, zero) for tap in range(math.prod(window.kernel))]
+    return (untaps(parts, window, x.shape[-window.ndim :]),)
+
+
+_max_pool.defvjp(_max_pool_forward, _max_pool_backward)
+
+
+def _axis_windows(x: jax.Array, window: Window) -> list[Window]:
+    """One window per axis, last axis first; pooling by each in turn is pooling by all.
+
+    The first maximum stays the first one: of the rows that hold it the first, and in that
+    row the first place.
+    """
+    size = list(x.shape[-window.ndim :])
+    windows = []
+    for d in reversed(range(window.ndim)):
+        windows.append(window.along(d, tuple(size)))
+        size[d] = window.out[d]
+    return windows
+
+
+def _max(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    n: int,
+) -> jax.Array:
+    window = _pool_window(x, kernel, stride, padding, dilation, ceil_mode, n)
+    if math.prod(window.kernel) <= _MAX_TAPS:
+        return _max_pool(x, window)
+    for part in _axis_windows(x, window):
+        x = _max_pool(x, part)
+    return x
+
+
+@op("aten.max_pool1d.default", reads=(0,))
+def max_pool1d(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> jax.Array:
+    """Largest value of each window of the last axis; NaN wins."""
+    return _max(x, kernel, stride, padding, dilation, ceil_mode, 1)
+
+
+@op("aten.max_pool2d.default", reads=(0,))
+def max_pool2d(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> jax.Array:
+    """Largest value of each window of the last two axes; NaN wins."""
+    return _max(x, kernel, stride, padding, dilation, ceil_mode, 2)
+
+
+@op("aten.max_pool3d.default", reads=(0,))
+def max_pool3d(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> jax.Array:
+    """Largest value of each window of the last three axes; NaN wins."""
+    return _max(x, kernel, stride, padding, dilation, ceil_mode, 3)
+
+
+def _max_with_indices(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    n: int,
+) -> tuple[jax.Array, jax.Array]:
+    window = _pool_window(x, kernel, stride, padding, dilation, ceil_mode, n)
+    _, where = _argmax(jax.lax.stop_gradient(x), window)
+    origin, offset = np.zeros(window.out, np.int64), np.zeros(window.kernel, np.int64)
+    for d in range(n):
+        shape = [1] * n
+        shape[d] = -1
+        step = math.prod(x.shape[x.ndim - n + d + 1 :])
+        start = np.arange(window.out[d]) * window.stride[d] - window.low[d]
+        origin = origin + (start * step).reshape(shape)
+        offset = offset + (np.arange(window.kernel[d]) * window.dilation[d] * step).reshape(shape)
+    indices = jnp.asarray(offset.reshape(-1))[where] + jnp.asarray(origin)
+    return _max(x, kernel, stride, padding, dilation, ceil_mode, n), indices
+
+
+@op("aten.max_pool1d_with_indices.default", reads=(0,))
+def max_pool1d_with_indices(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Max pooling and the int64 place of each maximum in the last axis."""
+    return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 1)
+
+
+@op("aten.max_pool2d_with_indices.default", reads=(0,))
+def max_pool2d_with_indices(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Max pooling and the int64 place of each maximum in its flattened plane."""
+    return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 2)
+
+
+@op("aten.max_pool3d_with_indices.default", reads=(0,))
+def max_pool3d_with_indices(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Max pooling and the int64 place of each maximum in its flattened volume."""
+    return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 3)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _sum_pool(x: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
+    y, *rest = taps(pad(x, window, 0), window)
+    for v in rest:
+        y = y + v
+    return y
+
+
+def _sum_pool_forward(
+    x: jax.Array, window: Window, size: tuple[int, ...]
+) -> tuple[jax.Array, None]:
+    return _sum_pool(x, window, size), None
+
+
+def _sum_pool_backward(
+    window: Window, size: tuple[int, ...], _saved: None, g: jax.Array
+) -> tuple[jax.Array]:
+    return (untaps([g] * math.prod(window.kernel), window, size),)
+
+
+_sum_pool.defvjp(_sum_pool_forward, _sum_pool_backward)
+
+
+def _divisor(x: jax.Array, window: Window, padding: tuple[int, ...], counted: bool) -> np.ndarray:
+    """Elements per window: those inside the data, or inside data and padding if ``counted``."""
+    n = window.ndim
+    divisor = np.ones((1,) * n)
+    for d in range(n):
+        size, p = x.shape[x.ndim - n + d], padding[d]
+        start = np.arange(window.out[d]) * window.stride[d] - p
+        stop = np.minimum(start + window.kernel[d], size + p)
+        if not counted:
+            start, stop = np.maximum(start, 0), np.minimum(stop, size)
+        shape = [1] * n
+        shape[d] = -1
+        divisor = divisor * (stop - start).reshape(shape)
+    return divisor
+
+
+def _average(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+    n: int,
+) -> jax.Array:
+    window = _pool_window(x, kernel, stride, padding, 1, ceil_mode, n)
+    if divisor_override is None:
+        divisor = _divisor(x, window, window.low, count_include_pad)
+    else:
+        divisor = np.asarray(float(divisor_override))
+    y = widen(x)
+    if window.kernel == x.shape[-n:] and math.prod(window.out) == 1 and not any(window.low):
+        y = jnp.sum(y, axis=tuple(range(x.ndim - n, x.ndim)), keepdims=True)
+    else:
+        for part in _axis_windows(x, window):
+            y = _sum_pool(y, part, y.shape[-n:])
+    if divisor.min() == divisor.max():
+        return (y / float(divisor.flat[0])).astype(x.dtype)
+    return (y / jnp.asarray(divisor, y.dtype)).astype(x.dtype)
+
+
+@op("aten.avg_pool1d.default", reads=())
+def avg_pool1d(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> jax.Array:
+    """Mean of each window of the last axis."""
+    return _average(x, kernel, stride, padding, ceil_mode, count_include_pad, None, 1)
+
+
+@op("aten.avg_pool2d.default", reads=())
+def avg_pool2d(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> jax.Array:
+    """Mean of each window of the last two axes."""
+    return _average(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override, 2)
+
+
+@op("aten.avg_pool3d.default", reads=())
+def avg_pool3d(
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes = (),
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> jax.Array:
+    """Mean of each window of the last three axes."""
+    return _average(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override, 3)

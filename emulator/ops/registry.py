@@ -33,6 +33,7 @@ FAMILIES = (
     "pool",
     "random",
     "reduce",
+    "resample",
     "rnn",
     "scan",
     "shape",

@@ -83,6 +83,7 @@ def check(
     grad: bool = True,
     tol: Mapping[DType, Tol] | None = None,
     grad_tol: Mapping[DType, Tol] | None = None,
+    frozen: tuple[int, ...] = (),
     **kwargs: Any,
 ) -> None:
     """Run op ``name`` in torch and on the device and compare.
@@ -93,6 +94,7 @@ def check(
         grad: Also compare the gradients of all floating tensor arguments, with a random
             cotangent, and prove that arguments outside ``reads`` do not matter to them.
         tol, grad_tol: Override the op's own tolerance; say why where you use it.
+        frozen: Argument positions that torch refuses to differentiate.
     """
     spec: OpSpec = load_ops()[name]
     limit = spec.tol if tol is None else tol
@@ -107,7 +109,8 @@ def check(
         t = t.detach().clone()
         leaves.append(t)
         where.append(position)
-        return t.requires_grad_() if grad and t.is_floating_point() else t
+        wanted = grad and position not in frozen and t.is_floating_point()
+        return t.requires_grad_() if wanted else t
 
     torch_args = []
     for position, arg in enumerate(args):
@@ -130,7 +133,7 @@ def check(
         if not (grad and spec.differentiable):
             return
         outs = [i for i, w in enumerate(want) if w is not None and w.requires_grad]
-        diff = [i for i, t in enumerate(leaves) if t.is_floating_point()]
+        diff = [i for i, t in enumerate(leaves) if t.requires_grad]
         if not outs or not diff:
             return
         generator = torch.Generator().manual_seed(7)

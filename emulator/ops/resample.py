@@ -1,0 +1,139 @@
+"""Lowerings that read a fixed set of places per output: adaptive pooling and interpolation.
+
+Per axis each output is a weighted sum of a few inputs, known when the graph is lowered.
+Forward and backward are both gathers: the transpose of such a table is another one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from emulator.ops.precision import widen
+from emulator.ops.registry import op
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Table:
+    """Which inputs make each output of an axis.
+
+    Args:
+        index: int32 ``(out, k)``.
+        weight: float64 ``(out, k)``.
+        used: bool ``(out, k)``; entries not used are ignored, whatever they point at.
+        size: Length of the input axis.
+    """
+
+    index: np.ndarray
+    weight: np.ndarray
+    used: np.ndarray
+    size: int
+
+    @functools.cached_property
+    def transposed(self) -> Table:
+        """Which outputs each input goes to."""
+        lists: list[list[tuple[int, float]]] = [[] for _ in range(self.size)]
+        for o, (row, weights, used) in enumerate(
+            zip(self.index, self.weight, self.used, strict=True)
+        ):
+            for i, w, u in zip(row, weights, used, strict=True):
+                if u:
+                    lists[int(i)].append((o, float(w)))
+        return table(lists, len(self.index))
+
+
+def table(lists: Sequence[Sequence[tuple[int, float]]], size: int) -> Table:
+    """A table from ``(input, weight)`` pairs per output."""
+    k = max(1, *(len(entries) for entries in lists))
+    index = np.zeros((len(lists), k), np.int32)
+    weight = np.zeros((len(lists), k))
+    used = np.zeros((len(lists), k), bool)
+    for o, entries in enumerate(lists):
+        for j, (i, w) in enumerate(entries):
+            index[o, j], weight[o, j], used[o, j] = i, w, True
+    return Table(index=index, weight=weight, used=used, size=size)
+
+
+def _apply(x: jax.Array, t: Table, axis: int) -> jax.Array:
+    shape = [1] * x.ndim
+    shape[axis] = -1
+    total: jax.Array | None = None
+    for j in range(t.index.shape[1]):
+        part = jnp.take(x, jnp.asarray(t.index[:, j]), axis=axis)
+        if not (t.weight[:, j] == 1).all():
+            part = part * jnp.asarray(t.weight[:, j], x.dtype).reshape(shape)
+        if not t.used[:, j].all():
+            part = jnp.where(jnp.asarray(t.used[:, j]).reshape(shape), part, 0)
+        total = part if total is None else total + part
+    assert total is not None  # a table has at least one column
+    return total
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def resample(x: jax.Array, t: Table, axis: int) -> jax.Array:
+    """Weighted sums of places along one axis.
+
+    Args:
+        x: Data in a compute dtype.
+        t: The places.
+        axis: The axis, not negative.
+
+    Returns:
+        ``x`` with ``len(t.index)`` elements along ``axis``.
+    """
+    return _apply(x, t, axis)
+
+
+def _forward(x: jax.Array, t: Table, axis: int) -> tuple[jax.Array, None]:
+    return _apply(x, t, axis), None
+
+
+def _backward(t: Table, axis: int, _saved: None, g: jax.Array) -> tuple[jax.Array]:
+    return (_apply(g, t.transposed, axis),)
+
+
+resample.defvjp(_forward, _backward)
+
+
+def _spans(size: int, out: int) -> list[range]:
+    """What an adaptive pooling op covers: ``floor(i * size / out)`` up to the next one's ceiling."""
+    return [range(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
+
+
+def _adaptive_average(x: jax.Array, size: Sequence[int | None], n: int) -> jax.Array:
+    y = widen(x)
+    for d, out in enumerate(size):
+        axis = x.ndim - n + d
+        length = x.shape[axis]
+        if out is None or out == length:
+            continue
+        if length % out == 0:
+            split = y.reshape(*y.shape[:axis], out, length // out, *y.shape[axis + 1 :])
+            y = jnp.sum(split, axis=axis + 1) / (length // out)
+        else:
+            spans = _spans(length, out)
+            y = resample(y, table([[(i, 1.0 / len(s)) for i in s] for s in spans], length), axis)
+    return y.astype(x.dtype)
+
+
+@op("aten.adaptive_avg_pool1d.default", reads=())
+def adaptive_avg_pool1d(x: jax.Array, size: Sequence[int]) -> jax.Array:
+    """Means over ``size`` nearly equal spans of the last axis."""
+    return _adaptive_average(x, size, 1)
+
+
+@op("aten.adaptive_avg_pool2d.default", "aten._adaptive_avg_pool2d.default", reads=())
+def adaptive_avg_pool2d(x: jax.Array, size: Sequence[int]) -> jax.Array:
+    """Means over ``size`` nearly equal spans of the last two axes."""
+    return _adaptive_average(x, size, 2)
+
+
+@op("aten.adaptive_avg_pool3d.default", "aten._adaptive_avg_pool3d.default", reads=())
+def adaptive_avg_pool3d(x: jax.Array, size: Sequence[int]) -> jax.Array:
+    """Means over ``size`` nearly equal spans of the last three axes."""
+    return _adaptive_average(x, size, 3)
