@@ -1,0 +1,31 @@
+"""What every test shares: fixed seeds, and a fresh session after each test."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+# Shared machines are slow at times, and a failure must come again when asked for.
+settings.register_profile("project", deadline=None, derandomize=True)
+settings.load_profile("project")
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds():
+    """Start every test from the same random state."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def fresh_session():
+    """Leave no model, no PEF and no device behind in the global session."""
+    yield
+    if "samba" in sys.modules and hasattr(sys.modules["samba"], "session"):
+        sys.modules["samba"].session.reset()

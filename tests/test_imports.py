@@ -1,0 +1,206 @@
+"""Who may import whom, and that importing a package does nothing but import it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+ALLOWED = {
+    "pef_schema": {"numpy", "flatbuffers"},
+    "emulator": {"pef_schema", "jax", "jaxlib", "numpy"},
+    "samba": {"torch", "numpy", "pef_schema", "emulator"},
+    "sambaflow": {"samba"},
+    "examples": {"sambaflow", "torch", "numpy", "sklearn"},
+}
+"""Packages outside the standard library that the files of a folder may import, besides its own."""
+
+
+def top_level_imports(path: Path) -> dict[str, int]:
+    """Return the first name of every absolute import in a file with the line it stands on."""
+    found: dict[str, int] = {}
+    for node in ast.walk(ast.parse(path.read_text(), filename=str(path))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names = [node.module or ""]
+        else:
+            continue
+        for name in names:
+            found.setdefault(name.partition(".")[0], node.lineno)
+    return found
+
+
+def sources(folder: str) -> list[Path]:
+    return sorted((ROOT / folder).rglob("*.py"))
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_import_table(folder):
+    assert sources(folder)
+    allowed = ALLOWED[folder] | {folder} | sys.stdlib_module_names
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sources(folder)
+        for name, line in top_level_imports(path).items()
+        if name not in allowed
+    ]
+    assert not wrong, wrong
+
+
+def test_the_table_bites(tmp_path):
+    path = tmp_path / "x.py"
+    path.write_text("import os.path\ndef f():\n    from torch.nn import Linear\nfrom . import y\n")
+    assert top_level_imports(path) == {"os": 1, "torch": 3}
+
+
+def in_fresh_process(code: str) -> dict:
+    """Run code in a new interpreter and return the JSON object it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def modules_of(folder: str) -> list[str]:
+    """Dotted names of all modules in a folder, ``__main__`` excepted."""
+    names = []
+    for path in sources(folder):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        if parts[-1] == "__main__":
+            continue
+        names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    return names
+
+
+@pytest.mark.parametrize("folder", ["pef_schema", "emulator"])
+def test_device_side_loads_without_torch(folder):
+    code = f"""
+import importlib, json, sys
+sys.modules["torch"] = None  # any import of it fails
+for name in {modules_of(folder)!r}:
+    importlib.import_module(name)
+print(json.dumps({{"jax": "jax" in sys.modules}}))
+"""
+    in_fresh_process(code)
+
+
+SNAPSHOT = """
+import atexit, importlib, json, logging, os, signal, sys, threading, warnings
+
+def snapshot():
+    state = {
+        "environment": sorted(os.environ.items()),
+        "working folder": os.getcwd(),
+        "excepthook": repr(sys.excepthook),
+        "displayhook": repr(sys.displayhook),
+        "path": list(sys.path),
+        "trace": [repr(sys.gettrace()), repr(sys.getprofile())],
+        "exit handlers": atexit._ncallbacks(),
+        "signals": [repr(signal.getsignal(s)) for s in (signal.SIGINT, signal.SIGTERM)],
+        "threads": sorted(t.name for t in threading.enumerate()),
+        "logging": [repr(logging.getLogger().handlers), logging.getLogger().level],
+        "warnings": repr(warnings.filters),
+        "recursion limit": sys.getrecursionlimit(),
+    }
+    if "torch" in sys.modules:
+        import torch
+        state["torch"] = [
+            repr(torch.get_default_dtype()), repr(torch.get_default_device()),
+            torch.get_num_threads(), torch.is_grad_enabled(), torch.initial_seed(),
+            torch.are_deterministic_algorithms_enabled(), torch._C._len_torch_function_stack(),
+            torch.get_float32_matmul_precision(), torch.Tensor.add.__qualname__,
+        ]
+    if "jax" in sys.modules:
+        import jax
+        from jax._src import xla_bridge
+        state["jax"] = [repr(sorted(jax.config.values.items())), sorted(xla_bridge._backends)]
+    return state
+"""
+
+
+def changes(before: list[str], modules: list[str]) -> dict:
+    """Import ``before``, then ``modules``, and return what the latter changed."""
+    code = f"""{SNAPSHOT}
+for name in {before!r}:
+    importlib.import_module(name)
+first = snapshot()
+for name in {modules!r}:
+    importlib.import_module(name)
+last = snapshot()
+print(json.dumps({{k: [v, last[k]] for k, v in first.items() if last[k] != v}}))
+"""
+    return in_fresh_process(code)
+
+
+@pytest.mark.parametrize(
+    ("package", "needs"),
+    [
+        ("pef_schema", ["numpy", "flatbuffers"]),
+        ("emulator", ["jax"]),
+        ("samba", ["torch"]),
+        ("sambaflow", []),
+        ("sambaflow.samba", ["torch"]),
+        ("bench", []),
+    ],
+)
+def test_importing_a_package_changes_nothing(package, needs):
+    assert changes(needs, [package]) == {}
+
+
+@pytest.mark.parametrize(
+    ("folder", "needs"),
+    # What the libraries set up themselves when a part of them is first used is theirs.
+    [
+        ("pef_schema", ["numpy", "flatbuffers"]),
+        ("emulator", ["jax", "jax.numpy"]),
+        ("samba", ["jax", "torch.export", "torch._dynamo"]),
+    ],
+)
+def test_importing_every_module_changes_nothing(folder, needs):
+    assert changes(needs, modules_of(folder)) == {}
+
+
+def test_the_snapshot_bites():
+    got = changes([], ["torch"])
+    assert got  # torch registers exit handlers, if nothing else
+    code = f"""{SNAPSHOT}
+first = snapshot()
+os.environ["SAMBA_X"] = "1"
+sys.excepthook = print
+warnings.simplefilter("ignore")
+last = snapshot()
+print(json.dumps([k for k in first if first[k] != last[k]]))
+"""
+    assert in_fresh_process(code) == ["environment", "excepthook", "warnings"]
+
+
+@pytest.mark.parametrize("package", ["samba", "sambaflow.samba"])
+def test_the_front_end_does_not_load_jax(package):
+    got = in_fresh_process(
+        f"import json, sys, {package}; print(json.dumps({{'jax': 'jax' in sys.modules}}))"
+    )
+    assert got == {"jax": False}
+
+
+def test_import_time():
+    code = """
+import json
+from time import process_time
+t0 = process_time()
+import torch
+t1 = process_time()
+import sambaflow.samba
+t2 = process_time()
+print(json.dumps({"torch": t1 - t0, "samba": t2 - t1}))
+"""
+    best = min(in_fresh_process(code)["samba"] for _ in range(3))
+    # Torch alone takes about 1.3 s on a 2-core server; both together must stay under 2.5 s.
+    assert best < 1.2, f"importing sambaflow.samba takes {best:.2f} s beyond torch"
