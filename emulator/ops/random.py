@@ -1,1 +1,183 @@
-"""Lowerings: random."""
+"""Lowerings: random numbers from a counter-based generator.
+
+Every element's bits are a hash of its index, the two words of the seed (key and step)
+and the ordinal of the node that draws it (its stream). There is no state: the same
+seed and stream give the same numbers wherever and whenever they are computed, so a
+backward pass draws the forward pass's mask again instead of keeping it, and XLA fuses
+the generator into its reader.
+
+The hash is two rounds of the 32-bit mixer ``lowbias32`` (Chris Wellons, "Prospecting
+for Hash Functions", 2018, https://nullprogram.com/blog/2018/07/31/; the constants are the
+improved ones of hash-prospector, bias 0.107), each round with its own key word.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from emulator.ops._promote import wide_type
+from emulator.ops.registry import op
+from pef_schema.errors import SambaError
+
+Size = tuple[int, ...]
+
+_MAX_ELEMENTS = 2**32
+_GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: keeps the words of a key apart
+
+
+class TooManyElements(SambaError):
+    """A random tensor has more elements than the 32-bit counter can number."""
+
+    def __init__(self, *, shape: Size) -> None:
+        self.shape = shape
+        super().__init__(
+            f"a random tensor of shape {shape} was asked for: {math.prod(shape)} elements; at "
+            f"most {_MAX_ELEMENTS} can be numbered. Draw it in several smaller tensors."
+        )
+
+
+def mix(x: jax.Array) -> jax.Array:
+    """Scramble 32-bit words (``lowbias32``): a bijection in which every bit depends on every bit.
+
+    Args:
+        x: uint32 array.
+
+    Returns:
+        uint32 array of the same shape.
+    """
+    x = x ^ (x >> np.uint32(16))
+    x = x * np.uint32(0x21F0AAAD)
+    x = x ^ (x >> np.uint32(15))
+    x = x * np.uint32(0xD35A2D97)
+    return x ^ (x >> np.uint32(15))
+
+
+def _key(seed: jax.Array, stream: int, draw: int) -> tuple[jax.Array, jax.Array]:
+    """Two words that depend on seed, stream and the number of the draw within the node."""
+    seed = seed.astype(np.uint32)
+    label = mix(mix(jnp.uint32(stream % 2**32)) + np.uint32((draw + 1) * _GOLDEN % 2**32))
+    first = mix(mix(seed[0] ^ label) + seed[1])
+    second = mix(mix(seed[1] ^ np.uint32(_GOLDEN)) + mix(seed[0] + label))
+    return first, second
+
+
+def uniform_bits(seed: jax.Array, stream: int, shape: Size, *, draw: int = 0) -> jax.Array:
+    """Uniformly distributed 32-bit words.
+
+    Args:
+        seed: uint32[2]: key and step.
+        stream: Which sequence of this seed; a node's ordinal.
+        shape: Shape of the result.
+        draw: Further independent words of the same stream.
+
+    Returns:
+        uint32 array.
+
+    Raises:
+        TooManyElements: If the 32-bit counter would wrap.
+
+    Example:
+        >>> seed = jnp.array([1, 0], jnp.uint32)
+        >>> bool((uniform_bits(seed, 0, (4,)) == uniform_bits(seed, 0, (4,))).all())
+        True
+    """
+    shape = tuple(shape)
+    if math.prod(shape) > _MAX_ELEMENTS:
+        raise TooManyElements(shape=shape)
+    first, second = _key(seed, stream, draw)
+    counter = lax.iota(np.uint32, math.prod(shape)).reshape(shape)
+    return mix(mix(counter + first) ^ second)
+
+
+_MANTISSA = {"float32": 24, "bfloat16": 8, "float16": 11}
+
+
+def uniform(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) -> jax.Array:
+    """Numbers in [0, 1), as fine as the dtype's mantissa allows.
+
+    Args:
+        seed, stream, shape: See :func:`uniform_bits`.
+        dtype: Floating dtype of the result.
+
+    Returns:
+        Array of ``dtype``; never 1.
+    """
+    dtype = np.dtype(dtype)
+    high = uniform_bits(seed, stream, shape)
+    if dtype == np.float64:
+        low = uniform_bits(seed, stream, shape, draw=1) >> np.uint32(11)
+        return (high.astype(dtype) + low.astype(dtype) * 2.0**-21) * 2.0**-32
+    bits = _MANTISSA[dtype.name]
+    whole = (high >> np.uint32(32 - bits)).astype(np.float32)
+    return (whole * np.float32(2.0**-bits)).astype(dtype)
+
+
+def _open_uniform(seed: jax.Array, stream: int, shape: Size, dtype: np.dtype) -> jax.Array:
+    """Numbers strictly between 0 and 1, each in the middle of its bin; float32 or float64."""
+    high = uniform_bits(seed, stream, shape)
+    if dtype == np.float64:
+        low = uniform_bits(seed, stream, shape, draw=1) >> np.uint32(12)
+        return (high.astype(dtype) * 2.0**20 + low.astype(dtype) + 0.5) * 2.0**-52
+    return ((high >> np.uint32(9)).astype(dtype) + np.float32(0.5)) * np.float32(2.0**-23)
+
+
+def normal(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) -> jax.Array:
+    """Standard normal numbers by the inverse error function.
+
+    Args:
+        seed, stream, shape: See :func:`uniform_bits`.
+        dtype: Floating dtype of the result.
+
+    Returns:
+        Array of ``dtype``.
+    """
+    wide = wide_type(dtype)
+    u = _open_uniform(seed, stream, shape, wide)
+    return (lax.erf_inv(2 * u - 1) * np.asarray(math.sqrt(2), wide)).astype(dtype)
+
+
+@op("samba.next_seed", reads=(), cheap=True, differentiable=False)
+def next_seed(seed: jax.Array) -> jax.Array:
+    """The seed of the next forward pass: the step word counts up."""
+    return seed + np.array([0, 1], np.uint32)
+
+
+def _dropout(x: jax.Array, p: Any, seed: jax.Array, stream: int) -> tuple[jax.Array, jax.Array]:
+    wide = wide_type(x.dtype)
+    rate = lax.stop_gradient(jnp.asarray(p)).astype(np.float32)
+    keep = uniform(seed, stream, x.shape) >= rate
+    scale = jnp.where(rate < 1, 1 / jnp.where(rate < 1, 1 - rate, 1), 0).astype(wide)
+    return jnp.where(keep, x.astype(wide) * scale, 0).astype(x.dtype), keep
+
+
+@op("aten.native_dropout.default", reads=(1,), cheap=True, random=True)
+def native_dropout(
+    x: jax.Array, p: Any, train: bool | None, *, seed: jax.Array, stream: int
+) -> tuple[jax.Array, jax.Array]:
+    """Zero each element with probability ``p`` and scale the rest by ``1 / (1 - p)``.
+
+    Args:
+        x: Input.
+        p: Rate: a number or a 0-d array. 0 returns the input exactly, 1 zeros.
+        train: False returns the input; ``None`` means True.
+        seed: uint32[2]: key and step.
+        stream: The node's ordinal.
+
+    Returns:
+        The result and the boolean mask of what was kept.
+    """
+    if train is False:
+        return x, jnp.ones(x.shape, bool)
+    return _dropout(x, p, seed, stream)
+
+
+@op("aten.dropout.default", reads=(1,), cheap=True, random=True)
+def dropout(x: jax.Array, p: Any, train: bool, *, seed: jax.Array, stream: int) -> jax.Array:
+    """Dropout without the mask: see :func:`native_dropout`."""
+    return _dropout(x, p, seed, stream)[0] if train else x

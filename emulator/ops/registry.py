@@ -32,6 +32,7 @@ FAMILIES = (
     "pointwise_select",
     "pool",
     "random",
+    "rearrange",
     "reduce",
     "resample",
     "rnn",

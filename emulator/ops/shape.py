@@ -1,1 +1,286 @@
-"""Lowerings: shape."""
+"""Lowerings: views, joins and splits."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from emulator.dtypes import TO_NUMPY
+from emulator.ops._promote import broadcast_all, broadcast_to, result_type
+from emulator.ops._reduction import normalize_axis
+from emulator.ops.registry import op
+from pef_schema.program import DType
+
+Size = tuple[int, ...]
+
+
+@op(
+    *("aten.clone.default", "aten.alias.default", "aten.contiguous.default"),
+    *("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.lift.default"),
+    *("aten.positive.default", "aten.detach_copy.default", "aten.alias_copy.default"),
+    reads=(),
+    cheap=True,
+)
+def clone(x: jax.Array) -> jax.Array:
+    """The tensor itself: device values never change in place."""
+    return x
+
+
+@op("aten.detach.default", reads=(), cheap=True, differentiable=False)
+def detach(x: jax.Array) -> jax.Array:
+    """The tensor, cut off from the gradient."""
+    return lax.stop_gradient(x)
+
+
+@op(
+    *("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"),
+    *("aten.view_copy.default", "aten._reshape_copy.default"),
+    reads=(),
+    cheap=True,
+)
+def view(x: jax.Array, size: Size) -> jax.Array:
+    """Another shape; one size may be -1."""
+    return lax.reshape(x, _sizes(x.size, size))
+
+
+@op("aten.view_as.default", "aten.reshape_as.default", reads=(), cheap=True)
+def view_as(x: jax.Array, other: jax.Array) -> jax.Array:
+    """The shape of another tensor."""
+    return lax.reshape(x, other.shape)
+
+
+@op("aten.view.dtype", reads=(), cheap=True, differentiable=False)
+def view_dtype(x: jax.Array, dtype: DType) -> jax.Array:
+    """The same bytes as another dtype; the last dimension scales with the item size."""
+    old, new = np.dtype(x.dtype), TO_NUMPY[dtype]
+    if np.bool_ in (old, new):
+        return lax.convert_element_type(_bits(x, np.dtype(np.uint8)), new)
+    return _bits(x, new)
+
+
+@op("aten.flatten.using_ints", reads=(), cheap=True)
+def flatten(x: jax.Array, start_dim: int = 0, end_dim: int = -1) -> jax.Array:
+    """Merge the dimensions ``start_dim`` to ``end_dim``."""
+    if x.ndim == 0:
+        return lax.reshape(x, (1,))
+    first, last = start_dim % x.ndim, end_dim % x.ndim
+    merged = int(np.prod(x.shape[first : last + 1]))
+    return lax.reshape(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
+
+
+@op("aten.unflatten.int", reads=(), cheap=True)
+def unflatten(x: jax.Array, dim: int, sizes: Size) -> jax.Array:
+    """Split one dimension into several; one size may be -1."""
+    dim %= x.ndim
+    return lax.reshape(x, (*x.shape[:dim], *_sizes(x.shape[dim], sizes), *x.shape[dim + 1 :]))
+
+
+@op("aten.ravel.default", reads=(), cheap=True)
+def ravel(x: jax.Array) -> jax.Array:
+    """One dimension."""
+    return lax.reshape(x, (x.size,))
+
+
+@op("aten.permute.default", "aten.permute_copy.default", reads=(), cheap=True)
+def permute(x: jax.Array, dims: Size) -> jax.Array:
+    """Dimensions in another order."""
+    return lax.transpose(x, tuple(d % x.ndim for d in dims))
+
+
+@op(
+    *("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default"),
+    "aten.transpose_copy.int",
+    reads=(),
+    cheap=True,
+)
+def transpose(x: jax.Array, dim0: int, dim1: int) -> jax.Array:
+    """Two dimensions swapped."""
+    order = list(range(max(x.ndim, 1)))
+    a, b = normalize_axis(dim0, x.ndim), normalize_axis(dim1, x.ndim)
+    order[a], order[b] = order[b], order[a]
+    return lax.transpose(x, order) if x.ndim else x
+
+
+@op("aten.t.default", "aten.numpy_T.default", "aten.adjoint.default", reads=(), cheap=True)
+def t(x: jax.Array) -> jax.Array:
+    """A matrix transposed; a vector stays."""
+    return lax.transpose(x, tuple(reversed(range(x.ndim))))
+
+
+@op("aten.mT.default", "aten.mH.default", reads=(), cheap=True)
+def matrix_transpose(x: jax.Array) -> jax.Array:
+    """The last two dimensions swapped."""
+    return jnp.swapaxes(x, -1, -2)
+
+
+@op(
+    *("aten.movedim.int", "aten.moveaxis.int", "aten.movedim.intlist", "aten.moveaxis.intlist"),
+    reads=(),
+    cheap=True,
+)
+def movedim(x: jax.Array, source: int | Size, destination: int | Size) -> jax.Array:
+    """Dimensions moved to new places."""
+    return jnp.moveaxis(x, source, destination)
+
+
+@op("aten.unsqueeze.default", "aten.unsqueeze_copy.default", reads=(), cheap=True)
+def unsqueeze(x: jax.Array, dim: int) -> jax.Array:
+    """A new dimension of size 1."""
+    return lax.expand_dims(x, (dim % (x.ndim + 1),))
+
+
+@op(
+    *("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims"),
+    *("aten.squeeze_copy.default", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims"),
+    reads=(),
+    cheap=True,
+)
+def squeeze(x: jax.Array, dim: int | Size | None = None) -> jax.Array:
+    """Without dimensions of size 1, all or those named."""
+    dims = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    axes = {normalize_axis(d, x.ndim) for d in dims} if x.ndim else set()
+    return lax.squeeze(x, sorted(a for a in axes if x.shape[a] == 1))
+
+
+@op("aten.expand.default", "aten.expand_copy.default", reads=(), cheap=True)
+def expand(x: jax.Array, size: Size, *, implicit: bool = False) -> jax.Array:
+    """Broadcast; -1 keeps a size."""
+    del implicit
+    lead = len(size) - x.ndim
+    return broadcast_to(x, [x.shape[i - lead] if n == -1 else n for i, n in enumerate(size)])
+
+
+@op("aten.expand_as.default", reads=(), cheap=True)
+def expand_as(x: jax.Array, other: jax.Array) -> jax.Array:
+    """Broadcast to the shape of another tensor."""
+    return broadcast_to(x, other.shape)
+
+
+@op("aten.broadcast_to.default", reads=(), cheap=True)
+def broadcast(x: jax.Array, size: Size) -> jax.Array:
+    """Broadcast; -1 keeps a size."""
+    return expand(x, size)
+
+
+@op("aten.broadcast_tensors.default", reads=(), cheap=True)
+def broadcast_tensors(tensors: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """All tensors in their common shape."""
+    return tuple(broadcast_all(*tensors))
+
+
+@op("aten.meshgrid.default", "aten.meshgrid.indexing", reads=(), cheap=True)
+def meshgrid(tensors: tuple[jax.Array, ...], *, indexing: str = "ij") -> tuple[jax.Array, ...]:
+    """Coordinate grids of 1-d (or 0-d) tensors."""
+    lines = [x.reshape(-1) for x in tensors]
+    sizes = tuple(x.size for x in lines)
+    grids = []
+    for axis, line in enumerate(lines):
+        shape = tuple(n if i == axis else 1 for i, n in enumerate(sizes))
+        grid = broadcast_to(line.reshape(shape), sizes)
+        swap = indexing == "xy" and len(sizes) > 1
+        grids.append(jnp.swapaxes(grid, 0, 1) if swap else grid)
+    return tuple(grids)
+
+
+@op("aten.cat.default", "aten.concat.default", "aten.concatenate.default", reads=(), cheap=True)
+def cat(tensors: tuple[jax.Array, ...], dim: int = 0) -> jax.Array:
+    """Joined along a dimension; an empty 1-d tensor among larger ones is left out."""
+    dtype = result_type(*tensors)
+    rank = max(x.ndim for x in tensors)
+    parts = [x.astype(dtype) for x in tensors if x.ndim == rank or x.shape != (0,)]
+    return lax.concatenate(parts, dim % rank)
+
+
+@op("aten.stack.default", reads=(), cheap=True)
+def stack(tensors: tuple[jax.Array, ...], dim: int = 0) -> jax.Array:
+    """Joined along a new dimension."""
+    return cat(tuple(unsqueeze(x, dim) for x in tensors), dim)
+
+
+@op(
+    *("aten.split.Tensor", "aten.split.default", "aten.unsafe_split.Tensor"),
+    "aten.split_copy.Tensor",
+    reads=(),
+    cheap=True,
+)
+def split(x: jax.Array, split_size: int | Size, dim: int = 0) -> tuple[jax.Array, ...]:
+    """Pieces of one size (the last may be smaller) or of the sizes listed."""
+    if not isinstance(split_size, int):
+        return split_with_sizes(x, split_size, dim)
+    size = x.shape[dim]
+    if size == 0:
+        return (x,)
+    starts = range(0, size, split_size)
+    return split_with_sizes(x, tuple(min(split_size, size - s) for s in starts), dim)
+
+
+@op(
+    *("aten.split_with_sizes.default", "aten.split.sizes"),
+    *("aten.unsafe_split_with_sizes.default", "aten.split_with_sizes_copy.default"),
+    reads=(),
+    cheap=True,
+)
+def split_with_sizes(x: jax.Array, sizes: Size, dim: int = 0) -> tuple[jax.Array, ...]:
+    """Pieces of the sizes listed."""
+    ends = np.cumsum(sizes, dtype=np.int64)
+    return tuple(
+        lax.slice_in_dim(x, int(end) - n, int(end), axis=dim)
+        for n, end in zip(sizes, ends, strict=True)
+    )
+
+
+@op("aten.chunk.default", "aten.unsafe_chunk.default", reads=(), cheap=True)
+def chunk(x: jax.Array, chunks: int, dim: int = 0) -> tuple[jax.Array, ...]:
+    """At most ``chunks`` pieces of one size (the last may be smaller)."""
+    return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
+
+
+@op("aten.unbind.int", "aten.unbind_copy.int", reads=(), cheap=True)
+def unbind(x: jax.Array, dim: int = 0) -> tuple[jax.Array, ...]:
+    """Every slice along a dimension."""
+    return tuple(select(x, dim, i) for i in range(x.shape[dim]))
+
+
+@op("aten.select.int", "aten.select_copy.int", reads=(), cheap=True)
+def select(x: jax.Array, dim: int, index: int) -> jax.Array:
+    """One slice along a dimension."""
+    return lax.index_in_dim(x, index % x.shape[dim], axis=dim, keepdims=False)
+
+
+@op("aten.slice.Tensor", "aten.slice_copy.Tensor", reads=(), cheap=True)
+def slice_(
+    x: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> jax.Array:
+    """A range along a dimension; ends out of range are clipped."""
+    first, last, _ = slice(start, end).indices(x.shape[dim])
+    return lax.slice_in_dim(x, first, max(first, last), step, axis=dim)
+
+
+@op("aten.narrow.default", "aten.narrow_copy.default", reads=(), cheap=True)
+def narrow(x: jax.Array, dim: int, start: int, length: int) -> jax.Array:
+    """``length`` entries from ``start`` along a dimension."""
+    first = start % max(x.shape[dim], 1) if start < 0 else start
+    return lax.slice_in_dim(x, first, first + length, axis=dim)
+
+
+def _sizes(total: int, size: Size) -> Size:
+    """Resolve a -1."""
+    if -1 not in size:
+        return tuple(size)
+    known = -int(np.prod(size))
+    return tuple((total // known if known else 0) if n == -1 else n for n in size)
+
+
+def _bits(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    old = np.dtype(x.dtype)
+    if old == np.bool_:
+        x, old = x.astype(np.uint8), np.dtype(np.uint8)
+    if old.itemsize < dtype.itemsize:
+        ratio = dtype.itemsize // old.itemsize
+        x = x.reshape((*x.shape[:-1], x.shape[-1] // ratio, ratio))
+    out = lax.bitcast_convert_type(x, dtype)
+    if old.itemsize > dtype.itemsize:
+        out = out.reshape((*out.shape[:-2], -1))
+    return out
