@@ -1,0 +1,54 @@
+"""SambaFlow's front end: torch models traced, compiled to a PEF and run section by section."""
+
+from samba import directives, env, errors, functional, nn, optim, random, sambatensor, utils
+from samba.conversion import (
+    from_named_dict,
+    from_torch,
+    from_torch_,
+    from_torch_model,
+    from_torch_model_,
+    patched_torch,
+    to_torch_tensor,
+)
+from samba.errors import SambaError
+from samba.nn.parameter import SambaParameter
+from samba.random import *  # noqa: F403  # the creation functions are named once, in samba.random
+from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
+from samba.session import SambaSession
+
+session = SambaSession()
+"""The one session of the process; it takes the place of the submodule of the same name."""
+
+
+def is_internal() -> bool:
+    """Tells whether this is a vendor-internal build: never."""
+    return False
+
+
+__all__ = [
+    "SambaError",
+    "SambaParameter",
+    "SambaSession",
+    "SambaTensor",
+    "directives",
+    "env",
+    "errors",
+    "from_named_dict",
+    "from_torch",
+    "from_torch_",
+    "from_torch_model",
+    "from_torch_model_",
+    "from_torch_tensor",
+    "functional",
+    "is_internal",
+    "nn",
+    "optim",
+    "patched_torch",
+    "random",
+    "sambatensor",
+    "session",
+    "to_torch",
+    "to_torch_tensor",
+    "utils",
+]
+__all__ += random.__all__

@@ -1,0 +1,179 @@
+"""How torch functions treat SambaTensors: plain torch, results wrapped, names kept by casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import get_default_nowrap_functions, resolve_name
+
+from samba.errors import NoHostData
+
+T = torch.Tensor
+
+CASTS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        T.bfloat16,
+        T.bool,
+        T.byte,
+        T.char,
+        T.detach,
+        T.double,
+        T.float,
+        T.half,
+        T.int,
+        T.long,
+        T.short,
+        T.to,
+        T.type,
+        T.type_as,
+    }
+)
+"""Functions whose result is the same tensor to a user, so that it keeps the names."""
+
+SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
+    {
+        T.dim,
+        T.element_size,
+        T.is_complex,
+        T.is_floating_point,
+        T.is_signed,
+        T.ndimension,
+        T.nelement,
+        T.new_empty,
+        T.new_full,
+        T.new_ones,
+        T.new_zeros,
+        T.numel,
+        T.register_hook,
+        T.requires_grad_,
+        T.size,
+        T.stride,
+        T.is_contiguous,
+        T.__len__,
+        T.shape.__get__,  # type: ignore[attr-defined]  # the stubs hide that it is a descriptor
+        T.dtype.__get__,  # type: ignore[attr-defined]  # as above
+        T.device.__get__,  # type: ignore[attr-defined]  # as above
+        T.layout.__get__,  # type: ignore[attr-defined]  # as above
+        T.ndim.__get__,  # type: ignore[attr-defined]  # as above
+        T.nbytes.__get__,  # type: ignore[attr-defined]  # as above
+        T.itemsize.__get__,  # type: ignore[attr-defined]  # as above
+        T.is_leaf.__get__,  # type: ignore[attr-defined]  # as above
+        T.grad_fn.__get__,  # type: ignore[attr-defined]  # as above
+        T.is_meta.__get__,  # type: ignore[attr-defined]  # as above
+        T.is_cuda.__get__,  # type: ignore[attr-defined]  # as above
+        T.is_sparse.__get__,  # type: ignore[attr-defined]  # as above
+        T.requires_grad.__get__,  # type: ignore[attr-defined]  # as above
+        T.requires_grad.__set__,  # type: ignore[attr-defined]  # as above
+        torch.empty_like,
+        torch.full_like,
+        torch.is_complex,
+        torch.is_floating_point,
+        torch.numel,
+        torch.ones_like,
+        torch.rand_like,
+        torch.randint_like,
+        torch.randn_like,
+        torch.zeros_like,
+    }
+)
+"""Functions that never look at values, so that empty SambaTensors allow them."""
+
+_KEPT = ("_sn_name", "_sn_region_name", "_batch_dim", "_named_dims", "_sized_dims", "mem_type")
+
+
+def keep_names(source: T, result: T) -> None:
+    """Gives ``result`` the names and dimension labels of ``source``."""
+    attributes = vars(source)
+    for key in _KEPT:
+        if key in attributes:
+            setattr(result, key, attributes[key])
+
+
+def operands(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[T]:
+    """Tensors among the arguments of a torch function, those in lists and tuples included."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, T):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from operands(value, {})
+
+
+def dispatch(
+    cls: type[T], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Runs a torch function on SambaTensors and makes the new tensors SambaTensors.
+
+    A result keeps its identity: it becomes a ``cls`` by assignment to ``__class__``, not by an
+    alias, so that autograd and view tracking are those of plain torch.
+
+    Args:
+        cls: The SambaTensor class.
+        func: The torch function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        What ``func`` returns.
+
+    Raises:
+        NoHostData: An argument is an empty SambaTensor, and ``func`` needs its values.
+    """
+    given = tuple(operands(args, kwargs))
+    if func not in SHAPE_ONLY:
+        for tensor in given:
+            if not getattr(tensor, "_has_data", True):
+                return _cast_empty(cls, func, tensor, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(*args, **kwargs)
+    if func in get_default_nowrap_functions():
+        return result
+    _adopt(cls, result, given)
+    is_cast = func in CASTS and isinstance(args[0], cls) and isinstance(result, cls)
+    if is_cast and result is not args[0]:
+        keep_names(args[0], result)
+    return result
+
+
+def _adopt(cls: type[T], result: Any, given: tuple[T, ...]) -> None:
+    """Makes every plain tensor of a result a ``cls``, except those the caller passed in."""
+    if type(result) is T:
+        if not any(result is tensor for tensor in given):
+            result.__class__ = cls
+    elif isinstance(result, (list, tuple)):
+        for item in result:
+            _adopt(cls, item, given)
+
+
+def _cast_empty(
+    cls: type[T],
+    func: Callable[..., Any],
+    tensor: T,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Casts an empty SambaTensor by casting a stand-in without elements."""
+    if func not in CASTS or args[0] is not tensor:
+        operation = resolve_name(func) or getattr(func, "__name__", str(func))
+        name: str = getattr(tensor, "sn_name", "")
+        raise NoHostData(operation=operation, name=name, shape=tuple(tensor.shape))
+    with torch._C.DisableTorchFunctionSubclass():
+        cast = func(torch.empty(0, dtype=tensor.dtype), *args[1:], **kwargs)
+        if not isinstance(cast, T):
+            return cast
+        if cast.dtype == tensor.dtype and func is not T.detach:
+            return tensor
+        grad = tensor.requires_grad and cast.is_floating_point() and func is not T.detach
+        data = empty_data(tensor.shape, cast.dtype)
+        result = T._make_subclass(cls, data, grad)
+    keep_names(tensor, result)
+    for key in ("_has_data", "_materializer"):
+        if key in vars(tensor):
+            setattr(result, key, vars(tensor)[key])
+    return result
+
+
+def empty_data(shape: Iterable[int], dtype: torch.dtype) -> T:
+    """Gives a tensor of any shape that holds one element's memory: every stride is zero."""
+    return torch.empty((), dtype=dtype).expand(tuple(shape))

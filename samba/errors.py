@@ -1,0 +1,120 @@
+"""Errors of the host side: what a script passed, or asked for before it could be had."""
+
+from __future__ import annotations
+
+from pef_schema.errors import SambaError
+
+__all__ = [
+    "ArgumentError",
+    "ConversionError",
+    "DeviceAccessError",
+    "NoGradient",
+    "NoHostData",
+    "NotTraced",
+    "SambaError",
+    "UnknownTensor",
+]
+
+
+class ArgumentError(SambaError, ValueError):
+    """An argument of a samba function has a value that it cannot take.
+
+    Args:
+        where: The function and the argument.
+        found: What was passed.
+        wanted: What would have been right.
+        hint: What to do; empty if ``wanted`` says it all.
+    """
+
+    def __init__(self, *, where: str, found: str, wanted: str, hint: str = "") -> None:
+        self.where = where
+        self.found = found
+        self.wanted = wanted
+        self.hint = hint
+        advice = f" {hint}" if hint else ""
+        super().__init__(f"{where}: found {found}, wanted {wanted}.{advice}")
+
+
+class ConversionError(ArgumentError, TypeError):
+    """An object cannot become a SambaTensor, a SambaParameter or a torch tensor."""
+
+
+class NoHostData(SambaError, RuntimeError):
+    """An operation needs the values of an empty SambaTensor.
+
+    Args:
+        operation: What was asked of the tensor.
+        name: Name of the tensor; empty if it has none.
+        shape: Its shape.
+    """
+
+    def __init__(self, *, operation: str, name: str, shape: tuple[int, ...]) -> None:
+        self.operation = operation
+        self.name = name
+        self.shape = shape
+        super().__init__(
+            f"{operation}: SambaTensor {name or '(unnamed)'} of shape {shape} holds a shape and "
+            "a dtype but no values. Call materialize_() on it (it needs a materializer), or "
+            "assign a tensor to its .data."
+        )
+
+
+class DeviceAccessError(SambaError, RuntimeError):
+    """A tensor's device memory cannot be read or written.
+
+    Args:
+        operation: What was asked, e.g. ``"sn_data"``.
+        name: Name of the tensor; empty if it has none.
+        problem: What was found, as a sentence with its advice.
+    """
+
+    def __init__(self, *, operation: str, name: str, problem: str) -> None:
+        self.operation = operation
+        self.name = name
+        super().__init__(f"{operation} of {name or 'an unnamed SambaTensor'}: {problem}")
+
+
+class NotTraced(DeviceAccessError):
+    """Nothing is on the device yet."""
+
+    def __init__(self, *, operation: str, name: str) -> None:
+        super().__init__(
+            operation=operation,
+            name=name,
+            problem="nothing is on the device yet. Call samba.utils.trace_graph(...) first.",
+        )
+
+
+class UnknownTensor(DeviceAccessError, KeyError):
+    """The device holds no tensor of that name."""
+
+    def __init__(self, *, operation: str, name: str) -> None:
+        if name:
+            problem = (
+                "the device holds no tensor of that name. Only parameters, buffers, inputs and "
+                "outputs of the traced model are there; see samba.session.get_weight_names()."
+            )
+        else:
+            problem = (
+                "the device finds tensors by name and this one has none. Make it with name=..., "
+                "or set its sn_name to that of a traced tensor."
+            )
+        super().__init__(operation=operation, name=name, problem=problem)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NoGradient(DeviceAccessError):
+    """The program keeps no gradient for a tensor."""
+
+    def __init__(self, *, operation: str, name: str) -> None:
+        super().__init__(
+            operation=operation,
+            name=name,
+            problem=(
+                "the program holds no gradient for it; it was compiled with requires_grad=False "
+                "or for inference. Set requires_grad_(True) before samba.session.compile(...) "
+                "and trace_graph(...), and compile again."
+            ),
+        )

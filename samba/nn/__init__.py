@@ -1,0 +1,6 @@
+"""Module-level parts of SambaFlow: only parameters; layers are torch's."""
+
+from samba.nn import parameter
+from samba.nn.parameter import SambaParameter
+
+__all__ = ["SambaParameter", "parameter"]

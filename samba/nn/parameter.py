@@ -1,0 +1,76 @@
+"""SambaParameter: a SambaTensor that torch modules and optimizers take as a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from samba.sambatensor import Materializer, SambaTensor
+
+__all__ = ["SambaParameter"]
+
+
+class SambaParameter(SambaTensor, nn.Parameter):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]  # see the mixins
+    """A parameter with a name on the device.
+
+    Args:
+        torch_tensor: Source whose memory it shares. None makes an empty parameter of ``shape``
+            and ``dtype``.
+        requires_grad: Whether it is trained.
+        shape: Sizes of an empty parameter.
+        dtype: Element type of an empty parameter.
+        name: Name on the device.
+        batch_dim: Recorded only.
+        named_dims: Recorded only.
+        sized_dims: Recorded only.
+        materializer: Makes the values of an empty parameter; see ``SambaTensor``.
+        is_complex: Recorded only.
+        region_name: Name of its place in device memory.
+
+    Raises:
+        ConversionError: ``torch_tensor`` is no tensor.
+        ArgumentError: ``shape`` or ``dtype`` come with ``torch_tensor``, or none of them is given.
+
+    Example:
+        >>> import torch
+        >>> weight = SambaParameter(shape=(3,), materializer=lambda p: torch.ones(p.shape))
+        >>> weight.materialize_()
+        >>> weight.data
+        tensor([1., 1., 1.])
+    """
+
+    def __new__(  # pyright: ignore[reportIncompatibleMethodOverride]  # nn.Parameter takes requires_grad second, and so does this
+        cls,
+        torch_tensor: torch.Tensor | None = None,
+        requires_grad: bool = True,
+        *,
+        shape: Iterable[int] | None = None,
+        dtype: torch.dtype | None = None,
+        name: str | None = None,
+        batch_dim: int | None = None,
+        named_dims: Iterable[str | None] | None = None,
+        sized_dims: Iterable[str | None] | None = None,
+        materializer: Materializer | None = None,
+        is_complex: bool | None = None,
+        region_name: str | None = None,
+    ) -> SambaParameter:
+        made = SambaTensor(
+            torch_tensor if torch_tensor is None else torch_tensor.detach(),
+            shape,
+            dtype,
+            name,
+            batch_dim,
+            named_dims,
+            sized_dims,
+            materializer,
+            is_complex,
+            region_name,
+        )
+        made.__class__ = cls
+        made.requires_grad_(requires_grad)
+        return made  # type: ignore[return-value]  # the class was assigned two lines above
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__()

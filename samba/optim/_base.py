@@ -1,0 +1,77 @@
+"""What every samba optimizer adds to its torch class."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from samba.errors import ArgumentError
+
+
+class DeviceSettings(torch.optim.Optimizer):
+    """Settings that the compiler reads, and an eager step on plain tensors.
+
+    They are attributes of the optimizer, not of its groups, so that ``state_dict()`` is the one
+    of the torch class and either loads the other's.
+
+    Attributes:
+        argin_region_name: Prefix of the names of this optimizer's hyperparameters.
+        max_grad_norm: Largest 2-norm of all its gradients together; None to leave them alone.
+        fp32_params: Whether the device keeps float32 copies of its parameters.
+    """
+
+    argin_region_name: str = ""
+    max_grad_norm: float | None = None
+    fp32_params: bool = False
+
+    def _set(
+        self,
+        *,
+        argin_region_name: str,
+        max_grad_norm: float | None = None,
+        fp32_params: bool = False,
+    ) -> None:
+        if max_grad_norm is not None and not (0.0 < max_grad_norm < math.inf):
+            raise ArgumentError(
+                where=f"samba.optim.{type(self).__name__}(max_grad_norm=...)",
+                found=str(max_grad_norm),
+                wanted="a positive finite number, or None for no clipping",
+            )
+        self.argin_region_name = argin_region_name
+        self.max_grad_norm = max_grad_norm
+        self.fp32_params = fp32_params
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch overloads it by closure
+        """Updates the parameters on the host, after clipping if ``max_grad_norm`` is set.
+
+        Args:
+            closure: Computes the loss and the gradients again; called before clipping.
+
+        Returns:
+            What ``closure`` returns, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch._C.DisableTorchFunctionSubclass():
+            if self.max_grad_norm is not None:
+                parameters = [p for group in self.param_groups for p in group["params"]]
+                torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
+            step = super().step
+            # torch wraps a class's step with the step hooks when it is first used; ours is
+            # wrapped already, so the hooks of this optimizer would run twice.
+            if getattr(step, "hooked", False):
+                step = step.__wrapped__.__get__(self)  # type: ignore[attr-defined]  # set by functools.wraps
+            step()
+        return loss
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {
+            "argin_region_name": self.argin_region_name,
+            "max_grad_norm": self.max_grad_norm,
+            "fp32_params": self.fp32_params,
+        }

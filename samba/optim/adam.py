@@ -1,0 +1,106 @@
+"""Adam and AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from samba.optim._base import DeviceSettings
+
+__all__ = ["Adam", "AdamW"]
+
+
+class Adam(DeviceSettings, torch.optim.Adam):
+    """Adam with torch's update rule and defaults.
+
+    Args:
+        params: Parameters, parameter groups, or an iterable of either.
+        lr: Learning rate.
+        betas: Decay of the running means of the gradient and of its square.
+        eps: Added to the denominator.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        amsgrad: Whether to divide by the largest second moment so far.
+        max_grad_norm: Largest 2-norm of all its gradients together; None for no clipping.
+        fp32_params: Whether the device keeps float32 copies of the parameters.
+        argin_region_name: Prefix of the names of its hyperparameters on the device.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        max_grad_norm: float | None = None,
+        fp32_params: bool = False,
+        argin_region_name: str = "",
+    ) -> None:
+        torch.optim.Adam.__init__(
+            self,
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+        )
+        self._set(
+            argin_region_name=argin_region_name,
+            max_grad_norm=max_grad_norm,
+            fp32_params=fp32_params,
+        )
+
+
+class AdamW(DeviceSettings, torch.optim.AdamW):
+    """Adam with decoupled weight decay; torch's update rule, SambaFlow's defaults.
+
+    Args:
+        params: Parameters, parameter groups, or an iterable of either.
+        lr: Learning rate.
+        betas: Decay of the running means of the gradient and of its square. The second default
+            differs from torch's.
+        eps: Added to the denominator.
+        weight_decay: Share of the parameter that a step of length 1 takes away. The default
+            differs from torch's.
+        amsgrad: Whether to divide by the largest second moment so far.
+        max_grad_norm: Largest 2-norm of all its gradients together; None for no clipping.
+        fp32_params: Whether the device keeps float32 copies of the parameters.
+        argin_region_name: Prefix of the names of its hyperparameters on the device.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.001,
+        betas: tuple[float, float] = (0.9, 0.997),
+        eps: float = 1e-08,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        max_grad_norm: float | None = None,
+        fp32_params: bool = False,
+        argin_region_name: str = "",
+    ) -> None:
+        torch.optim.AdamW.__init__(
+            self,
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsgrad=amsgrad,
+        )
+        self._set(
+            argin_region_name=argin_region_name,
+            max_grad_norm=max_grad_norm,
+            fp32_params=fp32_params,
+        )

@@ -1,0 +1,319 @@
+"""SambaTensor: a torch tensor with a name, and a door to the device memory of that name."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from samba._device_memory import DeviceMemory
+from samba._dispatch import dispatch, empty_data
+from samba._host_memory import Materializer, kind
+from samba.errors import ArgumentError, ConversionError
+
+__all__ = ["DimInfo", "Materializer", "SambaTensor", "from_torch_tensor", "to_torch"]
+
+# Inside the class ``torch`` is a method, so annotations there need other names.
+DType = torch.dtype
+
+
+class DimInfo:
+    """Range of a dimension whose size may vary: ``min`` to ``max`` in steps of ``factor``."""
+
+    def __init__(self, min: int, max: int, factor: int = 1) -> None:
+        self.min = min
+        self.max = max
+        self.factor = factor
+
+    def __repr__(self) -> str:
+        return f"DimInfo(min={self.min}, max={self.max}, factor={self.factor})"
+
+
+class SambaTensor(DeviceMemory, Tensor):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]  # see the mixins
+    """A torch tensor that has a name on the device.
+
+    It shares memory with the tensor it is made from and behaves as that tensor in every torch
+    function; results are SambaTensors again. Casts keep the names.
+
+    Args:
+        torch_tensor: Source. None makes an empty SambaTensor of ``shape`` and ``dtype``.
+        shape: Sizes of an empty SambaTensor; not together with ``torch_tensor``.
+        dtype: Element type of an empty SambaTensor, torch's default if None; not together with
+            ``torch_tensor``.
+        name: Name on the device.
+        batch_dim: Index of the batch dimension; recorded only.
+        named_dims: One label or None a dimension; recorded only.
+        sized_dims: One name of a dynamic dimension or None a dimension; recorded only.
+        materializer: Makes the values of an empty SambaTensor. It is called with the tensor,
+            with the tensor and a ``torch.Generator``, or with the keywords ``shape``, ``dtype``
+            and ``requires_grad``, whichever its signature takes.
+        is_complex: Whether the last dimension holds real and imaginary parts; recorded only.
+        region_name: Name of its place in device memory. Tensors with the same region share it.
+
+    Raises:
+        ConversionError: ``torch_tensor`` is no tensor.
+        ArgumentError: ``shape`` or ``dtype`` come with ``torch_tensor``, or none of them is given.
+
+    Example:
+        >>> import torch
+        >>> image = SambaTensor(torch.zeros(2, 3), name="image", batch_dim=0)
+        >>> image.bfloat16().sn_name
+        'image'
+        >>> SambaTensor(shape=(4, 5), dtype=torch.bfloat16).has_data
+        False
+    """
+
+    def __new__(
+        cls,
+        torch_tensor: Tensor | None = None,
+        shape: Iterable[int] | None = None,
+        dtype: DType | None = None,
+        name: str | None = None,
+        batch_dim: int | None = None,
+        named_dims: Iterable[str | None] | None = None,
+        sized_dims: Iterable[str | None] | None = None,
+        materializer: Materializer | None = None,
+        is_complex: bool | None = None,
+        region_name: str | None = None,
+    ) -> SambaTensor:
+        self = _share(cls, _source(cls, torch_tensor, shape, dtype))
+        if torch_tensor is None or not getattr(torch_tensor, "_has_data", True):
+            self._has_data = False
+        self._label(name, batch_dim, named_dims, sized_dims, region_name)
+        if materializer is not None:
+            self._materializer = materializer
+        if is_complex is not None:
+            self._declared_complex = is_complex
+        return self
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return dispatch(SambaTensor, func, args, kwargs or {})
+
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch leaves it untyped
+        self,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Runs torch's autograd on the host from this tensor; see ``torch.Tensor.backward``."""
+        with torch._C.DisableTorchFunctionSubclass():
+            super().backward(to_torch(gradient), retain_graph, create_graph, inputs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(_integral(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(_integral(index), value)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __format__(self, spec: str) -> str:
+        if self.dim() == 0 and self._has_data:
+            return format(self.item(), spec)
+        return object.__format__(self, spec)
+
+    def __array_wrap__(
+        self,
+        array: np.ndarray,
+        context: Any = None,
+        return_scalar: bool = False,
+    ) -> SambaTensor:
+        return SambaTensor(torch.from_numpy(np.asarray(array)))
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        shape, dims = self.shape, self.named_dims
+        if self._has_data:
+            with torch._C.DisableTorchFunctionSubclass():
+                values = repr(self.as_subclass(torch.Tensor).detach())
+        else:
+            values = f"tensor(..., size={tuple(shape)}, dtype={self.dtype})"
+        return (
+            f"{values}\n"
+            f"samba.{type(self).__name__}(name: {self._sn_name}, shape: {shape}, "
+            f"dtype: {self.dtype},\n"
+            f"batch_dim: {self._batch_dim}, named_dims: {dims}, keep_data: {self._has_data}, "
+            f"materializer_provided: {self.materializer_provided})"
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        known = memo.get(id(self))
+        if known is not None:
+            return known
+        with torch._C.DisableTorchFunctionSubclass():
+            if self._has_data:
+                source = copy.deepcopy(_plain(self), memo)
+            else:
+                source = empty_data(self.shape, self.dtype)
+            result = torch.Tensor._make_subclass(type(self), source.detach(), self.requires_grad)
+        memo[id(self)] = result
+        for key, value in vars(self).items():
+            # A materializer is code, often bound to a generator: both tensors may call it.
+            own = value if key == "_materializer" else copy.deepcopy(value, memo)
+            setattr(result, key, own)
+        grad = self.grad if self.is_leaf else None
+        if grad is not None:
+            result.grad = copy.deepcopy(grad, memo)
+        return result
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles as a plain tensor, so that a saved ``state_dict()`` needs no samba to load.
+
+        Parameters are not in a ``state_dict()``, only detached tensors are; so they keep class
+        and names when a whole module is pickled. So does an empty tensor: it has no values.
+        """
+        if getattr(self, "_is_param", False) or not self._has_data:
+            return _rebuild_reduction(self)
+        with torch._C.DisableTorchFunctionSubclass():
+            return _plain(self).__reduce_ex__(protocol)
+
+
+def _rebuild_reduction(tensor: SambaTensor) -> Any:
+    """Reduction of a tensor that keeps its class, its names and its gradient flag."""
+    with torch._C.DisableTorchFunctionSubclass():
+        data = _plain(tensor).detach() if tensor._has_data else None
+        described = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
+    return _rebuild, (type(tensor), data, *described, dict(vars(tensor)))
+
+
+def _rebuild(
+    cls: type[SambaTensor],
+    data: torch.Tensor | None,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    requires_grad: bool,
+    attributes: dict[str, Any],
+) -> SambaTensor:
+    """Inverse of the reduction; a public name of the pickle format, so keep its arguments."""
+    source = empty_data(shape, dtype) if data is None else data
+    result = torch.Tensor._make_subclass(cls, source, requires_grad)
+    for key, value in attributes.items():
+        setattr(result, key, value)
+    return result
+
+
+def from_torch_tensor(
+    tensor: torch.Tensor | None,
+    name: str | None = None,
+    batch_dim: int | None = None,
+    named_dims: Iterable[str | None] | None = None,
+    region_name: str | None = None,
+    sized_dims: Iterable[str | None] | None = None,
+) -> Any:
+    """Makes a SambaTensor that shares the memory of a torch tensor.
+
+    Gradients: a result of autograd stays part of its graph. A leaf that requires grad gives a
+    leaf of its own, so its gradient is found in ``.grad`` of the SambaTensor.
+
+    Args:
+        tensor: The source; a SambaTensor is returned as it is, and None gives None.
+        name: Name on the device.
+        batch_dim: Index of the batch dimension; recorded only.
+        named_dims: A label or None a dimension; recorded only.
+        region_name: Name of its place in device memory.
+        sized_dims: The name of a dynamic dimension or None a dimension; recorded only.
+
+    Returns:
+        A SambaTensor, or None.
+
+    Raises:
+        ConversionError: ``tensor`` is neither a tensor nor None.
+    """
+    if tensor is None or isinstance(tensor, SambaTensor):
+        return tensor
+    return SambaTensor(
+        tensor,
+        name=name,
+        batch_dim=batch_dim,
+        named_dims=named_dims,
+        sized_dims=sized_dims,
+        region_name=region_name,
+    )
+
+
+def to_torch(obj: Any) -> Any:
+    """Gives the torch tensor behind a SambaTensor.
+
+    Args:
+        obj: A SambaTensor; a torch tensor or None is returned as it is.
+
+    Returns:
+        A plain tensor that shares memory, or None.
+
+    Raises:
+        ConversionError: ``obj`` is no tensor.
+        NoHostData: It is an empty SambaTensor.
+    """
+    if isinstance(obj, SambaTensor):
+        return obj.torch()
+    if obj is None or isinstance(obj, torch.Tensor):
+        return obj
+    raise ConversionError(
+        where="samba.to_torch(obj)", found=kind(obj), wanted="a SambaTensor or a torch.Tensor"
+    )
+
+
+def _source(
+    cls: type,
+    tensor: torch.Tensor | None,
+    shape: Iterable[int] | None,
+    dtype: torch.dtype | None,
+) -> torch.Tensor:
+    where = f"{cls.__name__}(...)"
+    if tensor is None:
+        if shape is None:
+            raise ArgumentError(where=where, found="nothing", wanted="torch_tensor or shape")
+        return empty_data(shape, torch.get_default_dtype() if dtype is None else dtype)
+    if not isinstance(tensor, torch.Tensor):
+        raise ConversionError(
+            where=where,
+            found=kind(tensor),
+            wanted="a torch.Tensor",
+            hint="Lists and numpy arrays become one with torch.tensor(...).",
+        )
+    if shape is not None or dtype is not None:
+        raise ArgumentError(
+            where=where,
+            found="shape or dtype together with torch_tensor",
+            wanted="one or the other: a tensor brings its own",
+        )
+    return tensor
+
+
+def _share(cls: type[SambaTensor], source: torch.Tensor) -> SambaTensor:
+    """Shares memory: inside an autograd graph as a differentiable alias, else as a leaf."""
+    with torch._C.DisableTorchFunctionSubclass():
+        if source.requires_grad and not source.is_leaf:
+            return source.as_subclass(cls)
+        return torch.Tensor._make_subclass(cls, source, source.requires_grad)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """A leaf of class torch.Tensor as a leaf again; a result of autograd as part of its graph."""
+    if tensor.is_leaf:
+        return torch.Tensor._make_subclass(torch.Tensor, tensor, tensor.requires_grad)
+    return tensor.as_subclass(torch.Tensor)
+
+
+def _integral(index: Any) -> Any:
+    """Index tensors of floating type, which SambaFlow allows and torch does not, as int64."""
+    if isinstance(index, tuple):
+        return tuple(_integral(item) for item in index)
+    if isinstance(index, SambaTensor) and index.is_floating_point():
+        return index.long()
+    return index
