@@ -246,7 +246,10 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """A value written back over a region at the end of its section (BatchNorm statistics, the seed)."""
+    """A value written back over a region at the end of its section.
+
+    BatchNorm statistics and the seed are such values.
+    """
 
     value: int
     region: int
@@ -275,7 +278,10 @@ class Graph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerParam:
-    """One parameter under an optimizer; ``states`` are regions in the order of the kind's state names."""
+    """One parameter under an optimizer.
+
+    ``states`` are regions in the order of the kind's state names.
+    """
 
     weight: int
     grad: int
@@ -306,7 +312,10 @@ class Optimizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argin:
-    """A hyperparameter the host may set: a 0-d float64 region (int64 for a seed) and its default."""
+    """A hyperparameter the host may set.
+
+    Its region is 0-d and float64, or int64 for a seed.
+    """
 
     name: str
     region: int
@@ -321,7 +330,8 @@ class Step:
     Args:
         kind: What it computes.
         graph: Index of its graph, -1 for steps over regions only.
-        nodes: FWD: the nodes to execute. BCKWD: the forward nodes to differentiate, in forward order.
+        nodes: FWD: the nodes to execute. BCKWD: the forward nodes to differentiate, in forward
+            order.
         recompute: BCKWD: forward nodes to execute again first, in forward order.
         optimizers: GRADNORM and OPT: indices into ``Program.optimizers``.
         max_norm: GRADNORM: largest 2-norm of all gradients together.

@@ -1,0 +1,1 @@
+"""Code made by tools/regen_schema.py."""

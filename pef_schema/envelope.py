@@ -1,0 +1,319 @@
+"""The 64 bytes at the head of a PEF, and where everything after them lies.
+
+====== ==== =====================================================
+offset size content
+====== ==== =====================================================
+0      8    magic ``89 50 45 46 0D 0A 1A 0A``
+8      2    ``min_reader``: the oldest reader version that may read on
+10     2    ``writer``: the format version that wrote the file
+12     2    length of this header, 64
+14     2    flags, 0
+16     4    length of the metadata, which follow the header
+20     4    offset of the data
+24     8    length of the data
+32     32   SHA-256 of bytes 0 to 31 and the metadata
+====== ==== =====================================================
+
+All numbers are little-endian. The magic follows PNG's: a transfer that changes line ends or
+strips the eighth bit breaks it. The data is a run of segments, each on a page boundary; digests of
+the segments stand in the metadata, so a flipped bit anywhere is found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+
+from pef_schema.errors import (
+    PefDamaged,
+    PefForHardware,
+    PefLimit,
+    PefNotOurs,
+    PefTooNew,
+    PefTooOld,
+    PefTruncated,
+)
+from pef_schema.limits import LIMITS, Limits
+
+MAGIC = b"\x89PEF\r\n\x1a\n"
+WRITER_VERSION = 1
+"""Version of the format that this package writes."""
+MIN_READER = 1
+"""Oldest reader version that understands what this package writes."""
+OLDEST_WRITER = 1
+"""Oldest format version that this package still reads."""
+HEADER_SIZE = 64
+PAGE = 4096
+"""Alignment of data segments: the page size of common systems, so that they can be mapped."""
+
+_FIELDS = struct.Struct("<8sHHHHIIQ")
+_DIGEST_AT = _FIELDS.size
+_HARDWARE_MAGIC = b"\x7fPEF"
+_HARDWARE_MAGIC_AT = 0x70
+PROBE_SIZE = _HARDWARE_MAGIC_AT + len(_HARDWARE_MAGIC)
+"""Bytes to read from the head of a file so that what it is can be told."""
+
+_KNOWN = (
+    (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
+    (b"PK\x03\x04", "a zip archive (PyTorch checkpoints are)"),
+    (b"\x1f\x8b", "a gzip archive"),
+    (b"\x7fELF", "an ELF program"),
+    (b"\x80\x02", "a pickle"),
+    (b"\x80\x04", "a pickle"),
+    (b"\x89PEF", "a PEF changed by a text-mode transfer"),
+    (b"\x09PEF", "a PEF stripped of its eighth bits in transfer"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The header's fields; offsets and lengths in bytes.
+
+    Args:
+        min_reader: Oldest reader version that may read the file.
+        writer: Format version that wrote it.
+        metadata_length: Length of the FlatBuffer.
+        data_offset: Where the data starts.
+        data_length: Length of the data.
+        digest: SHA-256 of the rest of the header and of the metadata.
+    """
+
+    min_reader: int
+    writer: int
+    metadata_length: int
+    data_offset: int
+    data_length: int
+    digest: bytes
+
+    @property
+    def file_size(self) -> int:
+        """Size of the whole file in bytes."""
+        return self.data_offset + self.data_length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PefInfo:
+    """What the header of a PEF says.
+
+    Args:
+        path: The file; None for bytes in memory.
+        min_reader: Oldest reader version that may read the file.
+        writer: Format version that wrote it.
+        size: Size of the file in bytes.
+        metadata_length: Bytes that describe the program.
+        data_length: Bytes of constants.
+        digest: SHA-256 over header and metadata in hexadecimal; these cover the digests of the
+            constants, so equal digests mean equal programs.
+    """
+
+    path: str | None
+    min_reader: int
+    writer: int
+    size: int
+    metadata_length: int
+    data_length: int
+    digest: str
+
+
+def align(offset: int) -> int:
+    """Return the first page boundary at or after ``offset``."""
+    return -(-offset // PAGE) * PAGE
+
+
+def data_offset(metadata_length: int, data_length: int) -> int:
+    """Return where the data starts: on a page, or right after the metadata if there is none."""
+    end = HEADER_SIZE + metadata_length
+    return align(end) if data_length else end
+
+
+def digest(fields: bytes | memoryview, metadata: bytes) -> bytes:
+    """Return the SHA-256 of the first 32 header bytes and the metadata."""
+    state = hashlib.sha256(fields)
+    state.update(metadata)
+    return state.digest()
+
+
+def make_header(
+    metadata: bytes,
+    data_length: int,
+    *,
+    min_reader: int = MIN_READER,
+    writer: int = WRITER_VERSION,
+    limits: Limits = LIMITS,
+) -> bytes:
+    """Return the 64 bytes that precede the metadata.
+
+    Args:
+        metadata: The FlatBuffer.
+        data_length: Length of the data in bytes, gaps between segments included.
+        min_reader, writer: Versions to record.
+        limits: Bounds to keep.
+
+    Raises:
+        PefLimit: If metadata or file are too large.
+    """
+    if len(metadata) > limits.metadata:
+        raise PefLimit(
+            f"metadata of {len(metadata)} bytes, at most {limits.metadata} are allowed",
+            need=limits.metadata,
+            have=len(metadata),
+        )
+    start = data_offset(len(metadata), data_length)
+    if start + data_length > limits.file:
+        raise PefLimit(
+            f"file of {start + data_length} bytes, at most {limits.file} are allowed",
+            need=limits.file,
+            have=start + data_length,
+        )
+    fields = _FIELDS.pack(
+        MAGIC, min_reader, writer, HEADER_SIZE, 0, len(metadata), start, data_length
+    )
+    return fields + digest(fields, metadata)
+
+
+def parse_header(
+    head: bytes, size: int, *, path: str | None = None, limits: Limits = LIMITS
+) -> Header:
+    """Check the header against itself and the file's size.
+
+    Args:
+        head: The first ``PROBE_SIZE`` bytes of the file, fewer if it is shorter.
+        size: Size of the file in bytes.
+        path: For messages.
+        limits: Bounds to keep.
+
+    Returns:
+        The header; its digest is not checked yet.
+
+    Raises:
+        PefNotOurs, PefTruncated, PefTooNew, PefTooOld, PefLimit, PefDamaged: In this order.
+    """
+    _check_magic(head, path)
+    if len(head) < HEADER_SIZE:
+        raise PefTruncated(
+            f"the header needs {HEADER_SIZE} bytes, {len(head)} are there",
+            path=path,
+            offset=0,
+            need=HEADER_SIZE,
+            have=len(head),
+        )
+    _, min_reader, writer, header_size, flags, metadata_length, start, data_length = (
+        _FIELDS.unpack_from(head)
+    )
+    # Versions first: a newer format may give all that follows another meaning.
+    if min_reader > WRITER_VERSION:
+        raise PefTooNew(
+            f"format version {writer} needs a reader of version {min_reader} or later, "
+            f"this one has version {WRITER_VERSION}",
+            path=path,
+            offset=8,
+            need=min_reader,
+            have=WRITER_VERSION,
+        )
+    if writer < OLDEST_WRITER:
+        raise PefTooOld(
+            f"format version {writer}, the oldest that is read is {OLDEST_WRITER}",
+            path=path,
+            offset=10,
+            need=OLDEST_WRITER,
+            have=writer,
+        )
+    if header_size != HEADER_SIZE:
+        raise PefDamaged(
+            f"header length {header_size}, wanted {HEADER_SIZE}",
+            path=path,
+            offset=12,
+            need=HEADER_SIZE,
+            have=header_size,
+        )
+    if flags:
+        raise PefDamaged(f"unknown flags {flags:#06x}", path=path, offset=14, need=0, have=flags)
+    if metadata_length > limits.metadata:
+        raise PefLimit(
+            f"metadata of {metadata_length} bytes, at most {limits.metadata} are allowed",
+            path=path,
+            offset=16,
+            need=limits.metadata,
+            have=metadata_length,
+        )
+    if start != data_offset(metadata_length, data_length):
+        raise PefDamaged(
+            f"data offset {start}, wanted {data_offset(metadata_length, data_length)}",
+            path=path,
+            offset=20,
+            need=data_offset(metadata_length, data_length),
+            have=start,
+        )
+    end = start + data_length
+    if end > limits.file:
+        raise PefLimit(
+            f"file of {end} bytes, at most {limits.file} are allowed",
+            path=path,
+            offset=24,
+            need=limits.file,
+            have=end,
+        )
+    if size < end:
+        raise PefTruncated(
+            f"the file should have {end} bytes, it has {size}",
+            path=path,
+            offset=size,
+            need=end,
+            have=size,
+        )
+    if size > end:
+        raise PefDamaged(
+            f"{size - end} bytes follow the end of the content", path=path, offset=end,
+            need=end, have=size,
+        )  # fmt: skip
+    return Header(
+        min_reader=min_reader,
+        writer=writer,
+        metadata_length=metadata_length,
+        data_offset=start,
+        data_length=data_length,
+        digest=head[_DIGEST_AT:HEADER_SIZE],
+    )
+
+
+def check_digest(header: Header, head: bytes, metadata: bytes, *, path: str | None) -> None:
+    """Compare the recorded digest with that of the bytes.
+
+    Args:
+        header: The parsed header.
+        head: The file's first bytes, at least 32.
+        metadata: The FlatBuffer.
+        path: For messages.
+
+    Raises:
+        PefDamaged: If they differ.
+    """
+    if digest(memoryview(head)[:_DIGEST_AT], metadata) != header.digest:
+        raise PefDamaged(
+            "the SHA-256 of header and metadata is not the recorded one",
+            path=path,
+            offset=_DIGEST_AT,
+        )
+
+
+def _check_magic(head: bytes, path: str | None) -> None:
+    if head.startswith(MAGIC):
+        return
+    if head[_HARDWARE_MAGIC_AT:PROBE_SIZE] == _HARDWARE_MAGIC:
+        raise PefForHardware(
+            "this PEF is made for SambaNova hardware, the emulator has a format of its own",
+            path=path,
+            offset=_HARDWARE_MAGIC_AT,
+        )
+    if MAGIC.startswith(head):
+        what = "the file is empty" if not head else f"the file ends after {len(head)} bytes"
+        raise PefTruncated(what, path=path, offset=len(head), need=HEADER_SIZE, have=len(head))
+    for magic, name in _KNOWN:
+        if head.startswith(magic):
+            raise PefNotOurs(f"this is {name}, not a PEF", path=path, offset=0)
+    raise PefNotOurs(
+        f"the file starts with {head[:8].hex(' ')}, a PEF with {MAGIC.hex(' ')}",
+        path=path,
+        offset=0,
+    )

@@ -1,0 +1,169 @@
+"""Whether two graphs compute the same, and the first place where they do not.
+
+Both questions look at one canonical text per input, node and output. It numbers values in the
+order of their appearance, so that two graphs that list their values differently still compare
+equal, and leaves out what does not change the computation: source lines, module paths, regions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from pef_schema.program import Arg, DType, Graph, Ref
+
+_END = "(nothing)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first difference between a compiled and a traced graph.
+
+    Args:
+        place: ``input 0``, ``node 17`` or ``output 1``.
+        compiled: What the compiled graph has there, ``(nothing)`` if it has ended.
+        traced: What the traced graph has there.
+        compiled_source: ``file:line`` of the compiled node, empty if unknown.
+        traced_source: ``file:line`` of the traced node.
+        module: Module path of the node, empty if unknown.
+    """
+
+    place: str
+    compiled: str
+    traced: str
+    compiled_source: str = ""
+    traced_source: str = ""
+    module: str = ""
+
+    def __str__(self) -> str:
+        module = f" in {self.module}" if self.module else ""
+        return (
+            f"{self.place}{module} differs:\n"
+            f"  compiled: {_with_source(self.compiled, self.compiled_source)}\n"
+            f"  traced:   {_with_source(self.traced, self.traced_source)}"
+        )
+
+
+def first_difference(compiled: Graph, traced: Graph) -> Difference | None:
+    """Compare inputs, nodes and outputs of two graphs.
+
+    Compared are names, shapes and dtypes of inputs and of other sources (weights, constants); op,
+    arguments, shapes and dtypes of each node; names and values of outputs.
+
+    Args:
+        compiled: The graph in the PEF.
+        traced: The graph of the model at hand.
+
+    Returns:
+        The first difference, or None if the graphs compute the same.
+    """
+    for ours, theirs in zip_longest(_lines(compiled), _lines(traced)):
+        if ours is not None and theirs is not None and ours[:2] == theirs[:2]:
+            continue
+        # Of two places, name the earlier kind: a missing node is met as an output too many.
+        place = min([line[0] for line in (ours, theirs) if line is not None], key=_rank)
+        at_ours, at_theirs = _at(ours, place), _at(theirs, place)
+        return Difference(
+            place=place,
+            compiled=at_ours[1],
+            traced=at_theirs[1],
+            compiled_source=at_ours[3],
+            traced_source=at_theirs[3],
+            module=at_theirs[2] or at_ours[2],
+        )
+    return None
+
+
+def graph_digest(graph: Graph) -> str:
+    """Return a digest that two graphs share exactly if :func:`first_difference` finds none.
+
+    Args:
+        graph: The graph.
+
+    Returns:
+        SHA-256 in hexadecimal.
+    """
+    state = hashlib.sha256()
+    for place, text, _, _ in _lines(graph):
+        state.update(f"{place}\0{text}\n".encode())
+    return state.hexdigest()
+
+
+_Line = tuple[str, str, str, str]
+"""Place, text, module path, source."""
+
+
+def _lines(graph: Graph) -> Iterator[_Line]:
+    """Yield the canonical text of every input, node and output, in this order."""
+    values = graph.values
+    numbers: dict[int, str] = {}
+
+    def tensor(index: int) -> str:
+        value = values[index]
+        return f"{value.dtype.name.lower()}{list(value.shape)}"
+
+    def use(index: int) -> str:
+        """Return a value's number; at first sight a source gives its name and type as well."""
+        number = numbers.get(index)
+        if number is None:
+            number = numbers[index] = f"%{len(numbers)}"
+            return f"{number}={values[index].name}:{tensor(index)}"
+        return number
+
+    def arg(item: Arg) -> str:
+        if isinstance(item, Ref):
+            return use(item.value)
+        if isinstance(item, tuple):
+            return "[" + ", ".join([arg(inner) for inner in item]) + "]"
+        return item.name.lower() if isinstance(item, DType) else repr(item)
+
+    for position, index in enumerate(graph.inputs):
+        yield f"input {position}", use(index), "", ""
+    used = _used(graph)
+    for position, node in enumerate(graph.nodes):
+        args = [arg(item) for item in node.args]
+        args += [f"{name}={arg(item)}" for name, item in node.kwargs]
+        results = []
+        for index in node.outputs:
+            if index in used:
+                numbers[index] = f"%{len(numbers)}"
+                results.append(f"{numbers[index]}:{tensor(index)}")
+            else:
+                results.append("_")
+        text = f"{', '.join(results)} = {node.op}({', '.join(args)})"
+        yield f"node {position}", text, node.module, node.source
+    for position, output in enumerate(graph.outputs):
+        yield f"output {position}", f"{output.name} = {use(output.value)}", "", ""
+
+
+def _used(graph: Graph) -> set[int]:
+    """Return the values that a node or an output reads."""
+    used = {output.value for output in graph.outputs}
+    pending: list[Arg] = []
+    for node in graph.nodes:
+        pending.extend(node.args)
+        pending.extend([item for _, item in node.kwargs])
+    while pending:
+        item = pending.pop()
+        if isinstance(item, Ref):
+            used.add(item.value)
+        elif isinstance(item, tuple):
+            pending.extend(item)
+    return used
+
+
+def _rank(place: str) -> int:
+    """Order of the kinds of places."""
+    return ("input", "node", "output").index(place.split()[0])
+
+
+def _at(line: _Line | None, place: str) -> _Line:
+    """Return the line if it is at that place, else one that says that nothing is there."""
+    return line if line is not None and line[0] == place else (place, _END, "", "")
+
+
+def _with_source(text: str, source: str) -> str:
+    """Add the source line, if known."""
+    return f"{text}  # {source}" if source else text

@@ -1,0 +1,45 @@
+"""How large a PEF and its parts may be; readers and writers enforce the same numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Upper bounds, each inclusive.
+
+    Args:
+        file: Bytes of a file, of a region and of a value.
+        metadata: Bytes of the FlatBuffer.
+        expanded: Bytes of all strings and vectors of the FlatBuffer, shared ones counted at each
+            use, so that a small file cannot stand for a huge program.
+        tables: FlatBuffers tables.
+        depth: Nesting of FlatBuffers tables.
+        name: UTF-8 bytes of a name.
+        source: UTF-8 bytes of a node's source, or of a text argument.
+        text: UTF-8 bytes of a metadata value.
+        rank: Dimensions of a tensor.
+        arg_depth: Nesting of lists in a node's arguments.
+        ref_depth: Lists around a value reference in a node's arguments.
+        nodes: Nodes of all graphs together.
+        sections: Sections.
+    """
+
+    file: int = 2**48
+    metadata: int = 64 * 2**20
+    expanded: int = 256 * 2**20
+    tables: int = 1_000_000
+    depth: int = 64
+    name: int = 1024
+    source: int = 4096
+    text: int = 2**20
+    rank: int = 16
+    arg_depth: int = 8
+    ref_depth: int = 2
+    nodes: int = 1_000_000
+    sections: int = 65_535
+
+
+LIMITS = Limits()
+"""The limits of format version 1."""

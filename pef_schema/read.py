@@ -1,0 +1,211 @@
+"""Read a program from a PEF, believing nothing that has not been checked.
+
+The order: kind of file, header, digest, structure of the metadata, digests of the segments,
+meaning. A digest finds accidents; the checks after it also stand against a file made to harm.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pef_schema._generated.pef import SCHEMA
+from pef_schema.envelope import (
+    HEADER_SIZE,
+    PROBE_SIZE,
+    Header,
+    PefInfo,
+    check_digest,
+    parse_header,
+)
+from pef_schema.errors import (
+    PefDamaged,
+    PefMalformed,
+    PefMissing,
+    PefNotRegular,
+    PefTruncated,
+    PefUnreadable,
+)
+from pef_schema.limits import LIMITS, Limits
+from pef_schema.program import Program
+from pef_schema.rows import from_rows
+from pef_schema.tables import Row
+from pef_schema.verify import verify
+from pef_schema.verify_buffer import read_tables
+from pef_schema.write import lay_out
+
+_Fetch = Callable[[int, int], bytes]
+"""Returns so many bytes from an offset, fewer where the file ends."""
+
+
+def read_pef(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> Program:
+    """Read and check a PEF.
+
+    Args:
+        path: The file. A symbolic link is followed.
+        limits: Bounds to keep.
+
+    Returns:
+        The program; it shares no memory with the file.
+
+    Raises:
+        PefError: One of its subclasses, according to what is wrong.
+    """
+    with _opened(os.fspath(path)) as (fetch, size, shown):
+        return _read(fetch, size, shown, limits)
+
+
+def decode(data: bytes, *, path: str | None = None, limits: Limits = LIMITS) -> Program:
+    """Check the bytes of a PEF and return the program.
+
+    Args:
+        data: The content of a file.
+        path: Where it came from, for messages.
+        limits: Bounds to keep.
+
+    Returns:
+        The program.
+
+    Raises:
+        PefError: One of its subclasses, according to what is wrong.
+    """
+    return _read(lambda start, count: data[start : start + count], len(data), path, limits)
+
+
+def read_info(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> PefInfo:
+    """Read what the header of a PEF says: versions, sizes, digest.
+
+    Args:
+        path: The file.
+        limits: Bounds to keep.
+
+    Returns:
+        The header's content, checked against the file's size and the metadata's digest.
+
+    Raises:
+        PefError: One of its subclasses, according to what is wrong.
+    """
+    with _opened(os.fspath(path)) as (fetch, size, shown):
+        header, _ = _read_head(fetch, size, shown, limits)
+        return PefInfo(
+            path=shown,
+            min_reader=header.min_reader,
+            writer=header.writer,
+            size=size,
+            metadata_length=header.metadata_length,
+            data_length=header.data_length,
+            digest=header.digest.hex(),
+        )
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[_Fetch, int, str]]:
+    """Open a regular file; yield how to fetch bytes, its size and its path for messages."""
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise PefMissing(
+            f"there is no file {os.path.abspath(path)} (working folder {os.getcwd()})", path=path
+        ) from error
+    except ValueError as error:
+        raise PefMissing(f"{path!r} is not a path: {error}", path=path) from error
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise PefNotRegular("this is a socket or a device, not a file", path=path) from error
+        raise PefUnreadable(f"cannot open it: {error.strerror}", path=path) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
+            raise PefNotRegular(f"this is {kind}, not a file", path=path)
+
+        def fetch(start: int, count: int) -> bytes:
+            return _pread(descriptor, start, count, path)
+
+        yield fetch, status.st_size, path
+    finally:
+        os.close(descriptor)
+
+
+def _pread(descriptor: int, start: int, count: int, path: str) -> bytes:
+    """Read ``count`` bytes from ``start``, fewer if the file ends."""
+    pieces = []
+    while count:
+        try:
+            piece = os.pread(descriptor, count, start)
+        except OSError as error:
+            raise PefUnreadable(
+                f"cannot read {count} bytes: {error.strerror}", path=path, offset=start
+            ) from error
+        if not piece:
+            break
+        pieces.append(piece)
+        start, count = start + len(piece), count - len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _exactly(fetch: _Fetch, start: int, count: int, what: str, path: str | None) -> bytes:
+    """Fetch bytes that the file's size promised; it may have shrunk since."""
+    data = fetch(start, count)
+    if len(data) != count:
+        raise PefTruncated(
+            f"{what} needs {count} bytes, {len(data)} are left",
+            path=path,
+            offset=start + len(data),
+            need=count,
+            have=len(data),
+        )
+    return data
+
+
+def _read_head(fetch: _Fetch, size: int, path: str | None, limits: Limits) -> tuple[Header, bytes]:
+    """Return the checked header and the metadata that its digest covers."""
+    head = fetch(0, min(PROBE_SIZE, size))
+    header = parse_header(head, size, path=path, limits=limits)
+    metadata = _exactly(fetch, HEADER_SIZE, header.metadata_length, "the metadata", path)
+    check_digest(header, head, metadata, path=path)
+    return header, metadata
+
+
+def _read(fetch: _Fetch, size: int, path: str | None, limits: Limits) -> Program:
+    """Go through all steps."""
+    header, metadata = _read_head(fetch, size, path, limits)
+    root = read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
+    segments = _read_segments(fetch, header, root[10], path)
+    program = from_rows(root, segments, path=path, limits=limits)
+    verify(program, path=path, limits=limits)
+    return program
+
+
+def _read_segments(fetch: _Fetch, header: Header, rows: list[Row], path: str | None) -> list[bytes]:
+    """Read the constants; they must lie exactly as a writer places them, zeros between them."""
+    lengths = [length for _, length, _ in rows]
+    offsets, total = lay_out(lengths)
+    if total != header.data_length or offsets != [offset for offset, _, _ in rows]:
+        raise PefMalformed(
+            "segments overlap, leave holes, are not on page boundaries or do not cover the data",
+            path=path,
+            offset=header.data_offset,
+            need=total,
+            have=header.data_length,
+        )
+    segments = []
+    end = HEADER_SIZE + header.metadata_length
+    for index, (offset, length, digest) in enumerate(rows):
+        start = header.data_offset + offset
+        gap = _exactly(fetch, end, max(start - end, 0), "padding", path)
+        if gap.count(0) != len(gap):
+            raise PefDamaged("padding that is not zero", path=path, offset=end)
+        segment = _exactly(fetch, start, length, f"segment {index}", path)
+        if hashlib.sha256(segment).digest() != digest:
+            raise PefDamaged(
+                f"the SHA-256 of segment {index} is not the recorded one", path=path, offset=start
+            )
+        segments.append(segment)
+        end = start + length
+    return segments

@@ -1,0 +1,283 @@
+"""Between the ``Program`` and the rows of its tables (pef.fbs), both ways, one pair per part."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import TypeVar
+
+from pef_schema.arguments import ArgDecoder, put_arg
+from pef_schema.errors import PefInvalid
+from pef_schema.limits import LIMITS, Limits
+from pef_schema.program import (
+    Arg,
+    Argin,
+    ArginKind,
+    Call,
+    DType,
+    Graph,
+    Node,
+    Optimizer,
+    OptimizerKind,
+    OptimizerParam,
+    Output,
+    OutputGrad,
+    Program,
+    Region,
+    Role,
+    Schedule,
+    Section,
+    SectionKind,
+    Step,
+    Symbol,
+    Update,
+    Value,
+)
+from pef_schema.tables import Row
+
+_E = TypeVar("_E", bound=enum.IntEnum)
+
+
+def to_rows(program: Program, segments: Sequence[Row]) -> Row:
+    """Return the root row of a verified program.
+
+    Args:
+        program: A program that :func:`pef_schema.verify.verify` accepts.
+        segments: Rows of the table ``Segment``, one per segment.
+
+    Returns:
+        The row of the table ``Program``.
+    """
+    return (
+        program.name,
+        program.mapping,
+        program.inference,
+        [(r.name, r.shape, r.dtype, r.role, r.segment) for r in program.regions],
+        [(s.name, s.region, s.grad_region) for s in program.symbols],
+        [_graph_row(graph) for graph in program.graphs],
+        [_optimizer_row(optimizer) for optimizer in program.optimizers],
+        [(a.name, a.region, a.kind, a.default) for a in program.argins],
+        [(s.name, [_step_row(step) for step in s.steps], s.twin) for s in program.sections],
+        [(s.graph, [(c.call_id, c.section) for c in s.calls]) for s in program.schedules],
+        segments,
+        program.metadata,
+    )
+
+
+def from_rows(
+    row: Row, segments: Sequence[bytes], *, path: str | None = None, limits: Limits = LIMITS
+) -> Program:
+    """Build the program from the root row; cross references are not checked here.
+
+    Args:
+        row: The row of the table ``Program``.
+        segments: The bytes of the constants.
+        path: The file, for messages.
+        limits: Bounds on nesting.
+
+    Returns:
+        The program, to be verified.
+
+    Raises:
+        PefInvalid: If an enum's number or an argument token is unknown; lists all of them.
+    """
+    problems: list[str] = []
+    name, mapping, inference, regions, symbols, graphs, optimizers, argins, sections = row[:9]
+    program = Program(
+        name=name,
+        mapping=mapping,
+        inference=bool(inference),
+        regions=tuple([_region(r, i, problems) for i, r in enumerate(regions)]),
+        symbols=tuple([Symbol(name=n, region=r, grad_region=g) for n, r, g in symbols]),
+        graphs=tuple([_graph(r, i, problems, limits) for i, r in enumerate(graphs)]),
+        optimizers=tuple([_optimizer(r, i, problems) for i, r in enumerate(optimizers)]),
+        argins=tuple([_argin(r, i, problems) for i, r in enumerate(argins)]),
+        sections=tuple([_section(r, i, problems) for i, r in enumerate(sections)]),
+        schedules=tuple([_schedule(r) for r in row[9]]),
+        segments=tuple(segments),
+        metadata=tuple([(key, value) for key, value in row[11]]),
+    )
+    if problems:
+        raise PefInvalid(problems, path=path)
+    return program
+
+
+def _member(members: dict[int, _E], number: int, where: str, problems: list[str]) -> _E:
+    """Look an enum's member up; an unknown one is noted and stands in as the first."""
+    found = members.get(number)
+    if found is None:
+        found = next(iter(members.values()))
+        problems.append(f"{where}: unknown {type(found).__name__} {number}")
+    return found
+
+
+def _by_number(kind: type[_E]) -> dict[int, _E]:
+    return {int(member): member for member in kind}
+
+
+_DTYPES = _by_number(DType)
+_ROLES = _by_number(Role)
+_SECTION_KINDS = _by_number(SectionKind)
+_OPTIMIZER_KINDS = _by_number(OptimizerKind)
+_ARGIN_KINDS = _by_number(ArginKind)
+_OUTPUT_GRADS = _by_number(OutputGrad)
+
+
+def _region(row: Row, index: int, problems: list[str]) -> Region:
+    name, shape, dtype, role, segment = row
+    return Region(
+        name=name,
+        shape=shape,
+        dtype=_DTYPES.get(dtype) or _member(_DTYPES, dtype, f"region {index}", problems),
+        role=_ROLES.get(role) or _member(_ROLES, role, f"region {index}", problems),
+        segment=segment,
+    )
+
+
+def _graph_row(graph: Graph) -> Row:
+    return (
+        graph.name,
+        [
+            (v.name, v.shape, v.dtype, v.region, v.grad_region, v.needs_grad)
+            for v in graph.values
+        ],
+        [_node_row(node) for node in graph.nodes],
+        graph.inputs,
+        [(o.name, o.value, o.region, o.grad_region, o.grad) for o in graph.outputs],
+        [(u.value, u.region) for u in graph.updates],
+    )  # fmt: skip
+
+
+def _graph(row: Row, index: int, problems: list[str], limits: Limits) -> Graph:
+    name, values, nodes, inputs, outputs, updates = row
+    where = f"graph {index}"
+    decoder = ArgDecoder(problems, limits)
+    return Graph(
+        name=name,
+        values=tuple([_value(r, i, where, problems) for i, r in enumerate(values)]),
+        nodes=tuple([_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
+        inputs=inputs,
+        outputs=tuple([_output(r, i, where, problems) for i, r in enumerate(outputs)]),
+        updates=tuple([Update(value=value, region=region) for value, region in updates]),
+    )
+
+
+def _value(row: Row, index: int, where: str, problems: list[str]) -> Value:
+    name, shape, dtype, region, grad_region, needs_grad = row
+    return Value(
+        name=name,
+        shape=shape,
+        dtype=_DTYPES.get(dtype) or _member(_DTYPES, dtype, f"{where} value {index}", problems),
+        region=region,
+        grad_region=grad_region,
+        needs_grad=needs_grad == 1,
+    )
+
+
+def _output(row: Row, index: int, where: str, problems: list[str]) -> Output:
+    name, value, region, grad_region, grad = row
+    return Output(
+        name=name,
+        value=value,
+        region=region,
+        grad_region=grad_region,
+        grad=_member(_OUTPUT_GRADS, grad, f"{where} output {index}", problems),
+    )
+
+
+def _node_row(node: Node) -> Row:
+    tags = bytearray()
+    bits: list[int] = []
+    texts: list[str] = []
+    for arg in node.args:
+        put_arg(arg, tags, bits, texts)
+    for _, arg in node.kwargs:
+        put_arg(arg, tags, bits, texts)
+    names = tuple([name for name, _ in node.kwargs])
+    outputs, module = node.outputs, node.module
+    return (node.op, bytes(tags), tuple(bits), texts, names, outputs, module, node.source)
+
+
+def _node(row: Row, index: int, where: str, decoder: ArgDecoder) -> Node:
+    op, tags, bits, texts, names, outputs, module, source = row
+    args = decoder.decode(tags, bits, texts, where, index)
+    split = len(args) - len(names)
+    kwargs: tuple[tuple[str, Arg], ...] = ()
+    if split < 0:
+        decoder.problems.append(f"{where} node {index}: more keyword names than arguments")
+    elif names:
+        kwargs, args = tuple(zip(names, args[split:], strict=True)), args[:split]
+    return Node(
+        op=op, args=args, kwargs=kwargs, outputs=outputs, module=module, source=source
+    )  # fmt: skip
+
+
+def _optimizer_row(optimizer: Optimizer) -> Row:
+    return (
+        optimizer.name,
+        optimizer.kind,
+        [(p.weight, p.grad, p.states) for p in optimizer.params],
+        optimizer.argins,
+        optimizer.options,
+        optimizer.step,
+    )
+
+
+def _optimizer(row: Row, index: int, problems: list[str]) -> Optimizer:
+    name, kind, params, argins, options, step = row
+    return Optimizer(
+        name=name,
+        kind=_member(_OPTIMIZER_KINDS, kind, f"optimizer {index}", problems),
+        params=tuple([OptimizerParam(weight=w, grad=g, states=states) for w, g, states in params]),
+        argins=tuple([(argin, region) for argin, region in argins]),
+        options=tuple([(option, value) for option, value in options]),
+        step=step,
+    )
+
+
+def _argin(row: Row, index: int, problems: list[str]) -> Argin:
+    name, region, kind, default = row
+    known = _member(_ARGIN_KINDS, kind, f"argin {index}", problems)
+    return Argin(name=name, region=region, kind=known, default=default)
+
+
+def _step_row(step: Step) -> Row:
+    return (
+        step.kind,
+        step.graph,
+        step.nodes,
+        step.recompute,
+        step.optimizers,
+        step.max_norm,
+        step.reads,
+        step.writes,
+        step.accumulates,
+    )
+
+
+def _section(row: Row, index: int, problems: list[str]) -> Section:
+    name, steps, twin = row
+    where = f"section {index}"
+    return Section(name=name, steps=tuple([_step(r, where, problems) for r in steps]), twin=twin)
+
+
+def _step(row: Row, where: str, problems: list[str]) -> Step:
+    kind, graph, nodes, recompute, optimizers, max_norm, reads, writes, accumulates = row
+    return Step(
+        kind=_member(_SECTION_KINDS, kind, where, problems),
+        graph=graph,
+        nodes=nodes,
+        recompute=recompute,
+        optimizers=optimizers,
+        max_norm=max_norm,
+        reads=reads,
+        writes=writes,
+        accumulates=accumulates,
+    )
+
+
+def _schedule(row: Row) -> Schedule:
+    graph, calls = row
+    return Schedule(
+        graph=graph, calls=tuple([Call(call_id=number, section=s) for number, s in calls])
+    )

@@ -1,0 +1,95 @@
+"""Rules that many parts of a program share, and where their violations are collected."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pef_schema.limits import Limits
+
+
+class Report:
+    """Problems found so far.
+
+    Args:
+        limits: Bounds to keep.
+    """
+
+    __slots__ = ("limits", "problems")
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.problems: list[str] = []
+
+    def add(self, problem: str) -> None:
+        """Note a problem."""
+        self.problems.append(problem)
+
+    def index(self, where: str, what: str, found: int, count: int) -> None:
+        """Note an index that points outside."""
+        self.add(f"{where}: {what} {found} is out of range, there are {count}")
+
+    def name(self, where: str, name: str) -> None:
+        """Check that a name is not empty, not long, and free of control characters."""
+        if name.isascii() and name.isprintable() and 0 < len(name) <= self.limits.name:
+            return
+        if not name:
+            self.add(f"{where}: empty name")
+        elif any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name):
+            self.add(f"{where}: control character in name {name[:80]!r}")
+        else:
+            self.text(where, name, self.limits.name)
+
+    def text(self, where: str, text: str, most: int) -> None:
+        """Check that a text can be encoded and keeps its limit."""
+        if text.isascii():
+            size = len(text)
+        else:
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError:
+                self.add(f"{where}: {text[:80]!r} cannot be written as UTF-8")
+                return
+        if size > most:
+            self.add(f"{where}: text of {size} bytes, at most {most} are allowed")
+
+    def unique(self, what: str, names: Sequence[str]) -> None:
+        """Check each name, and that no two are the same."""
+        for index, name in enumerate(names):
+            if not (name.isascii() and name.isprintable() and 0 < len(name) <= self.limits.name):
+                self.name(f"{what} {index}", name)
+        if len(set(names)) != len(names):
+            for name, count in Counter(names).items():
+                if count > 1:
+                    self.add(f"{what}: name {name[:80]!r} is used {count} times")
+
+    def ascending(self, where: str, what: str, indices: Sequence[int], count: int) -> bool:
+        """Check that indices are in range, sorted and unique; return whether they are."""
+        if not indices:
+            return True
+        good = True
+        if any(a >= b for a, b in pairwise(indices)):
+            self.add(f"{where}: {what} are not in ascending order without repeats")
+            good = False
+        for index in (min(indices), max(indices)):
+            if not 0 <= index < count:
+                self.index(where, what, index, count)
+                return False
+        return good
+
+    def shape(self, shape: tuple[int, ...], itemsize: int) -> str:
+        """Return what is wrong with a shape, empty if nothing is."""
+        if len(shape) > self.limits.rank:
+            return f"rank {len(shape)}, at most {self.limits.rank} is allowed"
+        size = itemsize
+        for dim in shape:
+            if dim < 0:
+                return f"negative size {dim}"
+            # Sizes other than a 0 are bounded by themselves: (0, 2**63) must not pass.
+            if dim > self.limits.file:
+                return f"size {dim}, at most {self.limits.file} is allowed"
+            size *= dim
+        if size > self.limits.file:
+            return f"{size} bytes, at most {self.limits.file} are allowed"
+        return ""

@@ -1,0 +1,232 @@
+"""Rules of what runs: optimizers, argins, sections and schedules."""
+
+from __future__ import annotations
+
+import math
+
+from pef_schema.program import (
+    ArginKind,
+    DType,
+    Optimizer,
+    Program,
+    Role,
+    Schedule,
+    Section,
+    SectionKind,
+    Step,
+)
+from pef_schema.verify_rules import Report
+
+_NEVER_WRITTEN = frozenset({Role.INPUT, Role.CONSTANT, Role.ARGIN})
+_BACKWARD = frozenset(
+    {
+        SectionKind.ZEROGRAD,
+        SectionKind.BCKWD,
+        SectionKind.REDUCE,
+        SectionKind.GRADNORM,
+        SectionKind.OPT,
+    }
+)
+_ON_GRAPH = frozenset({SectionKind.FWD, SectionKind.BCKWD})
+_ON_OPTIMIZERS = frozenset({SectionKind.GRADNORM, SectionKind.OPT})
+_SPATIAL = (SectionKind.FWD, SectionKind.BCKWD)
+_CALL_IDS = 2**31
+
+
+def check_optimizers(program: Program, report: Report) -> None:
+    """Check every optimizer: its regions exist, have their roles and fit each other."""
+    report.unique("optimizer", [optimizer.name for optimizer in program.optimizers])
+    owner: dict[int, int] = {}
+    for index, optimizer in enumerate(program.optimizers):
+        where = f"optimizer {index}"
+        _check_params(program, optimizer, where, report)
+        for param in optimizer.params:
+            if owner.setdefault(param.weight, index) != index:
+                report.add(f"{where}: weight {param.weight} belongs to {owner[param.weight]} too")
+        report.unique(f"{where} argin", [name for name, _ in optimizer.argins])
+        for name, region in optimizer.argins:
+            if _in_range(program, region, f"{where} argin {name[:80]}", report):
+                _check_role(program, region, (Role.ARGIN,), f"{where} argin {name[:80]}", report)
+        names = [name for name, _ in optimizer.options]
+        report.unique(f"{where} option", names)
+        if names != sorted(names):
+            report.add(f"{where}: options are not sorted")
+        for name, value in optimizer.options:
+            if math.isnan(value):
+                report.add(f"{where}: option {name[:80]} is NaN")
+        if (
+            optimizer.step != -1
+            and _in_range(program, optimizer.step, f"{where} step", report)
+            and program.regions[optimizer.step].shape != ()
+        ):
+            report.add(f"{where}: its step count has shape {program.regions[optimizer.step].shape}")
+
+
+def _check_params(program: Program, optimizer: Optimizer, where: str, report: Report) -> None:
+    regions = program.regions
+    seen: set[int] = set()
+    for number, param in enumerate(optimizer.params):
+        place = f"{where} param {number}"
+        if param.weight in seen:
+            report.add(f"{place}: weight {param.weight} comes twice")
+        seen.add(param.weight)
+        members = (param.weight, param.grad, *param.states)
+        found = [_in_range(program, region, place, report) for region in members]
+        if not all(found):
+            continue
+        _check_role(program, param.weight, (Role.WEIGHT,), place, report)
+        _check_role(program, param.grad, (Role.GRADIENT,), place, report)
+        for state in param.states:
+            _check_role(program, state, (Role.OPTIMIZER_STATE,), place, report)
+        shapes = [regions[region].shape for region in members]
+        if any(shape != shapes[0] for shape in shapes):
+            report.add(f"{place}: weight, gradient and states have shapes {shapes}")
+        wanted = len(optimizer.params[0].states)
+        if len(param.states) != wanted:
+            report.add(f"{place}: {len(param.states)} states, param 0 has {wanted}")
+
+
+def check_argins(program: Program, report: Report) -> None:
+    """Check every argin: a 0-d region of the right role and dtype, and a default."""
+    report.unique("argin", [argin.name for argin in program.argins])
+    for index, argin in enumerate(program.argins):
+        where = f"argin {index}"
+        if math.isnan(argin.default):
+            report.add(f"{where}: its default is NaN")
+        if not _in_range(program, argin.region, where, report):
+            continue
+        seed = argin.kind is ArginKind.DROPOUT_SEED
+        roles = (Role.ARGIN, Role.SEED) if seed else (Role.ARGIN,)
+        _check_role(program, argin.region, roles, where, report)
+        region = program.regions[argin.region]
+        wanted = DType.INT64 if seed else DType.FLOAT64
+        if region.shape != () or region.dtype is not wanted:
+            report.add(
+                f"{where}: its region is {region.dtype.name} {region.shape}, "
+                f"wanted {wanted.name} ()"
+            )
+
+
+def check_sections(program: Program, report: Report) -> None:
+    """Check every section: its steps, its twin and what it reads and writes."""
+    sections = program.sections
+    report.unique("section", [section.name for section in sections])
+    for index, section in enumerate(sections):
+        where = f"section {index}"
+        if len(section.steps) != 1 and section.kinds != _SPATIAL:
+            kinds = [kind.name for kind in section.kinds[:8]]
+            report.add(f"{where}: steps {kinds}, wanted one step or FWD and BCKWD")
+        for step in section.steps:
+            _check_step(program, step, where, report)
+        if not 0 <= section.twin <= index:
+            report.index(where, "twin", section.twin, index + 1)
+        elif sections[section.twin].twin != section.twin:
+            report.add(f"{where}: its twin {section.twin} is not the first of its structure")
+        elif sections[section.twin].kinds != section.kinds:
+            report.add(f"{where}: its twin {section.twin} has steps of other kinds")
+
+
+def _check_step(program: Program, step: Step, where: str, report: Report) -> None:
+    kind = step.kind
+    count = len(program.regions)
+    if program.inference and kind in _BACKWARD:
+        report.add(f"{where}: a {kind.name} step in a program compiled for inference")
+    if not -1 <= step.graph < len(program.graphs):
+        report.index(where, "graph", step.graph, len(program.graphs))
+    elif kind in _ON_GRAPH and step.graph == -1:
+        report.add(f"{where}: a {kind.name} step without a graph")
+    nodes = len(program.graphs[step.graph].nodes) if 0 <= step.graph < len(program.graphs) else 0
+    report.ascending(where, "nodes", step.nodes, nodes)
+    report.ascending(where, "recomputed nodes", step.recompute, nodes)
+    if step.nodes and kind not in _ON_GRAPH:
+        report.add(f"{where}: a {kind.name} step with nodes")
+    if step.recompute and kind is not SectionKind.BCKWD:
+        report.add(f"{where}: a {kind.name} step with recomputed nodes")
+    report.ascending(where, "optimizers", step.optimizers, len(program.optimizers))
+    if step.optimizers and kind not in _ON_OPTIMIZERS:
+        report.add(f"{where}: a {kind.name} step with optimizers")
+    if not step.max_norm >= 0:
+        report.add(f"{where}: max_norm {step.max_norm}, wanted a number from 0 up")
+    report.ascending(where, "reads", step.reads, count)
+    good = report.ascending(where, "writes", step.writes, count)
+    report.ascending(where, "accumulates", step.accumulates, count)
+    if step.accumulates and not set(step.accumulates) <= set(step.writes):
+        report.add(f"{where}: it accumulates into regions that it does not write")
+    if good:
+        for index in step.writes:
+            role = program.regions[index].role
+            if role in _NEVER_WRITTEN or (role is Role.WEIGHT and kind is not SectionKind.OPT):
+                report.add(f"{where}: a {kind.name} step writes region {index}, a {role.name}")
+
+
+def check_schedules(program: Program, report: Report) -> None:
+    """Check every schedule: its graph, its call ids, its sections and their order."""
+    sections = program.sections
+    seen: set[int] = set()
+    for index, schedule in enumerate(program.schedules):
+        where = f"schedule {index}"
+        if not 0 <= schedule.graph < len(program.graphs):
+            report.index(where, "graph", schedule.graph, len(program.graphs))
+        elif schedule.graph in seen:
+            report.add(f"{where}: graph {schedule.graph} has a schedule already")
+        seen.add(schedule.graph)
+        report.ascending(where, "call ids", [c.call_id for c in schedule.calls], _CALL_IDS)
+        good = True
+        for call in schedule.calls:
+            if not 0 <= call.section < len(sections):
+                report.index(where, "section", call.section, len(sections))
+                good = False
+        if good:
+            _check_order(program, schedule, where, report)
+
+
+def _check_order(program: Program, schedule: Schedule, where: str, report: Report) -> None:
+    """Check that no call reads a transient region before a call has written it.
+
+    Regions that keep their contents between runs may be read first; a transient one may have been
+    dropped, so that reading it first means a wrong or circular order.
+    """
+    regions = program.regions
+    needs: dict[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]] = {}
+    written: set[int] = set()
+    for call in schedule.calls:
+        if call.section not in needs:
+            section = program.sections[call.section]
+            needs[call.section] = _transients(program, section)
+        for reads, writes in needs[call.section]:
+            for region in reads:
+                if region not in written:
+                    report.add(
+                        f"{where}: call {call.call_id} reads region {region} "
+                        f"({regions[region].name[:80]}) before any call writes it"
+                    )
+            written.update(writes)
+
+
+def _transients(
+    program: Program, section: Section
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    """Return the transient regions that each step of a section reads and writes."""
+    regions = program.regions
+    count = len(regions)
+
+    def transient(indices: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple([i for i in indices if 0 <= i < count and regions[i].role.is_transient])
+
+    return tuple([(transient(step.reads), transient(step.writes)) for step in section.steps])
+
+
+def _in_range(program: Program, region: int, where: str, report: Report) -> bool:
+    if 0 <= region < len(program.regions):
+        return True
+    report.index(where, "region", region, len(program.regions))
+    return False
+
+
+def _check_role(
+    program: Program, region: int, roles: tuple[Role, ...], where: str, report: Report
+) -> None:
+    found = program.regions[region].role
+    if found not in roles:
+        wanted = " or ".join(role.name for role in roles)
+        report.add(f"{where}: region {region} is {found.name}, wanted {wanted}")

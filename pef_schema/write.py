@@ -1,0 +1,117 @@
+"""Write a program to a PEF."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+
+from pef_schema._generated.pef import SCHEMA
+from pef_schema.atomic import write_atomically
+from pef_schema.envelope import (
+    HEADER_SIZE,
+    MIN_READER,
+    WRITER_VERSION,
+    PefInfo,
+    align,
+    data_offset,
+    make_header,
+)
+from pef_schema.limits import LIMITS, Limits
+from pef_schema.program import Program
+from pef_schema.rows import to_rows
+from pef_schema.tables import Row
+from pef_schema.verify import verify
+from pef_schema.write_buffer import write_tables
+
+
+def write_pef(
+    path: str | os.PathLike[str], program: Program, *, limits: Limits = LIMITS
+) -> PefInfo:
+    """Write a program to a file, which afterwards is the old one or the new one, never a part.
+
+    Args:
+        path: The file; its folder must exist.
+        program: The program.
+        limits: Bounds to keep.
+
+    Returns:
+        What the file's header says.
+
+    Raises:
+        PefInvalid: If the program contradicts itself; nothing is written.
+        PefLimit: If it is too large; nothing is written.
+        PefUnwritable: If the folder or the disk refuses; the old file is untouched.
+    """
+    name = os.fspath(path)
+    head, info = _head(program, name, limits)
+    write_atomically(name, _chunks(head, info, program))
+    return info
+
+
+def encode(program: Program, *, limits: Limits = LIMITS) -> bytes:
+    """Return the bytes of a program's PEF; equal programs give equal bytes.
+
+    Args:
+        program: The program.
+        limits: Bounds to keep.
+
+    Returns:
+        The content of the file.
+
+    Raises:
+        PefInvalid: If the program contradicts itself.
+        PefLimit: If it is too large.
+    """
+    head, info = _head(program, None, limits)
+    return b"".join(_chunks(head, info, program))
+
+
+def lay_out(lengths: list[int]) -> tuple[list[int], int]:
+    """Place segments one after the other, each on a page boundary.
+
+    Args:
+        lengths: Their sizes in bytes.
+
+    Returns:
+        Their offsets from the start of the data, and the length of the data.
+    """
+    offsets, end = [], 0
+    for length in lengths:
+        offsets.append(align(end))
+        end = offsets[-1] + length
+    return offsets, end
+
+
+def _head(program: Program, path: str | None, limits: Limits) -> tuple[bytes, PefInfo]:
+    """Return header and metadata as one piece."""
+    verify(program, limits=limits)
+    offsets, data_length = lay_out([len(segment) for segment in program.segments])
+    rows: list[Row] = [
+        (offset, len(segment), hashlib.sha256(segment).digest())
+        for offset, segment in zip(offsets, program.segments, strict=True)
+    ]
+    metadata = write_tables(SCHEMA, to_rows(program, rows))
+    header = make_header(metadata, data_length, limits=limits)
+    info = PefInfo(
+        path=path,
+        min_reader=MIN_READER,
+        writer=WRITER_VERSION,
+        size=data_offset(len(metadata), data_length) + data_length,
+        metadata_length=len(metadata),
+        data_length=data_length,
+        digest=header[-32:].hex(),
+    )
+    return header + metadata, info
+
+
+def _chunks(head: bytes, info: PefInfo, program: Program) -> Iterator[bytes]:
+    """Yield the file's content without joining large constants."""
+    yield head
+    if not info.data_length:
+        return
+    end = HEADER_SIZE + info.metadata_length
+    for segment in program.segments:
+        yield bytes(align(end) - end)
+        yield segment
+        end = align(end) + len(segment)

@@ -1,0 +1,215 @@
+"""Programs that the tests of this folder write, read and break."""
+
+from __future__ import annotations
+
+import struct
+
+from pef_schema import (
+    Argin,
+    ArginKind,
+    Call,
+    DType,
+    Graph,
+    Node,
+    Optimizer,
+    OptimizerKind,
+    OptimizerParam,
+    Output,
+    OutputGrad,
+    Program,
+    Ref,
+    Region,
+    Role,
+    Schedule,
+    Section,
+    SectionKind,
+    Step,
+    Symbol,
+    Update,
+    Value,
+)
+
+F32 = DType.FLOAT32
+
+
+def _region(name: str, shape: tuple[int, ...], role: Role, dtype: DType = F32, segment: int = -1):
+    return Region(name=name, shape=shape, dtype=dtype, role=role, segment=segment)
+
+
+def training() -> Program:
+    """A linear layer with a bias constant, a loss, SGD and all kinds of arguments."""
+    regions = (
+        _region("x", (2, 3), Role.INPUT),
+        _region("w", (4, 3), Role.WEIGHT),
+        _region("w__grad", (4, 3), Role.GRADIENT),
+        _region("c", (4,), Role.CONSTANT, segment=0),
+        _region("h", (2, 4), Role.ACTIVATION),
+        _region("loss", (), Role.OUTPUT),
+        _region("loss__grad", (), Role.OUTPUT_GRADIENT),
+        _region("w__momentum", (4, 3), Role.OPTIMIZER_STATE),
+        _region("lr", (), Role.ARGIN, DType.FLOAT64),
+        _region("seed", (2,), Role.SEED, DType.UINT32),
+        _region("norm", (), Role.METRIC),
+        _region("dropout_seed", (), Role.ARGIN, DType.INT64),
+        _region("mask", (300,), Role.CONSTANT, DType.BOOL, segment=1),
+    )
+    values = (
+        Value(name="x", shape=(2, 3), dtype=F32, region=0),
+        Value(name="w", shape=(4, 3), dtype=F32, region=1, grad_region=2, needs_grad=True),
+        Value(name="c", shape=(4,), dtype=F32, region=3),
+        Value(name="h", shape=(2, 4), dtype=F32, region=4, needs_grad=True),
+        Value(name="loss", shape=(), dtype=F32, needs_grad=True),
+        Value(name="seed", shape=(2,), dtype=DType.UINT32, region=9),
+        Value(name="seed2", shape=(2,), dtype=DType.UINT32),
+    )
+    nodes = (
+        Node(
+            op="aten.linear.default",
+            args=(Ref(0), Ref(1), Ref(2)),
+            outputs=(3,),
+            module="net__fc",
+            source="model.py:12",
+        ),
+        Node(
+            op="test.all_kinds.default",
+            args=(Ref(3), (0, -1), (), ((None, Ref(3)), "sum"), -(2**63), 2**63 - 1),
+            kwargs=(("dtype", F32), ("eps", float("-inf")), ("keep", True), ("p", -0.0)),
+            outputs=(4, -1),
+            module="net__loss",
+        ),
+        Node(op="test.advance.default", args=(Ref(5), 1.5), outputs=(6,)),
+    )
+    graph = Graph(
+        name="net",
+        values=values,
+        nodes=nodes,
+        inputs=(0,),
+        outputs=(
+            Output(name="loss", value=4, region=5, grad_region=6, grad=OutputGrad.ONES),
+            Output(name="h", value=3, region=4),
+        ),
+        updates=(Update(value=6, region=9),),
+    )
+    sections = (
+        Section(
+            name="net.fwd",
+            steps=(
+                Step(
+                    kind=SectionKind.FWD,
+                    graph=0,
+                    nodes=(0, 1, 2),
+                    reads=(0, 1, 3, 9),
+                    writes=(4, 5, 9),
+                ),
+            ),
+            twin=0,
+        ),
+        Section(
+            name="net.bckwd",
+            steps=(
+                Step(
+                    kind=SectionKind.BCKWD,
+                    graph=0,
+                    nodes=(0, 1),
+                    recompute=(0,),
+                    reads=(0, 4, 6),
+                    writes=(2,),
+                    accumulates=(2,),
+                ),
+            ),
+            twin=1,
+        ),
+        Section(
+            name="gradnorm",
+            steps=(
+                Step(
+                    kind=SectionKind.GRADNORM,
+                    optimizers=(0,),
+                    max_norm=1.0,
+                    reads=(2,),
+                    writes=(2, 10),
+                ),
+            ),
+            twin=2,
+        ),
+        Section(
+            name="opt",
+            steps=(Step(kind=SectionKind.OPT, optimizers=(0,), reads=(1, 2, 7, 8), writes=(1, 7)),),
+            twin=3,
+        ),
+    )
+    return Program(
+        name="net",
+        mapping="section",
+        inference=False,
+        regions=regions,
+        symbols=(
+            Symbol(name="net__fc__weight", region=1, grad_region=2),
+            Symbol(name="x", region=0),
+        ),
+        graphs=(graph,),
+        optimizers=(
+            Optimizer(
+                name="sgd0",
+                kind=OptimizerKind.SGD,
+                params=(OptimizerParam(weight=1, grad=2, states=(7,)),),
+                argins=(("lr", 8),),
+                options=(("dampening", 0.0), ("nesterov", 1.0)),
+            ),
+        ),
+        argins=(
+            Argin(name="lr", region=8, kind=ArginKind.LR, default=0.1),
+            Argin(name="dropout_seed", region=11, kind=ArginKind.DROPOUT_SEED, default=0.0),
+        ),
+        sections=sections,
+        schedules=(
+            Schedule(graph=0, calls=tuple(Call(call_id=10 * i, section=i) for i in range(4))),
+        ),
+        segments=(struct.pack("<4f", 1.0, 2.0, 3.0, 4.0), bytes([0, 1, 1] * 100)),
+        metadata=(("created_by", "tests"), ("model", "Net(\n  fc: 3 -> 4\n) \u00e9")),
+    )
+
+
+def inference() -> Program:
+    """The forward half alone, without constants: a file that fits in one page."""
+    return Program(
+        name="tiny",
+        mapping="spatial",
+        inference=True,
+        regions=(
+            _region("x", (2, 3), Role.INPUT),
+            _region("y", (2, 3), Role.OUTPUT),
+            _region("z", (0, 3), Role.BUFFER, DType.BFLOAT16),
+        ),
+        symbols=(Symbol(name="x", region=0), Symbol(name="y", region=1)),
+        graphs=(
+            Graph(
+                name="tiny",
+                values=(
+                    Value(name="x", shape=(2, 3), dtype=F32, region=0),
+                    Value(name="y", shape=(2, 3), dtype=F32),
+                ),
+                nodes=(
+                    Node(
+                        op="aten.mul.Tensor",
+                        args=(Ref(0), 2.0),
+                        outputs=(1,),
+                        module="tiny",
+                        source="tiny.py:3",
+                    ),
+                ),
+                inputs=(0,),
+                outputs=(Output(name="y", value=1, region=1),),
+            ),
+        ),
+        optimizers=(),
+        argins=(),
+        sections=(
+            Section(
+                name="tiny.fwd",
+                steps=(Step(kind=SectionKind.FWD, graph=0, nodes=(0,), reads=(0,), writes=(1,)),),
+                twin=0,
+            ),
+        ),
+        schedules=(Schedule(graph=0, calls=(Call(call_id=0, section=0),)),),
+    )
