@@ -1,0 +1,164 @@
+"""The examples' models, trained for 100 steps, follow PyTorch in loss, weights and statistics."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import sambaflow.samba as samba
+from examples import char_gpt, lenet, logreg, res_ffn
+from tests.examples.follow import follow
+
+STEPS = 100
+SGD = {"lr": 0.05, "momentum": 0.9, "weight_decay": 3e-4}
+
+
+def image_batches(images: torch.Tensor, labels: torch.Tensor, size: int):
+    """Return ``STEPS`` random batches."""
+    picks = torch.randint(len(images), (STEPS, size))
+    return [(images[pick], labels[pick]) for pick in picks]
+
+
+def defaults(module) -> argparse.Namespace:
+    """Return the defaults of an example's own options."""
+    parser = argparse.ArgumentParser(conflict_handler="resolve")
+    module.add_common_args(parser)
+    module.add_run_args(parser)
+    return parser.parse_args([])
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_logreg(tmp_path, bias, batch_size):
+    images, labels, _, _ = logreg.load_data()
+    follow(
+        tmp_path,
+        model=logreg.LogReg(logreg.NUM_FEATURES, logreg.NUM_CLASSES, bias),
+        names=("image", "label"),
+        batches=image_batches(images, labels, batch_size),
+        device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **SGD),
+        host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **SGD),
+    )
+
+
+def test_res_ffn(tmp_path):
+    args = defaults(res_ffn)
+    images, labels, _, _ = res_ffn.load_data(args.num_features)
+    follow(
+        tmp_path,
+        model=res_ffn.ResFFNLogReg(args.num_features, args.hidden_size, args.num_classes),
+        names=("image", "label"),
+        batches=image_batches(images, labels, args.batch_size),
+        device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **SGD),
+        host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **SGD),
+    )
+
+
+def test_lenet(tmp_path):
+    args = defaults(lenet)
+    images, labels, _, _ = lenet.load_data()
+    sgd = {"lr": args.lr, "momentum": args.momentum, "weight_decay": args.weight_decay}
+    follow(
+        tmp_path,
+        model=lenet.LeNet(dropout=0.0),
+        names=("image", "label"),
+        batches=image_batches(images, labels, args.batch_size),
+        device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **sgd),
+        host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **sgd),
+    )
+
+
+def test_char_gpt(tmp_path):
+    args = defaults(char_gpt)
+    text = char_gpt.load_text()
+    starts = torch.randint(len(text) - args.length, (STEPS, args.batch_size, 1))
+    stretches = text[starts + torch.arange(args.length + 1)]
+    follow(
+        tmp_path,
+        model=char_gpt.GPT(char_gpt.VOCABULARY, args.length, args.layers, args.heads, args.width),
+        names=("token_ids", "targets"),
+        batches=[(s[:, :-1], s[:, 1:]) for s in stretches],
+        device_optimizer=lambda m: char_gpt.make_optimizer(args, m),
+        host_optimizer=lambda m: torch.optim.AdamW(
+            [
+                {"params": [p for p in m.parameters() if p.dim() > 1], "weight_decay": 0.1},
+                {"params": [p for p in m.parameters() if p.dim() < 2], "weight_decay": 0.0},
+            ],
+            lr=args.lr,
+            betas=(0.9, 0.99),
+        ),
+        max_grad_norm=args.max_grad_norm,
+    )
+
+
+class Residual(nn.Module):
+    """Two normalised convolutions and a projected shortcut."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=2, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, stride=2, bias=False), nn.BatchNorm2d(outputs)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        y += self.shortcut(x)
+        return F.relu(y)
+
+
+class SmallResNet(nn.Module):
+    """A stem and two residual blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(1, 8, 3, padding=1, bias=False)
+        self.bn = nn.BatchNorm2d(8)
+        self.block1 = Residual(8, 16)
+        self.block2 = Residual(16, 32)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(32, 10)
+
+    def forward(
+        self, image: torch.Tensor, label: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.block2(self.block1(F.relu(self.bn(self.stem(image)))))
+        out = self.head(self.pool(x).flatten(1))
+        return F.cross_entropy(out, label), out
+
+
+def test_batchnorm_resnet_with_its_statistics(tmp_path):
+    images, labels, _, _ = logreg.load_data()
+    model = SmallResNet()
+    follow(
+        tmp_path,
+        model=model,
+        names=("image", "label"),
+        batches=image_batches(images.view(-1, 1, 8, 8), labels, 16),
+        device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **SGD),
+        host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **SGD),
+    )
+    # follow() compared every buffer; they must also have moved.
+    assert model.bn.num_batches_tracked.item() == STEPS
+    assert model.block2.bn2.running_mean.abs().max() > 0.01
+
+
+def test_the_comparison_bites(tmp_path):
+    images, labels, _, _ = logreg.load_data()
+    nearly = {**SGD, "lr": SGD["lr"] * (1 + 1e-3)}
+    with pytest.raises(AssertionError):
+        follow(
+            tmp_path,
+            model=logreg.LogReg(logreg.NUM_FEATURES, logreg.NUM_CLASSES, bias=True),
+            names=("image", "label"),
+            batches=image_batches(images, labels, 16),
+            device_optimizer=lambda m: samba.optim.SGD(m.parameters(), **nearly),
+            host_optimizer=lambda m: torch.optim.SGD(m.parameters(), **SGD),
+        )
