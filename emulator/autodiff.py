@@ -1,0 +1,123 @@
+"""The backward pass: every node's gradient is the ``jax.vjp`` of its own lowering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from emulator.dtypes import TO_NUMPY
+from emulator.lower import State, Variant, node_refs, run_node, run_nodes, zeros_like_value
+from emulator.ops.registry import load_ops
+from pef_schema.program import Graph, Node, OutputGrad, Program, Step
+
+
+def backward(program: Program, step: Step, state: State, variant: Variant) -> State:
+    """Execute a BCKWD step: walk the mirrored nodes in reverse.
+
+    Primal values come from regions in ``step.reads`` or from recomputed nodes; an
+    argument whose value no gradient reads is stood in for by zeros, which XLA removes.
+
+    Args:
+        program: The program.
+        step: The step.
+        state: Device memory that the step reads.
+        variant: Which output gradients the host has set.
+
+    Returns:
+        Gradient and cotangent regions.
+    """
+    graph = program.graphs[step.graph]
+    env = _primals(graph, step, state)
+    cotangents = _seeds(graph, step, state, variant)
+    ops = load_ops()
+    for i in reversed(step.nodes):
+        node = graph.nodes[i]
+        with jax.named_scope(f"{node.module or node.op}__grad"):
+            _node_backward(graph, node, ops[node.op], env, cotangents)
+    return _collect(graph, step, state, cotangents)
+
+
+def _primals(graph: Graph, step: Step, state: State) -> dict[int, jax.Array]:
+    reads = set(step.reads)
+    recomputed = {v for i in step.recompute for v in graph.nodes[i].outputs}
+    env: dict[int, jax.Array] = {}
+    for i in (*step.recompute, *step.nodes):
+        for v in node_refs(graph.nodes[i]):
+            region = graph.values[v].region
+            if v not in env and v not in recomputed and region in reads:
+                env[v] = state[region]
+    run_nodes(graph, step.recompute, env)
+    return env
+
+
+def _seeds(graph: Graph, step: Step, state: State, variant: Variant) -> dict[int, jax.Array]:
+    """Cotangents that come from outside: later sections and the host."""
+    reads = set(step.reads)
+    produced = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}
+    cotangents: dict[int, jax.Array] = {}
+    for v in sorted(produced):
+        region = graph.values[v].grad_region
+        if region in reads:
+            cotangents[v] = state[region]
+    for output in graph.outputs:
+        if output.value not in produced or output.grad_region not in reads:
+            continue
+        if output.grad_region in variant.seeded:
+            _add(cotangents, output.value, state[output.grad_region])
+        elif output.grad is OutputGrad.ONES:
+            value = graph.values[output.value]
+            _add(cotangents, output.value, jnp.ones(value.shape, TO_NUMPY[value.dtype]))
+    return cotangents
+
+
+def _add(cotangents: dict[int, jax.Array], value: int, cotangent: jax.Array) -> None:
+    have = cotangents.get(value)
+    cotangents[value] = cotangent if have is None else have + cotangent
+
+
+def _node_backward(
+    graph: Graph, node: Node, spec: Any, env: dict[int, jax.Array], cotangents: dict[int, jax.Array]
+) -> None:
+    active = [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
+    if not any(v in cotangents for v in active):
+        return
+    targets = list(dict.fromkeys(v for v in node_refs(node) if graph.values[v].needs_grad))
+    full = {v: env[v] if v in env else zeros_like_value(graph, v) for v in node_refs(node)}
+    positions = [node.outputs.index(v) for v in active]
+
+    def primal(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        results = run_node(graph, node, {**full, **dict(zip(targets, arrays, strict=True))}, spec)
+        return tuple(results[p] for p in positions)
+
+    _, vjp = jax.vjp(primal, *(full[v] for v in targets))
+    incoming = tuple(
+        cotangents[v] if v in cotangents else zeros_like_value(graph, v) for v in active
+    )
+    for v, cotangent in zip(targets, vjp(incoming), strict=True):
+        _add(cotangents, v, cotangent)
+
+
+def _collect(
+    graph: Graph, step: Step, state: State, cotangents: dict[int, jax.Array]
+) -> State:
+    writes, accumulates = set(step.writes), set(step.accumulates)
+    produced = {v for i in step.nodes for v in graph.nodes[i].outputs}
+    sums: dict[int, jax.Array] = {}
+    shapes: dict[int, int] = {}
+    for i in step.nodes:
+        for v in dict.fromkeys(node_refs(graph.nodes[i])):
+            region = graph.values[v].grad_region
+            if v in produced or region not in writes:
+                continue
+            shapes[region] = v
+            if v in cotangents:
+                _add(sums, region, cotangents.pop(v))
+    result: State = {}
+    for region in step.writes:
+        total = sums.get(region)
+        if region in accumulates:
+            total = state[region] if total is None else state[region] + total
+        result[region] = zeros_like_value(graph, shapes[region]) if total is None else total
+    return result

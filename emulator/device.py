@@ -1,0 +1,260 @@
+"""The emulated device: a program, its memory, and its plans."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from emulator.allocator import keep_freed_memory
+from emulator.dtypes import TO_NUMPY
+from emulator.errors import NoGradient, NotWritten, RegionMismatch, UnknownTensor
+from emulator.lower import Variant
+from emulator.plan import Plan, compile_plan
+from emulator.pool import BufferPool
+from pef_schema.program import ArginKind, OptimizerKind, OutputGrad, Program, Role
+
+StepKey = tuple[tuple[int, int], ...]
+"""Steps to run, as ``(section, step of the section)`` pairs."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """What a device did since it was opened."""
+
+    compiles: int = 0
+    runs: int = 0
+
+
+class Device:
+    """Runs one program.
+
+    Args:
+        program: The program to load. Constants, argins and the seed get their
+            initial values; weights and inputs are written by the host.
+
+    Example:
+        >>> from pef_schema import read_pef              # doctest: +SKIP
+        >>> device = Device(read_pef("out/logreg/logreg.pef"))  # doctest: +SKIP
+    """
+
+    def __init__(self, program: Program) -> None:
+        keep_freed_memory()
+        self.program = program
+        self.counters = Counters()
+        self.pool = BufferPool(program)
+        self._jax_device = jax.devices()[0]
+        self._plans: dict[tuple[StepKey, Variant], Plan] = {}
+        self._checked: set[int] = set()
+        self._regions = {r.name: i for i, r in enumerate(program.regions)}
+        self._symbols = {s.name: s for s in program.symbols}
+        self._grad_of = {s.region: s.grad_region for s in program.symbols if s.grad_region >= 0}
+        self._output_grads = {
+            o.grad_region: o for g in program.graphs for o in g.outputs if o.grad_region >= 0
+        }
+        self._seeded: frozenset[int] = frozenset()
+        self._argin_values = [a.default for a in program.argins]
+        self.argin_index = {a.name: i for i, a in enumerate(program.argins)}
+        self.variant = Variant()
+        for i in range(len(program.argins)):
+            self._store_argin(i)
+        for i, region in enumerate(program.regions):
+            if region.segment >= 0:
+                data = np.frombuffer(program.segments[region.segment], TO_NUMPY[region.dtype])
+                self.write(i, data.reshape(region.shape))
+        self._respecialise()
+
+    # -- plans --------------------------------------------------------------
+
+    def plan(self, steps: StepKey) -> Plan:
+        """The executable for a list of steps; compiles it at first use.
+
+        Args:
+            steps: ``(section, step)`` pairs in the order to run.
+
+        Returns:
+            The plan for the present variant.
+        """
+        key = (steps, self.variant)
+        found = self._plans.get(key)
+        if found is None:
+            found = compile_plan(self.program, steps, self.variant, self._jax_device)
+            self.counters.compiles += 1
+            self._plans[key] = found
+        return found
+
+    def run(self, plan: Plan) -> None:
+        """Start a plan and return without waiting for it.
+
+        Raises:
+            NotWritten: If memory it needs holds no data. Nothing has changed then.
+        """
+        buffers = self.pool.buffers
+        if id(plan) not in self._checked:
+            self._prepare(plan)
+        for region in plan.checks:
+            if buffers[region] is None:
+                self._require((region,))
+        with jax.enable_x64(True):
+            results = plan.call(*[buffers[r] for r in plan.reads])
+        for region, array in zip(plan.writes, results, strict=True):
+            buffers[region] = array
+        for region in plan.drops:
+            buffers[region] = None
+        self.counters.runs += 1
+
+    def _prepare(self, plan: Plan) -> None:
+        """Before a plan's first run: zeros where zeros are meant, an error where data is missing."""
+        zero_roles = (Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC)
+        for r in plan.reads:
+            region = self.program.regions[r]
+            if self.pool.buffers[r] is None and region.role in zero_roles:
+                self.pool.put(r, self._put(np.zeros(region.shape, TO_NUMPY[region.dtype])))
+        self._require(plan.reads)
+        self._checked.add(id(plan))
+
+    def _require(self, regions: Sequence[int]) -> None:
+        missing = [r for r in regions if self.pool.buffers[r] is None]
+        if missing:
+            role = self.program.regions[missing[0]].role
+            names = [
+                self.program.regions[r].name
+                for r in missing
+                if self.program.regions[r].role is role
+            ]
+            raise NotWritten(names=names, role=role.name.lower().replace("_", " "))
+
+    # -- memory -------------------------------------------------------------
+
+    def region_of(self, name: str) -> int:
+        """Region index of a tensor or region name.
+
+        Raises:
+            UnknownTensor: If the program has neither.
+        """
+        symbol = self._symbols.get(name)
+        if symbol is not None:
+            return symbol.region
+        index = self._regions.get(name)
+        if index is None:
+            known = [*self._symbols, *self._regions]
+            raise UnknownTensor(name=name, close=difflib.get_close_matches(name, known, 3))
+        return index
+
+    def gradient_of(self, name: str) -> int:
+        """Region index of a tensor's gradient.
+
+        Raises:
+            UnknownTensor: If the program has no such tensor.
+            NoGradient: If it has no gradient.
+        """
+        symbol = self._symbols.get(name)
+        if symbol is not None and symbol.grad_region >= 0:
+            return symbol.grad_region
+        region = self._grad_of.get(self.region_of(name), -1)
+        if region < 0:
+            raise NoGradient(name=name)
+        return region
+
+    def knows(self, name: str) -> bool:
+        """Whether the program has a tensor or region of that name."""
+        return name in self._symbols or name in self._regions
+
+    def write(self, region: int, array: np.ndarray, *, name: str = "") -> None:
+        """Write a region from the host; the array is copied.
+
+        Args:
+            region: Region index.
+            array: Data of the region's shape and dtype.
+            name: Name to use in an error, the region's own if empty.
+
+        Raises:
+            RegionMismatch: If shape or dtype differ.
+        """
+        target = self.program.regions[region]
+        self.check(region, array.shape, array.dtype, name=name)
+        self.pool.put(region, self._put(np.array(array, order="C", copy=True)))
+        if target.role is Role.OUTPUT_GRADIENT and region not in self._seeded:
+            self._seeded = self._seeded | {region}
+            self._respecialise()
+
+    def check(
+        self, region: int, shape: tuple[int, ...], dtype: np.dtype, *, name: str = ""
+    ) -> None:
+        """Raise ``RegionMismatch`` unless data of this form fits a region."""
+        target = self.program.regions[region]
+        wanted = TO_NUMPY[target.dtype]
+        if tuple(shape) != target.shape or dtype != wanted:
+            raise RegionMismatch(
+                name=name or target.name,
+                found=f"shape {list(shape)} {dtype.name}",
+                wanted=f"shape {list(target.shape)} {wanted.name}",
+            )
+
+    def read(self, region: int) -> np.ndarray:
+        """Copy a region to the host; waits for runs that write it.
+
+        Raises:
+            NotWritten: If it holds no data.
+        """
+        buffer = self.pool.buffers[region]
+        if buffer is None:
+            target = self.program.regions[region]
+            output = self._output_grads.get(region)
+            if output is not None and output.grad is OutputGrad.ONES:
+                return np.ones(target.shape, TO_NUMPY[target.dtype])
+            if target.role in (Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC) or output:
+                return np.zeros(target.shape, TO_NUMPY[target.dtype])
+            self._require((region,))
+        return np.array(buffer, copy=True)
+
+    def default_output_gradients(self) -> None:
+        """Forget output gradients that the host wrote: back to ones for losses, none for the rest."""
+        for region in self._seeded:
+            self.pool.drop(region)
+        self._seeded = frozenset()
+        self._respecialise()
+
+    def _put(self, array: np.ndarray) -> jax.Array:
+        with jax.enable_x64(True):
+            return jax.device_put(array, self._jax_device)
+
+    # -- argins -------------------------------------------------------------
+
+    def argin(self, index: int) -> float:
+        """Present value of an argin."""
+        return self._argin_values[index]
+
+    def set_argin(self, index: int, value: float) -> None:
+        """Set a hyperparameter; compiles nothing.
+
+        Args:
+            index: Position in ``program.argins``.
+            value: Its new value; a seed restarts the random stream.
+        """
+        self._argin_values[index] = value
+        self._store_argin(index)
+        if self.program.argins[index].kind is ArginKind.MOMENTUM:
+            self._respecialise()
+
+    def _store_argin(self, index: int) -> None:
+        argin = self.program.argins[index]
+        value = self._argin_values[index]
+        if argin.kind is ArginKind.DROPOUT_SEED:
+            data = np.array([int(value) & 0xFFFFFFFF, 0], np.uint32)
+        else:
+            data = np.array(value, np.float64)
+        self.pool.put(argin.region, self._put(data))
+
+    def _respecialise(self) -> None:
+        by_region = {a.region: i for i, a in enumerate(self.program.argins)}
+        idle = frozenset(
+            i
+            for i, o in enumerate(self.program.optimizers)
+            if o.kind is OptimizerKind.SGD
+            and self._argin_values[by_region[dict(o.argins)["momentum"]]] == 0.0
+        )
+        self.variant = Variant(seeded=self._seeded, no_momentum=idle)

@@ -1,0 +1,86 @@
+"""Errors of the device: what is not on it, and what cannot be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pef_schema.errors import SambaError
+
+
+class DeviceError(SambaError):
+    """Base of all errors of the emulated device."""
+
+
+class NotWritten(DeviceError):
+    """A run needs regions that the host never wrote.
+
+    Attributes:
+        names: Region names.
+        role: Their role in words.
+    """
+
+    def __init__(self, *, names: Sequence[str], role: str) -> None:
+        self.names, self.role = tuple(names), role
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        hint = {
+            "input": "Pass them in input_tensors at least once.",
+            "activation": "Run the FWD sections first: a BCKWD section reads what they leave behind.",
+            "cotangent": "Run the BCKWD sections from the last to the first.",
+        }.get(role, "Transfer them first: trace_graph(transfer_device=True) or session.to_rdu(model).")
+        super().__init__(f"device memory: {role} region(s) {shown} hold no data. {hint}")
+
+
+class UnknownTensor(DeviceError, KeyError):
+    """A name is not in the program."""
+
+    def __init__(self, *, name: str, close: Sequence[str]) -> None:
+        self.name, self.close = name, tuple(close)
+        near = f" Close names: {', '.join(close)}." if close else ""
+        super().__init__(f"tensor {name!r}: the program has no tensor or region of that name.{near}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class NoGradient(DeviceError):
+    """A tensor has no gradient in the program."""
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"gradient of {name}: the program computes none; it was compiled for inference, with "
+            "requires_grad=False for this tensor, or no output depends on it. "
+            "Set requires_grad before compiling and compile again."
+        )
+
+
+class RegionMismatch(DeviceError):
+    """Data written to a region does not have its shape and dtype."""
+
+    def __init__(self, *, name: str, found: str, wanted: str) -> None:
+        self.name, self.found, self.wanted = name, found, wanted
+        super().__init__(
+            f"tensor {name}: found {found}, the program was compiled for {wanted}. "
+            "Shapes and dtypes are fixed when a model is compiled: pass tensors of that form "
+            "(drop_last=True for a loader's last batch) or compile again for the new one."
+        )
+
+
+class UnknownSection(DeviceError):
+    """A requested section or section type is not in the program."""
+
+    def __init__(self, *, found: Sequence[object], wanted: Sequence[object], what: str) -> None:
+        self.found, self.wanted, self.what = tuple(found), tuple(wanted), what
+        super().__init__(
+            f"{what}: found {', '.join(map(str, found))}; "
+            f"this program has {', '.join(map(str, wanted))}"
+        )
+
+
+class LoweringError(DeviceError):
+    """An op's lowering failed or gave another shape than the graph says."""
+
+    def __init__(self, *, op: str, source: str, module: str, reason: str) -> None:
+        self.op, self.source, self.module, self.reason = op, source, module, reason
+        place = f" at {source}" if source else ""
+        super().__init__(f"{op} in {module}{place}: {reason}")

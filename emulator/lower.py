@@ -1,0 +1,158 @@
+"""Lower steps of a section to pure functions of device memory.
+
+A step becomes a function ``{region: array} -> {region: array}`` that jax can
+trace. Composition and compilation are the business of ``emulator.plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from emulator.dtypes import TO_NUMPY
+from emulator.errors import LoweringError
+from emulator.ops.registry import OpSpec, load_ops
+from pef_schema.program import Arg, Graph, Node, Program, Ref, Role, Step
+
+State = dict[int, jax.Array]
+"""Device memory inside a plan, by region index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Facts about device memory that a plan is specialised for.
+
+    Args:
+        seeded: OUTPUT_GRADIENT regions that the host has written; the others hold
+            their defaults, which cost nothing.
+        no_momentum: SGD optimizers whose momentum is 0, so that no buffer is kept.
+    """
+
+    seeded: frozenset[int] = frozenset()
+    no_momentum: frozenset[int] = frozenset()
+
+
+def refs(arg: Arg) -> Iterator[int]:
+    """Values referred to by an argument."""
+    if isinstance(arg, Ref):
+        yield arg.value
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from refs(item)
+
+
+def node_refs(node: Node) -> Iterator[int]:
+    """Values a node takes."""
+    for arg in node.args:
+        yield from refs(arg)
+    for _, arg in node.kwargs:
+        yield from refs(arg)
+
+
+def resolve(arg: Arg, env: Mapping[int, jax.Array]) -> Any:
+    """An argument with arrays in place of references."""
+    if isinstance(arg, Ref):
+        return env[arg.value]
+    if isinstance(arg, tuple):
+        return tuple(resolve(item, env) for item in arg)
+    return arg
+
+
+def run_node(graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec) -> tuple[Any, ...]:
+    """Execute one node.
+
+    Args:
+        graph: The node's graph.
+        node: The node.
+        env: Arrays by value index.
+        spec: The op.
+
+    Returns:
+        One array per result that is used, None for the others, of the dtypes the graph states.
+
+    Raises:
+        LoweringError: If a result has another shape than the graph states.
+    """
+    kwargs = {name: resolve(arg, env) for name, arg in node.kwargs}
+    result = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if len(results) < len(node.outputs):
+        raise _failure(node, f"gave {len(results)} result(s), the graph has {len(node.outputs)}")
+    checked: list[Any] = []
+    for array, index in zip(results, node.outputs, strict=False):
+        if index < 0:
+            checked.append(None)
+            continue
+        value = graph.values[index]
+        if tuple(array.shape) != value.shape:
+            raise _failure(node, f"gave shape {tuple(array.shape)}, the graph says {value.shape}")
+        dtype = TO_NUMPY[value.dtype]
+        checked.append(array if array.dtype == dtype else array.astype(dtype))
+    return tuple(checked)
+
+
+def _failure(node: Node, reason: str) -> LoweringError:
+    return LoweringError(op=node.op, source=node.source, module=node.module, reason=reason)
+
+
+def run_nodes(graph: Graph, indices: tuple[int, ...], env: dict[int, jax.Array]) -> None:
+    """Execute nodes in order and add their results to ``env``."""
+    ops = load_ops()
+    for i in indices:
+        node = graph.nodes[i]
+        with jax.named_scope(node.module or node.op):
+            results = run_node(graph, node, env, ops[node.op])
+        for index, array in zip(node.outputs, results, strict=True):
+            if index >= 0:
+                env[index] = array
+
+
+def forward(program: Program, step: Step, state: State) -> State:
+    """Execute a FWD step.
+
+    Args:
+        program: The program.
+        step: The step.
+        state: Device memory that the step reads.
+
+    Returns:
+        The regions it writes: saved activations, outputs for the host, updated buffers.
+    """
+    graph = program.graphs[step.graph]
+    produced = {v for i in step.nodes for v in graph.nodes[i].outputs}
+    env: dict[int, jax.Array] = {}
+    for i in step.nodes:
+        for v in node_refs(graph.nodes[i]):
+            if v not in produced and v not in env:
+                env[v] = state[graph.values[v].region]
+    run_nodes(graph, step.nodes, env)
+    writes = set(step.writes)
+    result: State = {}
+
+    def of(value: int) -> jax.Array:
+        # A copy: the host's view of an output must not alias memory that a later run donates.
+        return env[value] if value in produced else jnp.copy(state[graph.values[value].region])
+
+    for v in sorted(produced - {-1}):
+        region = graph.values[v].region
+        if region in writes and program.regions[region].role is Role.ACTIVATION:
+            result[region] = env[v]
+    for output in graph.outputs:
+        if output.region in writes:
+            result[output.region] = of(output.value)
+    for update in graph.updates:
+        if update.region in writes:
+            result[update.region] = of(update.value)
+    return result
+
+
+def zeros_like_value(graph: Graph, index: int) -> jax.Array:
+    """Zeros of a value's shape and dtype."""
+    value = graph.values[index]
+    return jnp.zeros(value.shape, TO_NUMPY[value.dtype])
+
+

@@ -1,0 +1,122 @@
+"""Update rules of the optimizers, with torch's arithmetic in torch's order.
+
+Each rule mirrors the single-tensor path of the torch optimizer of the same name.
+Scalars (learning rate, bias corrections) are computed in float64, as torch does
+in Python; tensors are updated in their own dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from emulator.dtypes import TO_NUMPY
+from emulator.lower import State, Variant
+from pef_schema.program import Optimizer, OptimizerKind, Program, Step
+
+
+def update(program: Program, step: Step, state: State, variant: Variant) -> State:
+    """Execute an OPT step.
+
+    Args:
+        program: The program.
+        step: The step; all its optimizers are updated.
+        state: Weights, gradients, optimizer states, step counts and argins.
+        variant: Which SGD optimizers keep no momentum.
+
+    Returns:
+        Updated weights, states and step counts.
+    """
+    result: State = {}
+    for index in step.optimizers:
+        optimizer = program.optimizers[index]
+        with jax.named_scope(optimizer.name):
+            _RULES[optimizer.kind](optimizer, state, result, index in variant.no_momentum)
+    return result
+
+
+def gradnorm(program: Program, step: Step, state: State) -> State:
+    """Execute a GRADNORM step: scale gradients so that their 2-norm is at most ``step.max_norm``.
+
+    The formula is ``torch.nn.utils.clip_grad_norm_``'s:
+    ``grad * min(1, max_norm / (norm + 1e-6))``.
+    """
+    grads = [r for r in step.reads]
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(state[r].astype(jnp.float32))) for r in grads))
+    scale = jnp.minimum(step.max_norm / (norm + 1e-6), 1.0)
+    result: State = {r: state[r] * scale.astype(state[r].dtype) for r in grads}
+    for region in step.writes:
+        if region not in result:
+            result[region] = norm
+    return result
+
+
+def zerograd(program: Program, step: Step) -> State:
+    """Execute a ZEROGRAD step."""
+    return {
+        r: jnp.zeros(program.regions[r].shape, TO_NUMPY[program.regions[r].dtype])
+        for r in step.writes
+    }
+
+
+def _scalars(optimizer: Optimizer, state: State) -> dict[str, jax.Array]:
+    return {name: state[region] for name, region in optimizer.argins}
+
+
+def _sgd(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -> None:
+    options: Mapping[str, float] = dict(optimizer.options)
+    argins = _scalars(optimizer, state)
+    for p in optimizer.params:
+        weight, grad = state[p.weight], state[p.grad]
+        dtype = weight.dtype
+        lr, momentum, decay = (argins[k].astype(dtype) for k in ("lr", "momentum", "weight_decay"))
+        if options["maximize"]:
+            grad = -grad
+        grad = grad + decay * weight
+        if not no_momentum:
+            buffer = momentum * state[p.states[0]]
+            buffer = buffer + (1.0 - options["dampening"]) * grad
+            grad = grad + momentum * buffer if options["nesterov"] else buffer
+            result[p.states[0]] = buffer.astype(dtype)
+        result[p.weight] = (weight - lr * grad).astype(dtype)
+
+
+def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) -> None:
+    options: Mapping[str, float] = dict(optimizer.options)
+    argins = _scalars(optimizer, state)
+    beta1, beta2 = options["beta1"], options["beta2"]
+    count = state[optimizer.step] + 1.0
+    result[optimizer.step] = count
+    t = count.astype(jnp.float64)
+    step_size = argins["lr"] / (1.0 - beta1**t)
+    correction = jnp.sqrt(1.0 - beta2**t)
+    for p in optimizer.params:
+        weight, grad = state[p.weight], state[p.grad]
+        dtype = weight.dtype
+        first, second = state[p.states[0]], state[p.states[1]]
+        if options["maximize"]:
+            grad = -grad
+        if decoupled:
+            weight = weight * (1.0 - argins["lr"] * argins["weight_decay"]).astype(dtype)
+        else:
+            grad = grad + argins["weight_decay"].astype(dtype) * weight
+        first = first + (1.0 - beta1) * (grad - first)
+        second = beta2 * second + (1.0 - beta2) * (grad * grad)
+        result[p.states[0]] = first.astype(dtype)
+        result[p.states[1]] = second.astype(dtype)
+        largest = second
+        if options["amsgrad"]:
+            largest = jnp.maximum(state[p.states[2]], second)
+            result[p.states[2]] = largest.astype(dtype)
+        denominator = jnp.sqrt(largest) / correction.astype(dtype) + options["eps"]
+        result[p.weight] = (weight - step_size.astype(dtype) * (first / denominator)).astype(dtype)
+
+
+_Rule = Callable[[Optimizer, State, State, bool], None]
+_RULES: dict[OptimizerKind, _Rule] = {
+    OptimizerKind.SGD: _sgd,
+    OptimizerKind.ADAM: lambda o, s, r, _: _adam(o, s, r, False),
+    OptimizerKind.ADAMW: lambda o, s, r, _: _adam(o, s, r, True),
+}

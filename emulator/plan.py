@@ -1,0 +1,156 @@
+"""Plans: a list of section calls composed into one jitted, donating executable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from emulator.autodiff import backward
+from emulator.dtypes import TO_NUMPY
+from emulator.lower import State, Variant, forward
+from emulator.optim import gradnorm, update, zerograd
+from pef_schema.program import Program, Role, SectionKind, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A prepared run.
+
+    Args:
+        call: The compiled executable, a function of arrays in the order of ``reads``.
+        reads: Regions it takes; the first ``donated`` of them are consumed.
+        writes: Regions it gives back, in order.
+        drops: Transient regions whose contents are void afterwards.
+        checks: Transient regions it takes, which an earlier run must have left.
+        donated: How many of ``reads`` are donated.
+        kinds: Kinds of the steps it runs.
+    """
+
+    call: Callable[..., Any]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    drops: tuple[int, ...]
+    checks: tuple[int, ...]
+    donated: int
+    kinds: frozenset[SectionKind]
+
+
+def step_reads(program: Program, step: Step, variant: Variant) -> list[int]:
+    """Regions a step reads under a variant."""
+    unused = _unused(program, step, variant)
+    return [r for r in step.reads if r not in unused]
+
+
+def step_writes(program: Program, step: Step, variant: Variant) -> list[int]:
+    """Regions a step writes under a variant."""
+    unused = _unused(program, step, variant)
+    return [r for r in step.writes if r not in unused]
+
+
+def _unused(program: Program, step: Step, variant: Variant) -> set[int]:
+    unused = {
+        r
+        for r in step.reads
+        if program.regions[r].role is Role.OUTPUT_GRADIENT and r not in variant.seeded
+    }
+    for index in step.optimizers:
+        if index in variant.no_momentum and step.kind is SectionKind.OPT:
+            unused |= {r for p in program.optimizers[index].params for r in p.states}
+    return unused
+
+
+def run_step(program: Program, step: Step, state: State, variant: Variant) -> State:
+    """Trace one step over device memory."""
+    match step.kind:
+        case SectionKind.FWD:
+            return forward(program, step, state)
+        case SectionKind.BCKWD:
+            return backward(program, step, state, variant)
+        case SectionKind.OPT:
+            return update(program, step, state, variant)
+        case SectionKind.GRADNORM:
+            return gradnorm(program, step, state)
+        case SectionKind.ZEROGRAD:
+            return zerograd(program, step)
+        case SectionKind.REDUCE:
+            # One replica: the mean over replicas is the gradient itself.
+            return {r: state[r] for r in step.writes}
+
+
+def compile_plan(
+    program: Program, steps: Sequence[tuple[int, int]], variant: Variant, device: jax.Device
+) -> Plan:
+    """Compose steps and compile them as one executable; takes up to seconds.
+
+    Args:
+        program: The program.
+        steps: ``(section, step of the section)`` pairs in the order to run.
+        variant: What to specialise for.
+        device: Where to run.
+
+    Returns:
+        The plan.
+    """
+    chosen = [program.sections[s].steps[k] for s, k in steps]
+    reads: dict[int, None] = {}
+    written: dict[int, int] = {}
+    for position, step in enumerate(chosen):
+        for r in step_reads(program, step, variant):
+            if r not in written:
+                reads[r] = None
+        for r in step_writes(program, step, variant):
+            written[r] = position
+    drops = _drops(program, steps, written, variant)
+    writes = tuple(sorted(r for r in written if r not in drops))
+    donated = sorted(r for r in reads if r in written and r not in drops)
+    order = (*donated, *sorted(r for r in reads if r not in set(donated)))
+
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        state: State = dict(zip(order, arrays, strict=True))
+        for (section, _), step in zip(steps, chosen, strict=True):
+            with jax.named_scope(program.sections[section].name):
+                state.update(run_step(program, step, state, variant))
+        return tuple(state[r] for r in writes)
+
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    shapes = [
+        jax.ShapeDtypeStruct(
+            program.regions[r].shape, TO_NUMPY[program.regions[r].dtype], sharding=sharding
+        )
+        for r in order
+    ]
+    with jax.enable_x64(True):
+        jitted = jax.jit(run, donate_argnums=tuple(range(len(donated))), keep_unused=True)
+        executable = jitted.lower(*shapes).compile()
+    transient = [r for r in order if program.regions[r].role.is_transient]
+    return Plan(
+        call=executable,
+        reads=order,
+        writes=writes,
+        drops=tuple(sorted(drops)),
+        checks=tuple(transient),
+        donated=len(donated),
+        kinds=frozenset(step.kind for step in chosen),
+    )
+
+
+def _drops(
+    program: Program, steps: Sequence[tuple[int, int]], written: dict[int, int], variant: Variant
+) -> set[int]:
+    """Transient regions that nobody outside the plan can still need."""
+    readers: dict[int, set[tuple[int, int]]] = {}
+    for s, section in enumerate(program.sections):
+        for k, step in enumerate(section.steps):
+            for r in step.reads:
+                if program.regions[r].role.is_transient:
+                    readers.setdefault(r, set()).add((s, k))
+    drops = set()
+    for r, position in written.items():
+        if program.regions[r].role.is_transient and readers.get(r, set()) <= set(
+            steps[position + 1 :]
+        ):
+            drops.add(r)
+    return drops

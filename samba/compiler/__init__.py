@@ -1,0 +1,4 @@
+"""From a traced graph to a Program: gradient flow, sections, saved values, regions, schedule."""
+
+from samba.compiler.build import CompileOptions as CompileOptions
+from samba.compiler.build import build_program as build_program

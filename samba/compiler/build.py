@@ -1,0 +1,417 @@
+"""Build the Program of a traced model: the compiler's main path, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from emulator.ops.registry import load_ops
+from pef_schema.errors import SambaError
+from pef_schema.program import (
+    Argin,
+    ArginKind,
+    Call,
+    Graph,
+    Output,
+    OutputGrad,
+    Program,
+    Role,
+    Schedule,
+    Section,
+    SectionKind,
+    Step,
+    Update,
+    Value,
+)
+from samba.compiler.flow import gradient_values, node_refs
+from samba.compiler.optimizer import GroupSpec, describe_optimizers
+from samba.compiler.regions import RegionTable
+from samba.compiler.saved import BackwardNeeds, backward_needs
+from samba.compiler.sections import DEFAULT_SECTION_BYTES, cut_sections
+from samba.compiler.update import OptimizerRegions, add_optimizers
+from samba.tracer.traced import Source, Traced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """Settings of a compile.
+
+    Args:
+        name: Name of the program.
+        inference: Forward only.
+        mapping: ``"section"`` or ``"spatial"``.
+        optim_level: Section policy, ``"o0"``, ``"o1"`` or ``"o3"``.
+        section_bytes: What an ``o3`` section may touch, in bytes.
+        loss_indices: Outputs that are losses; None to find them by shape.
+        accumulate: Whether gradients add up until ZEROGRAD runs.
+        metadata: Free text stored in the PEF.
+    """
+
+    name: str
+    inference: bool = False
+    mapping: str = "section"
+    optim_level: str = "o3"
+    section_bytes: int = DEFAULT_SECTION_BYTES
+    loss_indices: tuple[int, ...] | None = None
+    accumulate: bool = False
+    metadata: tuple[tuple[str, str], ...] = ()
+
+
+class BadLossIndex(SambaError):
+    """``loss_indices`` names an output that the model does not have."""
+
+    def __init__(self, *, found: tuple[int, ...], outputs: int) -> None:
+        self.found, self.outputs = found, outputs
+        super().__init__(
+            f"loss_indices: found {list(found)}; the model has {outputs} output(s), "
+            f"so wanted numbers from 0 to {outputs - 1}"
+        )
+
+
+def build_program(
+    traced: Traced, optimizers: Sequence[torch.optim.Optimizer], options: CompileOptions
+) -> Program:
+    """Compile a traced model and its optimizers into a Program.
+
+    Args:
+        traced: The graph from :func:`samba.tracer.trace_model`.
+        optimizers: Optimizers over the model's parameters; none for inference.
+        options: Settings.
+
+    Returns:
+        The program; the same arguments give an equal one.
+
+    Raises:
+        SambaError: If loss indices, optimizers or shared regions do not fit the model.
+    """
+    return _Builder(traced, describe_optimizers(optimizers), options).build()
+
+
+class _Builder:
+    def __init__(self, traced: Traced, groups: list[GroupSpec], options: CompileOptions) -> None:
+        self.traced, self.groups, self.options = traced, groups, options
+        self.ops = load_ops()
+        self.table = RegionTable()
+        self.values: list[Value] = list(traced.values)
+        self.argins: list[Argin] = []
+        self.trains = not options.inference
+        self.source_of = {s.value: s for s in traced.sources}
+
+    def build(self) -> Program:
+        traced, options = self.traced, self.options
+        losses = self._losses()
+        starts = [o.value for o in traced.outputs if o.value not in self.source_of]
+        self.grads = (
+            gradient_values(traced, self.ops, starts)
+            if self.trains
+            else [False] * len(traced.values)
+        )
+        cuts = cut_sections(
+            traced,
+            level=options.optim_level,
+            mapping=options.mapping,
+            budget=options.section_bytes,
+        )
+        self.section_of = {
+            v: s for s, cut in enumerate(cuts) for i in cut for v in traced.nodes[i].outputs
+        }
+        self._place_sources()
+        updates = self._place_updates()
+        boundary = self._boundary(cuts)
+        stored = frozenset(self.source_of) | frozenset(boundary) | frozenset(
+            v for v, value in enumerate(self.values) if value.region >= 0
+        )
+        needs = [
+            backward_needs(
+                cut,
+                nodes=traced.nodes,
+                values=self.values,
+                ops=self.ops,
+                grads=self.grads,
+                stored=stored,
+            )
+            for cut in cuts
+        ]
+        outputs = self._place_outputs(losses)
+        self._place_activations(boundary, needs)
+        self._place_gradients(boundary)
+        optimizers = add_optimizers(
+            self.groups, traced, self.values, self.table, self.argins, inference=options.inference
+        )
+        sections = self._sections(cuts, needs, outputs, updates, optimizers)
+        self._name_tensors(outputs)
+        order = self._order(sections)
+        return Program(
+            name=options.name,
+            mapping=options.mapping,
+            inference=options.inference,
+            regions=tuple(self.table.regions),
+            symbols=tuple(self.table.symbols),
+            graphs=(
+                Graph(
+                    name=traced.name,
+                    values=tuple(self.values),
+                    nodes=traced.nodes,
+                    inputs=traced.inputs,
+                    outputs=outputs,
+                    updates=updates,
+                ),
+            ),
+            optimizers=optimizers.optimizers,
+            argins=tuple(self.argins),
+            sections=tuple(sections),
+            schedules=(
+                Schedule(
+                    graph=0,
+                    calls=tuple(Call(call_id=i, section=s) for i, s in enumerate(order)),
+                ),
+            ),
+            segments=tuple(self.table.segments),
+            metadata=tuple(sorted(options.metadata)),
+        )
+
+    # -- values and regions -------------------------------------------------
+
+    def _losses(self) -> frozenset[int]:
+        """Outputs seeded with ones: the given ones, else all scalars, else the first float output."""
+        outputs = self.traced.outputs
+        given = self.options.loss_indices
+        if given is not None:
+            if any(i < 0 or i >= len(outputs) for i in given):
+                raise BadLossIndex(found=given, outputs=len(outputs))
+            return frozenset(given)
+        floats = [i for i, o in enumerate(outputs) if self.values[o.value].dtype.is_floating]
+        scalars = [i for i in floats if self.values[outputs[i].value].shape == ()]
+        return frozenset(scalars or floats[:1])
+
+    def _set(self, value: int, **changes: object) -> None:
+        self.values[value] = replace(self.values[value], **changes)  # type: ignore[arg-type]  # names are Value's
+
+    def _place_sources(self) -> None:
+        for role in (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.ARGIN, Role.SEED):
+            for source in self.traced.sources:
+                if source.role is role:
+                    self._place_source(source)
+
+    def _place_source(self, source: Source) -> None:
+        value = self.values[source.value]
+        data = None
+        if source.role is Role.CONSTANT and source.tensor is not None:
+            data = tensor_bytes(source.tensor)
+        region = self.table.add(
+            source.region_name,
+            value.shape,
+            value.dtype,
+            source.role,
+            share=source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER),
+            data=data,
+        )
+        self._set(source.value, region=region)
+        if source.role is Role.ARGIN:
+            self.argins.append(
+                Argin(
+                    name=source.name,
+                    region=region,
+                    kind=ArginKind.DROPOUT_RATE,
+                    default=source.default,
+                )
+            )
+        elif source.role is Role.SEED:
+            self.argins.append(
+                Argin(name=source.name, region=region, kind=ArginKind.DROPOUT_SEED, default=0.0)
+            )
+
+    def _place_updates(self) -> tuple[Update, ...]:
+        updates = []
+        for new, old in self.traced.updates:
+            home = self.values[old].region
+            updates.append(Update(value=new, region=home))
+            if self.source_of[old].role is Role.SEED:
+                # Sections after the first read the advanced seed where it is written.
+                self._set(new, region=home)
+        return tuple(updates)
+
+    def _boundary(self, cuts: list[range]) -> list[int]:
+        """Values that a later section takes from an earlier one, in order."""
+        found: dict[int, None] = {}
+        for section, cut in enumerate(cuts):
+            for i in cut:
+                for v in node_refs(self.traced.nodes[i]):
+                    if self.section_of.get(v, section) != section and self.values[v].region < 0:
+                        found[v] = None
+        return sorted(found)
+
+    def _place_activations(self, boundary: list[int], needs: list[BackwardNeeds]) -> None:
+        saved = {v for need in needs for v in need.saves}
+        taken = {r.name for r in self.table.regions}
+        for v in sorted(saved | set(boundary)):
+            value = self.values[v]
+            if value.region < 0:
+                name = f"{value.name}__saved" if value.name in taken else value.name
+                region = self.table.add(name, value.shape, value.dtype, Role.ACTIVATION)
+                self._set(v, region=region)
+
+    def _place_outputs(self, losses: frozenset[int]) -> tuple[Output, ...]:
+        outputs = []
+        for i, traced in enumerate(self.traced.outputs):
+            value = self.values[traced.value]
+            name = traced.name
+            region = self.table.add(name, value.shape, value.dtype, Role.OUTPUT)
+            grad, grad_region = OutputGrad.ABSENT, -1
+            if self.grads[traced.value] and traced.value not in self.source_of:
+                grad = OutputGrad.ONES if i in losses else OutputGrad.NONE
+                grad_region = self.table.add(
+                    f"{name}__grad", value.shape, value.dtype, Role.OUTPUT_GRADIENT
+                )
+            outputs.append(
+                Output(
+                    name=name, value=traced.value, region=region, grad_region=grad_region, grad=grad
+                )
+            )
+        return tuple(outputs)
+
+    def _place_gradients(self, boundary: list[int]) -> None:
+        for source in self.traced.sources:
+            v = source.value
+            if not self.grads[v]:
+                continue
+            value = self.values[v]
+            home = self.table.regions[value.region]
+            region = self.table.add(
+                f"{home.name}__grad", value.shape, value.dtype, Role.GRADIENT, share=True
+            )
+            self._set(v, grad_region=region)
+        for v in boundary:
+            if self.grads[v]:
+                value = self.values[v]
+                region = self.table.add(
+                    f"{value.name}__cotangent", value.shape, value.dtype, Role.COTANGENT
+                )
+                self._set(v, grad_region=region)
+        for v, grad in enumerate(self.grads):
+            if grad:
+                self._set(v, needs_grad=True)
+
+    def _name_tensors(self, outputs: tuple[Output, ...]) -> None:
+        for source in self.traced.sources:
+            if source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT):
+                value = self.values[source.value]
+                self.table.name_tensor(source.name, value.region, value.grad_region)
+        for output in outputs:
+            self.table.name_tensor(output.name, output.region, output.grad_region)
+
+    # -- sections -----------------------------------------------------------
+
+    def _sections(
+        self,
+        cuts: list[range],
+        needs: list[BackwardNeeds],
+        outputs: tuple[Output, ...],
+        updates: tuple[Update, ...],
+        optimizers: OptimizerRegions,
+    ) -> list[Section]:
+        steps: list[tuple[str, tuple[Step, ...]]] = []
+        if self.options.accumulate and self._weight_gradients():
+            grads = tuple(sorted(self._weight_gradients()))
+            steps.append(("zerograd", (Step(kind=SectionKind.ZEROGRAD, writes=grads),)))
+        forward = [self._forward(s, cut, outputs, updates) for s, cut in enumerate(cuts)]
+        backward = self._backwards(cuts, needs, outputs) if any(self.grads) else {}
+        if self.options.mapping == "spatial" and backward:
+            steps.append(("fwd_bckwd_0", (forward[0], backward[0])))
+        else:
+            steps += [(f"fwd_{s}", (step,)) for s, step in enumerate(forward)]
+            steps += [(f"bckwd_{s}", (step,)) for s, step in backward.items()]
+        steps += optimizers.steps
+        return [
+            Section(name=name, steps=section, twin=i) for i, (name, section) in enumerate(steps)
+        ]
+
+    def _order(self, sections: list[Section]) -> list[int]:
+        """Sections are laid out in the order in which a full run calls them."""
+        return list(range(len(sections)))
+
+    def _weight_gradients(self) -> set[int]:
+        return {
+            self.values[s.value].grad_region
+            for s in self.traced.sources
+            if s.role is Role.WEIGHT and self.values[s.value].grad_region >= 0
+        }
+
+    def _forward(
+        self, section: int, cut: range, outputs: tuple[Output, ...], updates: tuple[Update, ...]
+    ) -> Step:
+        produced = {v for i in cut for v in self.traced.nodes[i].outputs}
+        reads = {
+            self.values[v].region
+            for i in cut
+            for v in node_refs(self.traced.nodes[i])
+            if v not in produced
+        }
+        writes = {
+            self.values[v].region
+            for v in produced
+            if v >= 0 and self.values[v].region >= 0
+        }
+        for output in outputs:
+            if output.value in produced or (section == 0 and output.value in self.source_of):
+                writes.add(output.region)
+                if output.value in self.source_of:
+                    reads.add(self.values[output.value].region)
+        for update in updates:
+            if update.value in produced or (section == 0 and update.value in self.source_of):
+                writes.add(update.region)
+                if update.value in self.source_of:
+                    reads.add(self.values[update.value].region)
+        return Step(
+            kind=SectionKind.FWD,
+            graph=0,
+            nodes=tuple(cut),
+            reads=tuple(sorted(reads)),
+            writes=tuple(sorted(writes)),
+        )
+
+    def _backwards(
+        self, cuts: list[range], needs: list[BackwardNeeds], outputs: tuple[Output, ...]
+    ) -> dict[int, Step]:
+        """The mirror of every forward section, last first; a region's first writer replaces it."""
+        persistent = self._weight_gradients() if self.options.accumulate else set[int]()
+        written: set[int] = set(persistent)
+        steps: dict[int, Step] = {}
+        for section in reversed(range(len(cuts))):
+            need = needs[section]
+            if not need.nodes:
+                continue
+            produced = {v for i in cuts[section] for v in self.traced.nodes[i].outputs}
+            reads = {self.values[v].region for v in need.reads}
+            for v in produced:
+                if v >= 0 and self.values[v].grad_region >= 0:
+                    reads.add(self.values[v].grad_region)
+            reads |= {o.grad_region for o in outputs if o.value in produced and o.grad_region >= 0}
+            writes = {
+                self.values[v].grad_region
+                for i in need.nodes
+                for v in node_refs(self.traced.nodes[i])
+                if v not in produced and self.grads[v]
+            }
+            accumulates = writes & written
+            written |= writes
+            steps[section] = Step(
+                kind=SectionKind.BCKWD,
+                graph=0,
+                nodes=need.nodes,
+                recompute=need.recompute,
+                reads=tuple(sorted(reads | accumulates)),
+                writes=tuple(sorted(writes)),
+                accumulates=tuple(sorted(accumulates)),
+            )
+        return steps
+
+
+def tensor_bytes(tensor: torch.Tensor) -> bytes:
+    """The contents of a tensor, row-major, little-endian."""
+    plain = tensor.detach().as_subclass(torch.Tensor).contiguous().cpu()
+    return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+
+

@@ -1,0 +1,68 @@
+"""Which values carry a gradient, and which values each node refers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from emulator.ops.registry import OpSpec
+from pef_schema.program import Arg, Node, Ref
+from samba.tracer.traced import Traced
+
+
+def refs_of(arg: Arg) -> Iterator[int]:
+    """Values referred to by one argument."""
+    if isinstance(arg, Ref):
+        yield arg.value
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from refs_of(item)
+
+
+def node_refs(node: Node) -> Iterator[int]:
+    """Values a node takes, positional first; repeats are kept."""
+    for arg in node.args:
+        yield from refs_of(arg)
+    for _, arg in node.kwargs:
+        yield from refs_of(arg)
+
+
+def gradient_reads(node: Node, spec: OpSpec) -> Iterator[int]:
+    """Values whose contents the gradient of ``node`` reads.
+
+    Keyword values (a dropout's seed) always count: they decide the numbers.
+    """
+    for position, arg in enumerate(node.args):
+        if spec.reads is None or position in spec.reads:
+            yield from refs_of(arg)
+    for _, arg in node.kwargs:
+        yield from refs_of(arg)
+
+
+def gradient_values(traced: Traced, ops: Mapping[str, OpSpec], outputs: Sequence[int]) -> list[bool]:
+    """Mark the values a gradient flows through.
+
+    Args:
+        traced: The graph.
+        ops: The op registry.
+        outputs: Values from which the backward pass starts.
+
+    Returns:
+        One flag per value: it depends on something that wants a gradient, and an output
+        depends on it.
+    """
+    wants = [False] * len(traced.values)
+    for source in traced.sources:
+        wants[source.value] = source.requires_grad and traced.values[source.value].dtype.is_floating
+    for node in traced.nodes:
+        if ops[node.op].differentiable and any(wants[v] for v in node_refs(node)):
+            for v in node.outputs:
+                if v >= 0 and traced.values[v].dtype.is_floating:
+                    wants[v] = True
+    reached = [False] * len(traced.values)
+    for v in outputs:
+        reached[v] = wants[v]
+    for node in reversed(traced.nodes):
+        if any(v >= 0 and reached[v] for v in node.outputs):
+            for v in node_refs(node):
+                reached[v] = reached[v] or wants[v]
+    return reached

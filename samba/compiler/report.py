@@ -1,0 +1,88 @@
+"""The ``.pef.log`` beside a PEF: sections, schedule and memory for people to read."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pef_schema.program import Program, Role, Section
+
+
+def section_types(section: Section) -> str:
+    """Types of a section as users write them, e.g. ``FWD`` or ``FWD+BCKWD``."""
+    return "+".join(kind.name for kind in section.kinds)
+
+
+def section_ops(program: Program, section: Section) -> int:
+    """How many operations a section runs: nodes, or updated parameters."""
+    total = 0
+    for step in section.steps:
+        total += len(step.nodes) + len(step.recompute)
+        total += sum(len(program.optimizers[i].params) for i in step.optimizers)
+    return total
+
+
+def section_bytes(program: Program, section: Section) -> int:
+    """Device memory that a section reads or writes, each region once."""
+    regions = {r for step in section.steps for r in (*step.reads, *step.writes)}
+    return sum(program.regions[r].nbytes for r in regions)
+
+
+def pef_log(program: Program) -> str:
+    """Describe a program: its sections with types, ops, bytes and call ids, then its memory.
+
+    Args:
+        program: The program.
+
+    Returns:
+        Text that ends with a newline.
+    """
+    calls: dict[int, list[int]] = {}
+    for schedule in program.schedules:
+        for call in schedule.calls:
+            calls.setdefault(call.section, []).append(call.call_id)
+    rows = [("section_id", "type", "name", "ops", "bytes", "call_ids", "operations")]
+    for i, section in enumerate(program.sections):
+        rows.append(
+            (
+                str(i),
+                section_types(section),
+                section.name,
+                str(section_ops(program, section)),
+                str(section_bytes(program, section)),
+                ",".join(map(str, calls.get(i, ()))) or "-",
+                _operations(program, section),
+            )
+        )
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]) - 1)]
+    lines = [
+        f"program {program.name}: mapping={program.mapping} inference={program.inference}",
+        "",
+        *(
+            "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
+            for row in rows
+        ),
+        "",
+        "schedule: " + " ".join(
+            f"{call.call_id}:{program.sections[call.section].name}"
+            for schedule in program.schedules
+            for call in schedule.calls
+        ),
+        "argins: " + (", ".join(f"{a.name}={a.default:g}" for a in program.argins) or "none"),
+        "",
+        "memory by role, bytes:",
+    ]
+    totals: Counter[Role] = Counter()
+    for region in program.regions:
+        totals[region.role] += region.nbytes
+    lines += [f"  {role.name.lower()}: {totals[role]}" for role in Role if totals[role]]
+    return "\n".join(lines) + "\n"
+
+
+def _operations(program: Program, section: Section) -> str:
+    counts: Counter[str] = Counter()
+    for step in section.steps:
+        for i in step.nodes:
+            counts[program.graphs[step.graph].nodes[i].op.split(".")[1]] += 1
+        for i in step.optimizers:
+            counts[program.optimizers[i].kind.name.lower()] += len(program.optimizers[i].params)
+    return " ".join(f"{op}:{count}" if count > 1 else op for op, count in counts.items())

@@ -1,0 +1,105 @@
+"""Cut the forward graph into sections: the one place to add a section policy.
+
+A policy is a function from a traced graph to the node index at which each
+section starts. Sections are runs of consecutive nodes, so a cut never makes a
+cycle between sections.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from pef_schema.errors import SambaError
+from pef_schema.program import Role
+from samba.compiler.flow import node_refs
+from samba.tracer.traced import Traced
+
+DEFAULT_SECTION_BYTES = 64 << 20
+"""What an ``o3`` section may touch. An SN10 tile holds 80 MB on chip; a power of two below it."""
+
+
+class UnknownOptimLevel(SambaError):
+    """The requested optimization level does not exist."""
+
+    def __init__(self, *, found: str) -> None:
+        self.found = found
+        super().__init__(f"optim_level: found {found!r}; wanted one of {', '.join(POLICIES)}")
+
+
+def cut_o0(traced: Traced, budget: int) -> list[int]:
+    """A section per operator. The node that advances the seed stays with its successor."""
+    return [i for i in range(len(traced.nodes)) if i == 0 or traced.nodes[i - 1].op != "samba.next_seed"]
+
+
+def cut_o1(traced: Traced, budget: int) -> list[int]:
+    """A section per module, or per ``op_fusion`` directive where one covers the module."""
+    prefixes = {f"{traced.name}__{path.replace('.', '__')}" for path, _ in traced.fusions}
+
+    def group(module: str) -> str:
+        fused = [p for p in prefixes if module == p or module.startswith(p + "__")]
+        return min(fused, key=len) if fused else module
+
+    groups = [group(node.module) for node in traced.nodes]
+    return [
+        i
+        for i in range(len(groups))
+        if i == 0 or (groups[i] != groups[i - 1] and traced.nodes[i - 1].op != "samba.next_seed")
+    ]
+
+
+def cut_o3(traced: Traced, budget: int) -> list[int]:
+    """Cut where the weights and results of a section would pass ``budget`` bytes."""
+    roles = {s.value: s.role for s in traced.sources}
+
+    def size(value: int) -> int:
+        v = traced.values[value]
+        return math.prod(v.shape) * v.dtype.itemsize
+
+    starts, used, seen = [0], 0, set[int]()
+    for i, node in enumerate(traced.nodes):
+        fresh = {v for v in node.outputs if v >= 0}
+        fresh |= {v for v in node_refs(node) if roles.get(v) is Role.WEIGHT and v not in seen}
+        cost = sum(size(v) for v in fresh)
+        if used + cost > budget and i > starts[-1]:
+            starts.append(i)
+            used, seen = 0, set()
+            cost = sum(size(v) for v in fresh)
+        used += cost
+        seen |= fresh
+    return starts
+
+
+POLICIES: dict[str, Callable[[Traced, int], list[int]]] = {
+    "o0": cut_o0,
+    "o1": cut_o1,
+    "o2": cut_o1,
+    "o3": cut_o3,
+}
+"""Section policies by ``optim_level``."""
+
+
+def cut_sections(
+    traced: Traced, *, level: str, mapping: str, budget: int = DEFAULT_SECTION_BYTES
+) -> list[range]:
+    """Cut the nodes of a graph into sections.
+
+    Args:
+        traced: The graph.
+        level: ``"o0"``, ``"o1"`` or ``"o3"``.
+        mapping: ``"spatial"`` puts everything in one section.
+        budget: Bytes that an ``o3`` section may touch.
+
+    Returns:
+        Node index ranges in order; together they cover every node.
+
+    Raises:
+        UnknownOptimLevel: If the level does not exist.
+    """
+    if level not in POLICIES:
+        raise UnknownOptimLevel(found=level)
+    count = len(traced.nodes)
+    if count == 0:
+        return [range(0)]
+    starts = [0] if mapping == "spatial" else POLICIES[level](traced, budget)
+    return [range(a, b) for a, b in zip(starts, [*starts[1:], count], strict=True)]

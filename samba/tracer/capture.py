@@ -1,0 +1,169 @@
+"""Capture a torch model as a functional graph of ATen operations.
+
+The model runs once, on fake tensors, under ``torch.export``; decompositions are
+limited to what the device cannot lower. Nothing of the model changes.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, decomposition_table
+from torch.export import ExportedProgram
+
+from emulator.ops.registry import load_ops
+from samba.naming import root_name
+from samba.tracer.convert import convert
+from samba.tracer.errors import UnsupportedOp, UnsupportedOps
+from samba.tracer.failure import explain
+from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.names import source_line
+from samba.tracer.promote import MixedPrecision, insert_casts
+from samba.tracer.traced import Traced
+
+_MAX_DECOMPOSITION_ROUNDS = 8
+
+
+def trace_model(
+    model: torch.nn.Module, inputs: Any, *, inference: bool = False, root: str = ""
+) -> Traced:
+    """Trace ``model`` on ``inputs`` into a functional graph.
+
+    Args:
+        model: The model; its parameters and buffers become sources of the graph.
+        inputs: What ``forward`` takes: one tensor, a tuple or list (None for an absent
+            argument), or a dict of keyword arguments. Only shapes and dtypes matter.
+        inference: Trace in evaluation mode and without gradients.
+        root: Root of all names; the lower-cased class name if empty.
+
+    Returns:
+        The graph with names, source lines and the tensors it refers to.
+
+    Raises:
+        DataDependentBranch: If ``forward`` branches on the value of a tensor.
+        ShapeMismatch: If shapes in ``forward`` do not fit; torch's text is kept.
+        UnsupportedOps: If operations have no lowering; names all of them.
+        TraceError: If torch cannot export the model for another reason.
+    """
+    given = collect_inputs(model, inputs)
+    program = _export(model, given, inference)
+    program = _decompose(program, root or root_name(model))
+    with _quiet():
+        insert_casts(program.graph)
+    return convert(program, model=model, given=given, root=root or root_name(model), inference=inference)
+
+
+def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> ExportedProgram:
+    try:
+        with _quiet(), _plain_tensors(model), _mode(model, inference), MixedPrecision():
+            program = torch.export.export(model, given.args, given.kwargs, strict=False)
+            return program.run_decompositions({})
+    except Exception as error:
+        raise explain(error, model) from error
+
+
+def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
+    """Decompose what has no lowering with torch's own table until nothing changes."""
+    known = load_ops()
+    table = {**decomposition_table, **core_aten_decompositions()}
+    for _ in range(_MAX_DECOMPOSITION_ROUNDS):
+        missing = _missing(program, known)
+        rules = {node.target: table[node.target] for node in missing if node.target in table}
+        if not rules:
+            break
+        with _quiet():
+            program = program.run_decompositions(rules)
+    missing = _missing(program, known)
+    if missing:
+        counts = Counter(str(node.target) for node in missing)
+        lines: dict[str, dict[str, None]] = {name: {} for name in counts}
+        for node in missing:
+            line = source_line(node.meta.get("stack_trace"))
+            if line:
+                lines[str(node.target)][line] = None
+        raise UnsupportedOps(
+            model=root,
+            ops=[
+                UnsupportedOp(name=name, count=count, lines=tuple(lines[name]))
+                for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            ],
+        )
+    return program
+
+
+def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.fx.Node]:
+    return [
+        node
+        for node in program.graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and str(node.target) not in known
+    ]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hold back torch's own warnings about its exporter; the user can do nothing about them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.filterwarnings("ignore", message=".*were assigned during export.*")
+        yield
+
+
+@contextmanager
+def _mode(model: torch.nn.Module, inference: bool) -> Iterator[None]:
+    """Evaluation mode while tracing for inference; every module's own mode afterwards."""
+    if not inference:
+        yield
+        return
+    training = [module for module in model.modules() if module.training]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def _plain_tensors(model: torch.nn.Module) -> Iterator[None]:
+    """Show torch plain tensors where the model holds subclasses: parameters, buffers, attributes."""
+    classes: list[tuple[torch.Tensor, type]] = []
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    try:
+        for module in model.modules():
+            for parameter in module._parameters.values():
+                if parameter is not None and type(parameter) is not torch.nn.Parameter:
+                    classes.append((parameter, type(parameter)))
+                    parameter.__class__ = torch.nn.Parameter
+            for holder in (module._buffers, module.__dict__):
+                for key, value in list(holder.items()):
+                    plain = _plain(value)
+                    if plain is not value:
+                        replaced.append((holder, key, value))
+                        holder[key] = plain
+        yield
+    finally:
+        for holder, key, value in replaced:
+            holder[key] = value
+        for parameter, cls in classes:
+            parameter.__class__ = cls
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if type(value) in (torch.Tensor, torch.nn.Parameter):
+            return value
+        return value.detach().as_subclass(torch.Tensor)
+    if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
+        return type(value)(_plain(v) for v in value)
+    return value
+
+

@@ -1,0 +1,59 @@
+"""Errors of tracing: what in the model cannot become a static graph, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pef_schema.errors import SambaError
+
+
+class TraceError(SambaError):
+    """The model could not be traced.
+
+    Attributes:
+        where: The user's ``file:line`` or module path.
+        reason: What torch said.
+    """
+
+    def __init__(self, *, where: str, reason: str, hint: str) -> None:
+        self.where, self.reason, self.hint = where, reason, hint
+        super().__init__(f"{where}: {reason}\n{hint}")
+
+
+class DataDependentBranch(TraceError):
+    """``forward`` decides by the value of a tensor, which a static graph cannot."""
+
+
+class ShapeMismatch(TraceError, RuntimeError):
+    """An operation in ``forward`` got tensors whose shapes do not fit; torch's own text is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnsupportedOp:
+    """One operation without a lowering, how often it occurs and where."""
+
+    name: str
+    count: int
+    lines: tuple[str, ...]
+
+
+class UnsupportedOps(TraceError):
+    """Operations without a lowering, all of them at once.
+
+    Attributes:
+        ops: One :class:`UnsupportedOp` each, most frequent first.
+    """
+
+    def __init__(self, *, model: str, ops: Sequence[UnsupportedOp]) -> None:
+        self.ops = tuple(ops)
+        listing = "\n".join(
+            f"  {op.name}  x{op.count}  at {', '.join(op.lines) or 'an unknown line'}"
+            for op in self.ops
+        )
+        super().__init__(
+            where=f"model {model}",
+            reason=f"{len(self.ops)} operation(s) have no lowering:\n{listing}",
+            hint="Rewrite these lines with supported operations, "
+            "or add a lowering in emulator/ops (see CONTRIBUTING).",
+        )

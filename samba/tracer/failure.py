@@ -1,0 +1,77 @@
+"""Turn what torch.export raises into an error that names the user's line and module."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from types import TracebackType
+
+import torch
+
+from pef_schema.errors import SambaError
+from samba.tracer.errors import DataDependentBranch, ShapeMismatch, TraceError
+from samba.tracer.names import is_user_file
+
+_DATA_DEPENDENT = ("GuardOnDataDependentSymNode", "UserError", "UnsupportedOperatorException")
+_DEPENDENT_TEXT = re.compile(
+    r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"
+    r"Could not extract specialized integer",
+)
+_SHAPE_TEXT = re.compile(
+    r"must match|shape|size|dimension|Expected input|expected .* input|broadcast|channels|"
+    r"out of range",
+    re.IGNORECASE,
+)
+
+
+def explain(error: Exception, model: torch.nn.Module) -> Exception:
+    """Find where in the user's model an export failed and say so.
+
+    Args:
+        error: What ``torch.export`` raised.
+        model: The model being traced.
+
+    Returns:
+        The error to raise instead; ``error`` itself if it is one of ours already.
+    """
+    if isinstance(error, SambaError):
+        return error
+    where = _where(error.__traceback__, model)
+    text = str(error).strip()
+    kinds = {cls.__name__ for cls in type(error).__mro__}
+    if kinds & {"GuardOnDataDependentSymNode", "DataDependentOutputException"} or (
+        _DEPENDENT_TEXT.search(text)
+    ):
+        return DataDependentBranch(
+            where=where,
+            reason="forward() depends on the value of a tensor: " + text.splitlines()[0],
+            hint="A compiled graph is static. Replace the branch with torch.where or masking, "
+            "move it out of forward(), or make the condition a Python value.",
+        )
+    if isinstance(error, (RuntimeError, ValueError, IndexError)) and _SHAPE_TEXT.search(text):
+        return ShapeMismatch(
+            where=where,
+            reason=text,
+            hint="Check the shapes of the inputs given for tracing: they are "
+            "the shapes that the program is compiled for.",
+        )
+    return TraceError(
+        where=where,
+        reason=f"{type(error).__name__}: {text}",
+        hint="forward() must be one static graph of torch operations on its tensor arguments.",
+    )
+
+
+def _where(tb: TracebackType | None, model: torch.nn.Module) -> str:
+    names = {id(module): name for name, module in model.named_modules()}
+    path, line = "", ""
+    for frame, lineno in traceback.walk_tb(tb):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, torch.nn.Module) and id(owner) in names:
+            path = names[id(owner)] or type(owner).__name__
+        filename = frame.f_code.co_filename
+        if is_user_file(filename) and (path or line):
+            line = f"{filename}:{lineno}"
+    root = type(model).__name__
+    module = root if path in ("", root) else f"{root}.{path}"
+    return f"{line} (in module {module})" if line else f"module {module}"

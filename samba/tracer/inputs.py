@@ -1,0 +1,117 @@
+"""Trace-time inputs in all the shapes that applications pass them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pef_schema.errors import SambaError
+
+
+class InputError(SambaError):
+    """The inputs given for tracing do not fit ``forward``."""
+
+    def __init__(self, *, found: str, wanted: str) -> None:
+        self.found, self.wanted = found, wanted
+        super().__init__(
+            f"inputs for tracing: found {found}; wanted {wanted}. "
+            "Pass the tensors that forward() takes, in its order, or a dict of keyword arguments."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedInput:
+    """One tensor argument of ``forward`` with the name it is matched by."""
+
+    name: str
+    region_name: str
+    tensor: torch.Tensor
+    requires_grad: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceInputs:
+    """Arguments for ``torch.export`` and the names of their tensors, in order."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: tuple[NamedInput, ...]
+
+
+def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
+    """Bring trace-time inputs into the form ``torch.export`` takes.
+
+    Args:
+        model: The model whose ``forward`` names unnamed inputs.
+        inputs: A tensor, a tuple or list of tensors and None, or a dict by argument name.
+
+    Returns:
+        Plain tensors with the names of the originals.
+
+    Raises:
+        InputError: If something other than tensors and None is found.
+    """
+    parameters = [
+        p.name
+        for p in inspect.signature(model.forward).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    if isinstance(inputs, torch.Tensor):
+        inputs = (inputs,)
+    if isinstance(inputs, Mapping):
+        unknown = [k for k in inputs if k not in parameters]
+        if unknown and not _takes_any_keyword(model):
+            raise InputError(found=f"keyword(s) {unknown}", wanted=f"some of {parameters}")
+        pairs = list(inputs.items())
+    elif isinstance(inputs, (tuple, list)):
+        names = parameters + [f"input_{i}" for i in range(len(parameters), len(inputs))]
+        pairs = list(zip(names, inputs, strict=False))
+    else:
+        raise InputError(found=type(inputs).__name__, wanted="a tensor, tuple, list or dict")
+    bad = [f"{k}: {type(v).__name__}" for k, v in pairs if not _is_tensor_or_none(v)]
+    if bad:
+        raise InputError(found=", ".join(bad), wanted="tensors or None")
+    named: list[NamedInput] = []
+    used: set[str] = set()
+    plain: list[Any] = []
+    for argument, tensor in pairs:
+        if tensor is None:
+            plain.append(None)
+            continue
+        name = getattr(tensor, "sn_name", "") or argument
+        if name in used:
+            suffix = next(i for i in range(1, len(pairs) + 1) if f"{name}_{i}" not in used)
+            name = f"{name}_{suffix}"
+        used.add(name)
+        region = getattr(tensor, "sn_region_name", "") or name
+        named.append(
+            NamedInput(
+                name=name,
+                region_name=region,
+                tensor=tensor,
+                requires_grad=bool(tensor.requires_grad),
+            )
+        )
+        plain.append(_stand_in(tensor))
+    if isinstance(inputs, Mapping):
+        kwargs = {k: v for (k, _), v in zip(pairs, plain, strict=True)}
+        return TraceInputs(args=(), kwargs=kwargs, tensors=tuple(named))
+    return TraceInputs(args=tuple(plain), kwargs={}, tensors=tuple(named))
+
+
+def _takes_any_keyword(model: torch.nn.Module) -> bool:
+    parameters = inspect.signature(model.forward).parameters.values()
+    return any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _is_tensor_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, torch.Tensor)
+
+
+def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor of the same shape and dtype, unwritten: its pages are never touched."""
+    return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")

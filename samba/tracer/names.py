@@ -1,0 +1,46 @@
+"""Names in SambaFlow's style, and the user's source lines."""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from pathlib import Path
+
+import torch
+
+_TORCH = str(Path(torch.__file__).parent)
+_PACKAGES = (_TORCH, sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]))
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def is_user_file(filename: str) -> bool:
+    """Whether a file belongs to the user rather than to torch, Python or this package."""
+    return not filename.startswith(_PACKAGES) and not filename.startswith("<")
+
+
+def source_line(stack_trace: str | None) -> str:
+    """The innermost user line of a torch stack trace as ``file:line``; empty if there is none."""
+    if not stack_trace:
+        return ""
+    frames = _FRAME.findall(stack_trace)
+    for filename, line in reversed(frames):
+        if is_user_file(filename):
+            return f"{filename}:{line}"
+    return ""
+
+
+class Namer:
+    """Gives unique names: the second ``x`` is ``x_1``."""
+
+    def __init__(self) -> None:
+        self._used: set[str] = set()
+        self._next: dict[str, int] = {}
+
+    def unique(self, name: str) -> str:
+        """Return ``name``, or ``name_<n>`` with the smallest free ``n >= 1``."""
+        candidate = name
+        while candidate in self._used:
+            self._next[name] = self._next.get(name, 0) + 1
+            candidate = f"{name}_{self._next[name]}"
+        self._used.add(candidate)
+        return candidate

@@ -1,0 +1,95 @@
+"""What a trace yields: a graph without regions, and where each outside value comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pef_schema.program import DType, Graph, Node, Role, Value
+
+TO_DTYPE: dict[torch.dtype, DType] = {
+    torch.bool: DType.BOOL,
+    torch.uint8: DType.UINT8,
+    torch.int8: DType.INT8,
+    torch.int16: DType.INT16,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.float16: DType.FLOAT16,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+    torch.uint32: DType.UINT32,
+}
+FROM_DTYPE: dict[DType, torch.dtype] = {v: k for k, v in TO_DTYPE.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A value that comes from outside the graph.
+
+    Args:
+        value: Its index among the graph's values.
+        role: INPUT, WEIGHT, BUFFER, CONSTANT, ARGIN or SEED.
+        name: SambaFlow name.
+        region_name: Name of its place in device memory.
+        path: Attribute path in the model (``lin_layer.weight``), empty where there is none.
+        tensor: The host tensor; None for argins and the seed.
+        requires_grad: Whether a gradient is wanted.
+        default: Default of an argin.
+    """
+
+    value: int
+    role: Role
+    name: str
+    region_name: str
+    path: str = ""
+    tensor: torch.Tensor | None = None
+    requires_grad: bool = False
+    default: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedOutput:
+    """One result of ``forward``: its value and its SambaFlow name."""
+
+    value: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traced:
+    """A traced model.
+
+    Args:
+        name: Root name, the lower-cased class name.
+        values, nodes: The graph, without regions.
+        inputs: Values the host provides, in the order of ``forward``.
+        sources: Every value that no node produces.
+        outputs: Results in order.
+        updates: ``(new value, source value)`` pairs: state that forward changes.
+        structure: ``"tensor"``, ``"tuple"``, ``"list"`` or ``"dict"``: what forward returns.
+        fusions: ``(module path, fusion name)`` pairs from ``directives.op_fusion``.
+        parameter_ids: Identities of all parameters of the model.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    sources: tuple[Source, ...]
+    outputs: tuple[TracedOutput, ...]
+    updates: tuple[tuple[int, int], ...]
+    structure: str
+    fusions: tuple[tuple[str, str], ...] = ()
+    parameter_ids: frozenset[int] = frozenset()
+
+    def knows(self, parameter: torch.Tensor) -> bool:
+        """Whether a tensor is a parameter of the traced model, used by ``forward`` or not."""
+        return id(parameter) in self.parameter_ids
+
+    def graph(self) -> Graph:
+        """The bare graph, without regions, for comparing with a compiled one."""
+        return Graph(
+            name=self.name, values=self.values, nodes=self.nodes, inputs=self.inputs, outputs=()
+        )

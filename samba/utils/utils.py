@@ -1,0 +1,99 @@
+"""Tracing at run time: ``trace_graph`` and the gradients that seed the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from samba.errors import ArgumentError
+from samba.sambatensor import SambaTensor
+
+
+def trace_graph(
+    model: torch.nn.Module,
+    inputs: Any,
+    optim: Any = None,
+    init_output_grads: bool = True,
+    loss_indices: Sequence[Any] | None = None,
+    pef: str = "",
+    mapping: str = "section",
+    data_parallel_mode: str = "normal",
+    transfer_device: bool = True,
+    *,
+    distlearn_config: Any = None,
+    dev_mode: bool = False,
+    config_dict: Mapping[str, Any] | None = None,
+) -> tuple[SambaTensor, ...]:
+    """Load a compiled PEF and put the model on the device.
+
+    The model is traced again and must give the graph that was compiled.
+
+    Args:
+        model: The model.
+        inputs: Inputs with the compiled names, shapes and dtypes.
+        optim: The optimizers that were compiled, None for none.
+        init_output_grads: Accepted: losses start with a gradient of ones and other outputs
+            with none, unless :func:`init_output_grads` or ``sn_grad`` set one.
+        loss_indices: Accepted; the compiled ones hold.
+        pef: Path of the PEF.
+        mapping: Accepted; the PEF's own mapping holds.
+        data_parallel_mode: Accepted while there is one replica.
+        transfer_device: Whether weights, buffers, inputs and optimizer state are
+            transferred now.
+        distlearn_config, dev_mode, config_dict: Accepted for older scripts.
+
+    Returns:
+        Handles of the outputs, also kept as ``model.output_tensors``.
+
+    Raises:
+        SambaError: If the PEF cannot be read or does not fit the model.
+    """
+    import samba
+
+    return samba.session.load(
+        model,
+        inputs,
+        optim,
+        pef=str(pef),
+        loss_indices=loss_indices,
+        transfer_device=transfer_device,
+    )
+
+
+def init_output_grads(
+    output_tensors: Sequence[Any],
+    unspecified_tensor_grad: Sequence[str] = (),
+    customized_tensors_dict: Mapping[str, torch.Tensor] | None = None,
+    is_variable_batch_size: bool = False,
+) -> None:
+    """Set the gradients that the backward pass starts from.
+
+    Args:
+        output_tensors: Output handles or names; those without a gradient in
+            ``customized_tensors_dict`` start with ones.
+        unspecified_tensor_grad: Further names that start with ones.
+        customized_tensors_dict: Gradients by tensor name.
+        is_variable_batch_size: Accepted; batch sizes are fixed.
+
+    Raises:
+        SambaError: If a tensor has no gradient in the program.
+    """
+    from samba import runtime
+
+    given = dict(customized_tensors_dict or {})
+    memory = runtime.device()
+    if memory is None:
+        raise ArgumentError(
+            where="utils.init_output_grads()",
+            found="nothing on the device",
+            wanted="a traced model",
+            hint="Call utils.trace_graph(...) first.",
+        )
+    names = [t if isinstance(t, str) else t.sn_name for t in output_tensors]
+    for name in dict.fromkeys([*names, *unspecified_tensor_grad, *given]):
+        if not memory.has_grad(name) and name not in given:
+            continue
+        shape = given[name] if name in given else torch.ones_like(memory.read_grad(name))
+        memory.write_grad(name, shape)
