@@ -1,1 +1,84 @@
-"""Lowerings: attention."""
+"""Lowering of scaled dot product attention."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from emulator.ops import gemm
+from emulator.ops.dropping import drop_factors
+from emulator.ops.precision import widen
+from emulator.ops.registry import op
+
+
+@jax.custom_vjp
+def _safe_softmax(scores: jax.Array) -> jax.Array:
+    """Softmax along the last axis; a row of nothing but -inf gives zeros, as in torch."""
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    top = jnp.where(top == -jnp.inf, jnp.zeros((), scores.dtype), top)
+    e = jnp.exp(scores - top)
+    total = jnp.sum(e, axis=-1, keepdims=True)
+    return e / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
+
+
+def _softmax_backward(p: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    gp = g * p
+    return (gp - p * jnp.sum(gp, axis=-1, keepdims=True),)
+
+
+_safe_softmax.defvjp(lambda scores: (_safe_softmax(scores),) * 2, _softmax_backward)
+
+
+_NAME = "aten.scaled_dot_product_attention.default"
+
+
+@op(_NAME, reads=(0, 1, 2, 3, 4), random=True)
+def scaled_dot_product_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    attn_mask: jax.Array | None = None,
+    dropout_p: float | jax.Array = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    seed: jax.Array | None = None,
+    stream: int = 0,
+) -> jax.Array:
+    """``softmax(q @ k.T * scale + mask) @ v``, with dropout on the softmax.
+
+    Args:
+        q: Queries ``(..., H, L, E)``.
+        k: Keys ``(..., H, S, E)``; with ``enable_gqa`` H may be a divisor of the queries' H.
+        v: Values ``(..., H, S, Ev)``.
+        attn_mask: Boolean (True takes part) or added to the scores; broadcasts to ``(..., L, S)``.
+        dropout_p: Rate, a number or a 0-d array.
+        is_causal: Query i sees keys up to i.
+        scale: ``1 / sqrt(E)`` by default.
+        enable_gqa: Each head of k and v serves a group of query heads.
+        seed, stream: Random state, read only if there is dropout.
+
+    Returns:
+        Array ``(..., H, L, Ev)``.
+    """
+    if enable_gqa:
+        k = jnp.repeat(k, q.shape[-3] // k.shape[-3], axis=-3)
+        v = jnp.repeat(v, q.shape[-3] // v.shape[-3], axis=-3)
+    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    scores = gemm.matmul(q, jnp.swapaxes(k, -1, -2)) * factor
+    minus = jnp.asarray(-jnp.inf, scores.dtype)
+    if is_causal:
+        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        scores = jnp.where(seen, scores, minus)
+    if attn_mask is not None:
+        if attn_mask.dtype == jnp.bool_:
+            scores = jnp.where(attn_mask, scores, minus)
+        else:
+            scores = scores + widen(attn_mask)
+    p = _safe_softmax(scores)
+    factors = drop_factors(p.shape, p.dtype, dropout_p, seed, stream, op=_NAME)
+    p = p if factors is None else p * factors
+    return gemm.matmul(p.astype(q.dtype), v).astype(q.dtype)

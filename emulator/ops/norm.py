@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops.precision import widen, widened
+from emulator.ops.precision import widen
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
 

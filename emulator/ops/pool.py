@@ -21,7 +21,13 @@ _MAX_TAPS = 9
 
 
 def _pool_window(
-    x: jax.Array, kernel: Sizes, stride: Sizes, padding: Sizes, dilation: Sizes, ceil_mode: bool, n: int
+    x: jax.Array,
+    kernel: Sizes,
+    stride: Sizes,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    n: int,
 ) -> Window:
     """The window of a pooling op; torch drops a last position that starts in the padding."""
     kernel = expand(kernel, n)

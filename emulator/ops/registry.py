@@ -34,6 +34,7 @@ FAMILIES = (
     "random",
     "rearrange",
     "reduce",
+    "regression",
     "resample",
     "rnn",
     "scan",

@@ -101,7 +101,7 @@ resample.defvjp(_forward, _backward)
 
 
 def _spans(size: int, out: int) -> list[range]:
-    """What an adaptive pooling op covers: ``floor(i * size / out)`` up to the next one's ceiling."""
+    """What adaptive pooling covers: from the floor of ``i * size / out`` to the next's ceiling."""
     return [range(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
 
 

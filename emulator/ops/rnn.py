@@ -1,1 +1,306 @@
-"""Lowerings: rnn."""
+"""Lowerings of recurrent layers and cells.
+
+The input products of all steps are one GEMM before the loop, and the gradient of the
+recurrent weight is one GEMM after it: only the product with the state stays inside.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from emulator.ops.dropping import drop_factors
+from emulator.ops.gemm import contract
+from emulator.ops.precision import widen
+from emulator.ops.registry import op
+
+State = tuple[jax.Array, ...]
+Cell = Callable[[jax.Array, jax.Array, State], State]
+"""``(input gates, recurrent gates, state) -> state``; the first part of a state is the output."""
+
+
+def _lstm(gx: jax.Array, gh: jax.Array, state: State) -> State:
+    i, f, g, o = jnp.split(gx + gh, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def _gru(gx: jax.Array, gh: jax.Array, state: State) -> State:
+    xr, xz, xn = jnp.split(gx, 3, axis=-1)
+    hr, hz, hn = jnp.split(gh, 3, axis=-1)
+    z = jax.nn.sigmoid(xz + hz)
+    n = jnp.tanh(xn + jax.nn.sigmoid(xr + hr) * hn)
+    return (n + z * (state[0] - n),)
+
+
+def _rnn_tanh(gx: jax.Array, gh: jax.Array, state: State) -> State:
+    del state
+    return (jnp.tanh(gx + gh),)
+
+
+def _rnn_relu(gx: jax.Array, gh: jax.Array, state: State) -> State:
+    del state
+    y = gx + gh
+    return (jnp.where(y <= 0, jnp.zeros((), y.dtype), y),)
+
+
+def _recurrent_gates(h: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    return contract("bh,gh->bg", h.astype(weight.dtype), weight) + bias
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _scan(
+    cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
+) -> tuple[jax.Array, State]:
+    """Run a cell over time.
+
+    Args:
+        cell: What one step does.
+        reverse: Whether the last step comes first.
+        gx: Input gates ``(T, B, G)``, wide.
+        weight: Recurrent weight ``(G, H)``.
+        bias: Recurrent bias ``(G,)``, wide.
+        state: Initial state, wide ``(B, H)`` arrays.
+
+    Returns:
+        Outputs ``(T, B, H)`` and the final state.
+    """
+    return _scan_forward(cell, reverse, gx, weight, bias, state)[0]
+
+
+def _scan_forward(
+    cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
+) -> tuple[tuple[jax.Array, State], tuple]:
+    def step(state: State, gates: jax.Array) -> tuple[State, tuple[jax.Array, jax.Array, State]]:
+        gh = _recurrent_gates(state[0], weight, bias)
+        new = cell(gates, gh, state)
+        return new, (new[0], gh, state)
+
+    final, (ys, gh, before) = lax.scan(step, state, gx, reverse=reverse)
+    return (ys, final), (gx, gh, before, weight)
+
+
+def _scan_backward(
+    cell: Cell, reverse: bool, saved: tuple, grads: tuple[jax.Array, State]
+) -> tuple[jax.Array, jax.Array, jax.Array, State]:
+    gx, gh, before, weight = saved
+    dys, dfinal = grads
+
+    def step(dstate: State, at: tuple) -> tuple[State, tuple[jax.Array, jax.Array]]:
+        dy, gx_t, gh_t, state = at
+        _, pull = jax.vjp(cell, gx_t, gh_t, state)
+        dgx, dgh, dprevious = pull((dstate[0] + dy, *dstate[1:]))
+        back = contract("bg,gh->bh", dgh.astype(weight.dtype), weight)
+        return (dprevious[0] + back, *dprevious[1:]), (dgx, dgh)
+
+    dstate, (dgx, dgh) = lax.scan(step, dfinal, (dys, gx, gh, before), reverse=not reverse)
+    rows = dgh.reshape(-1, dgh.shape[-1])
+    h = before[0].reshape(-1, before[0].shape[-1])
+    dweight = contract("ng,nh->gh", rows.astype(weight.dtype), h.astype(weight.dtype))
+    return dgx, dweight.astype(weight.dtype), jnp.sum(rows, axis=0), dstate
+
+
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _direction(
+    cell: Cell, x: jax.Array, params: Sequence[jax.Array], biased: bool, state: State, reverse: bool
+) -> tuple[jax.Array, State]:
+    """One layer in one direction: x ``(T, B, I)``, wide result ``(T, B, H)``."""
+    w_ih, w_hh = params[:2]
+    t, b, _ = x.shape
+    gx = contract("ni,gi->ng", x.reshape(t * b, -1), w_ih)
+    bias = jnp.zeros(w_hh.shape[0], gx.dtype)
+    if biased:
+        gx, bias = gx + widen(params[2]), widen(params[3])
+    return _scan(cell, reverse, gx.reshape(t, b, -1), w_hh, bias, tuple(map(widen, state)))
+
+
+def _layers(
+    cell: Cell,
+    x: jax.Array,
+    states: State,
+    params: Sequence[jax.Array],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float | jax.Array,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    seed: jax.Array | None,
+    stream: int,
+    name: str,
+) -> State:
+    """All layers; returns the output and the final states, each ``(layers * directions, B, H)``."""
+    if batch_first:
+        x = x.swapaxes(0, 1)
+    directions = 2 if bidirectional else 1
+    factors = None
+    if train and num_layers > 1:
+        between = (num_layers - 1, *x.shape[:2], directions * states[0].shape[-1])
+        factors = drop_factors(between, x.dtype, dropout, seed, stream, op=name)
+    each = 4 if has_biases else 2
+    finals: list[State] = []
+    for layer in range(num_layers):
+        outs = []
+        for direction in range(directions):
+            at = layer * directions + direction
+            y, final = _direction(
+                cell,
+                x,
+                params[at * each : (at + 1) * each],
+                has_biases,
+                tuple(s[at] for s in states),
+                direction == 1,
+            )
+            outs.append(y.astype(x.dtype))
+            finals.append(tuple(f.astype(x.dtype) for f in final))
+        x = outs[0] if directions == 1 else jnp.concatenate(outs, axis=-1)
+        if factors is not None and layer < num_layers - 1:
+            x = x * factors[layer]
+    hidden = [jnp.stack(parts) for parts in zip(*finals, strict=True)]
+    return x.swapaxes(0, 1) if batch_first else x, *hidden
+
+
+@op("aten.lstm.input", random=True)
+def lstm(
+    x: jax.Array,
+    hx: Sequence[jax.Array],
+    params: Sequence[jax.Array],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float | jax.Array,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    *,
+    seed: jax.Array | None = None,
+    stream: int = 0,
+) -> State:
+    """Long short-term memory; returns the output, the last h and the last c."""
+    return _layers(
+        _lstm,
+        x,
+        tuple(hx),
+        params,
+        has_biases,
+        num_layers,
+        dropout,
+        train,
+        bidirectional,
+        batch_first,
+        seed,
+        stream,
+        "aten.lstm.input",
+    )
+
+
+def _register(name: str, cell: Cell) -> None:
+    @op(name, random=True)
+    def lower(
+        x: jax.Array,
+        hx: jax.Array,
+        params: Sequence[jax.Array],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float | jax.Array,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+        *,
+        seed: jax.Array | None = None,
+        stream: int = 0,
+    ) -> State:
+        return _layers(
+            cell,
+            x,
+            (hx,),
+            params,
+            has_biases,
+            num_layers,
+            dropout,
+            train,
+            bidirectional,
+            batch_first,
+            seed,
+            stream,
+            name,
+        )
+
+
+_register("aten.gru.input", _gru)
+_register("aten.rnn_tanh.input", _rnn_tanh)
+_register("aten.rnn_relu.input", _rnn_relu)
+
+
+def _one_step(
+    cell: Cell,
+    x: jax.Array,
+    state: State,
+    w_ih: jax.Array,
+    w_hh: jax.Array,
+    b_ih: jax.Array | None,
+    b_hh: jax.Array | None,
+) -> State:
+    gx = contract("bi,gi->bg", x, w_ih)
+    gx = gx if b_ih is None else gx + widen(b_ih)
+    gh = contract("bh,gh->bg", state[0], w_hh)
+    gh = gh if b_hh is None else gh + widen(b_hh)
+    new = cell(gx, gh, tuple(map(widen, state)))
+    return tuple(part.astype(x.dtype) for part in new)
+
+
+@op("aten.lstm_cell.default")
+def lstm_cell(
+    x: jax.Array,
+    hx: Sequence[jax.Array],
+    w_ih: jax.Array,
+    w_hh: jax.Array,
+    b_ih: jax.Array | None = None,
+    b_hh: jax.Array | None = None,
+) -> State:
+    """One step of an LSTM; returns h and c."""
+    return _one_step(_lstm, x, tuple(hx), w_ih, w_hh, b_ih, b_hh)
+
+
+@op("aten.gru_cell.default")
+def gru_cell(
+    x: jax.Array,
+    hx: jax.Array,
+    w_ih: jax.Array,
+    w_hh: jax.Array,
+    b_ih: jax.Array | None = None,
+    b_hh: jax.Array | None = None,
+) -> jax.Array:
+    """One step of a gated recurrent unit."""
+    return _one_step(_gru, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@op("aten.rnn_tanh_cell.default")
+def rnn_tanh_cell(
+    x: jax.Array,
+    hx: jax.Array,
+    w_ih: jax.Array,
+    w_hh: jax.Array,
+    b_ih: jax.Array | None = None,
+    b_hh: jax.Array | None = None,
+) -> jax.Array:
+    """One step of an Elman network with tanh."""
+    return _one_step(_rnn_tanh, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+
+
+@op("aten.rnn_relu_cell.default")
+def rnn_relu_cell(
+    x: jax.Array,
+    hx: jax.Array,
+    w_ih: jax.Array,
+    w_hh: jax.Array,
+    b_ih: jax.Array | None = None,
+    b_hh: jax.Array | None = None,
+) -> jax.Array:
+    """One step of an Elman network with relu."""
+    return _one_step(_rnn_relu, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]

@@ -1,4 +1,4 @@
-"""Compare one registered op with torch: values, dtypes, shapes, gradients, and what it says it reads."""
+"""Compare one registered op with torch: values, dtypes, shapes, gradients, what it reads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def torch_op(name: str) -> Callable[..., Any]:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def assert_matches(got: jax.Array, want: torch.Tensor, *, tol: Mapping[DType, Tol], what: str) -> None:
+def assert_matches(
+    got: jax.Array, want: torch.Tensor, *, tol: Mapping[DType, Tol], what: str
+) -> None:
     """Same dtype, same shape, values within the tolerance of the dtype."""
     assert FROM_NUMPY[np.dtype(got.dtype)] == TORCH_TO_DTYPE[want.dtype], (
         f"{what}: dtype {got.dtype}, torch has {want.dtype}"
@@ -113,7 +115,7 @@ def check(
         return t.requires_grad_() if wanted else t
 
     torch_args = []
-    for position, arg in enumerate(args):
+    for position, arg in enumerate(args):  # noqa: B007  # ``collect`` reads it
         torch_args.append(_map_torch(arg, collect))
     want = _tensors(fn(*torch_args, **torch_kwargs))
 
@@ -169,7 +171,7 @@ def check(
                 np.testing.assert_array_equal(
                     np.asarray(g),
                     np.asarray(b),
-                    err_msg=f"{name}: gradient of tensor {i} reads an argument outside reads={spec.reads}",
+                    err_msg=f"{name}: gradient of tensor {i} reads outside reads={spec.reads}",
                 )
 
 
