@@ -66,6 +66,7 @@ SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
         T.is_sparse.__get__,  # type: ignore[attr-defined]  # as above
         T.requires_grad.__get__,  # type: ignore[attr-defined]  # as above
         T.requires_grad.__set__,  # type: ignore[attr-defined]  # as above
+        torch._has_compatible_shallow_copy_type,  # pyright: ignore[reportPrivateImportUsage]  # nn.Module asks it
         torch.empty_like,
         torch.full_like,
         torch.is_complex,

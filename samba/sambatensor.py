@@ -177,7 +177,7 @@ class SambaTensor(DeviceMemory, Tensor):  # pyright: ignore[reportIncompatibleVa
         Parameters are not in a ``state_dict()``, only detached tensors are; so they keep class
         and names when a whole module is pickled. So does an empty tensor: it has no values.
         """
-        if getattr(self, "_is_param", False) or not self._has_data:
+        if isinstance(self, torch.nn.Parameter) or not self._has_data:
             return _rebuild_reduction(self)
         with torch._C.DisableTorchFunctionSubclass():
             return _plain(self).__reduce_ex__(protocol)

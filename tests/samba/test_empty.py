@@ -1,0 +1,155 @@
+"""Empty SambaTensors: a shape and a dtype without values, and the way to values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import samba
+from samba.errors import ArgumentError, NoHostData
+
+
+def empty(**arguments) -> samba.SambaTensor:
+    return samba.SambaTensor(shape=(2, 3, 4), dtype=torch.bfloat16, name="e", **arguments)
+
+
+def test_shape_queries_work_and_memory_is_tiny():
+    tensor = empty()
+    assert not tensor.has_data
+    assert tensor.shape == tensor.size() == (2, 3, 4)
+    assert (tensor.dim(), tensor.ndim, tensor.ndimension()) == (3, 3, 3)
+    assert (tensor.size(-1), len(tensor)) == (4, 2)
+    assert tensor.numel() == tensor.nelement() == 24
+    assert tensor.element_size() == 2
+    assert tensor.stride() == (12, 4, 1)
+    assert tensor.stride(1) == 4
+    assert tensor.is_contiguous()
+    assert tensor.dtype == torch.bfloat16
+    assert tensor.is_floating_point()
+    assert tensor.device == torch.device("cpu")
+    assert not tensor.requires_grad
+    assert not tensor.reusable()
+    assert samba.SambaTensor(shape=(10**6, 10**6)).numel() == 10**12
+    assert samba.SambaTensor(shape=reversed((3, 2))).shape == (2, 3)
+    assert samba.SambaTensor(shape=()).shape == ()
+    assert samba.SambaTensor(shape=(0, 3)).stride() == (3, 1)
+    assert samba.SambaTensor(shape=(1,)).dtype == torch.get_default_dtype()
+
+
+NEEDS_VALUES = {
+    "add": lambda t: t + 1,
+    "radd": lambda t: torch.ones(2, 3, 4) + t,
+    "index": lambda t: t[0],
+    "cat": lambda t: torch.cat([torch.ones(2, 3, 4), t]),
+    "item": lambda t: t.sum().item(),
+    "numpy": lambda t: t.numpy(),
+    "data": lambda t: t.data,
+    "torch": lambda t: t.torch(),
+    "to_torch": samba.to_torch,
+    "reshape": lambda t: t.reshape(-1),
+    "clone": lambda t: t.clone(),
+    "in place": lambda t: t.zero_(),
+    "keyword": lambda t: torch.add(input=torch.ones(2, 3, 4), other=t),
+}
+
+
+@pytest.mark.parametrize("use", NEEDS_VALUES.values(), ids=NEEDS_VALUES)
+def test_operations_on_values_are_refused(use):
+    with pytest.raises(NoHostData, match=r"SambaTensor e of shape \(2, 3, 4\) holds a shape"):
+        use(empty())
+
+
+def test_tensors_of_the_same_shape_can_be_made():
+    made = torch.ones_like(empty())
+    assert made.has_data
+    assert made.shape == (2, 3, 4)
+    assert samba.randn_like(empty()).dtype == torch.bfloat16
+    assert empty().new_zeros((2,)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "materializer",
+    [
+        lambda tensor: torch.full(tensor.shape, 3.0),
+        lambda tensor, generator: torch.full(tensor.shape, 3.0),
+        lambda shape, dtype, requires_grad: torch.full(shape, 3.0, dtype=dtype),
+        lambda shape, dtype: torch.full(shape, 3.0, dtype=dtype),
+        lambda tensor, value=3.0: torch.full(tensor.shape, value),
+    ],
+)
+def test_materializers(materializer):
+    tensor = empty(materializer=materializer)
+    assert tensor.materializer_provided
+    assert tensor.torch_tensor().float().sum() == 72
+    assert not tensor.has_data
+    tensor.materialize_()
+    assert tensor.has_data
+    assert tensor.dtype == torch.bfloat16
+    assert (tensor + 0).float().sum() == 72
+    assert tensor.sn_name == "e"
+    tensor.data[0] = 0
+    tensor.materialize_()
+    assert tensor.float().sum() == 36
+
+
+def test_materializer_passes_the_generator_of_torch():
+    tensor = empty(materializer=lambda t, rng: torch.randn(t.shape, generator=rng))
+    torch.manual_seed(1)
+    first = tensor.torch_tensor()
+    torch.manual_seed(1)
+    assert torch.equal(first, torch.randn(2, 3, 4).bfloat16())
+
+
+def test_materializing_can_fail():
+    with pytest.raises(NoHostData, match="needs a materializer"):
+        empty().materialize_()
+    with pytest.raises(NoHostData, match="torch_tensor"):
+        empty().torch_tensor()
+    with pytest.raises(ArgumentError, match=r"found a tensor of shape \(2,\)"):
+        empty(materializer=lambda t: torch.ones(2)).materialize_()
+    with pytest.raises(ArgumentError, match="found NoneType"):
+        empty(materializer=lambda t: None).materialize_()
+
+
+def test_clear_data_frees_the_host_memory():
+    source = torch.ones(1000)
+    tensor = samba.from_torch_tensor(source, name="x")
+    tensor.clear_data()
+    assert not tensor.has_data
+    assert (tensor.shape, tensor.dtype, tensor.sn_name) == ((1000,), torch.float32, "x")
+    assert source.sum() == 1000
+    with pytest.raises(NoHostData):
+        tensor.sum()
+    tensor.data = source
+    assert tensor.sum() == 1000
+
+
+def test_a_model_of_empty_parameters_is_cast_and_filled():
+    model = torch.nn.Linear(3, 2, device="meta")
+    samba.from_torch_model_(model)
+    assert type(model.weight) is samba.SambaParameter
+    assert not model.weight.has_data
+    weight = model.weight
+    model.bfloat16()
+    assert model.weight is weight
+    assert (weight.dtype, weight.has_data, weight.sn_name) == (
+        torch.bfloat16,
+        False,
+        "linear__weight",
+    )
+    with pytest.raises(NoHostData):
+        model(torch.ones(1, 3))
+    model.float()
+    for parameter in model.parameters():
+        parameter.materializer = lambda p: torch.ones(p.shape)
+        parameter.materialize_()
+    assert model(torch.ones(1, 3)).tolist() == [[4, 4]]
+    assert weight.requires_grad
+
+
+def test_an_empty_tensor_can_carry_a_gradient_flag():
+    tensor = empty().requires_grad_()
+    assert tensor.requires_grad
+    assert tensor.float().requires_grad
+    assert not tensor.detach().requires_grad
+    assert samba.SambaParameter(shape=(2,), requires_grad=False).requires_grad is False

@@ -1,0 +1,354 @@
+"""SambaTensor as a torch tensor: memory, names, autograd, casts, pickles, printing."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import samba
+from samba.errors import ArgumentError, ConversionError
+
+
+def image(**labels) -> samba.SambaTensor:
+    return samba.SambaTensor(torch.arange(6.0).reshape(2, 3), name="image", **labels)
+
+
+def test_shares_memory_with_its_source():
+    source = torch.zeros(2, 3)
+    tensor = samba.from_torch_tensor(source, name="x")
+    source[0, 0] = 5
+    assert tensor[0, 0].item() == 5
+    tensor[1, 2] = 7
+    assert source[1, 2] == 7
+    assert tensor.data_ptr() == source.data_ptr() == tensor.torch().data_ptr()
+    assert isinstance(tensor, torch.Tensor)
+    assert type(source) is torch.Tensor
+
+
+def test_conversion_leaves_samba_tensors_and_none_alone():
+    tensor = image()
+    assert samba.from_torch_tensor(tensor, name="other") is tensor
+    assert tensor.sn_name == "image"
+    assert samba.from_torch_tensor(None) is None
+    assert samba.to_torch(None) is None
+    plain = torch.ones(1)
+    assert samba.to_torch(plain) is plain
+    assert type(samba.to_torch(tensor)) is torch.Tensor
+
+
+@pytest.mark.parametrize("wrong", [[1.0, 2.0], np.ones(2), 3])
+def test_conversion_refuses_what_is_no_tensor(wrong):
+    with pytest.raises(ConversionError, match=r"found .*wanted a torch.Tensor"):
+        samba.from_torch_tensor(wrong)
+    with pytest.raises(ConversionError, match=r"wanted a SambaTensor or a torch\.Tensor"):
+        samba.to_torch(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ({}, "torch_tensor or shape"),
+        ({"torch_tensor": torch.ones(2), "shape": (2,)}, "one or the other"),
+        ({"torch_tensor": torch.ones(2), "dtype": torch.int8}, "one or the other"),
+        ({"torch_tensor": torch.ones(2), "named_dims": ("B", "F")}, "each of the 1 dimensions"),
+    ],
+)
+def test_constructor_refuses(arguments, wanted):
+    with pytest.raises(ArgumentError, match=wanted):
+        samba.SambaTensor(**arguments)
+
+
+def test_region_name_is_the_name_unless_given():
+    assert image().sn_region_name == "image"
+    other = image(region_name="pool")
+    assert (other.sn_name, other.sn_region_name) == ("image", "pool")
+    other.sn_region_name = "elsewhere"
+    assert other.sn_region_name == "elsewhere"
+    assert other.sn_grad_name == "image__grad"
+    unnamed = samba.SambaTensor(torch.ones(1))
+    assert (unnamed.sn_name, unnamed.sn_region_name, unnamed.sn_grad_name) == ("", "", "")
+
+
+def test_dimension_labels():
+    tensor = image(batch_dim=0, named_dims=("B", None), sized_dims=(None, "width"))
+    assert tensor.batch_dim == 0
+    assert tensor.named_dims == ("B", None)
+    assert tensor.sized_dims == (None, "width")
+    assert image().named_dims == (None, None)
+    tensor.named_dims = ["B", "F"]
+    assert tensor.named_dims == ("B", "F")
+    with pytest.raises(ArgumentError, match="3 labels"):
+        tensor.sized_dims = ("a", "b", "c")
+
+
+CASTS = {
+    "bfloat16": lambda t: t.bfloat16(),
+    "half": lambda t: t.half(),
+    "double": lambda t: t.double(),
+    "int": lambda t: t.int(),
+    "long": lambda t: t.long(),
+    "short": lambda t: t.short(),
+    "bool": lambda t: t.bool(),
+    "to dtype": lambda t: t.to(torch.bfloat16),
+    "to other": lambda t: t.to(torch.ones((), dtype=torch.float64)),
+    "type": lambda t: t.type(torch.int16),
+    "type_as": lambda t: t.type_as(torch.ones((), dtype=torch.int8)),
+    "detach": lambda t: t.detach(),
+    "bf16 and back": lambda t: t.bfloat16().float(),
+}
+
+
+@pytest.mark.parametrize("cast", CASTS.values(), ids=CASTS)
+@pytest.mark.parametrize("empty", [False, True])
+def test_casts_keep_names_and_labels(cast, empty):
+    tensor = image(batch_dim=0, named_dims=("B", "F"), region_name="pool")
+    if empty:
+        tensor.clear_data()
+    result = cast(tensor)
+    assert isinstance(result, samba.SambaTensor)
+    assert result.dtype == cast(torch.ones(2, 3)).dtype
+    assert result.shape == (2, 3)
+    assert (result.sn_name, result.sn_region_name) == ("image", "pool")
+    assert (result.batch_dim, result.named_dims) == (0, ("B", "F"))
+    assert result.has_data is not empty
+    if not empty:
+        assert torch.equal(result.torch(), cast(torch.arange(6.0).reshape(2, 3)))
+
+
+def test_a_cast_to_the_present_dtype_is_the_tensor_itself():
+    tensor = image()
+    assert tensor.float() is tensor
+    tensor.clear_data()
+    assert tensor.float() is tensor
+
+
+def test_type_without_argument_is_a_string():
+    assert image().type() == "torch.FloatTensor"
+
+
+def test_results_are_samba_tensors_without_names():
+    tensor = image()
+    for result in (tensor + 1, 1 - tensor, torch.relu(tensor), tensor.reshape(3, 2), tensor[0]):
+        assert type(result) is samba.SambaTensor
+        assert result.sn_name == ""
+    assert all(type(part) is samba.SambaTensor for part in tensor.split(1))
+    values, indices = tensor.max(dim=1)
+    assert type(values) is type(indices) is samba.SambaTensor
+    assert type(torch.cat([tensor, torch.ones(1, 3)])) is samba.SambaTensor
+    assert tensor.item() if tensor.numel() == 1 else True
+    assert isinstance(tensor.tolist(), list)
+    assert tensor.T.shape == (3, 2)
+
+
+def test_plain_tensors_that_were_passed_in_stay_plain():
+    plain = torch.zeros(2, 3)
+    same = plain.add_(image())
+    assert same is plain
+    assert type(plain) is torch.Tensor
+    out = torch.empty(2, 3)
+    torch.add(image(), 1, out=out)
+    assert type(out) is torch.Tensor
+    assert torch.atleast_2d([plain, image()])[0] is plain
+    assert type(plain) is torch.Tensor
+
+
+def test_in_place_operations_keep_the_object_and_its_name():
+    tensor = image()
+    same = tensor.add_(1)
+    assert same is tensor
+    assert tensor.sn_name == "image"
+
+
+def test_equality_is_elementwise_and_hash_by_identity():
+    tensor, plain = image(), torch.arange(6.0).reshape(2, 3)
+    assert (tensor == plain).all()
+    assert (plain == tensor).all()
+    assert (plain != tensor).sum() == 0
+    assert {tensor: 1}[tensor] == 1
+    assert image() not in {tensor: 1}
+
+
+def test_indexing_with_lists_masks_and_floating_tensors():
+    tensor = image()
+    index = samba.SambaTensor(torch.tensor([0.0, 2.0]))
+    assert torch.equal(tensor[None, :, index].torch(), torch.tensor([[[0.0, 2.0], [3.0, 5.0]]]))
+    assert torch.equal(tensor[:, [0, 2]].torch(), torch.tensor([[0.0, 2.0], [3.0, 5.0]]))
+    assert tensor[tensor > 3].tolist() == [4, 5]
+    tensor[None, :, index] = 2 * samba.ones(1, 2, 2)
+    assert tensor.tolist() == [[2, 1, 2], [2, 4, 2]]
+
+
+def test_data_and_grad_are_plain():
+    tensor = image()
+    tensor.requires_grad_()
+    (tensor**2).sum().backward()
+    assert type(tensor.data) is type(tensor.grad) is torch.Tensor
+    assert not tensor.data.requires_grad
+    assert torch.equal(tensor.grad, 2 * tensor.data)
+    tensor.grad = samba.ones(2, 3)
+    assert type(tensor.grad) is torch.Tensor
+    tensor.grad = None
+    assert tensor.grad is None
+    (tensor * 1).backward(gradient=samba.ones(2, 3))
+    assert type(tensor.grad) is torch.Tensor
+    del tensor.grad
+    assert tensor.grad is None
+
+
+def test_data_can_be_replaced():
+    tensor = image()
+    new = torch.ones(2, 3, dtype=torch.bfloat16)
+    tensor.data = new
+    assert tensor.dtype == torch.bfloat16
+    assert tensor.data_ptr() == new.data_ptr()
+    tensor.data = samba.zeros(4)
+    assert tensor.tolist() == [0, 0, 0, 0]
+    assert tensor.sn_name == "image"
+    with pytest.raises(ConversionError, match="found list"):
+        tensor.data = [1, 2]
+
+
+def test_autograd_reaches_through_conversions():
+    leaf = torch.ones(3, requires_grad=True)
+    middle = samba.from_torch_tensor(leaf * 2, name="middle")
+    samba.to_torch(middle).sum().backward()
+    assert leaf.grad.tolist() == [2, 2, 2]
+    own = samba.from_torch_tensor(leaf, name="leaf")
+    assert own.is_leaf
+    assert own.requires_grad
+    own.torch().sum().backward()
+    assert own.grad.tolist() == [1, 1, 1]
+
+
+def test_results_add_nothing_to_the_autograd_graph():
+    weight = image().requires_grad_()
+    loss = torch.nn.functional.mse_loss(weight, torch.zeros(2, 3))
+    assert "MseLoss" in loss.grad_fn.name()
+    assert not (weight * 2)._is_view()
+
+
+def test_output_protocol_of_scripts():
+    pred = samba.from_torch_tensor(torch.tensor([[0.1, 0.9], [0.8, 0.2]]))
+    label = samba.from_torch_tensor(torch.tensor([1, 1]))
+    _, predicted = torch.max(pred.data, 1)
+    assert (predicted == label).sum().item() == 1
+    assert (label == predicted).float().mean().item() == 0.5
+    assert f"{pred.mean():.4f}" == "0.5000"
+    assert f"{pred.mean()}" == f"{pred.mean().item()}"
+    assert "{:.1f}".format(pred.sum()) == "2.0"  # noqa: UP032  # the form scripts use
+    assert pred.size(0) == len(pred) == 2
+    assert pred.cpu().numpy().shape == (2, 2)
+
+
+def test_numpy():
+    tensor = image()
+    assert isinstance(tensor.numpy(), np.ndarray)
+    assert np.shares_memory(np.asarray(tensor), tensor.numpy())
+    total = np.add(tensor, tensor)
+    assert isinstance(total, samba.SambaTensor)
+    assert total.tolist() == (2 * tensor).tolist()
+    assert np.mean(tensor.numpy()) == 2.5
+
+
+def test_repr_shows_values_and_description():
+    text = repr(samba.SambaTensor(torch.tensor(1.2188), name="loss"))
+    assert text == (
+        "tensor(1.2188)\n"
+        "samba.SambaTensor(name: loss, shape: torch.Size([]), dtype: torch.float32,\n"
+        "batch_dim: None, named_dims: (), keep_data: True, materializer_provided: False)"
+    )
+    empty = samba.SambaTensor(shape=(2, 3), dtype=torch.bfloat16, materializer=torch.ones_like)
+    assert repr(empty) == (
+        "tensor(..., size=(2, 3), dtype=torch.bfloat16)\n"
+        "samba.SambaTensor(name: , shape: torch.Size([2, 3]), dtype: torch.bfloat16,\n"
+        "batch_dim: None, named_dims: (None, None), keep_data: False, materializer_provided: True)"
+    )
+    assert str(image()) == repr(image())
+
+
+def test_deepcopy_keeps_names_and_values_apart():
+    tensor = image(batch_dim=0).requires_grad_()
+    tensor.grad = torch.ones(2, 3)
+    twin, other = copy.deepcopy((tensor, tensor))
+    assert twin is other
+    assert type(twin) is samba.SambaTensor
+    assert (twin.sn_name, twin.batch_dim, twin.requires_grad) == ("image", 0, True)
+    assert torch.equal(twin.data, tensor.data)
+    assert twin.data_ptr() != tensor.data_ptr()
+    twin.grad.zero_()
+    assert tensor.grad.sum() == 6
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        copy.deepcopy(tensor * 2)
+    empty = copy.deepcopy(samba.SambaTensor(shape=(2,), materializer=lambda t: torch.ones(2)))
+    assert not empty.has_data
+    empty.materialize_()
+    assert empty.tolist() == [1, 1]
+
+
+def test_tensors_are_saved_as_plain_ones():
+    file = io.BytesIO()
+    torch.save({"x": image(), "y": image().bfloat16()}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)
+    assert type(loaded["x"]) is torch.Tensor
+    assert torch.equal(loaded["x"], image().torch())
+    assert loaded["y"].dtype == torch.bfloat16
+
+
+def test_pickle_of_parameters_and_empty_tensors_keeps_everything():
+    weight = samba.SambaParameter(torch.ones(2), requires_grad=False, name="w", region_name="r")
+    again = pickle.loads(pickle.dumps(weight))  # noqa: S301  # our own bytes
+    assert type(again) is samba.SambaParameter
+    assert (again.sn_name, again.sn_region_name) == ("w", "r")
+    assert not again.requires_grad
+    assert again.tolist() == [1, 1]
+    empty = samba.SambaTensor(shape=(4, 5), dtype=torch.int16, name="ids")
+    again = pickle.loads(pickle.dumps(empty))  # noqa: S301  # our own bytes
+    assert (again.sn_name, again.shape, again.dtype) == ("ids", (4, 5), torch.int16)
+    assert not again.has_data
+
+
+def test_recorded_wishes():
+    tensor = image()
+    assert (tensor.host_memory, tensor.mem_type) == (None, None)
+    tensor.host_memory = True
+    tensor.mem_type = "DDR"
+    (tensor + 1).host_memory = False
+    assert (tensor.host_memory, tensor.mem_type) == (True, "DDR")
+    assert tensor.bfloat16().mem_type == "DDR"
+    assert tensor.reusable()
+    assert not tensor.T.reusable()
+    tensor.fast_access = True
+    assert tensor.fast_access
+    assert samba.SambaTensor.is_fast_access("image")
+    tensor.fast_access = False
+    assert not samba.SambaTensor.is_fast_access("image")
+
+
+def test_new_tensors_take_the_dtype():
+    tensor = samba.ones((), dtype=torch.bfloat16)
+    assert tensor.new_ones((2, 3)).dtype == torch.bfloat16
+    assert tensor.new_full((2,), 5.0, dtype=torch.float32).tolist() == [5, 5]
+    assert tensor.new_zeros((2,), requires_grad=True).requires_grad
+    assert tensor.new_empty((2, 3)).shape == (2, 3)
+    assert type(tensor.new_zeros((2,))) is samba.SambaTensor
+
+
+def test_sambatensor_exports():
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.layer(x).relu()
+
+    model = samba.from_torch_model_(Net())
+    program = torch.export.export(model, (samba.randn(4, 3, name="x"),), strict=False)
+    targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert targets == ["aten.linear.default", "aten.relu.default"]
