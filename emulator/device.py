@@ -106,6 +106,12 @@ class Device:
             buffers[region] = None
         self.counters.runs += 1
 
+    def synchronize(self) -> None:
+        """Wait until every run that was started is done."""
+        for buffer in self.pool.buffers:
+            if isinstance(buffer, jax.Array):
+                buffer.block_until_ready()
+
     def _prepare(self, plan: Plan) -> None:
         """Before a plan's first run: zeros where zeros are meant, an error where data is missing."""
         zero_roles = (Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC)

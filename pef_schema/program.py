@@ -314,7 +314,7 @@ class Optimizer:
 class Argin:
     """A hyperparameter the host may set.
 
-    Its region is 0-d and float64, or int64 for a seed.
+    Its region is 0-d and float64, or the SEED region, uint32[2], for a seed.
     """
 
     name: str

@@ -96,14 +96,13 @@ def check_argins(program: Program, report: Report) -> None:
         if not _in_range(program, argin.region, where, report):
             continue
         seed = argin.kind is ArginKind.DROPOUT_SEED
-        roles = (Role.ARGIN, Role.SEED) if seed else (Role.ARGIN,)
-        _check_role(program, argin.region, roles, where, report)
+        _check_role(program, argin.region, (Role.SEED if seed else Role.ARGIN,), where, report)
         region = program.regions[argin.region]
-        wanted = DType.INT64 if seed else DType.FLOAT64
-        if region.shape != () or region.dtype is not wanted:
+        wanted = (DType.UINT32, (2,)) if seed else (DType.FLOAT64, ())
+        if (region.dtype, region.shape) != wanted:
             report.add(
                 f"{where}: its region is {region.dtype.name} {region.shape}, "
-                f"wanted {wanted.name} ()"
+                f"wanted {wanted[0].name} {wanted[1]}"
             )
 
 

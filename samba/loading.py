@@ -11,7 +11,8 @@ import torch
 
 from emulator.device import Device
 from pef_schema import first_difference, read_pef, write_pef
-from pef_schema.errors import SambaError
+from pef_schema.atomic import write_atomically
+from pef_schema.errors import PefUnwritable, SambaError
 from pef_schema.program import Program, Role
 from samba.compiler import CompileOptions, build_program
 from samba.compiler.optimizer import as_optimizers
@@ -93,8 +94,12 @@ def compile_pef(
         ),
     )
     path = settings.pef.absolute()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PefUnwritable(f"cannot make the folder {path.parent}: {error}", path=path) from error
     write_pef(path, program)
-    path.with_name(path.name + ".log").write_text(pef_log(program), encoding="utf-8")
+    write_atomically(f"{path}.log", [pef_log(program).encode()])
     return path
 
 

@@ -395,6 +395,18 @@ class SambaSession:
         """The loaded program, None before ``trace_graph``."""
         return None if self._loaded is None else self._loaded.program
 
+    def need_program(self, operation: str) -> Program:
+        """The loaded program.
+
+        Raises:
+            NotLoaded: If there is none; ``operation`` says who asked.
+        """
+        return self._need(operation).program
+
+    def synchronize(self) -> None:
+        """Wait until everything that was started on the device is done."""
+        self._need("synchronize()").device.synchronize()
+
     @property
     def compiles(self) -> int:
         """How many plans XLA compiled for the loaded program."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pef_schema.program import DType, Graph, Node, Role, Value
+from pef_schema.program import DType, Graph, Node, Output, Role, Update, Value
 
 TO_DTYPE: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
@@ -90,6 +90,14 @@ class Traced:
 
     def graph(self) -> Graph:
         """The bare graph, without regions, for comparing with a compiled one."""
+        source_of = {s.value: s for s in self.sources}
         return Graph(
-            name=self.name, values=self.values, nodes=self.nodes, inputs=self.inputs, outputs=()
+            name=self.name,
+            values=self.values,
+            nodes=self.nodes,
+            inputs=self.inputs,
+            outputs=tuple(Output(name=o.name, value=o.value, region=-1) for o in self.outputs),
+            updates=tuple(
+                Update(value=new, region=-1) for new, old in self.updates if old in source_of
+            ),
         )

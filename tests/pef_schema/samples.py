@@ -50,7 +50,7 @@ def training() -> Program:
         _region("lr", (), Role.ARGIN, DType.FLOAT64),
         _region("seed", (2,), Role.SEED, DType.UINT32),
         _region("norm", (), Role.METRIC),
-        _region("dropout_seed", (), Role.ARGIN, DType.INT64),
+        _region("spare", (), Role.ARGIN, DType.FLOAT64),
         _region("mask", (300,), Role.CONSTANT, DType.BOOL, segment=1),
     )
     values = (
@@ -159,7 +159,7 @@ def training() -> Program:
         ),
         argins=(
             Argin(name="lr", region=8, kind=ArginKind.LR, default=0.1),
-            Argin(name="dropout_seed", region=11, kind=ArginKind.DROPOUT_SEED, default=0.0),
+            Argin(name="dropout_seed", region=9, kind=ArginKind.DROPOUT_SEED, default=0.0),
         ),
         sections=sections,
         schedules=(

@@ -1,0 +1,239 @@
+"""Measuring: throughput and latency of a program, and times of its sections."""
+
+from __future__ import annotations
+
+import json as json_module
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from pef_schema.atomic import write_atomically
+from samba.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionTime:
+    """Times of one section.
+
+    Args:
+        section_id: Its id.
+        name: Its name.
+        type: Its types, e.g. ``FWD``.
+        calls: How often it was timed.
+        min_ms, median_ms, max_ms: Wall time of a call in milliseconds.
+        share: Its median as a fraction of the sum of all medians.
+    """
+
+    section_id: int
+    name: str
+    type: str
+    calls: int
+    min_ms: float
+    median_ms: float
+    max_ms: float
+    share: float
+
+
+def measure_performance(
+    model: torch.nn.Module,
+    inputs: Any,
+    batch_size: int = 1,
+    n_chips: int = 1,
+    inference: bool = False,
+    run_graph_only: bool = False,
+    n_iterations: int = 100,
+    json: str | None = None,
+    compiled_stats_json: str | None = None,
+    data_parallel: bool = False,
+    reduce_on_rdu: bool = False,
+    use_sambaloader: bool = False,
+    min_duration: float = 0.0,
+    json_counters: str = "",
+    set_output_grads: bool | None = None,
+) -> tuple[float, float]:
+    """Time runs of the loaded program and print throughput and latency.
+
+    One run warms up. The weights are trained by it, as on hardware.
+
+    Args:
+        model: The traced model.
+        inputs: Inputs to feed in every iteration.
+        batch_size: Samples in one run.
+        n_chips: Accepted.
+        inference: Run the FWD sections only.
+        run_graph_only: Transfer neither inputs nor outputs.
+        n_iterations: Runs to time, at least 1.
+        json: Path of a report to write.
+        compiled_stats_json: Path of a copy of that report.
+        data_parallel, reduce_on_rdu, use_sambaloader, json_counters, set_output_grads:
+            Accepted; one replica fed from memory is measured.
+        min_duration: Keep on measuring for at least so many seconds.
+
+    Returns:
+        Throughput in samples per second, and the average latency of a run in seconds.
+
+    Raises:
+        SambaError: If nothing is loaded or the inputs do not fit.
+    """
+    import samba
+
+    if n_iterations < 1:
+        raise ArgumentError(
+            where="measure_performance(n_iterations)", found=str(n_iterations), wanted="1 or more"
+        )
+    session = samba.session
+    types = ["FWD"] if inference else []
+    fetch = () if run_graph_only else model.output_tensors
+    print("initial run starts.")
+    session.run(inputs, fetch, section_types=types)
+    session.synchronize()
+    print("initial run completes.")
+    feed = None if run_graph_only else inputs
+    done = 0
+    start = time.perf_counter()
+    while True:
+        for _ in range(n_iterations):
+            session.run(feed, fetch, section_types=types)
+        session.synchronize()
+        done += n_iterations
+        total = time.perf_counter() - start
+        if total >= min_duration:
+            break
+    throughput = done * batch_size / total
+    latency = total / done
+    what = "graph_only" if run_graph_only else "e2e"
+    print(
+        f"{what}_throughput: {throughput} samples/s, measured over {done} iterations. "
+        f"Average latency: {latency} s."
+    )
+    print(f"{what}_latency: {total} s")
+    report = {
+        "throughput_samples_per_s": throughput,
+        "average_latency_s": latency,
+        "total_s": total,
+        "iterations": done,
+        "batch_size": batch_size,
+        "run_graph_only": run_graph_only,
+        "inference": inference,
+    }
+    for path in (json, compiled_stats_json):
+        if path:
+            write_atomically(path, [(json_module.dumps(report, indent=2) + "\n").encode()])
+    return throughput, latency
+
+
+def measure_sections(
+    model: torch.nn.Module,
+    inputs: Any,
+    num_sections: int | None = None,
+    n_iterations: int = 100,
+    batch_size: int = 1,
+    data_parallel: bool = False,
+    reduce_on_rdu: bool = False,
+    json: str | None = None,
+    min_duration: float = 0.0,
+) -> tuple[SectionTime, ...]:
+    """Time every section by itself and print a table with one row each.
+
+    Sections run in the order of the schedule, each as an executable of its own, and
+    are waited for one by one: their sum exceeds a full run, which is one executable.
+
+    Args:
+        model: The traced model.
+        inputs: Inputs to transfer once before.
+        num_sections: Time only the first so many sections of the schedule.
+        n_iterations: Passes over the schedule, at least 1.
+        batch_size, data_parallel, reduce_on_rdu: Accepted.
+        json: Path of a report to write.
+        min_duration: Keep on measuring for at least so many seconds.
+
+    Returns:
+        One row per section, in the order of the schedule.
+
+    Raises:
+        SambaError: If nothing is loaded or the inputs do not fit.
+    """
+    import samba
+    from samba.compiler.report import section_types
+
+    if n_iterations < 1:
+        raise ArgumentError(
+            where="measure_sections(n_iterations)", found=str(n_iterations), wanted="1 or more"
+        )
+    session = samba.session
+    program = session.need_program("measure_sections()")
+    calls = program.schedules[0].calls[:num_sections]
+    session.run(inputs, (), section_ids=[calls[0].section])
+    times: dict[int, list[float]] = {call.section: [] for call in calls}
+    for _ in range(2):  # the first pass compiles, the second warms up
+        for call in calls:
+            session.run(None, (), section_ids=[call.section])
+    session.synchronize()
+    start = time.perf_counter()
+    while True:
+        for _ in range(n_iterations):
+            for call in calls:
+                begin = time.perf_counter()
+                session.run(None, (), section_ids=[call.section])
+                session.synchronize()
+                times[call.section].append(time.perf_counter() - begin)
+        if time.perf_counter() - start >= min_duration:
+            break
+    medians = {s: statistics.median(t) for s, t in times.items()}
+    total = sum(medians.values())
+    rows = tuple(
+        SectionTime(
+            section_id=s,
+            name=program.sections[s].name,
+            type=section_types(program.sections[s]),
+            calls=len(t),
+            min_ms=min(t) * 1e3,
+            median_ms=medians[s] * 1e3,
+            max_ms=max(t) * 1e3,
+            share=medians[s] / total,
+        )
+        for s, t in times.items()
+    )
+    print(format_sections(rows))
+    if json:
+        write_atomically(
+            json, [(json_module.dumps([asdict(row) for row in rows], indent=2) + "\n").encode()]
+        )
+    return rows
+
+
+def format_sections(rows: Sequence[SectionTime]) -> str:
+    """Lay out section times as a table.
+
+    Args:
+        rows: The rows.
+
+    Returns:
+        Text without a final newline.
+    """
+    head = ("id", "type", "name", "calls", "min ms", "median ms", "max ms", "share")
+    cells = [head] + [
+        (
+            str(r.section_id),
+            r.type,
+            r.name,
+            str(r.calls),
+            f"{r.min_ms:.3f}",
+            f"{r.median_ms:.3f}",
+            f"{r.max_ms:.3f}",
+            f"{100 * r.share:.1f} %",
+        )
+        for r in rows
+    ]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(w) if i in (1, 2) else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )
