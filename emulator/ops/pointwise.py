@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
+from emulator.ops import _slopes as slopes
 from emulator.ops._promote import (
     cast,
     constant,
@@ -120,7 +121,7 @@ def neg(x: jax.Array) -> jax.Array:
 @op("aten.abs.default", "aten.absolute.default", reads=(0,), cheap=True)
 def absolute(x: jax.Array) -> jax.Array:
     """``|x|``; the gradient at zero is zero."""
-    return jnp.abs(x)
+    return slopes.absolute(x)
 
 
 @op("aten.square.default", reads=(0,), cheap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.ops._promote import elementwise, is_float
-from emulator.ops.registry import op
+from emulator.ops import _slopes as slopes
+from emulator.ops._promote import broadcast_all, constant, elementwise, is_float
+from emulator.ops.registry import DEFAULT_TOL, Tol, op
+from pef_schema.program import DType
 
 Operand = Any
 """An array or a python scalar."""
@@ -59,19 +62,20 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("atanh", "arctanh"), lax.atanh),
     (("erf", "special_erf"), lax.erf),
     (("erfc", "special_erfc"), lax.erfc),
-    (("erfinv", "special_erfinv"), lax.erf_inv),
 )
 for _names, _fn in _FUNCTIONS:
     op(*(f"aten.{n}.default" for n in _names), reads=(0,), cheap=True)(_float_function(_fn))
 
 
+# The slope is exp(y * y): an error in y grows by 2 y^2, about 10 at the ends of the range.
+_ERFINV_TOL = {**DEFAULT_TOL, DType.FLOAT32: Tol(rtol=5e-6, atol=1e-5)}
+op("aten.erfinv.default", "aten.special_erfinv.default", reads=(0,), cheap=True, tol=_ERFINV_TOL)(
+    _float_function(lax.erf_inv)
+)
+
+
 def _round_even(x: jax.Array) -> jax.Array:
     return lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)
-
-
-def _sign(x: jax.Array) -> jax.Array:
-    """-1, 0 or 1; NaN gives 0 as in torch."""
-    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
 _STEPS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...] = (
@@ -89,4 +93,174 @@ def sign(x: jax.Array) -> jax.Array:
     """-1, 0 or 1; the gradient is zero."""
     if x.dtype == np.bool_:
         return x
-    return lax.stop_gradient(elementwise(_sign, x))
+    return lax.stop_gradient(elementwise(slopes.sign, x))
+
+
+@op("aten.frac.default", reads=(), cheap=True)
+def frac(x: jax.Array) -> jax.Array:
+    """What ``trunc`` takes away; passes the gradient on."""
+    return elementwise(lambda a: a - lax.stop_gradient(jnp.trunc(a)), x)
+
+
+@op("aten.round.decimals", "aten.special_round.decimals", reads=(), cheap=True)
+def round_decimals(x: jax.Array, *, decimals: int) -> jax.Array:
+    """Rounded half to even after scaling by a power of ten."""
+    if not is_float(x.dtype):
+        return x
+
+    def scaled(a: jax.Array) -> jax.Array:
+        power = constant(10.0 ** abs(decimals), a.dtype)
+        if decimals < 0:
+            return _round_even(a / power) * power
+        return _round_even(a * power) / power
+
+    return lax.stop_gradient(elementwise(scaled, x))
+
+
+@op("aten.deg2rad.default", reads=(), cheap=True)
+def deg2rad(x: jax.Array) -> jax.Array:
+    """Degrees to radians."""
+    return elementwise(lambda a: a * constant(math.pi / 180, a.dtype), x, to_float=True)
+
+
+@op("aten.rad2deg.default", reads=(), cheap=True)
+def rad2deg(x: jax.Array) -> jax.Array:
+    """Radians to degrees."""
+    return elementwise(lambda a: a * constant(180 / math.pi, a.dtype), x, to_float=True)
+
+
+@op("aten.angle.default", reads=(), cheap=True)
+def angle(x: jax.Array) -> jax.Array:
+    """0 or pi, the argument of a real number; the gradient is zero."""
+
+    def argument(a: jax.Array) -> jax.Array:
+        return jnp.where(a != a, a, jnp.where(a < 0, math.pi, 0.0)).astype(a.dtype)
+
+    return lax.stop_gradient(elementwise(argument, x, to_float=True))
+
+
+@op("aten.nan_to_num.default", reads=(0,), cheap=True)
+def nan_to_num(
+    x: jax.Array,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> jax.Array:
+    """Finite numbers for NaN (0) and infinities (the largest of the dtype) unless given."""
+    if not is_float(x.dtype):
+        return x
+    limit = jnp.finfo(x.dtype)
+    high = constant(limit.max if posinf is None else posinf, x.dtype)
+    low = constant(limit.min if neginf is None else neginf, x.dtype)
+    x = jnp.where(x != x, constant(nan or 0.0, x.dtype), x)
+    return jnp.where(x == np.inf, high, jnp.where(x == -np.inf, low, x))
+
+
+@op("aten.sinc.default", "aten.special_sinc.default", reads=(0,), cheap=True)
+def sinc(x: jax.Array) -> jax.Array:
+    """``sin(pi x) / (pi x)``, 1 at zero."""
+    return elementwise(slopes.sinc, x, to_float=True)
+
+
+@op("aten.logit.default", "aten.special_logit.default", reads=(0,), cheap=True)
+def logit(x: jax.Array, eps: float | None = None) -> jax.Array:
+    """``log(x / (1 - x))`` after limiting ``x`` to ``[eps, 1 - eps]``."""
+
+    def limited(a: jax.Array) -> jax.Array:
+        if eps is None:
+            return slopes.logit(a)
+        low, high = constant(eps, a.dtype), constant(1 - eps, a.dtype)
+        return slopes.logit(jnp.where(a < low, low, jnp.where(a > high, high, a)))
+
+    return elementwise(limited, x, to_float=True)
+
+
+@op("aten.atan2.default", "aten.arctan2.default", reads=(0, 1), cheap=True)
+def atan2(x: jax.Array, other: jax.Array) -> jax.Array:
+    """Angle of the point ``(other, x)``."""
+    return elementwise(slopes.atan2, x, other, to_float=True)
+
+
+@op("aten.hypot.default", reads=(0, 1), cheap=True)
+def hypot(x: jax.Array, other: jax.Array) -> jax.Array:
+    """``sqrt(x^2 + other^2)`` without overflow."""
+    return elementwise(slopes.hypot, x, other)
+
+
+@op("aten.logaddexp.default", reads=(0, 1), cheap=True)
+def logaddexp(x: jax.Array, other: jax.Array) -> jax.Array:
+    """``log(exp(x) + exp(other))``."""
+    return elementwise(jnp.logaddexp, x, other)
+
+
+@op("aten.logaddexp2.default", reads=(0, 1), cheap=True)
+def logaddexp2(x: jax.Array, other: jax.Array) -> jax.Array:
+    """``log2(2**x + 2**other)``."""
+    return elementwise(jnp.logaddexp2, x, other)
+
+
+@op(
+    *("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other"),
+    *("aten.special_xlogy.default", "aten.special_xlogy.self_scalar"),
+    "aten.special_xlogy.other_scalar",
+    reads=(0, 1),
+    cheap=True,
+)
+def xlogy(x: Operand, other: Operand) -> jax.Array:
+    """``x * log(other)``, 0 where ``x`` is 0."""
+    return elementwise(slopes.xlogy, x, other, to_float=True)
+
+
+@op(
+    *("aten.special_xlog1py.default", "aten.special_xlog1py.self_scalar"),
+    "aten.special_xlog1py.other_scalar",
+    reads=(0, 1),
+    cheap=True,
+)
+def xlog1py(x: Operand, other: Operand) -> jax.Array:
+    """``x * log1p(other)``, 0 where ``x`` is 0."""
+    return elementwise(slopes.xlog1py, x, other, to_float=True)
+
+
+@op("aten.copysign.Tensor", "aten.copysign.Scalar", reads=(0, 1), cheap=True)
+def copysign(x: jax.Array, other: Operand) -> jax.Array:
+    """The magnitude of ``x`` with the sign of ``other``."""
+    return elementwise(slopes.copysign, x, other, to_float=True)
+
+
+@op("aten.ldexp.Tensor", reads=(0, 1), cheap=True)
+def ldexp(x: jax.Array, other: jax.Array) -> jax.Array:
+    """``x * 2**other``."""
+    return elementwise(lambda a, b: a * jnp.exp2(b), x, other, to_float=True)
+
+
+@op("aten.frexp.Tensor", reads=(0,), cheap=True)
+def frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mantissa in ``[0.5, 1)`` and int32 exponent."""
+    wide = x.astype(np.float64 if x.dtype == np.float64 else np.float32)
+    mantissa, exponent = jnp.frexp(lax.stop_gradient(wide))
+    return slopes.scaled_by(wide, mantissa, exponent).astype(x.dtype), exponent.astype(np.int32)
+
+
+@op("aten.heaviside.default", cheap=True, differentiable=False)
+def heaviside(x: jax.Array, values: jax.Array) -> jax.Array:
+    """0 below zero, 1 above, ``values`` at zero; NaN gives 0 as in torch."""
+    return elementwise(lambda a, v: jnp.where(a == 0, v, (a > 0).astype(a.dtype)), x, values)
+
+
+@op("aten.nextafter.default", cheap=True, differentiable=False)
+def nextafter(x: jax.Array, other: jax.Array) -> jax.Array:
+    """The next representable number after ``x`` towards ``other``."""
+    return lax.nextafter(*broadcast_all(x, other))
+
+
+@op("aten.gcd.default", cheap=True, differentiable=False)
+def gcd(x: jax.Array, other: jax.Array) -> jax.Array:
+    """Greatest common divisor."""
+    return elementwise(jnp.gcd, x, other)
+
+
+@op("aten.lcm.default", cheap=True, differentiable=False)
+def lcm(x: jax.Array, other: jax.Array) -> jax.Array:
+    """Least common multiple."""
+    return elementwise(jnp.lcm, x, other)

@@ -7,11 +7,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from emulator.ops._promote import (
     broadcast_all,
     cast,
     elementwise,
+    is_float,
     result_type,
 )
 from emulator.ops.registry import op
@@ -116,8 +118,14 @@ _extreme.defvjp(_extreme_forward, _extreme_backward)
 
 
 def _at_least(x: jax.Array, low: jax.Array) -> jax.Array:
-    return jnp.where((x < low) | (low != low), low, x)
+    if not is_float(x.dtype):
+        return jnp.maximum(x, low)
+    nan = lax.stop_gradient(x + low)  # neither comparison holds: one of the two is NaN
+    return jnp.where(x >= low, x, jnp.where(x < low, low, nan))
 
 
 def _at_most(x: jax.Array, high: jax.Array) -> jax.Array:
-    return jnp.where((x > high) | (high != high), high, x)
+    if not is_float(x.dtype):
+        return jnp.minimum(x, high)
+    nan = lax.stop_gradient(x + high)
+    return jnp.where(x <= high, x, jnp.where(x > high, high, nan))

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
+from emulator.ops import _slopes as slopes
 from emulator.ops._promote import is_float, wide_type
 from emulator.ops._reduction import (
     extreme_index,
@@ -61,41 +62,134 @@ def mean(
     return _shaped((total / np.asarray(count, total.dtype)).astype(out), x, axes, keepdim)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _extreme(x: jax.Array, axes: Axes, largest: bool) -> jax.Array:
+@op("aten.nansum.default", reads=(0,))
+def nansum(
+    x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> jax.Array:
+    """Sum that takes NaN as zero."""
+    return sum_(slopes.without_nan(x) if is_float(x.dtype) else x, dim, keepdim, dtype=dtype)
+
+
+@op("aten.nanmean.default", reads=(0,))
+def nanmean(
+    x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> jax.Array:
+    """Mean of the elements that are not NaN."""
+    count = sum_((x == x).astype(np.int32), dim, keepdim)
+    total = nansum(x, dim, keepdim, dtype=dtype)
+    return total / count.astype(total.dtype)
+
+
+@op("aten.prod.default", reads=(0,))
+def prod(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
+    """Product of all elements; integers and booleans give int64."""
+    return _prod(x, None, False, dtype)
+
+
+@op("aten.prod.dim_int", reads=(0,))
+def prod_dim(
+    x: jax.Array, dim: int, keepdim: bool = False, *, dtype: DType | None = None
+) -> jax.Array:
+    """Product along a dimension; its gradient is right beside zeros."""
+    return _prod(x, dim, keepdim, dtype)
+
+
+def _prod(x: jax.Array, dim: Dims, keepdim: bool, dtype: DType | None) -> jax.Array:
+    axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
+    product = jnp.prod(x.astype(wide_type(out)), axis=axes, dtype=wide_type(out))
+    return _shaped(product.astype(out), x, axes, keepdim)
+
+
+@op(
+    *("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList"),
+    reads=(),
+    differentiable=False,
+)
+def count_nonzero(x: jax.Array, dim: Dims = None) -> jax.Array:
+    """How many elements are not zero."""
+    return reduce_sum(x.astype(bool).astype(np.int64), normalize_axes(dim, x.ndim))
+
+
+@op("aten.trace.default", reads=())
+def trace(x: jax.Array) -> jax.Array:
+    """Sum of the diagonal of a matrix."""
+    return sum_(jnp.diagonal(x))
+
+
+@op("aten.sum_to_size.default", reads=())
+def sum_to_size(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
+    """Sum over what broadcasting ``size`` to the shape of ``x`` would add."""
+    lead = x.ndim - len(size)
+    axes = tuple(a for a in range(x.ndim) if a < lead or (size[a - lead] == 1 and x.shape[a] != 1))
+    return lax.reshape(reduce_sum(x, axes), size)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _extreme(x: jax.Array, axes: Axes, largest: bool, nan_hits: bool) -> jax.Array:
     return (reduce_max if largest else reduce_min)(x, axes)
 
 
-def _extreme_forward(x: jax.Array, axes: Axes, largest: bool) -> tuple[jax.Array, Any]:
-    value = _extreme(x, axes, largest)
+def _extreme_forward(
+    x: jax.Array, axes: Axes, largest: bool, nan_hits: bool
+) -> tuple[jax.Array, Any]:
+    value = _extreme(x, axes, largest, nan_hits)
     return value, (x, value)
 
 
-def _extreme_backward(axes: Axes, largest: bool, saved: Any, g: jax.Array) -> tuple[jax.Array]:
-    """Ties share the gradient evenly (torch's ``scale_grad_by_count``)."""
+def _extreme_backward(
+    axes: Axes, largest: bool, nan_hits: bool, saved: Any, g: jax.Array
+) -> tuple[jax.Array]:
+    """Ties share the gradient evenly.
+
+    Under a NaN result torch shares it among the NaNs in a full reduction
+    (``evenly_distribute_backward``) and gives NaN along dimensions
+    (``scale_grad_by_count``).
+    """
     del largest
     x, value = saved
     kept, wide = kept_shape(x.shape, axes), wide_type(x.dtype)
-    hit = (x == value.reshape(kept)).astype(wide)
-    share = g.reshape(kept).astype(wide) / reduce_sum(hit, axes).reshape(kept)
-    return ((hit * share).astype(x.dtype),)
+    spread = value.reshape(kept)
+    hit = (x == spread) | (x != x) if nan_hits else x == spread
+    count = reduce_sum(hit.astype(wide), axes).reshape(kept)
+    share = g.reshape(kept).astype(wide) / count
+    grad = jnp.where(hit, share, 0)
+    if not nan_hits:
+        grad = jnp.where(spread != spread, np.nan, grad)
+    return (grad.astype(x.dtype),)
 
 
 _extreme.defvjp(_extreme_forward, _extreme_backward)
 
 
-@op("aten.amax.default", "aten.max.default", reads=(0,))
+def _extreme_along(
+    x: jax.Array, dim: Dims, keepdim: bool, *, largest: bool, nan_hits: bool
+) -> jax.Array:
+    axes = normalize_axes(dim, x.ndim)
+    return _shaped(_extreme(x, axes, largest, nan_hits), x, axes, keepdim)
+
+
+@op("aten.max.default", reads=(0,))
+def max_all(x: jax.Array) -> jax.Array:
+    """The largest element; NaN wins; ties share the gradient."""
+    return _extreme_along(x, None, False, largest=True, nan_hits=True)
+
+
+@op("aten.min.default", reads=(0,))
+def min_all(x: jax.Array) -> jax.Array:
+    """The smallest element; NaN wins; ties share the gradient."""
+    return _extreme_along(x, None, False, largest=False, nan_hits=True)
+
+
+@op("aten.amax.default", reads=(0,))
 def amax(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Maximum; NaN wins; ties share the gradient."""
-    axes = normalize_axes(dim, x.ndim)
-    return _shaped(_extreme(x, axes, True), x, axes, keepdim)
+    """Maximum along dimensions; NaN wins; ties share the gradient."""
+    return _extreme_along(x, dim, keepdim, largest=True, nan_hits=False)
 
 
-@op("aten.amin.default", "aten.min.default", reads=(0,))
+@op("aten.amin.default", reads=(0,))
 def amin(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Minimum; NaN wins; ties share the gradient."""
-    axes = normalize_axes(dim, x.ndim)
-    return _shaped(_extreme(x, axes, False), x, axes, keepdim)
+    """Minimum along dimensions; NaN wins; ties share the gradient."""
+    return _extreme_along(x, dim, keepdim, largest=False, nan_hits=False)
 
 
 @op("aten.aminmax.default", reads=(0,))
@@ -167,7 +261,7 @@ def argmin(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.A
 
 
 @op(
-    *("aten.any.default", "aten.any.dim", "aten.any.dims"),
+    *("aten.any.default", "aten.any.dim", "aten.any.dims", "aten._is_any_true.default"),
     reads=(),
     differentiable=False,
 )
@@ -179,7 +273,7 @@ def any_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
 
 
 @op(
-    *("aten.all.default", "aten.all.dim", "aten.all.dims"),
+    *("aten.all.default", "aten.all.dim", "aten.all.dims", "aten._is_all_true.default"),
     reads=(),
     differentiable=False,
 )

@@ -19,14 +19,21 @@ from pef_schema.program import DType
 
 FAMILIES = (
     "activation",
+    "adaptive",
     "attention",
+    "batch_norm",
     "compare",
     "conv",
     "creation",
+    "distance",
     "index",
+    "interpolate",
+    "linalg",
     "loss",
     "matmul",
+    "moments",
     "norm",
+    "patches",
     "pointwise",
     "pointwise_math",
     "pointwise_select",
@@ -35,10 +42,10 @@ FAMILIES = (
     "rearrange",
     "reduce",
     "regression",
-    "resample",
     "rnn",
     "scan",
     "shape",
+    "special",
 )
 """Modules of ``emulator.ops`` that register ops; a new family is added here."""
 

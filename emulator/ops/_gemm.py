@@ -1,0 +1,85 @@
+"""The one matrix product behind linear, matmul, attention and recurrent ops."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import compute_dtype
+
+
+def _dot(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    inputs, out = spec.split("->")
+    left, right = inputs.split(",")
+    batch = [c for c in left if c in right and c in out]
+    summed = [c for c in left if c in right and c not in out]
+    dims = (
+        (tuple(left.index(c) for c in summed), tuple(right.index(c) for c in summed)),
+        (tuple(left.index(c) for c in batch), tuple(right.index(c) for c in batch)),
+    )
+    y = lax.dot_general(a, b, dims, preferred_element_type=compute_dtype(a.dtype))
+    order = (
+        batch
+        + [c for c in left if c not in batch and c not in summed]
+        + [c for c in right if c not in batch and c not in summed]
+    )
+    return y if "".join(order) == out else jnp.transpose(y, [order.index(c) for c in out])
+
+
+def _forward(spec: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple]:
+    return _dot(spec, a, b), (a, b)
+
+
+def _backward(spec: str, saved: tuple, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    a, b = saved
+    inputs, out = spec.split("->")
+    left, right = inputs.split(",")
+    g = g.astype(a.dtype)
+    da = _dot(f"{out},{right}->{left}", g, b)
+    db = _dot(f"{out},{left}->{right}", g, a)
+    return da.astype(a.dtype), db.astype(b.dtype)
+
+
+@with_gradient(_forward, _backward, static=(0,))
+def contract(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Product of two arrays summed over their common axes, narrow types accumulated in float32.
+
+    The gradient is again a product of the operands' own dtype: autodiff of a widening
+    ``dot_general`` would run it on float32 copies, which is several times slower.
+
+    Args:
+        spec: Axes as in einsum, e.g. ``"ni,oi->no"``. Every axis of an operand must occur
+            in the other operand or in the result.
+        a, b: Operands of one dtype.
+
+    Returns:
+        The product, float32 for bfloat16 and float16 operands, else of their dtype.
+    """
+    return _dot(spec, a, b)
+
+
+def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
+    """``torch.matmul`` with the accumulator's dtype.
+
+    Args:
+        a, b: Operands of one dtype; vectors, matrices, or batches that broadcast.
+
+    Returns:
+        The product in ``compute_dtype``.
+    """
+    if a.ndim == 1 and b.ndim == 1:
+        return contract("ij,jk->ik", a[None, :], b[:, None])[0, 0]
+    if a.ndim == 1:
+        return matmul(a[None, :], b)[..., 0, :]
+    if b.ndim == 1:
+        return matmul(a, b[:, None])[..., 0]
+    if b.ndim == 2:
+        rows = a.reshape(-1, a.shape[-1])
+        return contract("ij,jk->ik", rows, b).reshape(*a.shape[:-1], b.shape[-1])
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = jnp.broadcast_to(a, batch + a.shape[-2:])
+    b = jnp.broadcast_to(b, batch + b.shape[-2:])
+    axes = "bcdefgh"[: len(batch)]
+    return contract(f"{axes}ij,{axes}jk->{axes}ik", a, b)

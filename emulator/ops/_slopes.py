@@ -1,0 +1,161 @@
+"""Functions whose gradient torch defines otherwise than their derivative would."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def sign(x: jax.Array) -> jax.Array:
+    """-1, 0 or 1; NaN gives 0 as in torch."""
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+
+
+@jax.custom_jvp
+def absolute(x: jax.Array) -> jax.Array:
+    """``|x|`` whose gradient at zero is zero."""
+    return jnp.abs(x)
+
+
+@absolute.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (dx,) = primals, tangents
+    return absolute(x), dx * sign(x)
+
+
+@jax.custom_jvp
+def safe_sqrt(x: jax.Array) -> jax.Array:
+    """Square root whose gradient at zero is zero."""
+    return lax.sqrt(x)
+
+
+@safe_sqrt.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (dx,) = primals, tangents
+    root = safe_sqrt(x)
+    return root, dx * jnp.where(root == 0, 0, 0.5 / root)
+
+
+@jax.custom_vjp
+def without_nan(x: jax.Array) -> jax.Array:
+    """Zero for NaN; an infinite gradient times that zero is NaN, as in torch."""
+    return jnp.where(x != x, 0, x).astype(x.dtype)
+
+
+def _without_nan_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    blocked = jnp.where(jnp.isfinite(g), 0, jnp.nan).astype(g.dtype)
+    return (jnp.where(x == x, g, blocked),)
+
+
+without_nan.defvjp(lambda x: (without_nan(x), x), _without_nan_backward)
+
+
+@jax.custom_jvp
+def sinc(x: jax.Array) -> jax.Array:
+    """``sin(pi x) / (pi x)``."""
+    angle = jnp.where(x == 0, 1, x * math.pi)
+    return jnp.where(x == 0, 1, lax.sin(angle) / angle)
+
+
+@sinc.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (dx,) = primals, tangents
+    angle = jnp.where(x == 0, 1, x * math.pi)
+    slope = (angle * lax.cos(angle) - lax.sin(angle)) / (angle * jnp.where(x == 0, 1, x))
+    return sinc(x), dx * jnp.where(x == 0, 0, slope)
+
+
+@jax.custom_jvp
+def logit(x: jax.Array) -> jax.Array:
+    """``log(x / (1 - x))``."""
+    return lax.log(x / (1 - x))
+
+
+@logit.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (dx,) = primals, tangents
+    outside = (x < 0) | (x > 1)
+    return logit(x), dx * jnp.where(outside, jnp.nan, 1 / (x * (1 - x)))
+
+
+@jax.custom_jvp
+def atan2(y: jax.Array, x: jax.Array) -> jax.Array:
+    """Angle of a point."""
+    return lax.atan2(y, x)
+
+
+@atan2.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (y, x), (dy, dx) = primals, tangents
+    square = y * y + x * x
+    inverse = jnp.where(square == 0, 0, 1 / square)
+    return atan2(y, x), dy * (x * inverse) - dx * (y * inverse)
+
+
+@jax.custom_jvp
+def hypot(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Length of a 2-vector."""
+    return jnp.hypot(x, y)
+
+
+@hypot.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x, y), (dx, dy) = primals, tangents
+    length = hypot(x, y)
+    return length, dx * (x / length) + dy * (y / length)
+
+
+@jax.custom_jvp
+def xlogy(x: jax.Array, y: jax.Array) -> jax.Array:
+    """``x log(y)``, 0 where ``x`` is 0 and ``y`` is a number."""
+    return jnp.where(y != y, y, jnp.where(x == 0, 0, x * lax.log(y)))
+
+
+@xlogy.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x, y), (dx, dy) = primals, tangents
+    flat = (x == 0) & (y <= 0)
+    return xlogy(x, y), dx * jnp.where(flat, 0, lax.log(y)) + dy * (x / y)
+
+
+@jax.custom_jvp
+def xlog1py(x: jax.Array, y: jax.Array) -> jax.Array:
+    """``x log1p(y)``, 0 where ``x`` is 0 and ``y`` is a number."""
+    return jnp.where(y != y, y, jnp.where(x == 0, 0, x * lax.log1p(y)))
+
+
+@xlog1py.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x, y), (dx, dy) = primals, tangents
+    flat = (x == 0) & (y <= -1)
+    return xlog1py(x, y), dx * jnp.where(flat, 0, lax.log1p(y)) + dy * (x / (y + 1))
+
+
+@jax.custom_jvp
+def copysign(x: jax.Array, sign: jax.Array) -> jax.Array:
+    """Magnitude of one number, sign of another."""
+    return jnp.copysign(x, sign)
+
+
+@copysign.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x, sign), (dx, _) = primals, tangents
+    out = copysign(x, sign)
+    return out, dx * jnp.where(x == 0, 0, out / x)
+
+
+@jax.custom_jvp
+def scaled_by(x: jax.Array, value: jax.Array, exponent: jax.Array) -> jax.Array:
+    """``value``, which is ``x / 2**exponent`` computed exactly elsewhere."""
+    del x, exponent
+    return value
+
+
+@scaled_by.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x, value, exponent), (dx, _, _) = primals, tangents
+    return scaled_by(x, value, exponent), dx * jnp.exp2(-exponent.astype(dx.dtype))

@@ -1,0 +1,150 @@
+"""Sliding windows over the last axes of an array: cutting them out, and adding them back.
+
+A *tap* is the strided slice that holds one position of the window for every output.
+Pooling and the weight gradient of a convolution are sums and products over taps; XLA
+compiles slices into tight loops, where its own windowed gradients run element by element.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A sliding window over ``len(kernel)`` trailing axes.
+
+    Args:
+        kernel, stride, dilation: Per axis.
+        low, high: Padding per axis, before and after the data.
+        out: Number of positions per axis.
+    """
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes that the window slides over."""
+        return len(self.kernel)
+
+    def positions(self) -> list[tuple[int, ...]]:
+        """Tap coordinates in row-major order."""
+        return list(itertools.product(*(range(k) for k in self.kernel)))
+
+    def along(self, d: int, size: tuple[int, ...]) -> Window:
+        """The window along axis ``d`` alone, over data of unpadded sizes ``size``."""
+
+        def only(field: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+            return other[:d] + field[d : d + 1] + other[d + 1 :]
+
+        ones, zeros = (1,) * self.ndim, (0,) * self.ndim
+        return Window(
+            kernel=only(self.kernel, ones),
+            stride=only(self.stride, ones),
+            dilation=only(self.dilation, ones),
+            low=only(self.low, zeros),
+            high=only(self.high, zeros),
+            out=only(self.out, size),
+        )
+
+
+def expand(value: int | Sequence[int], n: int) -> tuple[int, ...]:
+    """An int or a short list, as ATen passes sizes, for ``n`` axes."""
+    if isinstance(value, int):
+        return (value,) * n
+    return tuple(value) * n if len(value) == 1 else tuple(value)
+
+
+def pad(x: jax.Array, window: Window, value: float | int) -> jax.Array:
+    """Pad the trailing axes by ``low`` and ``high`` with ``value``; negative padding crops."""
+    if not any(window.low) and not any(window.high):
+        return x
+    config = [(0, 0, 0)] * (x.ndim - window.ndim)
+    config += [(lo, hi, 0) for lo, hi in zip(window.low, window.high, strict=True)]
+    return lax.pad(x, jnp.asarray(value, x.dtype), config)
+
+
+def taps(x: jax.Array, window: Window) -> list[jax.Array]:
+    """All taps of a padded array.
+
+    Args:
+        x: Padded data ``(..., *padded)``.
+        window: Its window.
+
+    Returns:
+        One ``(..., *out)`` slice per position, row-major.
+    """
+    lead = x.ndim - window.ndim
+    slices = []
+    for position in window.positions():
+        start = [t * d for t, d in zip(position, window.dilation, strict=True)]
+        limit = [
+            b + (o - 1) * s + 1 for b, o, s in zip(start, window.out, window.stride, strict=True)
+        ]
+        slices.append(
+            lax.slice(
+                x,
+                [0] * lead + start,
+                [*x.shape[:lead], *limit],
+                [1] * lead + list(window.stride),
+            )
+        )
+    return slices
+
+
+def untaps(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) -> jax.Array:
+    """Add taps back to where :func:`taps` cut them out: its transpose.
+
+    Works phase by phase: all taps that land on the same residue modulo the stride are
+    shifted and added, then the phases are interleaved.
+
+    Args:
+        parts: One ``(..., *out)`` array per position, row-major.
+        window: The window.
+        size: Unpadded sizes of the trailing axes.
+
+    Returns:
+        Array ``(..., *size)``.
+    """
+    n = window.ndim
+    lead = parts[0].shape[:-n]
+    padded = [s + lo + hi for s, lo, hi in zip(size, window.low, window.high, strict=True)]
+    coarse = [-(-p // s) for p, s in zip(padded, window.stride, strict=True)]
+    zero = jnp.zeros((), parts[0].dtype)
+    phases: dict[tuple[int, ...], jax.Array] = {}
+    for position, part in zip(window.positions(), parts, strict=True):
+        offset = [t * d for t, d in zip(position, window.dilation, strict=True)]
+        phase = tuple(o % s for o, s in zip(offset, window.stride, strict=True))
+        config = [(0, 0, 0)] * len(lead)
+        for at, s, c, o in zip(offset, window.stride, coarse, window.out, strict=True):
+            config.append((at // s, c - at // s - o, 0))
+        term = lax.pad(part, zero, config)
+        phases[phase] = phases[phase] + term if phase in phases else term
+    if math.prod(window.stride) == 1:
+        y = phases[(0,) * n]
+    else:
+        empty = jnp.broadcast_to(zero, (*lead, *coarse))
+        order = itertools.product(*(range(s) for s in window.stride))
+        y = jnp.stack([phases.get(p, empty) for p in order], axis=-1)
+        y = y.reshape(*lead, *coarse, *window.stride)
+        axes = list(range(len(lead)))
+        for d in range(n):
+            axes += [len(lead) + d, len(lead) + n + d]
+        y = y.transpose(axes).reshape(
+            *lead, *(c * s for c, s in zip(coarse, window.stride, strict=True))
+        )
+    start = [0] * len(lead) + list(window.low)
+    stop = [*lead, *(lo + s for lo, s in zip(window.low, size, strict=True))]
+    return lax.slice(y, start, stop)

@@ -1,0 +1,265 @@
+"""Lowerings: variances, norms, log-sum-exp and other reductions of floats."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from emulator.dtypes import TO_NUMPY
+from emulator.ops import _slopes as slopes
+from emulator.ops._promote import DEFAULT_FLOAT, elementwise, is_float, wide_type
+from emulator.ops._reduction import (
+    kept_shape,
+    normalize_axes,
+    reduce_max,
+    reduce_min,
+    reduce_sum,
+)
+from emulator.ops.registry import op
+from pef_schema.program import DType
+
+Dims = int | tuple[int, ...] | None
+Axes = tuple[int, ...]
+
+
+def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
+    return lax.reshape(y, kept_shape(x.shape, axes)) if keepdim else y
+
+
+def _var_mean(
+    x: jax.Array, dim: Dims, correction: float | None, keepdim: bool
+) -> tuple[jax.Array, jax.Array]:
+    """Variance and mean in the wide dtype, by two passes.
+
+    The mean inside the variance is a constant for the gradient: the variance is
+    stationary there, so what torch's formula leaves out is zero.
+    """
+    axes = normalize_axes(dim, x.ndim)
+    wide = x.astype(wide_type(x.dtype))
+    count = math.prod(x.shape[a] for a in axes)
+    freedom = max(count - (1 if correction is None else correction), 0)
+    mean = reduce_sum(wide, axes) / np.asarray(count, wide.dtype)
+    centre = lax.stop_gradient(lax.reshape(mean, kept_shape(x.shape, axes)))
+    square = reduce_sum(jnp.square(wide - centre), axes)
+    var = square / np.asarray(freedom, wide.dtype)
+    return _shaped(var, x, axes, keepdim), _shaped(mean, x, axes, keepdim)
+
+
+@op("aten.var.correction", reads=(0,))
+def var(
+    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> jax.Array:
+    """Variance over ``n - correction``; the correction is 1 unless given."""
+    return _var_mean(x, dim, correction, keepdim)[0].astype(x.dtype)
+
+
+@op("aten.std.correction", reads=(0,))
+def std(
+    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> jax.Array:
+    """Standard deviation; its gradient is zero where it is zero."""
+    return slopes.safe_sqrt(_var_mean(x, dim, correction, keepdim)[0]).astype(x.dtype)
+
+
+@op("aten.var_mean.correction", reads=(0,))
+def var_mean(
+    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Variance and mean."""
+    square, mean = _var_mean(x, dim, correction, keepdim)
+    return square.astype(x.dtype), mean.astype(x.dtype)
+
+
+@op("aten.std_mean.correction", reads=(0,))
+def std_mean(
+    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Standard deviation and mean."""
+    square, mean = _var_mean(x, dim, correction, keepdim)
+    return slopes.safe_sqrt(square).astype(x.dtype), mean.astype(x.dtype)
+
+
+@op("aten.var.default", reads=(0,))
+def var_all(x: jax.Array, unbiased: bool = True) -> jax.Array:
+    """Variance of all elements."""
+    return var(x, correction=int(unbiased))
+
+
+@op("aten.std.default", reads=(0,))
+def std_all(x: jax.Array, unbiased: bool = True) -> jax.Array:
+    """Standard deviation of all elements."""
+    return std(x, correction=int(unbiased))
+
+
+@op("aten.var_mean.default", reads=(0,))
+def var_mean_all(x: jax.Array, unbiased: bool = True) -> tuple[jax.Array, jax.Array]:
+    """Variance and mean of all elements."""
+    return var_mean(x, correction=int(unbiased))
+
+
+@op("aten.std_mean.default", reads=(0,))
+def std_mean_all(x: jax.Array, unbiased: bool = True) -> tuple[jax.Array, jax.Array]:
+    """Standard deviation and mean of all elements."""
+    return std_mean(x, correction=int(unbiased))
+
+
+@op("aten.var.dim", reads=(0,))
+def var_dim(x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> jax.Array:
+    """Variance along dimensions."""
+    return var(x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+@op("aten.std.dim", reads=(0,))
+def std_dim(x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> jax.Array:
+    """Standard deviation along dimensions."""
+    return std(x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+@op("aten.var_mean.dim", reads=(0,))
+def var_mean_dim(
+    x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Variance and mean along dimensions."""
+    return var_mean(x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+@op("aten.std_mean.dim", reads=(0,))
+def std_mean_dim(
+    x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False
+) -> tuple[jax.Array, jax.Array]:
+    """Standard deviation and mean along dimensions."""
+    return std_mean(x, dim, correction=int(unbiased), keepdim=keepdim)
+
+
+@op("aten.logsumexp.default", "aten.special_logsumexp.default", reads=(0,))
+def logsumexp(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
+    """``log(sum(exp(x)))`` without overflow; integers give float32."""
+    out = np.dtype(x.dtype) if is_float(x.dtype) else DEFAULT_FLOAT
+    axes = normalize_axes(dim, x.ndim)
+    return _shaped(_logsumexp(x.astype(wide_type(out)), axes).astype(out), x, axes, keepdim)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
+    kept = kept_shape(x.shape, axes)
+    peak = reduce_max(x, axes)
+    peak = jnp.where(jnp.isinf(peak), 0, peak)
+    return lax.log(reduce_sum(lax.exp(x - lax.reshape(peak, kept)), axes)) + peak
+
+
+def _logsumexp_forward(x: jax.Array, axes: Axes) -> tuple[jax.Array, Any]:
+    y = _logsumexp(x, axes)
+    return y, (x, y)
+
+
+def _logsumexp_backward(axes: Axes, saved: Any, g: jax.Array) -> tuple[jax.Array]:
+    x, y = saved
+    kept = kept_shape(x.shape, axes)
+    return (g.reshape(kept) * lax.exp(x - y.reshape(kept)),)
+
+
+_logsumexp.defvjp(_logsumexp_forward, _logsumexp_backward)
+
+
+@op("aten.linalg_vector_norm.default", reads=(0,))
+def vector_norm(
+    x: jax.Array,
+    ord: float = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+) -> jax.Array:
+    """The ``ord`` norm along dimensions; its gradient is zero where it is zero."""
+    x = x if dtype is None else x.astype(TO_NUMPY[dtype])
+    axes = normalize_axes(dim, x.ndim)
+    value = _norm(x.astype(wide_type(x.dtype)), axes, float(ord)).astype(x.dtype)
+    return _shaped(value, x, axes, keepdim)
+
+
+@op(
+    *("aten.norm.Scalar", "aten.norm.ScalarOpt_dtype"),
+    *("aten.norm.ScalarOpt_dim", "aten.norm.ScalarOpt_dim_dtype"),
+    reads=(0,),
+)
+def norm(
+    x: jax.Array,
+    p: float | None = 2,
+    dim: Dims = None,
+    keepdim: bool = False,
+    *,
+    dtype: DType | None = None,
+) -> jax.Array:
+    """The ``p`` norm along dimensions; ``None`` means 2."""
+    return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+@op("aten.frobenius_norm.dim", reads=(0,))
+def frobenius_norm(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
+    """The 2-norm along dimensions."""
+    return vector_norm(x, 2, dim, keepdim)
+
+
+@op("aten.dist.default", reads=(0, 1))
+def dist(x: jax.Array, other: jax.Array, p: float = 2) -> jax.Array:
+    """The ``p`` norm of the difference."""
+    return vector_norm(elementwise(lambda a, b: a - b, x, other), p)
+
+
+@op("aten.renorm.default", reads=(0,))
+def renorm(x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
+    """Slices along ``dim`` scaled down so that their ``p`` norm is at most ``maxnorm``."""
+    wide = x.astype(wide_type(x.dtype))
+    axes = tuple(a for a in range(x.ndim) if a != dim % x.ndim)
+    size = lax.reshape(_norm(wide, axes, float(p)), kept_shape(x.shape, axes))
+    factor = jnp.where(size > maxnorm, maxnorm / (size + 1e-7), 1)
+    return (wide * factor).astype(x.dtype)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _norm(x: jax.Array, axes: Axes, p: float) -> jax.Array:
+    size = jnp.abs(x)
+    if p == 0:
+        return reduce_sum((x != 0).astype(x.dtype), axes)
+    if p == 1:
+        return reduce_sum(size, axes)
+    if p == 2:
+        return lax.sqrt(reduce_sum(jnp.square(x), axes))
+    if math.isinf(p):
+        return (reduce_max if p > 0 else reduce_min)(size, axes)
+    return lax.pow(
+        reduce_sum(lax.pow(size, lax.full_like(size, p)), axes), np.asarray(1 / p, x.dtype)
+    )
+
+
+def _norm_forward(x: jax.Array, axes: Axes, p: float) -> tuple[jax.Array, Any]:
+    y = _norm(x, axes, p)
+    return y, (x, y)
+
+
+def _norm_backward(axes: Axes, p: float, saved: Any, g: jax.Array) -> tuple[jax.Array]:
+    """torch's ``norm_backward``."""
+    x, y = saved
+    kept = kept_shape(x.shape, axes)
+    y, g, size = y.reshape(kept), g.reshape(kept), jnp.abs(x)
+    if p == 0:
+        return (jnp.zeros_like(x),)
+    if p == 1:
+        return (g * slopes.sign(x),)
+    if p == 2:
+        return (jnp.where(y == 0, 0, x * (g / y)),)
+    if math.isinf(p):
+        hit = ((size == y) | (x != x)).astype(x.dtype)
+        return (slopes.sign(x) * hit * (g / reduce_sum(hit, axes).reshape(kept)),)
+    power = lax.pow(size, lax.full_like(size, p - 1)) * slopes.sign(x)
+    scale = g * lax.pow(y, lax.full_like(y, 1 - p))
+    return (jnp.where((y == 0) | (x == 0), 0, power * scale),)
+
+
+_norm.defvjp(_norm_forward, _norm_backward)
