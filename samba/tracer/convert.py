@@ -76,6 +76,7 @@ class _Converter:
         self.inputs: list[int] = []
         self.updates: list[tuple[int, int]] = []
         self.of: dict[torch.fx.Node, int | tuple[int, ...]] = {}
+        self.tied: dict[int, int] = {}
         self.seed: Ref | None = None
         self.streams = 0
         self.module_of = {name: module for name, module in model.named_modules()}
@@ -141,6 +142,11 @@ class _Converter:
                     reason=f"an input of kind {spec.kind.name} cannot be compiled",
                     hint="Pass plain tensors to forward().",
                 )
+        if role in (Role.WEIGHT, Role.BUFFER):
+            first = self.tied.setdefault(id(tensor), len(self.values))
+            if first < len(self.values):
+                self.of[node] = first
+                return
         index = self._value(name, tuple(fake.shape), _dtype(fake.dtype, name))
         name = self.values[index].name
         if role is Role.INPUT:

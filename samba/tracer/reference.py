@@ -1,0 +1,62 @@
+"""The slow reference: a graph executed op by op in plain torch.
+
+It defines what is right for a graph: no sections, no fusion, no jax. Random ops
+run with a rate of 0, where they have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from emulator.ops.registry import load_ops
+from pef_schema.program import Arg, DType, Graph, Ref
+from samba.tracer.convert import NEXT_SEED
+from samba.tracer.traced import FROM_DTYPE
+
+_COPYING = {"aten.view.default": torch.reshape, "aten._unsafe_view.default": torch.reshape}
+"""Views whose strides a graph does not keep: memory formats are dropped when a model is traced."""
+
+
+def run_reference(graph: Graph, sources: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Execute every node of a graph with torch.
+
+    Args:
+        graph: A traced or compiled graph.
+        sources: Tensors of the values that no node produces. Those that require a gradient
+            take part in autograd.
+
+    Returns:
+        All values by index.
+    """
+    ops = load_ops()
+    env: dict[int, Any] = dict(sources)
+    for node in graph.nodes:
+        if node.op == NEXT_SEED:
+            continue
+        kwargs = {k: _resolve(a, env) for k, a in node.kwargs if k not in ("seed", "stream")}
+        args = [_resolve(a, env) for a in node.args]
+        if ops[node.op].random:
+            args = [float(a) if isinstance(a, torch.Tensor) and a.dim() == 0 else a for a in args]
+        namespace, packet, overload = node.op.split(".")
+        function = _COPYING.get(node.op)
+        if function is None:
+            function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        result = function(*args, **kwargs)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        for index, value in zip(node.outputs, results, strict=False):
+            if index >= 0:
+                env[index] = value
+    return env
+
+
+def _resolve(arg: Arg, env: Mapping[int, Any]) -> Any:
+    if isinstance(arg, Ref):
+        return env[arg.value]
+    if isinstance(arg, DType):
+        return FROM_DTYPE[arg]
+    if isinstance(arg, tuple):
+        return [_resolve(a, env) for a in arg]
+    return arg
