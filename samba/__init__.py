@@ -15,6 +15,7 @@ from samba.nn.parameter import SambaParameter
 from samba.random import *  # noqa: F403  # the creation functions are named once, in samba.random
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.session import SambaSession
+from samba.version import __version__
 
 session = SambaSession()
 """The one session of the process; it takes the place of the submodule of the same name."""
@@ -30,6 +31,7 @@ __all__ = [
     "SambaParameter",
     "SambaSession",
     "SambaTensor",
+    "__version__",
     "directives",
     "env",
     "errors",

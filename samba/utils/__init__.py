@@ -18,7 +18,7 @@ from samba.utils.weight_norm import weight_norm_
 
 if TYPE_CHECKING:
     from samba.utils.measure import measure_performance, measure_sections
-    from samba.utils.utils import init_output_grads, trace_graph, trace_multigraph
+    from samba.utils.utils import init_output_grads, trace_graph
 
 __all__ = [
     "assert_close",
@@ -32,7 +32,6 @@ __all__ = [
     "measure_sections",
     "set_seed",
     "trace_graph",
-    "trace_multigraph",
     "weight_norm_",
 ]
 
@@ -40,7 +39,6 @@ __all__ = [
 _LATER = {
     "init_output_grads": "samba.utils.utils",
     "trace_graph": "samba.utils.utils",
-    "trace_multigraph": "samba.utils.utils",
     "measure_performance": "samba.utils.measure",
     "measure_sections": "samba.utils.measure",
 }

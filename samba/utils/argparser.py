@@ -1,0 +1,139 @@
+"""The command line of SambaFlow scripts: ``compile``, ``run``, ``test``, ``measure-*``."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from samba.utils.flat_yaml import parse_flat_yaml
+from samba.utils.options import COMMANDS, OPTIONS
+
+__all__ = ["SambaConfig", "last_parsed_args", "parse_app_args", "parse_yaml_to_args"]
+
+ParserFunction = Callable[[argparse.ArgumentParser], Any]
+
+_last: list[argparse.Namespace] = []
+
+
+def parse_app_args(
+    argv: Sequence[str] | None = None,
+    dev_mode: bool = False,
+    common_parser_fn: ParserFunction | None = None,
+    test_parser_fn: ParserFunction | None = None,
+    run_parser_fn: ParserFunction | None = None,
+) -> argparse.Namespace:
+    """Parses the command line of an app.
+
+    An app may declare built-in options again: its declaration replaces the built-in one for the
+    spellings it names, and its default replaces the built-in default for all spellings.
+    ``--log-level`` takes effect on the logger ``samba``.
+
+    Args:
+        argv: The arguments, those of the process if None.
+        dev_mode: Whether the help shows every option, as ``--debug`` does.
+        common_parser_fn: Adds the app's options to the parser of every sub-command.
+        test_parser_fn: Adds options to the parser of ``test``.
+        run_parser_fn: Adds options to the parser of ``run``.
+
+    Returns:
+        The parsed arguments. All built-in fields are there, whatever the sub-command.
+
+    Raises:
+        SystemExit: The command line is wrong; argparse has printed why.
+
+    Example:
+        >>> args = parse_app_args(["compile", "-b=64", "-mb=4", "--inference"])
+        >>> args.command, args.batch_size, args.microbatch_size, args.inference, args.mapping
+        ('compile', 64, 4, True, 'section')
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    show_all = dev_mode or "--debug" in arguments
+    parser = argparse.ArgumentParser(description="The commands are the ways to use this app.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    own = {"test": test_parser_fn, "run": run_parser_fn}
+    for command, text in COMMANDS.items():
+        sub = commands.add_parser(command, help=text, description=text, conflict_handler="resolve")
+        for option in OPTIONS:
+            if command in option.commands:
+                option.add_to(sub, command, show_all)
+        built_in = list(sub._actions)
+        for declare in (common_parser_fn, own.get(command)):
+            if declare is not None:
+                declare(sub)
+        _follow_redeclarations(sub, built_in)
+    args = parser.parse_args(arguments)
+    for option in OPTIONS:
+        if not hasattr(args, option.dest):
+            setattr(args, option.dest, _fresh(option.default))
+    if not hasattr(args, "dev_mode"):
+        args.dev_mode = dev_mode
+    logging.getLogger("samba").setLevel(args.log_level.upper())
+    _last[:] = [args]
+    return args
+
+
+def _follow_redeclarations(
+    parser: argparse.ArgumentParser, built_in: list[argparse.Action]
+) -> None:
+    """Gives what is left of built-in options the defaults of the app's options for the same field.
+
+    argparse takes the default of the first action of a field, which would be the built-in one.
+    """
+    apps: dict[str, argparse.Action] = {}
+    for action in parser._actions:
+        if action not in built_in:
+            apps.setdefault(action.dest, action)
+    for action in built_in:
+        if action.dest in apps:
+            action.default = apps[action.dest].default
+            action.required = False
+
+
+def _fresh(default: Any) -> Any:
+    return list(default) if isinstance(default, list) else default
+
+
+def last_parsed_args() -> argparse.Namespace | None:
+    """What :func:`parse_app_args` returned last in this process; None before its first call."""
+    return _last[-1] if _last else None
+
+
+def parse_yaml_to_args(yaml_file: str | Path, args: argparse.Namespace) -> argparse.Namespace:
+    """Puts the values of a YAML file over those of the command line.
+
+    Args:
+        yaml_file: A file of ``name: value`` lines; dashes in names become underscores.
+        args: Parsed arguments, changed in place.
+
+    Returns:
+        ``args``.
+
+    Raises:
+        YamlError: The file says more than names and values.
+        OSError: It cannot be read.
+    """
+    text = Path(yaml_file).read_text(encoding="utf-8")
+    for name, value in parse_flat_yaml(text, where=str(yaml_file)).items():
+        setattr(args, name.replace("-", "_"), value)
+    return args
+
+
+class SambaConfig:
+    """The arguments of an app as a configuration object.
+
+    Args:
+        args: Parsed arguments.
+        config: Class of the hardware's configuration; recorded only.
+    """
+
+    def __init__(self, args: argparse.Namespace, config: type | None = None) -> None:
+        self.args = args
+        self.config = config
+
+    def get_all_params(self) -> dict[str, Any]:
+        """All arguments by name."""
+        return dict(vars(self.args))

@@ -1,0 +1,278 @@
+"""The built-in command line options: one table, by sub-command."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["COMMANDS", "OPTIONS", "Option"]
+
+COMMANDS: dict[str, str] = {
+    "compile": "trace the model and write a PEF",
+    "run": "run the app from a PEF",
+    "test": "compare results of a PEF with a reference",
+    "measure-performance": "measure throughput and latency of a PEF",
+    "measure-sections": "measure every section of a PEF",
+}
+"""Sub-commands and their help."""
+
+_COMPILE = ("compile",)
+_MEASURE = ("measure-performance", "measure-sections")
+_DEVICE = ("run", "test", *_MEASURE)
+_ALL = tuple(COMMANDS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One built-in option.
+
+    Args:
+        flags: Its spellings.
+        commands: Sub-commands that have it.
+        settings: Keywords of ``add_argument``.
+        help: Help text; empty for options that steer the hardware compiler, which are accepted
+            without effect and shown only with ``--debug``.
+        required: Sub-commands that cannot do without it.
+    """
+
+    flags: tuple[str, ...]
+    commands: tuple[str, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+    help: str = ""
+    required: tuple[str, ...] = ()
+
+    @property
+    def dest(self) -> str:
+        """Name of its field in the parsed arguments."""
+        long = next((flag for flag in self.flags if flag.startswith("--")), self.flags[0])
+        return self.settings.get("dest", long.lstrip("-").replace("-", "_"))
+
+    @property
+    def default(self) -> Any:
+        """Value of the field when the option is not given."""
+        switch = self.settings.get("action") == "store_true"
+        return self.settings.get("default", False if switch else None)
+
+    def add_to(self, parser: argparse.ArgumentParser, command: str, show_all: bool) -> None:
+        """Declares the option on the parser of a sub-command that has it."""
+        text = self.help or ("accepted; no effect here" if show_all else argparse.SUPPRESS)
+        settings = dict(self.settings)
+        if command in self.required:
+            settings["required"] = True
+        parser.add_argument(*self.flags, help=text, **settings)
+
+
+def _value(
+    flags: str,
+    commands: tuple[str, ...],
+    help: str = "",
+    required: tuple[str, ...] = (),
+    **settings: Any,
+) -> Option:
+    return Option(
+        flags=tuple(flags.split()),
+        commands=commands,
+        settings=settings,
+        help=help,
+        required=required,
+    )
+
+
+def _switch(flags: str, commands: tuple[str, ...], help: str = "") -> Option:
+    return _value(flags, commands, help, action="store_true")
+
+
+def _level(level: str, help: str) -> Option:
+    return _value(
+        f"--{level}",
+        _COMPILE,
+        help,
+        dest="optim_level",
+        action="store_const",
+        const=level,
+        default="o3",
+    )
+
+
+_USED: tuple[Option, ...] = (
+    _value("-b --batch-size", _ALL, "samples in a batch", type=int, default=1),
+    _value("-mb --microbatch-size", _ALL, "samples in a microbatch", type=int),
+    _value("-p --pef", _ALL, "path of the PEF", required=_DEVICE),
+    _value("--pef-name", _COMPILE, "name of the PEF and of its folder"),
+    _value("--output-folder", _COMPILE, "folder for PEFs", default="./out"),
+    _switch("--inference", _ALL, "forward pass only; the same for compile and run"),
+    _value(
+        "--mapping",
+        _ALL,
+        "'spatial' puts forward and backward into one section",
+        choices=("section", "spatial"),
+        default="section",
+    ),
+    _level("o0", "one section an operation"),
+    _level("o1", "one section a fused module"),
+    _level("o3", "sections as large as they may be (default)"),
+    _value(
+        "--grad-accumulation-steps",
+        ("compile", "run"),
+        "runs whose gradients are added before an update",
+        type=int,
+        default=1,
+    ),
+    _value(
+        "--num-spatial-batches",
+        _ALL,
+        "batches of one run under spatial mapping",
+        type=int,
+        default=1,
+    ),
+    _switch("--data-parallel", _ALL, "replicate the model; each replica has its part of the data"),
+    _value("-ws --world-size", _COMPILE, "smallest number of replicas", type=int, default=1),
+    _switch("--reduce-on-rdu", _DEVICE, "add gradients of replicas on the device"),
+    _value(
+        "--data-parallel-mode",
+        _DEVICE,
+        "order of sections and gradient synchronization",
+        choices=("normal", "inorder", "optimal"),
+        default="normal",
+    ),
+    _value("-n --num-iterations", _DEVICE, "iterations to run or measure", type=int, default=100),
+    _switch("--run-graph-only", _MEASURE, "leave transfers of inputs and outputs out"),
+    _value("--min-duration", _MEASURE, "measure for so many seconds", type=float, default=0.0),
+    _value("--num-sections", _MEASURE, "measure only the first sections", type=int),
+    _value("--bench-report-json", _DEVICE, "write the measurement here"),
+    _value("--acc-report-json", ("run", "test"), "write the accuracy here"),
+    _value("--compiled-stats-json", ("compile", *_MEASURE), "write a copy of the measurement here"),
+    _value("--json", _DEVICE, "older name of the report options"),
+    _switch("--enable-profiler", ("run", "test"), "profile the front end"),
+    _value("--gold-file-path", ("run", "test"), "file with reference results"),
+    _switch("--visualize", ("run", "test"), "print how far results differ"),
+    _value("--yaml-config", _ALL, "YAML file with more values, for apps that read one"),
+    _value(
+        "--log-level",
+        _ALL,
+        "least severity that is logged",
+        choices=("debug", "info", "warning", "error", "critical"),
+        default="warning",
+    ),
+    _switch("--debug", _ALL, "show every option in the help"),
+)
+
+_SIZES: tuple[Option, ...] = (
+    _value("--n-chips --num-chips", ("compile", *_MEASURE), dest="n_chips", type=int, default=1),
+    _value("--num-tiles", _COMPILE, type=int, default=-1),
+    _value("--arch", _COMPILE),
+    _value("--tensor-parallel", _COMPILE, default="none"),
+    _value("--distlearn-config", _ALL, default=""),
+    _value("--local-rank", _DEVICE, type=int, default=-1),
+    _value("--default-device", _COMPILE, default="DDR"),
+    _value("--json-counters", _MEASURE, default=""),
+    _value("--log-dir", _ALL),
+    _value("--verbose", _ALL, action="count", default=0),
+)
+
+_COMPILER_VALUES: dict[str, dict[str, Any]] = {
+    "--amp-level": {"type": int, "default": 4},
+    "--compiler-configs-file": {"default": ""},
+    "--compiler-mode": {},
+    "--enable-mixed-precision-ops": {"nargs": "+"},
+    "--graphamp-preset": {"choices": ("mp0", "mp1", "mp4")},
+    "--hbm-auto-alloc": {},
+    "--input-layout": {},
+    "--latency-budget-bwd": {"type": float},
+    "--latency-budget-fwd": {"type": float},
+    "--mac-human-decision": {},
+    "--max-expected-mac-latency": {"type": float, "default": -1.0},
+    "--max-mac-loop-attempt": {"type": int, "default": -1},
+    "--max-tiling-depth": {"type": int},
+    "--mlir-file-name": {},
+    "--o1-experimental-opts": {"nargs": "*"},
+    "--optimization-rules": {"nargs": "+"},
+    "--recompute-ratio": {"type": float, "default": -1.0},
+    "--resource-report-path": {},
+    "--resources-scaling-factors": {"nargs": "+", "default": ["-1.0"] * 4},
+    "--section-cut-sort-order": {"type": int, "default": 3},
+    "--stage-instrumentation": {"default": "none"},
+    "--target-sambaflow-version": {},
+    "--tile-orientation": {"default": "auto"},
+    "--tiling-accum": {},
+    "--traced-attributes-folder": {"default": ""},
+    "--weight-grad-reduce": {},
+    "--weight-layout": {},
+}
+"""Options with a value that steer the hardware compiler."""
+
+_COMPILER_SWITCHES = [
+    "all-regions-hbm",
+    "arc-debug-mode",
+    "default-par-factors",
+    "dense-adam-fast-grad-compute",
+    "disable-bf16-conversion",
+    "disable-mac-tiling",
+    "disable-retry-lower-visible-resources",
+    "dropout-tiling-legalizer-error",
+    "dump-compiled-stats-json",
+    "dump-traced-graph",
+    "enable-buffer-trial-compile",
+    "enable-coe",
+    "enable-conv-tiling",
+    "enable-conv2d-conversion",
+    "enable-distribution-pass",
+    "enable-hypersection",
+    "enable-multi-input-broadcast",
+    "enable-node-trial-compile",
+    "enable-pcu-scaling",
+    "enable-safe-stochastic-rounding",
+    "enable-stochastic-rounding",
+    "force-node-proximity",
+    "fp32-params",
+    "fuse-fwd-bwd",
+    "gen-tensorboard",
+    "has-human-decision",
+    "host-fifo",
+    "include-read-stall-cycles",
+    "loop-conversion",
+    "mac-v1",
+    "mac-v2",
+    "metapipe-disable",
+    "mock-inference",
+    "model-parallel",
+    "modelbox",
+    "ndtest",
+    "ndtest-mp",
+    "optimize-concat-split",
+    "plot",
+    "pp-lamb-optimizer",
+    "run-analysis-pass",
+    "run-early-tp",
+    "safe-mode",
+    "samba-plot",
+    "sambahd",
+    "sambatune-graph",
+    "section-cut-beam-search",
+    "single-opt-sec",
+    "skip-pnr-aware",
+    "strict-auto-cast",
+    "strict-conversion",
+    "train-samba-spatial",
+    "unroll-first",
+    "use-air-ce",
+    "use-o1-default-rules",
+    "validate-mac-resource-prediction",
+    "verbose-report",
+    "weight-caching",
+    "weight-sharing",
+]
+"""Switches that steer the hardware compiler."""
+
+_RUN_SWITCHES = ["acc-test", "dump-accuracy-debug-info", "ignore-output-grads", "listen-for-input"]
+"""Switches of the vendor's sample apps that apps read without declaring them."""
+
+OPTIONS: tuple[Option, ...] = (
+    *_USED,
+    *_SIZES,
+    *(_value(flag, _COMPILE, **settings) for flag, settings in _COMPILER_VALUES.items()),
+    *(_switch(f"--{name}", ("compile", "run")) for name in _COMPILER_SWITCHES),
+    *(_switch(f"--{name}", ("run", "test")) for name in _RUN_SWITCHES),
+)
+"""Every built-in option."""

@@ -1,0 +1,274 @@
+"""common_app_driver, PEF metadata, comparison and the small helpers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+import torch
+
+import samba
+from pef_schema.errors import PefUnwritable, SambaError
+from samba import utils
+from samba.errors import ArgumentError
+from samba.utils import argparser, measure
+from samba.utils import utils as tracing
+from samba.utils.benchmark_acc import AccuracyReport
+from samba.utils.common import common_app_driver
+from samba.utils.compare import NotClose
+from samba.utils.pef_utils import (
+    MissingPefInfo,
+    PefInfoStruct,
+    get_pef_info,
+    get_pefmeta,
+    get_pefmeta_dict,
+)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What the driver calls, in order, instead of doing it; the arguments must fit."""
+    made: list[tuple[str, tuple, dict]] = []
+
+    def replace(owner, name):
+        signature = inspect.signature(getattr(owner, name))
+
+        def record(*args, **kwargs):
+            signature.bind(*args, **kwargs)
+            made.append((name, args, kwargs))
+
+        monkeypatch.setattr(owner, name, record)
+
+    replace(samba.session, "compile")
+    replace(tracing, "trace_graph")
+    replace(measure, "measure_performance")
+    replace(measure, "measure_sections")
+    return made
+
+
+def parsed(*arguments: str) -> Namespace:
+    return argparser.parse_app_args(list(arguments))
+
+
+MODEL = torch.nn.Linear(2, 2)
+
+
+def test_driver_compiles(calls):
+    args = parsed("compile", "--pef-name=x")
+    assert common_app_driver(args, MODEL, "inputs", "optim", name="app", app_dir="d") is None
+    ((name, positional, keywords),) = calls
+    assert (name, positional) == ("compile", (MODEL, "inputs", "optim"))
+    assert keywords["config_dict"] == vars(args)
+    assert keywords["name"] == "app"
+    assert keywords["pef_metadata"] == get_pefmeta(args, MODEL)
+
+
+@pytest.mark.parametrize("command", ["run", "test"])
+def test_driver_leaves_run_and_test_to_the_app(calls, command):
+    common_app_driver(args=parsed(command, "--pef=p"), model=MODEL, inputs=(), optim=None)
+    assert calls == []
+
+
+def test_driver_measures(calls):
+    args = parsed("measure-performance", "--pef=p", "-b=4", "--bench-report-json=r", "-n=3")
+    common_app_driver(args, MODEL, "inputs", "optim", squeeze_bs_dim=True, get_output_grads=False)
+    (first, positional, keywords), (second, measured, options) = calls
+    assert (first, positional) == ("trace_graph", (MODEL, "inputs", "optim"))
+    assert keywords == {"init_output_grads": True, "pef": "p", "mapping": "section"}
+    assert (second, measured) == ("measure_performance", (MODEL, "inputs", 4, 1, False))
+    assert (options["n_iterations"], options["json"]) == (3, "r")
+
+
+def test_driver_measures_sections_of_an_inference_pef(calls):
+    args = parsed("measure-sections", "--pef=p", "--inference", "--num-sections=2", "--json=old")
+    common_app_driver(args, MODEL, "inputs", "optim")
+    (_, positional, keywords), (second, _, options) = calls
+    assert positional[2] is None
+    assert keywords["init_output_grads"] is False
+    assert second == "measure_sections"
+    assert (options["num_sections"], options["json"]) == (2, "old")
+
+
+def test_driver_refuses_unknown_commands():
+    with pytest.raises(ArgumentError, match="found 'train', wanted one of compile, run"):
+        common_app_driver(Namespace(command="train"), MODEL, ())
+
+
+def test_pefmeta_is_text():
+    args = parsed("compile", "-b=8")
+    args.callback = print
+    args.tags = {"b", "a"}
+    args.folder = Path("data") / "x"
+    args.nested = {"rate": [1, 2.5]}
+    found = get_pefmeta(args, MODEL)
+    assert all(isinstance(value, str) for value in found.values())
+    assert found["batch_size"] == "8"
+    assert found["mapping"] == "section"
+    assert found["model"] == repr(MODEL)
+    assert found["samba_version"] == samba.__version__
+    assert found["tags"] == "['a', 'b']"
+    assert found["folder"] == os.path.join("data", "x")
+    assert found["nested"] == "{'rate': [1, 2.5]}"
+    assert "callback" not in found
+    assert get_pefmeta_dict(vars(args), MODEL) == found
+
+
+def test_pef_info(monkeypatch):
+    stored = Namespace(metadata=(("batch_size", "8"), ("model", "Linear()"), ("shapes", "[[1]]")))
+    monkeypatch.setattr("samba.utils.pef_utils.read_pef", lambda path: stored)
+    keys = {key: PefInfoStruct(None) for key in ("shapes", "batch_size", "model")}
+    assert get_pef_info("m.pef", keys) == {"shapes": [[1]], "batch_size": 8, "model": "Linear()"}
+    with pytest.raises(ValueError, match="no metadata for lr; it holds batch_size") as caught:
+        get_pef_info("m.pef", {"lr": PefInfoStruct()})
+    assert isinstance(caught.value, MissingPefInfo)
+    assert caught.value.missing == ("lr",)
+
+
+def test_assert_close_is_the_allclose_form():
+    reference = torch.tensor([100.0, 0.0])
+    utils.assert_close(torch.tensor([101.0, 0.0029]), reference, "ok")
+    utils.assert_close(reference, torch.tensor([100.0, 0.0]), "by position", 1e-3)
+    with pytest.raises(AssertionError) as caught:
+        utils.assert_close(torch.tensor([101.25, 0.0]), reference, "loss")
+    assert isinstance(caught.value, NotClose)
+    assert isinstance(caught.value, SambaError)
+    assert str(caught.value) == (
+        "loss: 1 of 2 elements differ by more than 0.003 + 0.01 * |reference|; the worst, at "
+        "(0,), is 101.25 where 100 was wanted"
+    )
+    assert caught.value.max_difference == 1.25
+
+
+def test_assert_close_bites_just_outside_the_tolerance():
+    reference = torch.ones(3, dtype=torch.float64)
+    for threshold, rtol in ((1e-3, 0.0), (0.0, 1e-3), (5e-4, 5e-4)):
+        utils.assert_close(reference + 0.99e-3, reference, "in", threshold, rtol=rtol)
+        with pytest.raises(NotClose):
+            utils.assert_close(reference + 1.01e-3, reference, "out", threshold, rtol=rtol)
+
+
+def test_assert_close_takes_what_scripts_give_it(capsys):
+    parameter = samba.SambaParameter(torch.ones(2, 3))
+    utils.assert_close(parameter, torch.ones(2, 3), "w", threshold=1e-6)
+    utils.assert_close(torch.ones(2, 3).bfloat16(), parameter * 1, "w", visualize=True)
+    assert capsys.readouterr().out == "w: max difference 0, mean 0\n"
+    utils.assert_close(torch.ones(30, 136), torch.ones(1, 30, 136), "broadcast")
+    utils.assert_close(torch.ones(0), torch.ones(0), "empty")
+    nan = torch.tensor([float("nan"), 1.0])
+    utils.assert_close(nan, nan, "NaN")
+    with pytest.raises(NotClose, match=r"the worst, at \(0,\), is 1 where nan was wanted"):
+        utils.assert_close(torch.ones(2), nan, "NaN")
+    with pytest.raises(NotClose, match=r"shapes \(2,\) and \(3,\) do not broadcast"):
+        utils.assert_close(torch.ones(2), torch.ones(3), "shapes")
+    with pytest.raises(NotClose, match=r"at \(1, 0\)"):
+        utils.assert_close(torch.eye(2), torch.tensor([[1.0, 0.1], [2.0, 1.0]]), "index")
+    utils.assert_close(torch.tensor([1, 2]), torch.tensor([1, 2]), "integers")
+
+
+def test_where_and_who(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert utils.get_file_dir("app.py") == str(tmp_path.resolve())
+    assert utils.get_file_dir(Path(__file__)) == str(Path(__file__).resolve().parent)
+    assert (utils.get_rank(), utils.get_world_size(), utils.is_main_process()) == (0, 1, True)
+    utils.create_mac_resource_report()
+
+
+def test_utils_are_plain_attributes():
+    assert samba.utils.trace_graph is tracing.trace_graph
+    assert samba.utils.measure_performance is measure.measure_performance
+    assert samba.utils.argparser is argparser
+    assert samba.utils.utils.init_output_grads is utils.init_output_grads
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = utils.nonsense
+    assert all(hasattr(utils, name) for name in utils.__all__)
+
+
+def test_accuracy_report(tmp_path):
+    path = tmp_path / "acc.json"
+    metrics = {"acc": torch.tensor(97.5), "loss": 0.25}
+    AccuracyReport(val_metrics=metrics, batch_size=32, num_iterations=100).save(path)
+    assert json.loads(path.read_text()) == {
+        "val_metrics": {"acc": 97.5, "loss": 0.25},
+        "batch_size": 32,
+        "num_iterations": 100,
+    }
+    AccuracyReport(val_accuracy=91.0, epochs=2).save(str(path))
+    assert json.loads(path.read_text()) == {"val_accuracy": 91.0, "epochs": 2}
+    with pytest.raises(PefUnwritable):
+        AccuracyReport(val_accuracy=1.0).save(tmp_path / "no" / "acc.json")
+
+
+def test_weight_norm():
+    layer = torch.nn.Linear(3, 4)
+    x = torch.randn(5, 3)
+    expected = layer(x)
+    assert utils.weight_norm_(layer) is layer
+    assert torch.allclose(layer(x), expected, rtol=1e-6, atol=1e-6)
+    model = samba.from_torch_model_(torch.nn.Sequential(layer))
+    assert [p.sn_name for p in model.parameters()] == [
+        "sequential__0__bias",
+        "sequential__0__weight_magnitude",
+        "sequential__0__weight_direction",
+    ]
+    model(x).sum().backward()
+    reference = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 4), dim=0)
+    reference.parametrizations.weight.original0.data = layer.weight_magnitude.data
+    reference.parametrizations.weight.original1.data = layer.weight_direction.data
+    reference.bias.data = layer.bias.data
+    reference(x).sum().backward()
+    original = reference.parametrizations.weight
+    assert torch.allclose(layer.weight_magnitude.grad, original.original0.grad, atol=1e-5)
+    assert torch.allclose(layer.weight_direction.grad, original.original1.grad, atol=1e-5)
+    with pytest.raises(ArgumentError, match="found Conv2d"):
+        utils.weight_norm_(torch.nn.Conv2d(1, 1, 1))
+    exported = torch.export.export(model, (x,), strict=False)
+    assert len(exported.graph_signature.parameters) == 3
+
+
+def test_environment_and_directives():
+    assert samba.env.use_mock_samba_runtime() is False
+    samba.env.enable_conv_grad_accum_stoc()
+    samba.env.enable_addbias_grad_accum_stoc()
+    samba.env.disable_sgd_stoc()
+    assert samba.env.stochastic_rounding() == {
+        "conv_grad_accum": True,
+        "addbias_grad_accum": True,
+        "sgd": False,
+    }
+    layer = torch.nn.Linear(2, 2)
+    assert samba.directives.fusion_of(layer) is None
+    samba.directives.op_fusion(layer, "Encoder")
+    assert samba.directives.fusion_of(layer) == "Encoder"
+    with samba.directives.op_fusion(func_name="outer", heuristic="x"):
+        with samba.directives.op_fusion(func_name="inner", plugins=[1]):
+            assert samba.directives.fusion_of() == "inner"
+        assert samba.directives.fusion_of() == "outer"
+    assert samba.directives.fusion_of() is None
+    samba.directives.sdpa_directives({"sdp_block_size": 64})
+    assert samba.directives.sdpa_settings()["sdp_block_size"] == 64
+    with pytest.raises(ArgumentError, match="found no name"):
+        samba.directives.op_fusion(layer)
+    with pytest.raises(ArgumentError, match=r"wanted a torch\.nn\.Module"):
+        samba.directives.op_fusion("Encoder", "x")
+    assert samba.is_internal() is False
+
+
+def test_import_is_light():
+    code = "import sys, samba; print('jax' in sys.modules, samba.session.buffer_dict)"
+    root = Path(samba.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == ["False", "{}"], done.stderr
+
+
+def test_version_is_the_projects():
+    project = tomllib.loads((Path(samba.__file__).parents[1] / "pyproject.toml").read_text())
+    assert samba.__version__ == project["project"]["version"]
