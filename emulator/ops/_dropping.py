@@ -51,7 +51,7 @@ def drop_factors(
         return None
     if seed is None:
         raise MissingSeed(op=op)
-    p = jnp.asarray(rate, jnp.float32)
+    p = jax.lax.stop_gradient(jnp.asarray(rate, jnp.float32))
     kept = random.uniform(seed, stream, tuple(shape), jnp.float32) >= p
     scale = jnp.where(p < 1, 1 / jnp.where(p < 1, 1 - p, 1), 0)
     return jnp.where(kept, scale, 0).astype(dtype)

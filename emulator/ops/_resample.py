@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from emulator.ops._gradient import with_gradient
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Table:
@@ -71,7 +73,15 @@ def _apply(x: jax.Array, t: Table, axis: int) -> jax.Array:
     return total
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _forward(x: jax.Array, t: Table, axis: int) -> tuple[jax.Array, None]:
+    return _apply(x, t, axis), None
+
+
+def _backward(t: Table, axis: int, _saved: None, g: jax.Array) -> tuple[jax.Array]:
+    return (_apply(g, t.transposed, axis),)
+
+
+@with_gradient(_forward, _backward, static=(1, 2))
 def resample(x: jax.Array, t: Table, axis: int) -> jax.Array:
     """Weighted sums of places along one axis.
 
@@ -84,14 +94,3 @@ def resample(x: jax.Array, t: Table, axis: int) -> jax.Array:
         ``x`` with ``len(t.index)`` elements along ``axis``.
     """
     return _apply(x, t, axis)
-
-
-def _forward(x: jax.Array, t: Table, axis: int) -> tuple[jax.Array, None]:
-    return _apply(x, t, axis), None
-
-
-def _backward(t: Table, axis: int, _saved: None, g: jax.Array) -> tuple[jax.Array]:
-    return (_apply(g, t.transposed, axis),)
-
-
-resample.defvjp(_forward, _backward)

@@ -1,19 +1,22 @@
-"""Lowerings of activation functions.
+"""Lowerings of activation functions and softmax.
 
 Where torch picks a subgradient (at 0, at the knees of hardtanh) or lets NaN through,
-the formulas are written so that autodiff gives the same.
+the formulas are written so that autodiff gives the same. For half types the gradients of sigmoid, tanh and softmax
+start from the rounded result, like torch's.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
-from emulator.ops.precision import real, widen, widened
+from emulator.ops import random
+from emulator.ops._dropping import MissingSeed
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import real, widen, widened
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
@@ -34,16 +37,163 @@ def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
+@op("aten.leaky_relu.default", reads=(0,), cheap=True)
+@widened
+def leaky_relu(x: jax.Array, negative_slope: float = 0.01) -> jax.Array:
+    """``x`` above 0, else ``negative_slope * x``."""
+    return jnp.where(x > 0, x, x * negative_slope)
+
+
+@op("aten.rrelu.default", reads=(0,), random=True)
+@widened
+def rrelu(
+    x: jax.Array,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    *,
+    seed: jax.Array | None = None,
+    stream: int = 0,
+) -> jax.Array:
+    """Leaky relu with a slope drawn from ``[lower, upper)`` in training, their mean in eval.
+
+    Raises:
+        MissingSeed: In training without a seed.
+    """
+    if not training:
+        return jnp.where(x > 0, x, x * ((lower + upper) / 2))
+    if seed is None:
+        raise MissingSeed(op="aten.rrelu.default")
+    slope = lower + (upper - lower) * random.uniform(seed, stream, x.shape, x.dtype)
+    return jnp.where(x > 0, x, x * slope)
+
+
+@op("aten.prelu.default", "aten._prelu_kernel.default", reads=(0, 1), cheap=True)
+@widened
+def prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
+    """``x`` above 0, else ``weight * x``, one weight or one per channel (axis 1)."""
+    if weight.ndim == 1 and x.ndim > 1:
+        weight = weight.reshape(1, -1, *(1,) * (x.ndim - 2))
+    return jnp.where(x > 0, x, weight * x)
+
+
+@op("aten.threshold.default", reads=(0,), cheap=True)
+def threshold(x: jax.Array, threshold: float, value: float) -> jax.Array:
+    """``x`` above the threshold, else ``value``."""
+    return jnp.where(x <= threshold, jnp.asarray(value, x.dtype), x)
+
+
+def _elu(x: jax.Array, alpha: float, scale: float, input_scale: float) -> jax.Array:
+    above = x > 0
+    below = jnp.where(above, 0, x)  # keeps exp, and so its gradient, finite where it is not used
+    return jnp.where(above, x * scale, jnp.expm1(below * input_scale) * (alpha * scale))
+
+
+@op("aten.elu.default", reads=(0,), cheap=True)
+@widened
+def elu(x: jax.Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> jax.Array:
+    """Exponential linear unit."""
+    return _elu(x, alpha, scale, input_scale)
+
+
+@op("aten.selu.default", reads=(0,), cheap=True)
+@widened
+def selu(x: jax.Array) -> jax.Array:
+    """Self-normalizing exponential linear unit (Klambauer et al. 2017)."""
+    return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1)
+
+
+@op("aten.celu.default", reads=(0,), cheap=True)
+@widened
+def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
+    """Continuously differentiable exponential linear unit."""
+    return _elu(x, alpha, 1, 1 / alpha)
+
+
+@op("aten.hardtanh.default", reads=(0,), cheap=True)
+def hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
+    """``x`` clipped; no gradient at the knees."""
+    low, high = jnp.asarray(min_val, x.dtype), jnp.asarray(max_val, x.dtype)
+    inside = (x > low) & (x < high)
+    return jnp.where(inside, x, jax.lax.stop_gradient(jnp.clip(x, low, high)))
+
+
+@op("aten.relu6.default", reads=(0,), cheap=True)
+def relu6(x: jax.Array) -> jax.Array:
+    """``x`` clipped to ``[0, 6]``."""
+    return hardtanh(x, 0, 6)
+
+
+@op("aten.hardsigmoid.default", reads=(0,), cheap=True)
+@widened
+def hardsigmoid(x: jax.Array) -> jax.Array:
+    """``(x + 3) / 6`` clipped to ``[0, 1]``."""
+    return hardtanh(x + 3, 0, 6) / 6
+
+
+@op("aten.hardswish.default", reads=(0,), cheap=True)
+@widened
+def hardswish(x: jax.Array) -> jax.Array:
+    """``x * (x + 3) / 6`` between -3 and 3, 0 below and ``x`` above."""
+    return jnp.where(x <= -3, 0, jnp.where(x >= 3, x, x * (x + 3) / 6))
+
+
+@op("aten.softplus.default", reads=(0,), cheap=True)
+@widened
+def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
+    """``log(1 + exp(beta * x)) / beta``; ``x`` itself where ``beta * x`` passes the threshold."""
+    linear = x * beta > threshold
+    return jnp.where(linear, x, jnp.log1p(jnp.exp(jnp.where(linear, 0, x) * beta)) / beta)
+
+
+@op("aten.mish.default", reads=(0,), cheap=True)
+@widened
+def mish(x: jax.Array) -> jax.Array:
+    """``x * tanh(softplus(x))``."""
+    return x * jnp.tanh(jnp.logaddexp(x, 0))
+
+
+@op("aten.log_sigmoid.default", reads=(0,), cheap=True)
+@widened
+def log_sigmoid(x: jax.Array) -> jax.Array:
+    """Logarithm of the logistic function."""
+    return -jnp.logaddexp(-x, 0)
+
+
+@op("aten.log_sigmoid_forward.default", reads=(0,), cheap=True)
+@widened
+def log_sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Log-sigmoid as core ATen has it; torch's CPU buffer has no meaning outside its kernel."""
+    return log_sigmoid(x), jax.lax.stop_gradient(jnp.exp(-jnp.abs(x)))
+
+
+@op("aten.softshrink.default", reads=(0,), cheap=True)
+@widened
+def softshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
+    """``x`` moved towards 0 by ``lambd``, 0 in between."""
+    return jnp.where(x > lambd, x - lambd, jnp.where(x < -lambd, x + lambd, x * 0))
+
+
+@op("aten.hardshrink.default", reads=(0,), cheap=True)
+def hardshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
+    """``x`` where it is more than ``lambd`` from 0, else 0."""
+    bound = jnp.asarray(lambd, x.dtype)
+    return jnp.where((x >= -bound) & (x <= bound), jnp.zeros((), x.dtype), x)
+
+
+@op("aten.glu.default", reads=(0,), cheap=True)
+@widened
+def glu(x: jax.Array, dim: int = -1) -> jax.Array:
+    """First half of ``dim`` times the sigmoid of its second half."""
+    a, b = jnp.split(x, 2, axis=dim)
+    return a * jax.nn.sigmoid(b)
+
+
 @op("aten.silu.default", reads=(0,), cheap=True)
 @widened
 def silu(x: jax.Array) -> jax.Array:
     """``x * sigmoid(x)``."""
     return x * jax.nn.sigmoid(x)
-
-
-@jax.custom_vjp
-def _sigmoid(x: jax.Array) -> jax.Array:
-    return jax.nn.sigmoid(widen(x)).astype(x.dtype)
 
 
 def _sigmoid_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -52,7 +202,16 @@ def _sigmoid_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 
 
 # Like torch's, the gradients of sigmoid, tanh and softmax start from the rounded result.
-_sigmoid.defvjp(lambda x: (_sigmoid(x),) * 2, _sigmoid_backward)
+
+
+def _sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = _sigmoid(x)
+    return y, y
+
+
+@with_gradient(_sigmoid_forward, _sigmoid_backward)
+def _sigmoid(x: jax.Array) -> jax.Array:
+    return jax.nn.sigmoid(widen(x)).astype(x.dtype)
 
 
 @op("aten.sigmoid.default", reads=(0,), cheap=True)
@@ -61,17 +220,19 @@ def sigmoid(x: jax.Array) -> jax.Array:
     return _sigmoid(real(x))
 
 
-@jax.custom_vjp
-def _tanh(x: jax.Array) -> jax.Array:
-    return jnp.tanh(widen(x)).astype(x.dtype)
-
-
 def _tanh_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     wide = widen(y)
     return ((widen(g) * (1 - wide * wide)).astype(y.dtype),)
 
 
-_tanh.defvjp(lambda x: (_tanh(x),) * 2, _tanh_backward)
+def _tanh_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = _tanh(x)
+    return y, y
+
+
+@with_gradient(_tanh_forward, _tanh_backward)
+def _tanh(x: jax.Array) -> jax.Array:
+    return jnp.tanh(widen(x)).astype(x.dtype)
 
 
 @op("aten.tanh.default", reads=(0,), cheap=True)
@@ -80,23 +241,20 @@ def tanh(x: jax.Array) -> jax.Array:
     return _tanh(real(x))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _softmax_along(x: jax.Array, axis: int) -> jax.Array:
-    return jax.nn.softmax(widen(x), axis=axis).astype(x.dtype)
-
-
 def _softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     wide = widen(y)
     gy = widen(g) * wide
     return ((gy - wide * jnp.sum(gy, axis=axis, keepdims=True)).astype(y.dtype),)
 
 
-_softmax_along.defvjp(lambda x, axis: (_softmax_along(x, axis),) * 2, _softmax_backward)
+def _softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    y = _softmax_along(x, axis)
+    return y, y
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _log_softmax_along(x: jax.Array, axis: int) -> jax.Array:
-    return jax.nn.log_softmax(widen(x), axis=axis).astype(x.dtype)
+@with_gradient(_softmax_along_forward, _softmax_backward, static=(1,))
+def _softmax_along(x: jax.Array, axis: int) -> jax.Array:
+    return jax.nn.softmax(widen(x), axis=axis).astype(x.dtype)
 
 
 def _log_softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -105,7 +263,14 @@ def _log_softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Ar
     return ((wide - jnp.exp(widen(y)) * total).astype(y.dtype),)
 
 
-_log_softmax_along.defvjp(lambda x, axis: (_log_softmax_along(x, axis),) * 2, _log_softmax_backward)
+def _log_softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    y = _log_softmax_along(x, axis)
+    return y, y
+
+
+@with_gradient(_log_softmax_along_forward, _log_softmax_backward, static=(1,))
+def _log_softmax_along(x: jax.Array, axis: int) -> jax.Array:
+    return jax.nn.log_softmax(widen(x), axis=axis).astype(x.dtype)
 
 
 def _softmax(x: jax.Array, dim: int, dtype: DType | None, *, log: bool) -> jax.Array:

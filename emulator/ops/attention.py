@@ -7,20 +7,11 @@ import math
 import jax
 import jax.numpy as jnp
 
-from emulator.ops import gemm
-from emulator.ops.dropping import drop_factors
-from emulator.ops.precision import widen
+from emulator.ops import _gemm as gemm
+from emulator.ops._dropping import drop_factors
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import widen
 from emulator.ops.registry import op
-
-
-@jax.custom_vjp
-def _safe_softmax(scores: jax.Array) -> jax.Array:
-    """Softmax along the last axis; a row of nothing but -inf gives zeros, as in torch."""
-    top = jnp.max(scores, axis=-1, keepdims=True)
-    top = jnp.where(top == -jnp.inf, jnp.zeros((), scores.dtype), top)
-    e = jnp.exp(scores - top)
-    total = jnp.sum(e, axis=-1, keepdims=True)
-    return e / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
 
 
 def _softmax_backward(p: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -28,7 +19,19 @@ def _softmax_backward(p: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (gp - p * jnp.sum(gp, axis=-1, keepdims=True),)
 
 
-_safe_softmax.defvjp(lambda scores: (_safe_softmax(scores),) * 2, _softmax_backward)
+def _safe_softmax_forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = _safe_softmax(scores)
+    return y, y
+
+
+@with_gradient(_safe_softmax_forward, _softmax_backward)
+def _safe_softmax(scores: jax.Array) -> jax.Array:
+    """Softmax along the last axis; a row of nothing but -inf gives zeros, as in torch."""
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    top = jnp.where(top == -jnp.inf, jnp.zeros((), scores.dtype), top)
+    e = jnp.exp(scores - top)
+    total = jnp.sum(e, axis=-1, keepdims=True)
+    return e / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
 
 
 _NAME = "aten.scaled_dot_product_attention.default"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -10,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops.gemm import contract
-from emulator.ops.precision import compute_dtype, widen
+from emulator.ops._gemm import contract
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import compute_dtype, widen
+from emulator.ops._windows import Window, expand, pad, taps
 from emulator.ops.registry import op
-from emulator.ops.windows import Window, expand, pad, taps
 
 _STACK_LIMIT = 32 << 20
 """Bytes of stacked taps up to which the weight gradient is one GEMM.
@@ -65,11 +65,6 @@ def _weight_gradient(
     return contract("gop,gkcp->gock", g, stacked).reshape(shape)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _conv(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
-    return _convolve(x, w, window, groups)
-
-
 def _conv_forward(
     x: jax.Array, w: jax.Array, window: Window, groups: int
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -90,7 +85,9 @@ def _conv_backward(
     return dx.astype(x.dtype), dw.astype(w.dtype)
 
 
-_conv.defvjp(_conv_forward, _conv_backward)
+@with_gradient(_conv_forward, _conv_backward, static=(2, 3))
+def _conv(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
+    return _convolve(x, w, window, groups)
 
 
 def _transposed(
@@ -108,9 +105,7 @@ def _transposed(
     reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
     low = tuple(r - p for r, p in zip(reach, padding, strict=True))
     high = tuple(lo + o for lo, o in zip(low, output_padding, strict=True))
-    window = Window(
-        kernel=kernel, stride=(1,) * n, dilation=dilation, low=low, high=high, out=()
-    )
+    window = Window(kernel=kernel, stride=(1,) * n, dilation=dilation, low=low, high=high, out=())
     w = jnp.flip(w, axis=tuple(range(2, 2 + n)))
     w = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
     w = w.reshape(-1, *w.shape[2:])

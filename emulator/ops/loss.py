@@ -9,13 +9,12 @@ gradient, no weight in the mean.
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops.precision import compute_dtype, widen
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import compute_dtype, widen
 from emulator.ops.registry import op
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -61,14 +60,6 @@ def _folded(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     return x.reshape(*x.shape[:2], -1), target.reshape(x.shape[0], -1)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _label_losses(
-    x: jax.Array, label: jax.Array, sample: jax.Array, weight: jax.Array, smoothing: float
-) -> jax.Array:
-    """Cross entropy ``(N, P)`` of scores ``(N, C, P)``; its gradient keeps no ``(N, C, P)`` array."""
-    return _label_losses_forward(x, label, sample, weight, smoothing)[0]
-
-
 def _log_sum(x: jax.Array) -> jax.Array:
     top = jnp.max(x, axis=1, keepdims=True)
     return (jnp.log(jnp.sum(jnp.exp(x - top), axis=1, keepdims=True)) + top)[:, 0]
@@ -102,7 +93,12 @@ def _label_losses_backward(
     return dx.astype(x.dtype), None, None, None
 
 
-_label_losses.defvjp(_label_losses_forward, _label_losses_backward)
+@with_gradient(_label_losses_forward, _label_losses_backward, static=(4,))
+def _label_losses(
+    x: jax.Array, label: jax.Array, sample: jax.Array, weight: jax.Array, smoothing: float
+) -> jax.Array:
+    """Cross entropy ``(N, P)`` of scores ``(N, C, P)``; keeps nothing as large for its gradient."""
+    return _label_losses_forward(x, label, sample, weight, smoothing)[0]
 
 
 def _probability_losses(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import jax
+import string
+from collections.abc import Sequence
 
-from emulator.ops import gemm
-from emulator.ops.gemm import contract
-from emulator.ops.precision import widen
+import jax
+import jax.numpy as jnp
+
+from emulator.ops import _gemm as gemm
+from emulator.ops._gemm import contract
+from emulator.ops._precision import compute_dtype, widen, widened
 from emulator.ops.registry import op
 
 
@@ -43,3 +47,175 @@ def addmm(
 ) -> jax.Array:
     """``beta * self + alpha * (a @ b)``; self broadcasts."""
     return _blend(self, gemm.matmul(a, b), beta, alpha, a.dtype)
+
+
+@op("aten.addbmm.default", reads=(1, 2))
+def addbmm(
+    self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
+) -> jax.Array:
+    """``beta * self + alpha * sum(a[i] @ b[i])``."""
+    return _blend(self, contract("bij,bjk->ik", a, b), beta, alpha, a.dtype)
+
+
+@op("aten.addr.default", reads=(1, 2))
+@widened
+def addr(
+    self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
+) -> jax.Array:
+    """``beta * self + alpha * outer(a, b)``."""
+    return _blend(self, a[:, None] * b[None, :], beta, alpha, a.dtype)
+
+
+@op("aten.outer.default", "aten.ger.default", reads=(0, 1))
+def outer(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Products of all pairs of entries of two vectors."""
+    return a[:, None] * b[None, :]
+
+
+@op("aten.inner.default", reads=(0, 1))
+def inner(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Products along the last axes; a scalar multiplies."""
+    if a.ndim == 0 or b.ndim == 0:
+        return a * b
+    return tensordot(a, b, (-1,), (-1,))
+
+
+@op("aten.tensordot.default", reads=(0, 1))
+def tensordot(
+    a: jax.Array, b: jax.Array, dims_self: Sequence[int], dims_other: Sequence[int]
+) -> jax.Array:
+    """Product summed over pairs of axes; what is left of a stands before what is left of b."""
+    left = list(string.ascii_letters[: a.ndim])
+    right = list(string.ascii_letters[a.ndim : a.ndim + b.ndim])
+    for i, j in zip(dims_self, dims_other, strict=True):
+        if a.shape[i] != b.shape[j]:  # a length of 1 broadcasts, as in torch
+            a = jnp.sum(a, axis=i, keepdims=True) if b.shape[j] == 1 else a
+            b = jnp.sum(b, axis=j, keepdims=True) if a.shape[i] == 1 else b
+        right[j] = left[i]
+    kept = [c for c in left if c not in right] + [c for c in right if c not in left]
+    spec = f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
+    return contract(spec, a, b).astype(a.dtype)
+
+
+def _explicit(equation: str, tensors: Sequence[jax.Array]) -> str:
+    """An einsum equation without blanks, with ``...`` spelled out and its result stated."""
+    equation = equation.replace(" ", "")
+    inputs, arrow, out = equation.partition("->")
+    terms = inputs.split(",")
+    spare = [c for c in string.ascii_letters if c not in equation]
+    counts = [x.ndim - len(t.replace("...", "")) for t, x in zip(terms, tensors, strict=True)]
+    most = max((n for n, t in zip(counts, terms, strict=True) if "..." in t), default=0)
+    dots = "".join(spare[:most])
+    terms = [t.replace("...", dots[most - n :]) for t, n in zip(terms, counts, strict=True)]
+    if arrow:
+        out = out.replace("...", dots)
+    else:
+        letters = sorted(set("".join(terms)) - set(dots))
+        out = dots + "".join(c for c in letters if sum(t.count(c) for t in terms) == 1)
+    return f"{','.join(terms)}->{out}"
+
+
+@op("aten.einsum.default", reads=(1,))
+def einsum(
+    equation: str, tensors: Sequence[jax.Array], *, path: Sequence[int] | None = None
+) -> jax.Array:
+    """Einstein summation; ``path`` changes the order of work only and is not needed."""
+    spec = _explicit(equation, tensors)
+    dtype = tensors[0].dtype
+    if _is_contraction(spec, tensors):
+        return contract(spec, *tensors).astype(dtype)
+    wide = [widen(x) for x in tensors]
+    return jnp.einsum(spec, *wide, preferred_element_type=compute_dtype(dtype)).astype(dtype)
+
+
+def _is_contraction(spec: str, tensors: Sequence[jax.Array]) -> bool:
+    """Whether :func:`contract` takes it: two operands, no diagonal, lone sum or broadcast."""
+    inputs, out = spec.split("->")
+    terms = inputs.split(",")
+    if len(terms) != 2 or any(len(set(t)) != len(t) for t in terms):
+        return False
+    left, right = terms
+    if not set(left) <= set(right) | set(out) or not set(right) <= set(left) | set(out):
+        return False
+    sizes: dict[str, int] = {}
+    return all(
+        sizes.setdefault(c, n) == n
+        for term, x in zip(terms, tensors, strict=True)
+        for c, n in zip(term, x.shape, strict=True)
+    )
+
+
+@op("aten.kron.default", reads=(0, 1))
+def kron(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Kronecker product."""
+    n = max(a.ndim, b.ndim)
+    a = a.reshape((1,) * (n - a.ndim) + a.shape)
+    b = b.reshape((1,) * (n - b.ndim) + b.shape)
+    shape = tuple(i * j for i, j in zip(a.shape, b.shape, strict=True))
+    a = jnp.expand_dims(a, tuple(range(1, 2 * n, 2)))
+    b = jnp.expand_dims(b, tuple(range(0, 2 * n, 2)))
+    return (a * b).reshape(shape)
+
+
+@op("aten.bilinear.default", reads=(0, 1, 2))
+def bilinear(
+    x1: jax.Array, x2: jax.Array, weight: jax.Array, bias: jax.Array | None = None
+) -> jax.Array:
+    """``x1 @ weight[o] @ x2`` for each output o; weight ``(O, I, J)``."""
+    lead = x1.shape[:-1]
+    half = contract("ni,oij->noj", x1.reshape(-1, x1.shape[-1]), weight).astype(x1.dtype)
+    y = contract("noj,nj->no", half, x2.reshape(-1, x2.shape[-1]))
+    y = y if bias is None else y + widen(bias)
+    return y.astype(x1.dtype).reshape(*lead, weight.shape[0])
+
+
+@op("aten.linalg_vecdot.default", reads=(0, 1))
+@widened
+def vecdot(a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
+    """Sum of products along one axis."""
+    return jnp.sum(a * b, axis=dim)
+
+
+@op("aten.linalg_multi_dot.default", "aten.chain_matmul.default", reads=(0,))
+def multi_dot(tensors: Sequence[jax.Array]) -> jax.Array:
+    """Product of a chain of matrices, in the order that needs the fewest multiplications."""
+    matrices = list(tensors)
+    first, last = matrices[0].ndim == 1, matrices[-1].ndim == 1
+    if first:
+        matrices[0] = matrices[0][None, :]
+    if last:
+        matrices[-1] = matrices[-1][:, None]
+    sizes = [m.shape[0] for m in matrices] + [matrices[-1].shape[1]]
+    y = _chain(matrices, _splits(sizes), 0, len(matrices) - 1)
+    y = y[0] if first else y
+    return y[..., 0] if last else y
+
+
+def _splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Where to split each sub-chain: the matrix chain algorithm."""
+    n = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(n)}
+    split: dict[tuple[int, int], int] = {}
+    for length in range(1, n):
+        for i in range(n - length):
+            j = i + length
+            ways = [
+                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
+                for k in range(i, j)
+            ]
+            cost[i, j], split[i, j] = min(ways)
+    return split
+
+
+def _chain(
+    matrices: Sequence[jax.Array],
+    split: dict[tuple[int, int], int],
+    i: int,
+    j: int,
+) -> jax.Array:
+    if i == j:
+        return matrices[i]
+    k = split[i, j]
+    a = _chain(matrices, split, i, k)
+    b = _chain(matrices, split, k + 1, j)
+    return contract("ij,jk->ik", a, b).astype(a.dtype)

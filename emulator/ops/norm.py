@@ -1,8 +1,7 @@
-"""Lowerings of normalisations: layer, group, instance, batch, RMS and weight norm."""
+"""Lowerings of layer, group, instance, RMS and weight norm, and what batch norm shares."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -10,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops.precision import widen
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import widen, widened
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
 
 
-def _mean(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+def mean_over(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """Mean that keeps its axes; inner axes first, since XLA is slow over a short leading one."""
     count = math.prod(x.shape[a] for a in axes)
     if 0 in axes and len(axes) > 1:
@@ -27,8 +27,29 @@ def _mean(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 Moments = tuple[jax.Array, jax.Array, jax.Array]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def standardize(x: jax.Array, axes: tuple[int, ...], eps: float) -> Moments:
+def _standardize_forward(
+    x: jax.Array, axes: tuple[int, ...], eps: float, stats: jnp.dtype
+) -> tuple[Moments, tuple[jax.Array, jax.Array, jax.Array]]:
+    y, mean, rstd = standardize(x, axes, eps, stats)
+    return (y, mean, rstd), (x, mean, rstd)
+
+
+def _standardize_backward(
+    axes: tuple[int, ...],
+    eps: float,
+    stats: jnp.dtype,
+    saved: tuple[jax.Array, jax.Array, jax.Array],
+    grads: Moments,
+) -> tuple[jax.Array]:
+    x, mean, rstd = saved
+    mean, rstd = widen(mean.astype(stats)), widen(rstd.astype(stats))
+    y, g = (widen(x) - mean) * rstd, grads[0]
+    dx = rstd * (g - mean_over(g, axes) - y * mean_over(g * y, axes))
+    return (dx.astype(x.dtype),)
+
+
+@with_gradient(_standardize_forward, _standardize_backward, static=(1, 2, 3))
+def standardize(x: jax.Array, axes: tuple[int, ...], eps: float, stats: jnp.dtype) -> Moments:
     """Shift and scale to mean 0 and variance 1 along ``axes``.
 
     The moments carry no gradient of their own, as in torch.
@@ -37,45 +58,39 @@ def standardize(x: jax.Array, axes: tuple[int, ...], eps: float) -> Moments:
         x: Data.
         axes: Axes that share a mean, not negative.
         eps: Added to the (biased) variance.
+        stats: Dtype in which torch keeps the moments for its backward pass.
 
     Returns:
         Standardized values, mean and reciprocal standard deviation (axes kept with size 1),
         all in the compute dtype.
     """
     wide = widen(x)
-    mean = _mean(wide, axes)
+    mean = mean_over(wide, axes)
     centered = wide - mean
-    rstd = lax.rsqrt(_mean(centered * centered, axes) + eps)
+    rstd = lax.rsqrt(mean_over(centered * centered, axes) + eps)
     return centered * rstd, mean, rstd
 
 
-def _standardize_forward(
-    x: jax.Array, axes: tuple[int, ...], eps: float
-) -> tuple[Moments, tuple[jax.Array, jax.Array, jax.Array]]:
-    y, mean, rstd = standardize(x, axes, eps)
-    return (y, mean, rstd), (x, mean, rstd)
+def stats_dtype(x: jax.Array, *params: jax.Array | None) -> jnp.dtype:
+    """In which dtype torch keeps moments: that of the parameters, of the data without any."""
+    return next((p.dtype for p in params if p is not None), x.dtype)
 
 
-def _standardize_backward(
-    axes: tuple[int, ...], eps: float, saved: tuple[jax.Array, jax.Array, jax.Array], grads: Moments
-) -> tuple[jax.Array]:
-    x, mean, rstd = saved
-    mean, rstd = (widen(m.astype(x.dtype)) for m in (mean, rstd))  # torch saves them rounded
-    y, g = (widen(x) - mean) * rstd, grads[0]
-    return ((rstd * (g - _mean(g, axes) - y * _mean(g * y, axes))).astype(x.dtype),)
+def affine(y: jax.Array, weight: jax.Array | None, bias: jax.Array | None) -> jax.Array:
+    """``y * weight + bias``, each optional."""
+    y = y if weight is None else y * widen(weight)
+    return y if bias is None else y + widen(bias)
 
 
-standardize.defvjp(_standardize_forward, _standardize_backward)
-
-
-def _affine(y: jax.Array, weight: jax.Array | None, bias: jax.Array | None) -> jax.Array:
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
-
-
-def _channels(v: jax.Array | None, ndim: int) -> jax.Array | None:
+def per_channel(v: jax.Array, ndim: int) -> jax.Array:
     """A per-channel vector shaped to broadcast along axis 1."""
-    return None if v is None else v.reshape(-1, *(1,) * (ndim - 2))
+    return v.reshape(-1, *(1,) * (ndim - 2))
+
+
+def channel_affine(y: jax.Array, weight: jax.Array | None, bias: jax.Array | None) -> jax.Array:
+    """``y * weight + bias`` with per-channel vectors, each optional."""
+    weight = None if weight is None else per_channel(weight, y.ndim)
+    return affine(y, weight, None if bias is None else per_channel(bias, y.ndim))
 
 
 @op("aten.native_layer_norm.default", reads=(0, 2))
@@ -88,11 +103,9 @@ def native_layer_norm(
 ) -> Moments:
     """Layer norm over the last axes; also mean and reciprocal standard deviation."""
     axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    y, mean, rstd = standardize(x, axes, eps)
-    weight = None if weight is None else widen(weight)
-    bias = None if bias is None else widen(bias)
-    y = _affine(y, weight, bias).astype(x.dtype)
-    return y, mean.astype(x.dtype), rstd.astype(x.dtype)
+    stats = stats_dtype(x, weight, bias)
+    y, mean, rstd = standardize(x, axes, eps, stats)
+    return affine(y, weight, bias).astype(x.dtype), mean.astype(stats), rstd.astype(stats)
 
 
 @op("aten.layer_norm.default", reads=(0, 2))
@@ -105,90 +118,140 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> jax.Array:
     """Layer norm over the last ``len(normalized_shape)`` axes."""
+    del cudnn_enable
     return native_layer_norm(x, normalized_shape, weight, bias, eps)[0]
 
 
-class EvalBatchNorm(SambaError):
-    """The training form of batch norm was used with ``training=False``."""
+def _group_norm(
+    x: jax.Array,
+    groups: int,
+    weight: jax.Array | None,
+    bias: jax.Array | None,
+    eps: float,
+) -> Moments:
+    stats = stats_dtype(x, weight, bias)
+    y, mean, rstd = standardize(x.reshape(x.shape[0], groups, -1), (2,), eps, stats)
+    y = channel_affine(y.reshape(x.shape), weight, bias)
+    return y.astype(x.dtype), mean[..., 0].astype(stats), rstd[..., 0].astype(stats)
+
+
+@op("aten.group_norm.default", reads=(0, 2))
+def group_norm(
+    x: jax.Array,
+    num_groups: int,
+    weight: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> jax.Array:
+    """Norm over groups of channels of ``(N, C, ...)``."""
+    del cudnn_enabled
+    return _group_norm(x, num_groups, weight, bias, eps)[0]
+
+
+@op("aten.native_group_norm.default", reads=(0, 1))
+def native_group_norm(
+    x: jax.Array,
+    weight: jax.Array | None,
+    bias: jax.Array | None,
+    n: int,
+    c: int,
+    hxw: int,
+    group: int,
+    eps: float,
+) -> Moments:
+    """Group norm; also mean and reciprocal standard deviation ``(N, group)``."""
+    return _group_norm(x, group, weight, bias, eps)
+
+
+class UntrackedStatistics(SambaError):
+    """Instance norm should update running statistics, which its exported op cannot."""
 
     def __init__(self) -> None:
         super().__init__(
-            "aten._native_batch_norm_legit_functional: found training=False, wanted True; "
-            "call torch.nn.functional.batch_norm, which exports its own op for evaluation"
+            "aten.instance_norm: found running statistics with use_input_stats=True; torch "
+            "updates them behind the graph's back. Use track_running_stats=False, or eval()"
         )
 
 
-def _batch_axes(x: jax.Array) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
-
-
-def _running(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
-    return lax.stop_gradient(momentum * new + (1 - momentum) * old)
-
-
-@op("aten._native_batch_norm_legit_functional.default", reads=(0, 1))
-def batch_norm_functional(
+@op("aten.instance_norm.default", reads=(0, 1, 3, 4))
+def instance_norm(
     x: jax.Array,
     weight: jax.Array | None,
     bias: jax.Array | None,
-    running_mean: jax.Array,
-    running_var: jax.Array,
-    training: bool,
+    running_mean: jax.Array | None,
+    running_var: jax.Array | None,
+    use_input_stats: bool,
     momentum: float,
     eps: float,
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Batch norm of ``(N, C, ...)`` in training, with its statistics as values.
+    cudnn_enabled: bool,
+) -> jax.Array:
+    """Norm over the places of each channel of each sample of ``(N, C, ...)``.
 
-    Returns:
-        Result, saved mean, saved reciprocal standard deviation, and the new running mean
-        and variance. The running variance is the unbiased one.
+    Raises:
+        UntrackedStatistics: If running statistics would have to be updated.
     """
-    if not training:
-        raise EvalBatchNorm()
-    axes = _batch_axes(x)
-    count = math.prod(x.shape[a] for a in axes)
-    y, mean, rstd = standardize(x, axes, eps)
-    y = _affine(y, _channels(weight, x.ndim), _channels(bias, x.ndim))
-    centered = lax.stop_gradient(widen(x) - mean)
-    variance = _mean(centered * centered, axes) * (count / (count - 1) if count > 1 else math.nan)
-    return (
-        y.astype(x.dtype),
-        mean.reshape(-1),
-        rstd.reshape(-1),
-        _running(running_mean, mean.reshape(-1), momentum).astype(running_mean.dtype),
-        _running(running_var, variance.reshape(-1), momentum).astype(running_var.dtype),
-    )
+    if use_input_stats:
+        if running_mean is not None:
+            raise UntrackedStatistics
+        return _group_norm(x, x.shape[1], weight, bias, eps)[0]
+    if running_mean is None or running_var is None:
+        raise UntrackedStatistics
+    return by_running_stats(x, weight, bias, running_mean, running_var, eps)
 
 
-@op("aten._native_batch_norm_legit.no_stats", reads=(0, 1))
-def batch_norm_no_stats(
+def by_running_stats(
     x: jax.Array,
     weight: jax.Array | None,
     bias: jax.Array | None,
-    training: bool,
-    momentum: float,
+    mean: jax.Array,
+    var: jax.Array,
     eps: float,
-) -> Moments:
-    """Batch norm without running statistics."""
-    y, mean, rstd = standardize(x, _batch_axes(x), eps)
-    y = _affine(y, _channels(weight, x.ndim), _channels(bias, x.ndim))
-    return y.astype(x.dtype), mean.reshape(-1), rstd.reshape(-1)
+) -> jax.Array:
+    """Normalise channels by given moments, which get no gradient."""
+    mean, var = lax.stop_gradient((widen(mean), widen(var)))
+    rstd = per_channel(lax.rsqrt(var + eps), x.ndim)
+    y = (widen(x) - per_channel(mean, x.ndim)) * rstd
+    return channel_affine(y, weight, bias).astype(x.dtype)
 
 
-@op("aten._native_batch_norm_legit_no_training.default", reads=(0, 1, 3, 4))
-def batch_norm_eval(
+@op("aten._fused_rms_norm.default", reads=(0, 2))
+def fused_rms_norm(
+    x: jax.Array, normalized_shape: Sequence[int], weight: jax.Array | None, eps: float | None
+) -> tuple[jax.Array, jax.Array]:
+    """Scale to a mean square of 1 over the last axes; also the reciprocal root mean square."""
+    axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    wide = widen(x)
+    if eps is None:
+        eps = float(jnp.finfo(wide.dtype).eps)
+    rrms = lax.rsqrt(mean_over(wide * wide, axes) + eps)
+    return affine(wide * rrms, weight, None).astype(x.dtype), lax.stop_gradient(rrms)
+
+
+@op("aten.rms_norm.default", reads=(0, 2))
+def rms_norm(
     x: jax.Array,
-    weight: jax.Array | None,
-    bias: jax.Array | None,
-    running_mean: jax.Array,
-    running_var: jax.Array,
-    momentum: float,
-    eps: float,
-) -> Moments:
-    """Batch norm with running statistics; they get no gradient, and nothing is saved."""
-    mean = _channels(lax.stop_gradient(running_mean), x.ndim)
-    rstd = lax.rsqrt(widen(lax.stop_gradient(running_var)) + eps)
-    y = (widen(x) - mean) * _channels(rstd, x.ndim)
-    y = _affine(y, _channels(weight, x.ndim), _channels(bias, x.ndim))
-    empty = jnp.zeros((0,), rstd.dtype)
-    return y.astype(x.dtype), empty, empty
+    normalized_shape: Sequence[int],
+    weight: jax.Array | None = None,
+    eps: float | None = None,
+) -> jax.Array:
+    """Scale to a mean square of 1 over the last ``len(normalized_shape)`` axes."""
+    return fused_rms_norm(x, normalized_shape, weight, eps)[0]
+
+
+@op("aten._weight_norm_interface.default", reads=(0, 1))
+@widened
+def weight_norm_interface(v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax.Array, jax.Array]:
+    """``v`` scaled to the norms ``g`` along all axes but ``dim``; also the norms of v."""
+    axes = tuple(a for a in range(v.ndim) if a != dim % v.ndim)
+    norm = jnp.sqrt(jnp.sum(v * v, axis=axes, keepdims=True))
+    return v * (g / norm), lax.stop_gradient(norm)
+
+
+@op("aten._weight_norm.default", reads=(0, 1))
+@widened
+def weight_norm(v: jax.Array, g: jax.Array, dim: int = 0) -> jax.Array:
+    """``v`` scaled to the norms ``g`` along all axes but ``dim`` (-1: over all of it)."""
+    if dim == -1:
+        return v * (g / jnp.sqrt(jnp.sum(v * v)))
+    return weight_norm_interface(v, g, dim)[0]

@@ -1,8 +1,7 @@
-"""Lowerings of max and average pooling over windows; adaptive pooling has its own file."""
+"""Lowerings of max and average pooling over windows."""
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -10,9 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from emulator.ops.precision import widen
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import widen
+from emulator.ops._windows import Window, expand, pad, taps, untaps
 from emulator.ops.registry import op
-from emulator.ops.windows import Window, expand, pad, taps, untaps
 
 Sizes = int | Sequence[int]
 
@@ -51,7 +51,8 @@ def _pool_window(
     )
 
 
-def _lowest(dtype: jax.typing.DTypeLike) -> float | int:
+def lowest(dtype: jax.typing.DTypeLike) -> float | int:
+    """The smallest value of a dtype, from which a maximum starts."""
     return -math.inf if jnp.issubdtype(dtype, jnp.floating) else int(jnp.iinfo(dtype).min)
 
 
@@ -70,7 +71,7 @@ def _first_inside(window: Window, size: tuple[int, ...]) -> np.ndarray:
 def _argmax(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
     """Maximum and the tap that holds it: the first one, or the last NaN, as torch scans."""
     size = x.shape[-window.ndim :]
-    low = _lowest(x.dtype)
+    low = lowest(x.dtype)
     slices = taps(pad(x, window, low), window)
     best = jnp.full_like(slices[0], low)
     where = jnp.broadcast_to(jnp.asarray(_first_inside(window, size)), best.shape)
@@ -79,14 +80,6 @@ def _argmax(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
         best = jnp.where(better, v, best)
         where = jnp.where(better, jnp.int32(tap), where)
     return best, where
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _max_pool(x: jax.Array, window: Window) -> jax.Array:
-    y, *rest = taps(pad(x, window, _lowest(x.dtype)), window)
-    for v in rest:
-        y = jnp.maximum(y, v)
-    return y
 
 
 def _max_pool_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
@@ -100,7 +93,12 @@ def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.
     return (untaps(parts, window, x.shape[-window.ndim :]),)
 
 
-_max_pool.defvjp(_max_pool_forward, _max_pool_backward)
+@with_gradient(_max_pool_forward, _max_pool_backward, static=(1,))
+def _max_pool(x: jax.Array, window: Window) -> jax.Array:
+    y, *rest = taps(pad(x, window, lowest(x.dtype)), window)
+    for v in rest:
+        y = jnp.maximum(y, v)
+    return y
 
 
 def _axis_windows(x: jax.Array, window: Window) -> list[Window]:
@@ -235,14 +233,6 @@ def max_pool3d_with_indices(
     return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 3)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _sum_pool(x: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
-    y, *rest = taps(pad(x, window, 0), window)
-    for v in rest:
-        y = y + v
-    return y
-
-
 def _sum_pool_forward(
     x: jax.Array, window: Window, size: tuple[int, ...]
 ) -> tuple[jax.Array, None]:
@@ -255,7 +245,12 @@ def _sum_pool_backward(
     return (untaps([g] * math.prod(window.kernel), window, size),)
 
 
-_sum_pool.defvjp(_sum_pool_forward, _sum_pool_backward)
+@with_gradient(_sum_pool_forward, _sum_pool_backward, static=(1, 2))
+def _sum_pool(x: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
+    y, *rest = taps(pad(x, window, 0), window)
+    for v in rest:
+        y = y + v
+    return y
 
 
 def _divisor(x: jax.Array, window: Window, padding: tuple[int, ...], counted: bool) -> np.ndarray:

@@ -34,6 +34,7 @@ FAMILIES = (
     "moments",
     "norm",
     "patches",
+    "order",
     "pointwise",
     "pointwise_math",
     "pointwise_select",

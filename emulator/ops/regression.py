@@ -1,12 +1,13 @@
-"""Lowerings of elementwise losses: squared and absolute errors."""
+"""Lowerings of elementwise losses: errors, likelihoods and margins."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import widened
 from emulator.ops.loss import MEAN, reduced
-from emulator.ops.precision import widened
 from emulator.ops.registry import op
 
 
@@ -15,3 +16,165 @@ from emulator.ops.registry import op
 def mse_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Squared difference."""
     return reduced(jnp.square(x - target), reduction)
+
+
+@op("aten.l1_loss.default", reads=(0, 1))
+@widened
+def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
+    """Absolute difference."""
+    return reduced(jnp.abs(x - target), reduction)
+
+
+@op("aten.smooth_l1_loss.default", reads=(0, 1))
+@widened
+def smooth_l1_loss(
+    x: jax.Array, target: jax.Array, reduction: int = MEAN, beta: float = 1.0
+) -> jax.Array:
+    """Squared difference over ``2 * beta`` below ``beta``, absolute difference above."""
+    d = jnp.abs(x - target)
+    if beta == 0:
+        return reduced(d, reduction)
+    return reduced(jnp.where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), reduction)
+
+
+@op("aten.huber_loss.default", reads=(0, 1))
+@widened
+def huber_loss(
+    x: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0
+) -> jax.Array:
+    """Half the squared difference up to ``delta``, linear above."""
+    d = jnp.abs(x - target)
+    return reduced(jnp.where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
+
+
+def _bernoulli_backward(
+    saved: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    p, target = saved
+    dp = g * (p - target) / jnp.maximum((1 - p) * p, 1e-12)
+    log_p, log_q = jnp.maximum(jnp.log(p), -100), jnp.maximum(jnp.log1p(-p), -100)
+    return dp, g * (log_q - log_p)
+
+
+def _bernoulli_loss_forward(
+    p: jax.Array, t: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _bernoulli_loss(p, t), (p, t)
+
+
+@with_gradient(_bernoulli_loss_forward, _bernoulli_backward)
+def _bernoulli_loss(p: jax.Array, target: jax.Array) -> jax.Array:
+    """Cross entropy of probabilities, logarithms bounded by -100 as torch has it."""
+    log_p = jnp.maximum(jnp.log(p), -100)
+    log_q = jnp.maximum(jnp.log1p(-p), -100)
+    return (target - 1) * log_q - target * log_p
+
+
+@op("aten.binary_cross_entropy.default", reads=(0, 1, 2))
+@widened
+def binary_cross_entropy(
+    p: jax.Array,
+    target: jax.Array,
+    weight: jax.Array | None = None,
+    reduction: int = MEAN,
+) -> jax.Array:
+    """Cross entropy of probabilities with targets in ``[0, 1]``."""
+    loss = _bernoulli_loss(p, target)
+    return reduced(loss if weight is None else loss * weight, reduction)
+
+
+@op("aten.binary_cross_entropy_with_logits.default", reads=(0, 1, 2, 3))
+@widened
+def binary_cross_entropy_with_logits(
+    x: jax.Array,
+    target: jax.Array,
+    weight: jax.Array | None = None,
+    pos_weight: jax.Array | None = None,
+    reduction: int = MEAN,
+) -> jax.Array:
+    """Cross entropy of logits with targets in ``[0, 1]``."""
+    negative = jnp.logaddexp(-x, 0)  # -log(sigmoid(x))
+    if pos_weight is not None:
+        negative = negative * ((pos_weight - 1) * target + 1)
+    loss = (1 - target) * x + negative
+    return reduced(loss if weight is None else loss * weight, reduction)
+
+
+@op("aten.kl_div.default", reads=(0, 1))
+@widened
+def kl_div(
+    x: jax.Array, target: jax.Array, reduction: int = MEAN, *, log_target: bool = False
+) -> jax.Array:
+    """Kullback-Leibler divergence of log-probabilities ``x`` from a target distribution."""
+    if log_target:
+        return reduced(jnp.exp(target) * (target - x), reduction)
+    positive = target > 0
+    log_t = jnp.log(jnp.where(positive, target, 1))
+    entropy = jnp.where(positive, target * log_t, jnp.where(target == 0, 0, jnp.nan))
+    return reduced(entropy - target * x, reduction)
+
+
+@op("aten.poisson_nll_loss.default", reads=(0, 1))
+@widened
+def poisson_nll_loss(
+    x: jax.Array, target: jax.Array, log_input: bool, full: bool, eps: float, reduction: int
+) -> jax.Array:
+    """Negative log likelihood of counts under a Poisson rate, or its logarithm."""
+    loss = jnp.exp(x) - target * x if log_input else x - target * jnp.log(x + eps)
+    if full:
+        safe = jnp.where(target > 1, target, 2)
+        stirling = safe * jnp.log(safe) - safe + 0.5 * jnp.log(2 * jnp.pi * safe)
+        loss = loss + jnp.where(target > 1, stirling, 0)
+    return reduced(loss, reduction)
+
+
+@op("aten.soft_margin_loss.default", reads=(0, 1))
+@widened
+def soft_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
+    """``log(1 + exp(-target * x))``."""
+    return reduced(jnp.logaddexp(-target * x, 0), reduction)
+
+
+@op("aten.hinge_embedding_loss.default", reads=(0, 1))
+@widened
+def hinge_embedding_loss(
+    x: jax.Array, target: jax.Array, margin: float = 1.0, reduction: int = MEAN
+) -> jax.Array:
+    """``x`` where the target is 1, what it lacks to the margin where it is -1."""
+    hinge = jnp.where(target != 1, _clamped(margin - x), 0)
+    return reduced(hinge + jnp.where(target != -1, x, 0), reduction)
+
+
+def _clamped(x: jax.Array) -> jax.Array:
+    """``max(x, 0)`` with torch's gradient of ``clamp_min``: 1 at the bound."""
+    return jnp.where(x >= 0, x, 0)
+
+
+@op("aten.margin_ranking_loss.default", reads=(0, 1, 2))
+@widened
+def margin_ranking_loss(
+    x1: jax.Array,
+    x2: jax.Array,
+    target: jax.Array,
+    margin: float = 0.0,
+    reduction: int = MEAN,
+) -> jax.Array:
+    """How far ``target * (x1 - x2)`` falls short of the margin."""
+    return reduced(_clamped(-target * (x1 - x2) + margin), reduction)
+
+
+@op("aten.multilabel_margin_loss.default", reads=(0, 1))
+@widened
+def multilabel_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
+    """Hinge between each labelled and each other class; labels end at the first -1."""
+    scores, labels = jnp.atleast_2d(x), jnp.atleast_2d(target)
+    classes = scores.shape[1]
+    listed = jnp.cumprod(labels >= 0, axis=1).astype(bool)
+    label = jnp.where(listed, labels, 0)
+    hits = (label[:, :, None] == jnp.arange(classes)) & listed[:, :, None]
+    others = ~jnp.any(hits, axis=1)
+    own = jnp.take_along_axis(scores, label, axis=1)
+    short = 1 - own[:, :, None] + scores[:, None, :]
+    counted = listed[:, :, None] & others[:, None, :] & (short > 0)
+    loss = jnp.sum(jnp.where(counted, short, 0), axis=(1, 2)) / classes
+    return reduced(loss if x.ndim == 2 else loss[0], reduction)

@@ -6,16 +6,16 @@ recurrent weight is one GEMM after it: only the product with the state stays ins
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops.dropping import drop_factors
-from emulator.ops.gemm import contract
-from emulator.ops.precision import widen
+from emulator.ops._dropping import drop_factors
+from emulator.ops._gemm import contract
+from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import widen
 from emulator.ops.registry import op
 
 State = tuple[jax.Array, ...]
@@ -52,26 +52,6 @@ def _recurrent_gates(h: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Ar
     return contract("bh,gh->bg", h.astype(weight.dtype), weight) + bias
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _scan(
-    cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
-) -> tuple[jax.Array, State]:
-    """Run a cell over time.
-
-    Args:
-        cell: What one step does.
-        reverse: Whether the last step comes first.
-        gx: Input gates ``(T, B, G)``, wide.
-        weight: Recurrent weight ``(G, H)``.
-        bias: Recurrent bias ``(G,)``, wide.
-        state: Initial state, wide ``(B, H)`` arrays.
-
-    Returns:
-        Outputs ``(T, B, H)`` and the final state.
-    """
-    return _scan_forward(cell, reverse, gx, weight, bias, state)[0]
-
-
 def _scan_forward(
     cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[tuple[jax.Array, State], tuple]:
@@ -104,7 +84,24 @@ def _scan_backward(
     return dgx, dweight.astype(weight.dtype), jnp.sum(rows, axis=0), dstate
 
 
-_scan.defvjp(_scan_forward, _scan_backward)
+@with_gradient(_scan_forward, _scan_backward, static=(0, 1))
+def _scan(
+    cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
+) -> tuple[jax.Array, State]:
+    """Run a cell over time.
+
+    Args:
+        cell: What one step does.
+        reverse: Whether the last step comes first.
+        gx: Input gates ``(T, B, G)``, wide.
+        weight: Recurrent weight ``(G, H)``.
+        bias: Recurrent bias ``(G,)``, wide.
+        state: Initial state, wide ``(B, H)`` arrays.
+
+    Returns:
+        Outputs ``(T, B, H)`` and the final state.
+    """
+    return _scan_forward(cell, reverse, gx, weight, bias, state)[0]
 
 
 def _direction(

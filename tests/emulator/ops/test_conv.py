@@ -7,26 +7,82 @@ from typing import Any
 import pytest
 import torch
 
+from emulator.ops import conv
 from tests.emulator.ops.checks import check
+from tests.emulator.ops.narrow import check_narrow
+
+Shape = tuple[int, ...]
 
 
-def randn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=dtype)
+def randn(*shapes: Shape) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(shapes))
+    return [torch.randn(s, generator=generator) for s in shapes]
 
 
+CASES: list[tuple[Shape, Shape, tuple[Any, ...]]] = [
+    ((2, 3, 9), (4, 3, 3), ()),
+    ((3, 9), (4, 3, 3), ([2], [1])),
+    ((2, 4, 8, 7), (6, 4, 3, 2), ([1, 1], [1, 0])),
+    ((2, 4, 8, 7), (6, 2, 3, 3), ([2], [1], [2], 2)),
+    ((2, 4, 8, 8), (8, 1, 3, 3), ([1, 1], [1, 1], [1, 1], 4)),
+    ((4, 8, 8), (6, 4, 1, 1), ([2, 2],)),
+    ((2, 4, 9, 9), (3, 4, 3, 3), ([3, 2], [2, 2])),
+    ((2, 2, 5, 6, 4), (3, 2, 2, 3, 2), ([1, 2, 1], [0, 1, 1])),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "args"), CASES)
+@pytest.mark.parametrize("stacked", [True, False])
+def test_conv(
+    x: Shape, w: Shape, args: tuple[Any, ...], stacked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways to the weight gradient: taps stacked for one GEMM, and XLA's convolution."""
+    if not stacked:
+        monkeypatch.setattr(conv, "_STACK_LIMIT", 0)
+    tensors = randn(x, w, (w[0],))
+    check(f"aten.conv{len(w) - 2}d.default", *tensors[:2], tensors[2] if stacked else None, *args)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize(
-    ("x", "w", "args"),
-    [
-        ((2, 3, 9), (4, 3, 3), ()),
-        ((3, 9), (4, 3, 3), ([2], [1])),
-        ((2, 4, 8, 7), (6, 4, 3, 2), ([1, 1], [1, 0])),
-        ((2, 4, 8, 7), (6, 2, 3, 3), ([2], [1], [2], 2)),
-        ((2, 4, 8, 8), (8, 1, 3, 3), ([1, 1], [1, 1], [1, 1], 4)),
-        ((4, 8, 8), (6, 4, 1, 1), ([2, 2],)),
-        ((2, 2, 5, 6, 4), (3, 2, 2, 3, 2), ([1, 2, 1], [0, 1, 1])),
-    ],
+    ("x", "w", "dilation"), [((2, 3, 9), (4, 3, 4), [2]), ((1, 2, 6, 7), (3, 2, 3, 2), [1])]
 )
+def test_named_padding(x: Shape, w: Shape, dilation: list[int], padding: str) -> None:
+    check(f"aten.conv{len(w) - 2}d.padding", *randn(x, w, (w[0],)), [1], padding, dilation)
+
+
+def test_padding_overload_defaults_to_valid() -> None:
+    check("aten.conv2d.padding", *randn((1, 2, 6, 7), (3, 2, 3, 2)))
+
+
+TRANSPOSED: list[tuple[str, Shape, Shape, tuple[Any, ...]]] = [
+    ("conv_transpose1d.default", (2, 4, 5), (4, 3, 3), ()),
+    ("conv_transpose1d.default", (4, 5), (4, 3, 4), ([3], [1], [2])),
+    ("conv_transpose2d.input", (2, 4, 5, 4), (4, 3, 3, 2), ([2, 1], [1, 0], [1, 0])),
+    ("conv_transpose2d.input", (2, 4, 5, 4), (4, 3, 3, 3), ([2], [2], [1], 2, [2])),
+    ("conv_transpose3d.input", (1, 2, 3, 4, 3), (2, 3, 2, 2, 2), ([2],)),
+]
+
+
+@pytest.mark.parametrize(("name", "x", "w", "args"), TRANSPOSED)
 @pytest.mark.parametrize("bias", [True, False])
-def test_conv(x: tuple[int, ...], w: tuple[int, ...], args: tuple[Any, ...], bias: bool) -> None:
-    name = f"aten.conv{len(w) - 2}d.default"
-    check(name, randn(*x), randn(*w), randn(w[0]) if bias else None, *args)
+def test_conv_transpose(name: str, x: Shape, w: Shape, args: tuple[Any, ...], bias: bool) -> None:
+    groups = args[3] if len(args) > 3 else 1
+    tensors = randn(x, w, (w[1] * groups,))
+    check(f"aten.{name}", *tensors[:2], tensors[2] if bias else None, *args)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_convolution(transposed: bool) -> None:
+    x, w, b = randn((2, 4, 6, 6), (4, 4, 3, 3), (4,))
+    output = [1, 1] if transposed else [0, 0]
+    check("aten.convolution.default", x, w, b, [2, 2], [1, 1], [1, 1], transposed, output, 1)
+
+
+def test_float64() -> None:
+    check("aten.conv2d.default", *(t.double() for t in randn((2, 3, 6, 6), (4, 3, 3, 3))))
+
+
+def test_bfloat16() -> None:
+    check_narrow("aten.conv2d.default", *randn((2, 3, 6, 6), (4, 3, 3, 3), (4,)))
+    check_narrow("aten.conv_transpose2d.input", *randn((2, 3, 6, 6), (3, 4, 3, 3)), None, [2])

@@ -1,0 +1,103 @@
+"""Lowerings of distances, similarities, and the losses made of them."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from emulator.ops._precision import widened
+from emulator.ops.loss import MEAN, reduced
+from emulator.ops.registry import op
+
+
+def _norm(d: jax.Array, p: float, *, keepdims: bool = False) -> jax.Array:
+    """The p-norm of the last axis; its gradient at 0 is 0, as torch defines it."""
+    size = jnp.abs(d)
+    if p == 0:
+        return jnp.sum((d != 0).astype(d.dtype), axis=-1, keepdims=keepdims)
+    if p == 1:
+        return jnp.sum(size, axis=-1, keepdims=keepdims)
+    if math.isinf(p):
+        return jnp.max(size, axis=-1, keepdims=keepdims)
+    moved = size != 0
+    powers = jnp.where(moved, jnp.where(moved, size, 1) ** p, 0)
+    total = jnp.sum(powers, axis=-1, keepdims=keepdims)
+    return jnp.where(total == 0, 0, jnp.where(total == 0, 1, total) ** (1 / p))
+
+
+@op("aten.pairwise_distance.default", reads=(0, 1))
+@widened
+def pairwise_distance(
+    x1: jax.Array, x2: jax.Array, p: float = 2, eps: float = 1e-6, keepdim: bool = False
+) -> jax.Array:
+    """p-norm of ``x1 - x2 + eps`` along the last axis."""
+    return _norm(x1 - x2 + eps, p, keepdims=keepdim)
+
+
+@op("aten.cdist.default", reads=(0, 1))
+@widened
+def cdist(x1: jax.Array, x2: jax.Array, p: float = 2, compute_mode: int | None = None) -> jax.Array:
+    """p-norm distances ``(..., P, R)`` of the rows of ``(..., P, M)`` and ``(..., R, M)``.
+
+    Always from differences, the exact one of torch's two ways.
+    """
+    del compute_mode
+    return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
+
+
+@op("aten.cosine_similarity.default", reads=(0, 1))
+@widened
+def cosine_similarity(x1: jax.Array, x2: jax.Array, dim: int = 1, eps: float = 1e-8) -> jax.Array:
+    """Cosine of the angle along ``dim``; each norm is at least ``eps``."""
+    x1, x2 = jnp.broadcast_arrays(x1, x2)
+    units = []
+    for x in (x1, x2):
+        norm = jnp.expand_dims(_norm(jnp.moveaxis(x, dim, -1), 2), dim)
+        # The bound is on the value only: torch keeps the gradient of the norm below it.
+        bounded = norm + jax.lax.stop_gradient(jnp.maximum(norm, eps) - norm)
+        units.append(x / bounded)
+    return jnp.sum(units[0] * units[1], axis=dim)
+
+
+@op("aten.cosine_embedding_loss.default", reads=(0, 1, 2))
+@widened
+def cosine_embedding_loss(
+    x1: jax.Array,
+    x2: jax.Array,
+    target: jax.Array,
+    margin: float = 0.0,
+    reduction: int = MEAN,
+) -> jax.Array:
+    """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1."""
+    tiny = 1e-12  # torch adds it under the root
+    dot = jnp.sum(x1 * x2, axis=-1)
+    square1 = jnp.sum(x1 * x1, axis=-1) + tiny
+    square2 = jnp.sum(x2 * x2, axis=-1) + tiny
+    cos = dot / jnp.sqrt(square1 * square2)
+    apart = cos - margin
+    loss = jnp.where(target == 1, 1 - cos, 0)
+    loss = loss + jnp.where(target == -1, jnp.where(apart >= 0, apart, 0), 0)
+    return reduced(loss, reduction)
+
+
+@op("aten.triplet_margin_loss.default", reads=(0, 1, 2))
+@widened
+def triplet_margin_loss(
+    anchor: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: int = MEAN,
+) -> jax.Array:
+    """How far the negative is from being ``margin`` farther away than the positive."""
+    near = pairwise_distance(anchor, positive, p, eps)
+    far = pairwise_distance(anchor, negative, p, eps)
+    if swap:
+        far = jnp.minimum(far, pairwise_distance(positive, negative, p, eps))
+    short = margin + near - far
+    return reduced(jnp.where(short >= 0, short, 0), reduction)

@@ -1,0 +1,81 @@
+"""Lowerings of dense linear algebra: powers, inverses, factors, determinants."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+
+from emulator.ops import _gemm as gemm
+from emulator.ops.registry import op
+
+
+@op("aten.linalg_matrix_power.default", "aten.matrix_power.default")
+def matrix_power(x: jax.Array, n: int) -> jax.Array:
+    """Integer power of square matrices; a negative one inverts."""
+    if n == 0:
+        return jnp.broadcast_to(jnp.eye(x.shape[-1], dtype=x.dtype), x.shape)
+    base = inv(x) if n < 0 else x
+    result: jax.Array | None = None
+    for bit in reversed(bin(abs(n))[2:]):
+        if bit == "1":
+            result = base if result is None else gemm.matmul(result, base).astype(x.dtype)
+        base = gemm.matmul(base, base).astype(x.dtype)
+    assert result is not None  # n is not 0, so some bit is set
+    return result
+
+
+@op("aten.linalg_inv.default", "aten.inverse.default")
+def inv(x: jax.Array) -> jax.Array:
+    """Inverse of square matrices; not finite where one is singular (torch raises)."""
+    return jnp.linalg.inv(x)
+
+
+@op("aten.linalg_det.default", "aten.det.default")
+def det(x: jax.Array) -> jax.Array:
+    """Determinants."""
+    return jnp.linalg.det(x)
+
+
+@op("aten.linalg_slogdet.default", "aten.slogdet.default")
+def slogdet(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sign and logarithm of the absolute value of determinants."""
+    sign, log = jnp.linalg.slogdet(x)
+    return jax.lax.stop_gradient(sign), log
+
+
+@op("aten.linalg_solve.default")
+def solve(a: jax.Array, b: jax.Array, *, left: bool = True) -> jax.Array:
+    """Solution of ``a @ x = b``, or of ``x @ a = b``; b may be a batch of vectors."""
+    if b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1]):
+        return jnp.linalg.solve(a, b[..., None])[..., 0]
+    if not left:
+        return jnp.linalg.solve(a.mT, b.mT).mT
+    return jnp.linalg.solve(a, b)
+
+
+@op("aten.linalg_solve_triangular.default")
+def triangular(
+    a: jax.Array, b: jax.Array, *, upper: bool, left: bool = True, unitriangular: bool = False
+) -> jax.Array:
+    """Solution of ``a @ x = b`` (``x @ a = b``) that reads one triangle of a."""
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = jnp.broadcast_to(a, batch + a.shape[-2:])
+    b = jnp.broadcast_to(b, batch + b.shape[-2:])
+    if left:
+        return solve_triangular(a, b, lower=not upper, unit_diagonal=unitriangular)
+    return solve_triangular(a.mT, b.mT, lower=upper, unit_diagonal=unitriangular).mT
+
+
+@op("aten.linalg_cholesky.default")
+def cholesky(x: jax.Array, *, upper: bool = False) -> jax.Array:
+    """Cholesky factor of the lower triangle; NaN where a matrix is not positive (torch raises)."""
+    factor = jnp.linalg.cholesky(x, symmetrize_input=False)
+    return factor.mT if upper else factor
+
+
+@op("aten.linalg_cross.default", reads=(0, 1))
+def cross(a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
+    """Cross product of vectors of three entries along ``dim``."""
+    a, b = jnp.broadcast_arrays(a, b)
+    return jnp.cross(a, b, axis=dim)

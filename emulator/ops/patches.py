@@ -1,0 +1,85 @@
+"""Lowerings that cut windows out of images, add them back, or undo max pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from emulator.ops._windows import Window, expand, pad, taps, untaps
+from emulator.ops.registry import op
+
+Sizes = int | Sequence[int]
+
+
+def _window(
+    size: tuple[int, ...], kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
+) -> Window:
+    kernel, dilation = expand(kernel, 2), expand(dilation, 2)
+    padding, stride = expand(padding, 2), expand(stride, 2)
+    out = tuple(
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, d, p, s in zip(size, kernel, dilation, padding, stride, strict=True)
+    )
+    return Window(
+        kernel=kernel, stride=stride, dilation=dilation, low=padding, high=padding, out=out
+    )
+
+
+@op("aten.im2col.default", reads=())
+def im2col(
+    x: jax.Array, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
+) -> jax.Array:
+    """Windows of ``(N, C, H, W)`` as columns ``(N, C * kernel, places)``."""
+    window = _window(x.shape[-2:], kernel, dilation, padding, stride)
+    columns = jnp.stack(taps(pad(x, window, 0), window), axis=-3)
+    channels = x.shape[-3] * math.prod(window.kernel)
+    return columns.reshape(*x.shape[:-3], channels, math.prod(window.out))
+
+
+@op("aten.col2im.default", reads=())
+def col2im(
+    columns: jax.Array,
+    size: Sequence[int],
+    kernel: Sizes,
+    dilation: Sizes,
+    padding: Sizes,
+    stride: Sizes,
+) -> jax.Array:
+    """Columns ``(N, C * kernel, places)`` added up to images ``(N, C, *size)``."""
+    window = _window((size[0], size[1]), kernel, dilation, padding, stride)
+    count = math.prod(window.kernel)
+    lead = columns.shape[:-2]
+    parts = columns.reshape(*lead, columns.shape[-2] // count, count, *window.out)
+    split = [parts[..., i, :, :] for i in range(count)]
+    return untaps(split, window, (size[0], size[1]))
+
+
+def _unpool(x: jax.Array, indices: jax.Array, size: Sequence[int], n: int) -> jax.Array:
+    """Put values at their places in a zero plane; of equal places the last one wins."""
+    lead = x.shape[: x.ndim - n]
+    rows = math.prod(lead)
+    flat = jnp.zeros((rows, math.prod(size)), x.dtype)
+    at = indices.reshape(rows, -1)
+    row = jnp.arange(rows)[:, None]
+    return flat.at[row, at].set(x.reshape(rows, -1)).reshape(*lead, *size)
+
+
+@op("aten.max_unpool2d.default", reads=(1,))
+def max_unpool2d(x: jax.Array, indices: jax.Array, size: Sequence[int]) -> jax.Array:
+    """Values of a max pooling back at the places it took them from."""
+    return _unpool(x, indices, size, 2)
+
+
+@op("aten.max_unpool3d.default", reads=(1,))
+def max_unpool3d(
+    x: jax.Array,
+    indices: jax.Array,
+    size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+) -> jax.Array:
+    """Values of a max pooling back at the places it took them from."""
+    return _unpool(x, indices, size, 3)

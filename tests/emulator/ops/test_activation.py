@@ -1,0 +1,104 @@
+"""Activations and softmax against torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.emulator.ops.checks import check
+from tests.emulator.ops.narrow import check_narrow
+
+NAN, INF = float("nan"), float("inf")
+
+POINTWISE: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+    ("relu", (), {}),
+    ("gelu", (), {}),
+    ("gelu", (), {"approximate": "tanh"}),
+    ("silu", (), {}),
+    ("sigmoid", (), {}),
+    ("tanh", (), {}),
+    ("softplus", (), {}),
+    ("softplus", (2, 3), {}),
+    ("elu", (), {}),
+    ("elu", (0.5, 1.5, 2.0), {}),
+    ("selu", (), {}),
+    ("celu", (0.7,), {}),
+    ("leaky_relu", (), {}),
+    ("leaky_relu", (-0.3,), {}),
+    ("hardtanh", (), {}),
+    ("hardtanh", (-0.5, 2), {}),
+    ("relu6", (), {}),
+    ("hardsigmoid", (), {}),
+    ("hardswish", (), {}),
+    ("mish", (), {}),
+    ("rrelu", (), {}),
+    ("threshold", (0.1, 20), {}),
+    ("log_sigmoid", (), {}),
+    ("softshrink", (), {}),
+    ("hardshrink", (0.25,), {}),
+]
+
+
+def grid() -> torch.Tensor:
+    """A sweep that hits knees and zero, saturation, and values that are not numbers."""
+    knees = torch.tensor([0.0, -0.0, -3.0, 3.0, 6.0, 0.5, -0.5, 1.0, -1.0, 0.25, 50.0, -50.0, NAN])
+    return torch.cat([torch.linspace(-8, 8, 83), knees]).reshape(12, 8)
+
+
+@pytest.mark.parametrize(("name", "args", "kwargs"), POINTWISE)
+def test_pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    check(f"aten.{name}.default", grid(), *args, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "sigmoid", "tanh", "elu", "softplus"])
+def test_pointwise_bfloat16(name: str) -> None:
+    check(f"aten.{name}.default", grid()[:10].bfloat16())
+
+
+@pytest.mark.parametrize("name", ["relu", "gelu", "tanh"])
+def test_pointwise_float64(name: str) -> None:
+    check(f"aten.{name}.default", grid().double())
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_integers_become_floats(name: str) -> None:
+    check(f"aten.{name}.default", torch.arange(-3, 4))
+
+
+def test_relu_of_integers() -> None:
+    check("aten.relu.default", torch.arange(-3, 4))
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((6,), -1), ((3, 8), 1), ((4, 3, 5), 0)])
+def test_glu(shape: tuple[int, ...], dim: int) -> None:
+    check("aten.glu.default", torch.randn(shape), dim)
+
+
+@pytest.mark.parametrize(("shape", "weights"), [((4, 3, 5), 3), ((4, 3), 1), ((7,), 1)])
+def test_prelu(shape: tuple[int, ...], weights: int) -> None:
+    check("aten.prelu.default", torch.randn(shape), torch.randn(weights))
+
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+@pytest.mark.parametrize(
+    ("shape", "args"),
+    [((3, 7), (-1,)), ((2, 3, 4), (1,)), ((), (0,)), ((3, 4), (0, torch.float64))],
+)
+def test_softmax(name: str, shape: tuple[int, ...], args: tuple[Any, ...]) -> None:
+    check(f"aten.{name}.int", torch.randn(shape) * 4, *args)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_extremes(name: str) -> None:
+    rows = [[1e4, -1e4, 3.0], [-INF, 0.0, 1.0], [-INF, -INF, -INF], [NAN, 0.0, 1.0], [INF, 0, 1]]
+    check(f"aten.{name}.int", torch.tensor(rows), -1)
+    check(f"aten._{name}.default", torch.tensor(rows), 1, False)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_softmax_bfloat16(name: str) -> None:
+    check_narrow(f"aten.{name}.int", torch.randn(5, 40), 1)
+    check(f"aten.{name}.int", torch.randn(5, 40).bfloat16(), 1, torch.float32)

@@ -1,0 +1,146 @@
+"""Matrix products against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.emulator.ops.checks import check
+from tests.emulator.ops.narrow import check_narrow
+
+Shape = tuple[int, ...]
+
+
+def randn(*shapes: Shape) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(len(shapes))
+    return [torch.randn(s, generator=generator) for s in shapes]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("x", [(4,), (3, 4), (2, 3, 4)])
+def test_linear(x: Shape, bias: bool) -> None:
+    check("aten.linear.default", *randn(x, (5, 4)), *(randn((5,)) if bias else []))
+
+
+def test_linear_vector_weight() -> None:
+    check("aten.linear.default", *randn((3, 4), (4,)))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((4,), (4,)),
+        ((4,), (4, 5)),
+        ((3, 4), (4,)),
+        ((2, 3, 4), (4, 5)),
+        ((4,), (2, 4, 5)),
+        ((2, 1, 3, 4), (6, 4, 5)),
+        ((0, 4), (4, 5)),
+    ],
+)
+def test_matmul(a: Shape, b: Shape) -> None:
+    check("aten.matmul.default", *randn(a, b))
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b"),
+    [
+        ("mm", (3, 4), (4, 5)),
+        ("bmm", (2, 3, 4), (2, 4, 5)),
+        ("mv", (3, 4), (4,)),
+        ("dot", (4,), (4,)),
+        ("vdot", (4,), (4,)),
+        ("outer", (3,), (4,)),
+        ("ger", (3,), (4,)),
+        ("inner", (2, 4), (3, 4)),
+        ("inner", (), (3, 4)),
+        ("kron", (2, 3), (3, 2)),
+        ("kron", (2,), (3, 2)),
+        ("linalg_vecdot", (3, 4), (3, 4)),
+    ],
+)
+def test_products(name: str, a: Shape, b: Shape) -> None:
+    check(f"aten.{name}.default", *randn(a, b))
+
+
+def test_integers_and_float64() -> None:
+    check("aten.mm.default", torch.arange(12).reshape(3, 4), torch.arange(8).reshape(4, 2))
+    check("aten.mm.default", *(t.double() for t in randn((3, 4), (4, 5))))
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("addmm", ((5,), (3, 4), (4, 5))),
+        ("addmm", ((3, 5), (3, 4), (4, 5))),
+        ("addmv", ((3,), (3, 4), (4,))),
+        ("baddbmm", ((2, 3, 5), (2, 3, 4), (2, 4, 5))),
+        ("addbmm", ((3, 5), (2, 3, 4), (2, 4, 5))),
+        ("addr", ((3, 5), (3,), (5,))),
+    ],
+)
+@pytest.mark.parametrize("factors", [{}, {"beta": 0.5, "alpha": 2}])
+def test_added_products(name: str, shapes: tuple[Shape, ...], factors: dict[str, float]) -> None:
+    check(f"aten.{name}.default", *randn(*shapes), **factors)
+
+
+def test_beta_zero_ignores_nan() -> None:
+    a, b = randn((3, 4), (4, 5))
+    check("aten.addmm.default", torch.full((5,), float("nan")), a, b, beta=0)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bij,bkj->bik", ((2, 3, 4), (2, 5, 4))),
+        ("bhqd,bhkd->bhqk", ((2, 2, 3, 4), (2, 2, 5, 4))),
+        ("...ij,jk->...ik", ((2, 3, 4), (4, 5))),
+        ("ij,jk", ((3, 4), (4, 5))),
+        ("ba, bc", ((3, 4), (3, 5))),
+        ("ii->i", ((3, 3),)),
+        ("ij->j", ((3, 4),)),
+        ("ij,kl->ik", ((3, 4), (2, 5))),
+        ("i,ij,j->", ((3,), (3, 4), (4,))),
+        ("bi,bi->bi", ((1, 4), (3, 4))),
+    ],
+)
+def test_einsum(equation: str, shapes: tuple[Shape, ...]) -> None:
+    check("aten.einsum.default", equation, randn(*shapes))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "dims"),
+    [((2, 3), (3, 4), ([-1], [0])), ((2, 3, 4), (4, 5, 3), ([1, 2], [2, 0])), ((2,), (3,), ([], []))],
+)
+def test_tensordot(a: Shape, b: Shape, dims: tuple[list[int], list[int]]) -> None:
+    check("aten.tensordot.default", *randn(a, b), *dims)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_bilinear(bias: bool) -> None:
+    tensors = randn((2, 3, 4), (2, 3, 5), (6, 4, 5))
+    check("aten.bilinear.default", *tensors, *(randn((6,)) if bias else []))
+
+
+@pytest.mark.parametrize(
+    "shapes", [((3, 4), (4, 5)), ((3, 9), (9, 2), (2, 8), (8, 4)), ((4,), (4, 5), (5,))]
+)
+def test_multi_dot(shapes: tuple[Shape, ...]) -> None:
+    check("aten.linalg_multi_dot.default", randn(*shapes))
+
+
+NARROW: list[Callable[[], tuple[Any, ...]]] = [
+    lambda: ("aten.linear.default", *randn((7, 32), (16, 32), (16,))),
+    lambda: ("aten.bmm.default", *randn((2, 7, 32), (2, 32, 9))),
+    lambda: ("aten.addmm.default", *randn((9,), (7, 32), (32, 9))),
+    lambda: ("aten.einsum.default", "bij,bkj->bik", randn((2, 3, 16), (2, 5, 16))),
+]
+
+
+@pytest.mark.parametrize("case", NARROW)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_narrow(case: Callable[[], tuple[Any, ...]], dtype: torch.dtype) -> None:
+    check_narrow(*case(), dtype=dtype)
