@@ -1,0 +1,56 @@
+"""This project, used as a SambaFlow script uses it."""
+
+from __future__ import annotations
+
+import tempfile
+
+import torch
+from torch import nn
+
+import samba
+from bench.models import Case, Sgd
+from bench.peers import Prepared
+from bench.peers.eager import to_torch
+from samba import utils
+
+
+def _make_optimizer(case: Case, model: nn.Module) -> torch.optim.Optimizer:
+    settings = case.optimizer
+    if isinstance(settings, Sgd):
+        return samba.optim.SGD(
+            model.parameters(),
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+        )
+    return samba.optim.AdamW(
+        model.parameters(),
+        lr=settings.lr,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
+
+
+def prepare(case: Case) -> Prepared:
+    """Return the conversion of a batch and the training step."""
+    model = case.model()
+    samba.from_torch_model_(model)
+    optimizer = _make_optimizer(case, model)
+    names = case.input_names
+
+    def tensors(batch: tuple[torch.Tensor, ...]) -> list[samba.SambaTensor]:
+        return [samba.from_torch_tensor(t, name=n) for t, n in zip(batch, names, strict=True)]
+
+    traced = tensors(to_torch(case.batches()[0]))
+    with tempfile.TemporaryDirectory() as folder:
+        config = {"output_folder": folder, "pef_name": case.family}
+        pef = samba.session.compile(model, traced, optimizer, name=case.family, config_dict=config)
+        outputs = utils.trace_graph(model, traced, optimizer, pef=pef)
+    loss_only = outputs[:1]  # the other contenders leave the logits where they are, too
+    run, to_host = samba.session.run, samba.to_torch
+
+    def step(batch: tuple[torch.Tensor, ...]) -> float:
+        return to_host(run(tensors(batch), loss_only)[0]).item()
+
+    return to_torch, step
