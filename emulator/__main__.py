@@ -1,0 +1,236 @@
+"""Run, inspect and verify PEFs without torch: ``python -m emulator {run,inspect,verify} MODEL.pef``.
+
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pef_schema import PefError, SambaError, read_pef
+from pef_schema.program import DType, Program, Role
+
+
+class BadArrays(SambaError):
+    """An ``.npz`` file cannot be used."""
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}. Make it with numpy.savez(path, name=array, ...).")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point.
+
+    Args:
+        argv: Arguments without the program name; the process's own if None.
+
+    Returns:
+        The exit code.
+    """
+    args = _parser().parse_args(argv)
+    try:
+        program = read_pef(args.pef)
+    except PefError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 3
+    try:
+        return args.action(args, program)
+    except SambaError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m emulator", description=__doc__)
+    actions = parser.add_subparsers(required=True, metavar="{run,inspect,verify}")
+    run = actions.add_parser("run", help="run a PEF on arrays from .npz files")
+    run.add_argument("pef", help="the PEF")
+    run.add_argument(
+        "inputs", nargs="?", help=".npz with the inputs by name; weights may be in it too"
+    )
+    run.add_argument("--inputs", dest="inputs_option", metavar="NPZ", help="the same as an option")
+    run.add_argument("--weights", metavar="NPZ", help=".npz with weights and buffers by name")
+    run.add_argument(
+        "--init-seed",
+        type=int,
+        default=0,
+        help="seed of the weights that are not given (default 0)",
+    )
+    run.add_argument("--section-types", nargs="+", metavar="TYPE", help="run only these types")
+    run.add_argument("--iterations", type=int, default=1, help="how often to run (default 1)")
+    run.add_argument("--output", metavar="NPZ", help="where to write the outputs")
+    run.add_argument("--json", action="store_true", help="print a JSON report")
+    run.set_defaults(action=_run)
+    inspect = actions.add_parser("inspect", help="print what a PEF holds")
+    inspect.add_argument("pef", help="the PEF")
+    inspect.add_argument("--json", action="store_true", help="print JSON")
+    inspect.set_defaults(action=_inspect)
+    verify = actions.add_parser("verify", help="check a PEF")
+    verify.add_argument("pef", help="the PEF")
+    verify.set_defaults(action=_verify)
+    return parser
+
+
+def _verify(args: argparse.Namespace, program: Program) -> int:
+    print(f"{args.pef}: good ({program.name}, {len(program.sections)} sections)")
+    return 0
+
+
+def _inspect(args: argparse.Namespace, program: Program) -> int:
+    graph = program.graphs[0] if program.graphs else None
+    report: dict[str, Any] = {
+        "name": program.name,
+        "mapping": program.mapping,
+        "inference": program.inference,
+        "inputs": [_tensor(program, graph.values[v].region) for v in graph.inputs] if graph else [],
+        "outputs": [_tensor(program, o.region) for o in graph.outputs] if graph else [],
+        "weights": [_tensor(program, i) for i in _regions(program, Role.WEIGHT)],
+        "argins": {a.name: a.default for a in program.argins},
+        "sections": [
+            {
+                "id": i,
+                "name": s.name,
+                "types": [k.name for k in s.kinds],
+                "nodes": sum(len(step.nodes) for step in s.steps),
+            }
+            for i, s in enumerate(program.sections)
+        ],
+        "bytes": sum(r.nbytes for r in program.regions),
+        "metadata": dict(program.metadata),
+    }
+    if args.json:
+        print(json.dumps(report, indent=2))
+        return 0
+    print(f"{report['name']}: mapping={program.mapping} inference={program.inference}")
+    for key in ("inputs", "outputs", "weights"):
+        print(f"{key}:")
+        for tensor in report[key]:
+            print(f"  {tensor['name']}  {tensor['shape']} {tensor['dtype']}")
+    print("argins: " + (", ".join(f"{k}={v:g}" for k, v in report["argins"].items()) or "none"))
+    print("sections:")
+    for section in report["sections"]:
+        kinds = "+".join(section["types"])
+        print(f"  {section['id']:4d}  {kinds:<10} {section['name']}  {section['nodes']} nodes")
+    return 0
+
+
+def _run(args: argparse.Namespace, program: Program) -> int:
+    from emulator.device import Device
+    from emulator.select import full_run, select_kinds
+
+    if args.iterations < 1:
+        print("error: --iterations must be 1 or more", file=sys.stderr)
+        return 2
+    device = Device(program)
+    arrays: dict[str, np.ndarray] = {}
+    for path in (args.weights, args.inputs, args.inputs_option):
+        if path:
+            arrays.update(_load(path))
+    for name, array in arrays.items():
+        region = device.region_of(name)
+        device.write(region, _as_region(array, program.regions[region].dtype), name=name)
+    missing = _regions(program, Role.WEIGHT, Role.BUFFER)
+    missing = [r for r in missing if device.pool.buffers[r] is None]
+    if missing:
+        _draw(device, program, missing, args.init_seed)
+        print(
+            f"{len(missing)} weight(s) and buffer(s) are in no .npz file: "
+            f"drawn with seed {args.init_seed}",
+            file=sys.stderr,
+        )
+    steps = select_kinds(program, args.section_types) if args.section_types else full_run(program)
+    plan = device.plan(steps)
+    start = time.perf_counter()
+    for _ in range(args.iterations):
+        device.run(plan)
+    device.synchronize()
+    seconds = (time.perf_counter() - start) / args.iterations
+    outputs = {o.name: device.read(o.region) for o in program.graphs[0].outputs}
+    if args.output:
+        np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})
+    _report(outputs, seconds, args)
+    return 0
+
+
+def _report(outputs: dict[str, np.ndarray], seconds: float, args: argparse.Namespace) -> None:
+    rows = {
+        name: {
+            "shape": list(a.shape),
+            "dtype": a.dtype.name,
+            "mean": float(_portable(a).astype(np.float64).mean()) if a.size else None,
+        }
+        for name, a in outputs.items()
+    }
+    if args.json:
+        print(json.dumps({"seconds_per_run": seconds, "outputs": rows}, indent=2))
+        return
+    for name, row in rows.items():
+        print(f"{name}  {row['shape']} {row['dtype']}  mean {row['mean']}")
+    print(f"{seconds * 1e3:.3f} ms per run, {args.iterations} run(s)")
+
+
+def _load(path: str) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if not hasattr(file, "files"):
+                raise BadArrays(path=path, reason="one bare array, wanted named ones")
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise BadArrays(path=str(Path(path).absolute()), reason="there is no such file") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise BadArrays(path=path, reason=f"not an .npz file of plain arrays ({error})") from error
+
+
+def _as_region(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Bring bfloat16 data, which ``.npz`` cannot name, to the region's dtype."""
+    from emulator.dtypes import TO_NUMPY
+
+    if dtype is DType.BFLOAT16 and array.dtype.kind in "Vf":
+        wanted = TO_NUMPY[dtype]
+        return array.view(wanted) if array.dtype.itemsize == 2 and array.dtype.kind == "V" else array.astype(wanted)
+    return array
+
+
+def _portable(array: np.ndarray) -> np.ndarray:
+    """bfloat16 as float32; everything else as it is."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def _draw(device: Any, program: Program, regions: list[int], seed: int) -> None:
+    """Weights as many layers start: normal with variance 1/fan-in; buffers and vectors zero or one."""
+    from emulator.dtypes import TO_NUMPY
+
+    generator = np.random.default_rng(seed)
+    for r in regions:
+        region = program.regions[r]
+        dtype = TO_NUMPY[region.dtype]
+        if len(region.shape) > 1 and region.dtype.is_floating:
+            fan_in = max(1, int(np.prod(region.shape[1:])))
+            data = generator.standard_normal(region.shape) / np.sqrt(fan_in)
+        elif region.name.endswith(("running_var", "weight")):
+            data = np.ones(region.shape)
+        else:
+            data = np.zeros(region.shape)
+        device.write(r, data.astype(dtype))
+
+
+def _regions(program: Program, *roles: Role) -> list[int]:
+    return [i for i, r in enumerate(program.regions) if r.role in roles]
+
+
+def _tensor(program: Program, region: int) -> dict[str, Any]:
+    r = program.regions[region]
+    return {"name": r.name, "shape": list(r.shape), "dtype": r.dtype.name.lower()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

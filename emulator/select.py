@@ -1,0 +1,65 @@
+"""Which steps to run: the whole schedule, or the parts of it with given types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from emulator.errors import UnknownSection
+from pef_schema.program import Program, SectionKind
+
+Steps = tuple[tuple[int, int], ...]
+"""``(section, step of the section)`` pairs in the order to run."""
+
+
+def full_run(program: Program, graph: int = 0) -> Steps:
+    """All steps of a graph's schedule.
+
+    Args:
+        program: The program.
+        graph: Index of the graph.
+
+    Returns:
+        The steps in order.
+    """
+    return tuple(
+        (call.section, k)
+        for call in program.schedules[graph].calls
+        for k in range(len(program.sections[call.section].steps))
+    )
+
+
+def section_kind(name: str) -> SectionKind:
+    """A section type by its name in either case, with or without a leading ``$``.
+
+    Raises:
+        UnknownSection: If there is no such type.
+    """
+    try:
+        return SectionKind[name.upper().lstrip("$")]
+    except KeyError:
+        raise UnknownSection(
+            found=[name], wanted=[k.name for k in SectionKind], what="section type"
+        ) from None
+
+
+def select_kinds(program: Program, names: Sequence[str], graph: int = 0) -> Steps:
+    """Steps of the given types: all of the first type, then all of the second, and so on.
+
+    Args:
+        program: The program.
+        names: Section types.
+        graph: Index of the graph.
+
+    Returns:
+        The steps in order; none for a type the program does not have.
+
+    Raises:
+        UnknownSection: If a type does not exist at all.
+    """
+    steps = full_run(program, graph)
+    return tuple(
+        (s, k)
+        for kind in map(section_kind, names)
+        for s, k in steps
+        if program.sections[s].steps[k].kind is kind
+    )

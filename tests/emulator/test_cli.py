@@ -1,0 +1,106 @@
+"""``python -m emulator`` with torch blocked from import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import emulator.__main__ as cli
+from pef_schema import write_pef
+from samba.compiler import CompileOptions, build_program
+from samba.tracer import trace_model
+from tests.models.zoo import ZOO
+
+ROOT = Path(__file__).parents[2]
+_BLOCKED = (
+    "import sys; sys.modules['torch'] = None; from emulator.__main__ import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PEF of the MLP with its inputs and weights as ``.npz``, and what torch makes of them."""
+    folder = tmp_path_factory.mktemp("cli")
+    torch.manual_seed(3)
+    model, inputs = ZOO["mlp"].model(), ZOO["mlp"].inputs()
+    traced = trace_model(model, inputs)
+    write_pef(folder / "mlp.pef", build_program(traced, [], CompileOptions(name="mlp")))
+    np.savez(folder / "inputs.npz", x=inputs[0].numpy(), y=inputs[1].numpy())
+    weights = {
+        s.name: s.tensor.detach().numpy() for s in traced.sources if s.name.startswith("mlp__")
+        and s.tensor is not None
+    }
+    np.savez(folder / "weights.npz", **weights)
+    np.save(folder / "loss.npy", model(*inputs)[0].item())
+    return folder
+
+
+def test_runs_with_torch_blocked_and_gives_torchs_loss(files: Path) -> None:
+    command = [sys.executable, "-c", _BLOCKED, "run", str(files / "mlp.pef")]
+    command += [str(files / "inputs.npz"), "--weights", str(files / "weights.npz")]
+    command += ["--output", str(files / "out.npz")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    out = np.load(files / "out.npz")
+    loss = out["mlp__criterion__crossentropyloss__outputs__0"]
+    np.testing.assert_allclose(loss, np.load(files / "loss.npy"), rtol=2e-6)
+    assert "ms per run" in done.stdout
+
+
+def test_missing_weights_are_drawn_and_said(files: Path, capsys: pytest.CaptureFixture) -> None:
+    code = cli.main(["run", str(files / "mlp.pef"), str(files / "inputs.npz"), "--json"])
+    captured = capsys.readouterr()
+    assert code == 0
+    assert "6 weight(s) and buffer(s) are in no .npz file: drawn with seed 0" in captured.err
+    assert len(json.loads(captured.out)["outputs"]) == 2
+
+
+def test_missing_input_is_named(files: Path, capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["run", str(files / "mlp.pef")]) == 1
+    assert "input region(s) x, y hold no data" in capsys.readouterr().err
+
+
+def test_wrong_arrays_are_errors(files: Path, capsys: pytest.CaptureFixture) -> None:
+    np.savez(files / "bad.npz", x=np.zeros((3, 12), np.float32))
+    assert cli.main(["run", str(files / "mlp.pef"), str(files / "bad.npz")]) == 1
+    assert "tensor x: found shape [3, 12] float32" in capsys.readouterr().err
+    np.savez(files / "unknown.npz", z=np.zeros(3))
+    assert cli.main(["run", str(files / "mlp.pef"), str(files / "unknown.npz")]) == 1
+    assert "no tensor or region of that name" in capsys.readouterr().err
+    np.savez(files / "pickled.npz", x=np.array([{}], dtype=object))
+    assert cli.main(["run", str(files / "mlp.pef"), str(files / "pickled.npz")]) == 1
+    assert "not an .npz file of plain arrays" in capsys.readouterr().err
+
+
+def test_bad_file_exits_with_3(files: Path, capsys: pytest.CaptureFixture) -> None:
+    (files / "cut.pef").write_bytes((files / "mlp.pef").read_bytes()[:-5])
+    assert cli.main(["verify", str(files / "cut.pef")]) == 3
+    assert cli.main(["verify", str(files / "absent.pef")]) == 3
+    assert "absent.pef" in capsys.readouterr().err
+
+
+def test_section_types_and_inspect(files: Path, capsys: pytest.CaptureFixture) -> None:
+    arguments = [str(files / "mlp.pef"), str(files / "inputs.npz"), "--section-types"]
+    assert cli.main(["run", *arguments, "fwd"]) == 0
+    assert cli.main(["run", *arguments, "forward"]) == 1
+    assert "section type: found forward" in capsys.readouterr().err
+    assert cli.main(["inspect", str(files / "mlp.pef")]) == 0
+    text = capsys.readouterr().out
+    assert "mlp__fc1__weight  [16, 12] float32" in text
+    assert "FWD" in text
+    assert cli.main(["inspect", str(files / "mlp.pef"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "mlp"
+
+
+def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as info:
+        cli.main(["walk"])
+    assert info.value.code == 2
+    capsys.readouterr()
