@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.ops._promote import broadcast_to
+from emulator.ops._promote import broadcast_to, result_type
+from emulator.ops._reduction import normalize_axis
 from emulator.ops.registry import op
 
 Size = tuple[int, ...]
@@ -63,3 +64,207 @@ def roll(x: jax.Array, shifts: int | Size, dims: int | Size = ()) -> jax.Array:
 def flip(x: jax.Array, dims: Size) -> jax.Array:
     """Reversed along dimensions."""
     return lax.rev(x, tuple(d % x.ndim for d in dims)) if x.ndim else x
+
+
+@op("aten.fliplr.default", reads=(), cheap=True)
+def fliplr(x: jax.Array) -> jax.Array:
+    """Reversed along the second dimension."""
+    return lax.rev(x, (1,))
+
+
+@op("aten.flipud.default", reads=(), cheap=True)
+def flipud(x: jax.Array) -> jax.Array:
+    """Reversed along the first dimension."""
+    return lax.rev(x, (0,))
+
+
+@op("aten.rot90.default", reads=(), cheap=True)
+def rot90(x: jax.Array, k: int = 1, dims: Size = (0, 1)) -> jax.Array:
+    """Rotated by ``k`` quarter turns from the first dimension towards the second."""
+    return jnp.rot90(x, k, dims)
+
+
+@op("aten.repeat_interleave.self_int", reads=(), cheap=True)
+def repeat_interleave(
+    x: jax.Array, repeats: int, dim: int | None = None, *, output_size: int | None = None
+) -> jax.Array:
+    """Every slice along a dimension repeated next to itself."""
+    del output_size
+    axis = 0 if dim is None else normalize_axis(dim, x.ndim)
+    x = x.reshape(-1) if dim is None or x.ndim == 0 else x
+    head, tail = x.shape[: axis + 1], x.shape[axis + 1 :]
+    spread = broadcast_to(lax.reshape(x, (*head, 1, *tail)), (*head, repeats, *tail))
+    return lax.reshape(spread, (*head[:-1], head[-1] * repeats, *tail))
+
+
+@op(
+    *("aten.diagonal.default", "aten.diagonal_copy.default", "aten.linalg_diagonal.default"),
+    reads=(),
+    cheap=True,
+)
+def diagonal(x: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
+    """A diagonal of two dimensions as a new last dimension."""
+    return jnp.diagonal(x, offset, dim1, dim2)
+
+
+@op("aten.diag_embed.default", reads=(), cheap=True)
+def diag_embed(x: jax.Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
+    """The last dimension placed on a diagonal of two new dimensions, zero elsewhere."""
+    n = x.shape[-1]
+    size = n + abs(offset)
+    wide = lax.pad(
+        x,
+        jnp.zeros((), x.dtype),
+        [(0, 0, 0)] * (x.ndim - 1) + [(max(-offset, 0), max(offset, 0), 0)],
+    )
+    # Row r holds x[r - down] at column r + offset, where down = max(-offset, 0).
+    rows = lax.broadcasted_iota(np.int32, (size, size), 0)
+    columns = lax.broadcasted_iota(np.int32, (size, size), 1)
+    placed = jnp.where(columns == rows + np.int32(offset), wide[..., :, None], 0)
+    return jnp.moveaxis(placed, (-2, -1), (dim1, dim2))
+
+
+@op("aten.diag.default", reads=(), cheap=True)
+def diag(x: jax.Array, diagonal: int = 0) -> jax.Array:
+    """A diagonal of a matrix, or a matrix with a vector on its diagonal."""
+    return diag_embed(x, diagonal) if x.ndim == 1 else jnp.diagonal(x, diagonal)
+
+
+@op("aten.diagflat.default", reads=(), cheap=True)
+def diagflat(x: jax.Array, offset: int = 0) -> jax.Array:
+    """A matrix with the flattened tensor on its diagonal."""
+    return diag_embed(x.reshape(-1), offset)
+
+
+@op("aten.block_diag.default", reads=(), cheap=True)
+def block_diag(tensors: tuple[jax.Array, ...]) -> jax.Array:
+    """Matrices along the diagonal of a larger one."""
+    dtype = result_type(*tensors)
+    blocks = [x.reshape((1, -1)) if x.ndim < 2 else x for x in tensors]
+    columns = sum(b.shape[1] for b in blocks)
+    rows, before = [], 0
+    for block in blocks:
+        after = columns - before - block.shape[1]
+        zero = jnp.zeros((), dtype)
+        rows.append(lax.pad(block.astype(dtype), zero, [(0, 0, 0), (before, after, 0)]))
+        before += block.shape[1]
+    return lax.concatenate(rows, 0)
+
+
+@op("aten.unfold.default", "aten.unfold_copy.default", reads=(), cheap=True)
+def unfold(x: jax.Array, dimension: int, size: int, step: int) -> jax.Array:
+    """Windows along a dimension as a new last dimension."""
+    if x.ndim == 0:
+        return x.reshape((size,))
+    axis = dimension % x.ndim
+    count = (x.shape[axis] - size) // step + 1
+    taps = [
+        lax.slice_in_dim(x, tap, tap + (count - 1) * step + 1, step, axis=axis)
+        for tap in range(size)
+    ]
+    if not taps:
+        return jnp.zeros((*x.shape[:axis], count, *x.shape[axis + 1 :], 0), x.dtype)
+    return jnp.stack(taps, axis=-1)
+
+
+@op("aten.pixel_shuffle.default", reads=(), cheap=True)
+def pixel_shuffle(x: jax.Array, upscale_factor: int) -> jax.Array:
+    """Channels ``c * r * r`` moved into an ``r`` times larger image."""
+    *lead, c, h, w = x.shape
+    r = upscale_factor
+    c //= r * r
+    n = len(lead)
+    split = lax.reshape(x, (*lead, c, r, r, h, w))
+    moved = lax.transpose(split, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
+    return lax.reshape(moved, (*lead, c, h * r, w * r))
+
+
+@op("aten.pixel_unshuffle.default", reads=(), cheap=True)
+def pixel_unshuffle(x: jax.Array, downscale_factor: int) -> jax.Array:
+    """The inverse of :func:`pixel_shuffle`."""
+    *lead, c, h, w = x.shape
+    r = downscale_factor
+    n = len(lead)
+    split = lax.reshape(x, (*lead, c, h // r, r, w // r, r))
+    moved = lax.transpose(split, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
+    return lax.reshape(moved, (*lead, c * r * r, h // r, w // r))
+
+
+@op("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", reads=(), cheap=True)
+def channel_shuffle(x: jax.Array, groups: int) -> jax.Array:
+    """Channels dealt out of their groups one by one."""
+    n, c, *rest = x.shape
+    split = lax.reshape(x, (n, groups, c // groups, *rest))
+    return lax.reshape(jnp.swapaxes(split, 1, 2), x.shape)
+
+
+@op("aten.as_strided.default", "aten.as_strided_copy.default", reads=(), cheap=True)
+def as_strided(
+    x: jax.Array, size: Size, stride: Size, storage_offset: int | None = None
+) -> jax.Array:
+    """A strided view of the elements in row-major order; overlaps add in the gradient."""
+    places = np.asarray(storage_offset or 0, np.int64)
+    for n, s in zip(size, stride, strict=True):
+        places = places[..., None] + np.arange(n, dtype=np.int64) * s
+    return x.reshape(-1)[jnp.asarray(places)]
+
+
+@op("aten.slice_scatter.default", reads=(), cheap=True)
+def slice_scatter(
+    x: jax.Array,
+    src: jax.Array,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> jax.Array:
+    """``x`` with a range along a dimension replaced by ``src``."""
+    axis = dim % x.ndim
+    first, last, _ = slice(start, end).indices(x.shape[axis])
+    places = range(first, max(first, last), step)
+    if len(places) == x.shape[axis]:
+        return src.astype(x.dtype)
+    return _replace(x, src, axis, places)
+
+
+@op("aten.select_scatter.default", reads=(), cheap=True)
+def select_scatter(x: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
+    """``x`` with one slice along a dimension replaced by ``src``."""
+    axis = dim % x.ndim
+    first = index % x.shape[axis]
+    return _replace(x, jnp.expand_dims(src, axis), axis, range(first, first + 1))
+
+
+@op("aten.diagonal_scatter.default", reads=(), cheap=True)
+def diagonal_scatter(
+    x: jax.Array, src: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> jax.Array:
+    """``x`` with a diagonal of two dimensions replaced by ``src``."""
+    lines = jnp.moveaxis(x, (dim1, dim2), (-2, -1))
+    rows = lax.broadcasted_iota(np.int32, lines.shape[-2:], 0)
+    columns = lax.broadcasted_iota(np.int32, lines.shape[-2:], 1)
+    hit = columns == rows + np.int32(offset)
+    # Column c of the diagonal holds src[c - max(offset, 0)].
+    before = max(offset, 0)
+    after = lines.shape[-1] - before - src.shape[-1]
+    wide = _pad_last(src.astype(x.dtype), before, after)
+    return jnp.moveaxis(jnp.where(hit, wide[..., None, :], lines), (-2, -1), (dim1, dim2))
+
+
+def _pad_last(x: jax.Array, before: int, after: int) -> jax.Array:
+    config = [(0, 0, 0)] * (x.ndim - 1) + [(before, after, 0)]
+    return lax.pad(x, jnp.zeros((), x.dtype), config)
+
+
+def _replace(x: jax.Array, src: jax.Array, axis: int, places: range) -> jax.Array:
+    """Spread ``src`` over the places by padding and choose by a mask: no scatter."""
+    if not len(places):
+        return x
+    size = x.shape[axis]
+    config = [(0, 0, 0)] * x.ndim
+    config[axis] = (places[0], size - places[-1] - 1, places.step - 1)
+    spread = lax.pad(src.astype(x.dtype), jnp.zeros((), x.dtype), config)
+    line = np.zeros(size, bool)
+    line[places.start : places[-1] + 1 : places.step] = True
+    shape = tuple(size if a == axis else 1 for a in range(x.ndim))
+    return jnp.where(jnp.asarray(line).reshape(shape), spread, x)

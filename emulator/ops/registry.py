@@ -33,6 +33,7 @@ FAMILIES = (
     "matmul",
     "moments",
     "norm",
+    "padding",
     "patches",
     "order",
     "pointwise",
