@@ -58,6 +58,8 @@ def write_atomically(path: str, chunks: Iterable[bytes]) -> None:
                 os.close(descriptor)
     except OSError as error:
         raise _unwritable(path, folder, error) from error
+    except ValueError as error:
+        raise PefUnwritable(f"{path!r} is not a path: {error}", path=path) from error
     _flush_folder(path, folder)
 
 
@@ -98,7 +100,8 @@ def _lock(descriptor: int) -> bool:
 
 def _remove_leftovers(folder: str, prefix: str) -> None:
     """Remove temporaries that no living writer has locked; failing to is no reason to stop."""
-    with os.scandir(folder) as entries:
+    names = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
         names = [e.name for e in entries if e.name.startswith(prefix) and e.name.endswith(".tmp")]
     for name in names:
         with contextlib.suppress(OSError):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 
@@ -208,6 +209,20 @@ class Value:
     needs_grad: bool = False
 
 
+def refs_of(arg: Arg) -> Iterator[int]:
+    """Values an argument refers to.
+
+    Example:
+        >>> list(refs_of((Ref(3), (None, Ref(5)), 7)))
+        [3, 5]
+    """
+    if isinstance(arg, Ref):
+        yield arg.value
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from refs_of(item)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """One operation.
@@ -227,6 +242,13 @@ class Node:
     outputs: tuple[int, ...]
     module: str = ""
     source: str = ""
+
+    def refs(self) -> Iterator[int]:
+        """Values it takes, positional arguments first; repeats are kept."""
+        for arg in self.args:
+            yield from refs_of(arg)
+        for _, arg in self.kwargs:
+            yield from refs_of(arg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

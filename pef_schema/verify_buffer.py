@@ -103,7 +103,10 @@ class _Walk:
                     if row[field_id] not in _BOOLS:
                         raise self.malformed(f"a bool is {row[field_id]}", position)
                 for field_id, index, start, field in layout.references:
-                    target = position + start + values[index]
+                    offset = values[index]
+                    if not offset:
+                        raise self.malformed("a reference to itself", position + start)
+                    target = position + start + offset
                     if field.kind is Kind.STRING:
                         row[field_id] = self.string(target)
                     elif field.kind is Kind.SCALARS:
@@ -111,8 +114,8 @@ class _Walk:
                     elif field.kind is Kind.STRINGS:
                         row[field_id] = tuple(map(self.string, self.offsets(target)))
                     else:
+                        self.count_tables(self.length(target, _OFFSET_SIZE), target)
                         children = self.offsets(target)
-                        self.count_tables(len(children), target)
                         row[field_id] = inner = []
                         if children:
                             child = self.schema.tables[field.table]
@@ -127,7 +130,10 @@ class _Walk:
         found = self.data[4:8]
         if found != self.schema.identifier:
             raise self.malformed(f"file identifier {found}, wanted {self.schema.identifier}", 4)
-        return _UINT.unpack_from(self.data)[0]
+        root = _UINT.unpack_from(self.data)[0]
+        if root < 2 * _OFFSET_SIZE:
+            raise self.malformed(f"root offset {root}, at least 8 is needed", 0)
+        return root
 
     def layout(self, table: Table, position: int) -> _Layout:
         """Check a table's place, its vtable and its size; one vtable is examined once."""
@@ -245,10 +251,10 @@ class _Walk:
         """Check the vector of references at ``position`` and return their targets."""
         count = self.length(position, _OFFSET_SIZE)
         self.count_bytes(count * _OFFSET_SIZE, position)
-        if count > self.limits.tables:
-            raise self.limit("elements of a vector", self.limits.tables, count, position)
         start = position + _OFFSET_SIZE
         found = struct.unpack_from(f"<{count}I", self.data, start)
+        if 0 in found:
+            raise self.malformed("a reference to itself", start + _OFFSET_SIZE * found.index(0))
         return tuple([start + _OFFSET_SIZE * i + offset for i, offset in enumerate(found)])
 
     def length(self, position: int, width: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -60,7 +61,9 @@ class _Writer:
                 width, slot = struct.calcsize(f"<{field.code}"), _SLOT[field.code]
             else:
                 width, slot = _OFFSET_SIZE, "PrependUOffsetTRelativeSlot"
-            fields.append((-width, field_id, getattr(self.builder, slot), field.default))
+            # A value equal to the default is left out, but -0.0 equals 0.0: store every float.
+            default = math.nan if field.code in ("f", "d") else field.default
+            fields.append((-width, field_id, getattr(self.builder, slot), default))
         return [entry[1:] for entry in sorted(fields, key=lambda entry: entry[:2])]
 
     def table(self, table: Table, row: Row) -> int:

@@ -124,7 +124,8 @@ def _kind(schema: SchemaText, table: str, field: FieldText) -> str:
     if code and vector:
         return f"kind=Kind.SCALARS, code={code!r}{required}".replace("'", '"')
     if code:
-        default = "" if field.default == "0" else f", default={field.default}"
+        number = float(field.default) if element in ("float", "double") else int(field.default)
+        default = f", default={number}" if field.default != "0" or code in "fd" else ""
         return f'kind=Kind.SCALAR, code="{code}"{default}'
     if element == "string":
         return f"kind=Kind.{'STRINGS' if vector else 'STRING'}{required}"

@@ -167,7 +167,7 @@ _TABLES = (
         name="Option",
         fields=(
             Field(name="name", kind=Kind.STRING, required=True),
-            Field(name="value", kind=Kind.SCALAR, code="d"),
+            Field(name="value", kind=Kind.SCALAR, code="d", default=0.0),
         ),
     ),
     Table(
@@ -187,7 +187,7 @@ _TABLES = (
             Field(name="name", kind=Kind.STRING, required=True),
             Field(name="region", kind=Kind.SCALAR, code="i", default=-1),
             Field(name="kind", kind=Kind.SCALAR, code="B"),
-            Field(name="default_value", kind=Kind.SCALAR, code="d"),
+            Field(name="default_value", kind=Kind.SCALAR, code="d", default=0.0),
         ),
     ),
     Table(
@@ -198,7 +198,7 @@ _TABLES = (
             Field(name="nodes", kind=Kind.SCALARS, code="i"),
             Field(name="recompute", kind=Kind.SCALARS, code="i"),
             Field(name="optimizers", kind=Kind.SCALARS, code="i"),
-            Field(name="max_norm", kind=Kind.SCALAR, code="d"),
+            Field(name="max_norm", kind=Kind.SCALAR, code="d", default=0.0),
             Field(name="reads", kind=Kind.SCALARS, code="i"),
             Field(name="writes", kind=Kind.SCALARS, code="i"),
             Field(name="accumulates", kind=Kind.SCALARS, code="i"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 
 from pef_schema import (
@@ -213,3 +214,18 @@ def inference() -> Program:
         ),
         schedules=(Schedule(graph=0, calls=(Call(call_id=0, section=0),)),),
     )
+
+
+def small() -> Program:
+    """The training sample without its constants: under 4 KiB, with every other kind of table."""
+    full = training()
+    regions = tuple(
+        dataclasses.replace(region, segment=-1, role=Role.BUFFER) if region.segment >= 0 else region
+        for region in full.regions
+    )
+    return dataclasses.replace(full, regions=regions, segments=())
+
+
+def renamed(program: Program) -> Program:
+    """The same program under another name."""
+    return dataclasses.replace(program, name=program.name + "_2")

@@ -1,0 +1,182 @@
+"""Broken files: right bytes, wrong programs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from pef_schema import DType, Node, PefInvalid, Program, Ref
+from tests.pef_schema.cases import add_case, edit, set_field
+from tests.pef_schema.forge import encode_rows, encode_unchecked
+from tests.pef_schema.samples import small, training
+
+# Rows that no Program can express.
+
+
+def _rows(name: str, text: str, change: Callable[[list[Any]], None]) -> None:
+    add_case(name, PefInvalid, text, lambda: encode_rows(small(), change))
+
+
+_rows("unknown_dtype", "region 0: unknown DType 200", lambda r: set_field(r[3][0], 2, 200))
+_rows("missing_dtype", "region 0: unknown DType 0", lambda r: set_field(r[3][0], 2, 0))
+_rows("unknown_role", "region 0: unknown Role 99", lambda r: set_field(r[3][0], 3, 99))
+_rows("unknown_value_dtype", "value 0: unknown DType 77", lambda r: set_field(r[5][0][1][0], 2, 77))
+_rows("unknown_grad", "output 0: unknown OutputGrad 9", lambda r: set_field(r[5][0][4][0], 4, 9))
+_rows("unknown_optimizer", "unknown OptimizerKind 50", lambda r: set_field(r[6][0], 1, 50))
+_rows("unknown_argin", "argin 0: unknown ArginKind 6", lambda r: set_field(r[7][0], 2, 6))
+_rows("unknown_step", "section 0: unknown SectionKind 7", lambda r: set_field(r[8][0][1][0], 0, 7))
+_rows(
+    "unknown_arg_tag",
+    "node 0: argument tag 9 with number 0",
+    lambda r: set_field(r[5][0][2][0], 1, b"\x09\2\2"),
+)
+_rows("arg_bool_2", "tag 4 with number 2", lambda r: _args(r, b"\4", (2,)))
+_rows("arg_dtype", "tag 3 with number 90", lambda r: _args(r, b"\3", (90,)))
+_rows("arg_text", "tag 7 with number 1", lambda r: _args(r, b"\7", (1,)))
+_rows("arg_list_negative", "tag 8 with number -1", lambda r: _args(r, b"\x08", (-1,)))
+_rows("arg_list_long", "tag 8 with number 9", lambda r: _args(r, b"\x08\1", (9, 0)))
+_rows("arg_list_short", "too few items", lambda r: _args(r, b"\x08\x08\1", (2, 1, 0)))
+_rows("arg_counts", "2 argument tags, 1 numbers", lambda r: _args(r, b"\1\1", (0,)))
+_rows(
+    "arg_lists_deep",
+    "tag 8 with number 1",
+    lambda r: _args(r, b"\x08" * 9 + b"\1", (1,) * 9 + (0,)),
+)
+_rows(
+    "more_keywords_than_arguments",
+    "more keyword names than arguments",
+    lambda r: set_field(r[5][0][2][0], 4, ("a", "b", "c", "d")),
+)
+
+
+def _args(root: list[Any], tags: bytes, bits: tuple[int, ...]) -> None:
+    node = root[5][0][2][2]
+    node[1], node[2] = tags, bits
+
+
+# The meaning.
+
+
+def _meaning(name: str, text: str, change: Callable[[Program], Program]) -> None:
+    add_case(name, PefInvalid, text, lambda: encode_unchecked(change(small())))
+
+
+def _constant(case: str, text: str, path: str, /, **changes: Any) -> None:
+    """Add a case that needs the sample with constants."""
+    add_case(case, PefInvalid, text, lambda: encode_unchecked(edit(training(), path, **changes)))
+
+
+def _edit(case: str, text: str, path: str, /, **changes: Any) -> None:
+    _meaning(case, text, lambda program: edit(program, path, **changes))
+
+
+_edit("name_empty", "program: empty name", "", name="")
+_edit("name_upwards", "is not a file name", "", name="../../etc/net")
+_edit("name_dots", "is not a file name", "", name="..")
+_edit("name_control", "control character in name 'a\\nb'", "", name="a\nb")
+_edit("name_long", "text of 1025 bytes, at most 1024", "regions.0", name="n" * 1025)
+_edit("mapping", "mapping 'diagonal'", "", mapping="diagonal")
+_edit("metadata_unsorted", "keys are not sorted", "", metadata=(("b", ""), ("a", "")))
+_edit("metadata_twice", "name 'a' is used 2 times", "", metadata=(("a", ""), ("a", "")))
+_edit("region_twice", "region: name 'x' is used 2 times", "regions.1", name="x")
+_edit("symbol_twice", "symbol: name 'x' is used 2 times", "symbols.0", name="x")
+_edit("value_twice", "graph 0 value: name 'x' is used 2 times", "graphs.0.values.1", name="x")
+_edit("section_twice", "section: name 'opt' is used 2 times", "sections.0", name="opt")
+_edit("argin_twice", "argin: name 'lr' is used 2 times", "argins.1", name="lr")
+_edit("dim_negative", "region 0 (x): negative size -1", "regions.0", shape=(-1, 3))
+_edit("dim_huge", "size 9223372036854775807", "regions.0", shape=(2**63 - 1,))
+_edit("dim_huge_by_zero", "size 9223372036854775807", "regions.0", shape=(0, 2**63 - 1))
+_edit("shape_huge", "bytes, at most 281474976710656", "regions.0", shape=(2**20, 2**20, 2**20))
+_edit("rank_17", "rank 17, at most 16", "regions.0", shape=(1,) * 17)
+_edit("value_dim_negative", "value 4: negative size -3", "graphs.0.values.4", shape=(-3,))
+_constant("size_mismatch", "16 bytes, shape and dtype need 20", "regions.3", shape=(5,))
+_constant("segment_index", "segment 7 is out of range, there are 2", "regions.3", segment=7)
+_constant("segment_unused", "segments that no region uses: [1]", "regions.12", segment=0)
+_constant("constant_empty", "a constant without a segment", "regions.3", segment=-1)
+_edit("symbol_region", "symbol 0: region 13 is out of range", "symbols.0", region=13)
+_edit("symbol_grad", "symbol 0: grad_region 13 is out", "symbols.0", grad_region=13)
+_edit("value_region", "value 0: region 99 is out of range", "graphs.0.values.0", region=99)
+_edit("value_home", "its region FLOAT32 (2, 3)", "graphs.0.values.0", shape=(3, 2))
+_edit("value_home_dtype", "its region FLOAT32 (2, 3)", "graphs.0.values.0", dtype=DType.FLOAT16)
+_edit("value_grad", "its gradient (2, 4)", "graphs.0.values.1", grad_region=4)
+_edit("input_index", "input value 7 is out of range", "graphs.0", inputs=(7,))
+_edit("input_twice", "value 0 is an input twice", "graphs.0", inputs=(0, 0))
+_edit("input_homeless", "input value 6 has no region", "graphs.0", inputs=(0, 6))
+_edit("node_output", "output value 9 is out of range", "graphs.0.nodes.0", outputs=(9,))
+_edit("node_argument", "argument value 42 is out", "graphs.0.nodes.0", args=(Ref(42),))
+_edit("node_argument_negative", "argument value -1", "graphs.0.nodes.0", args=(Ref(-1),))
+_edit("node_cycle", "value 4 is used before it is made", "graphs.0.nodes.0", args=(Ref(4),))
+_edit("value_made_twice", "value 3 has a second producer", "graphs.0.nodes.1", outputs=(3, 4))
+_edit("input_produced", "value 0 has a second producer", "graphs.0.nodes.1", outputs=(4, 0))
+_edit("ref_deep", "inside more than 2 lists", "graphs.0.nodes.0", args=((((Ref(0),),),),))
+_edit("op_empty", "node 0: empty name", "graphs.0.nodes.0", op="")
+_edit("kwargs_unsorted", "not sorted", "graphs.0.nodes.0", kwargs=(("b", 1), ("a", 2)))
+_edit("kwargs_twice", "used 2 times", "graphs.0.nodes.0", kwargs=(("a", 1), ("a", 2)))
+_edit("output_value", "output 0: value 50 is out", "graphs.0.outputs.0", value=50)
+_edit("output_region", "output 0: region 50 is out", "graphs.0.outputs.0", region=50)
+_edit("output_shape", "its region FLOAT32 (2, 3)", "graphs.0.outputs.0", region=0)
+_edit("output_grad_absent", "ONES with gradient region -1", "graphs.0.outputs.0", grad_region=-1)
+_edit("output_grad_index", "grad_region 50", "graphs.0.outputs.0", grad_region=50)
+_edit("output_grad_shape", "its gradient (4, 3)", "graphs.0.outputs.0", grad_region=2)
+_edit("update_role", "which no update may write", "graphs.0.updates.0", value=0, region=0)
+_edit("update_unmade", "value 6 is never made", "graphs.0.nodes.2", outputs=(-1,))
+_edit("optimizer_weight_role", "region 0 is INPUT", "optimizers.0.params.0", weight=0)
+_edit("optimizer_shapes", "have shapes", "optimizers.0.params.0", states=(4,))
+_edit("optimizer_region", "region 77 is out", "optimizers.0.params.0", grad=77)
+_edit("optimizer_argin", "region 0 is INPUT, wanted ARGIN", "optimizers.0", argins=(("lr", 0),))
+_edit("optimizer_step", "its step count has shape", "optimizers.0", step=1)
+_edit("option_nan", "option eps is NaN", "optimizers.0", options=(("eps", float("nan")),))
+_edit("options_unsorted", "not sorted", "optimizers.0", options=(("b", 0.0), ("a", 0.0)))
+_edit("argin_nan", "argin 0: its default is NaN", "argins.0", default=float("nan"))
+_edit("argin_region", "argin 0: region 60 is out", "argins.0", region=60)
+_edit("argin_role", "region 10 is METRIC", "argins.0", region=10)
+_edit("argin_dtype", "its region is FLOAT32 (2, 3), wanted FLOAT64 ()", "argins.0", region=0)
+_edit("section_empty", "wanted one step or FWD and BCKWD", "sections.0", steps=())
+_edit("step_graph", "graph 3 is out of range", "sections.0.steps.0", graph=3)
+_edit("step_no_graph", "a FWD step without a graph", "sections.0.steps.0", graph=-1, nodes=())
+_edit("step_nodes", "nodes 9 is out of range", "sections.0.steps.0", nodes=(0, 9))
+_edit("backward_nodes", "nodes 3 is out of range", "sections.1.steps.0", nodes=(0, 3))
+_edit("step_order", "nodes are not in ascending order", "sections.0.steps.0", nodes=(1, 0))
+_edit("step_recompute", "with recomputed nodes", "sections.0.steps.0", recompute=(0,))
+_edit("step_optimizers", "optimizers 4 is out of range", "sections.3.steps.0", optimizers=(4,))
+_edit("max_norm_nan", "max_norm nan", "sections.2.steps.0", max_norm=float("nan"))
+_edit("reads_unsorted", "reads are not in ascending", "sections.0.steps.0", reads=(3, 1))
+_edit("reads_index", "reads 13 is out of range", "sections.0.steps.0", reads=(0, 13))
+_edit("writes_negative", "writes -4 is out of range", "sections.0.steps.0", writes=(-4, 4))
+_edit("writes_input", "writes region 0, a INPUT", "sections.0.steps.0", writes=(0, 4, 5))
+_edit("writes_weight", "writes region 1, a WEIGHT", "sections.0.steps.0", writes=(1, 4, 5))
+_constant("writes_constant", "writes region 3, a CONSTANT", "sections.0.steps.0", writes=(3, 4, 5))
+_edit("writes_argin", "writes region 8, a ARGIN", "sections.3.steps.0", writes=(1, 7, 8))
+_edit("accumulates", "that it does not write", "sections.1.steps.0", accumulates=(4,))
+_edit("twin_later", "twin 2 is out of range", "sections.1", twin=2)
+_edit("twin_other_kind", "has steps of other kinds", "sections.1", twin=0)
+_edit("inference_backward", "compiled for inference", "", inference=True)
+_edit("schedule_graph", "schedule 0: graph 1 is out", "schedules.0", graph=1)
+_edit("schedule_section", "section 4 is out of range", "schedules.0.calls.3", section=4)
+_edit("call_ids", "call ids are not in ascending", "schedules.0.calls.3", call_id=20)
+_edit("schedule_cycle", "call 0 reads region 4 (h) before", "schedules.0.calls.0", section=1)
+_meaning(
+    "schedule_twice",
+    "graph 0 has a schedule already",
+    lambda program: dataclasses.replace(program, schedules=program.schedules * 2),
+)
+_meaning(
+    "optimizer_twice",
+    "optimizer: name 'sgd0' is used 2 times",
+    lambda program: dataclasses.replace(program, optimizers=program.optimizers * 2),
+)
+_meaning(
+    "graph_twice",
+    "graph: name 'net' is used 2 times",
+    lambda program: dataclasses.replace(program, graphs=program.graphs * 2),
+)
+_meaning(
+    "many_problems",
+    "... and 30 more",
+    lambda program: edit(
+        program,
+        "graphs.0",
+        nodes=tuple(Node(op="a.b.c", args=(Ref(99),), outputs=()) for _ in range(48)),
+    ),
+)

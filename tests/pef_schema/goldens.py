@@ -1,0 +1,67 @@
+"""Good files of every format version ever released.
+
+``python -m tests.pef_schema.goldens`` writes those of the current version that ``tests/golden``
+lacks. Released ones are never written again: they must stay readable as they are. The ``.json``
+beside a file is its metadata as flatc, the official FlatBuffers compiler, reads it; it needs flatc.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pef_schema import WRITER_VERSION, Program, encode
+from tests.pef_schema.forge import metadata_of
+from tests.pef_schema.samples import inference, small, training
+
+FOLDER = Path(__file__).parent.parent / "golden"
+SCHEMA = Path(__file__).parents[2] / "pef_schema" / "pef.fbs"
+PROGRAMS: dict[str, Callable[[], Program]] = {
+    "training": training,
+    "small": small,
+    "inference": inference,
+}
+
+
+def json_by_flatc(metadata: bytes) -> str:
+    """Return metadata as flatc prints them.
+
+    Args:
+        metadata: The FlatBuffer.
+
+    Returns:
+        JSON with defaults left out.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        binary = Path(folder) / "metadata.bin"
+        binary.write_bytes(metadata)
+        command = ["flatc", "--json", "--strict-json", "--natural-utf8", "--raw-binary"]
+        command += ["-o", folder, str(SCHEMA), "--", str(binary)]
+        subprocess.run(command, check=True, capture_output=True)
+        return (Path(folder) / "metadata.json").read_text(encoding="utf-8")
+
+
+def main() -> None:
+    """Write the files that are missing."""
+    FOLDER.mkdir(exist_ok=True)
+    version = f"v{WRITER_VERSION}"
+    for name, make in PROGRAMS.items():
+        path = FOLDER / f"{version}_{name}.pef"
+        if not path.exists():
+            path.write_bytes(encode(make()))
+            print(f"written {path.name}")
+        text = path.with_suffix(".json")
+        if not text.exists() and shutil.which("flatc"):
+            text.write_text(json_by_flatc(metadata_of(path.read_bytes())), encoding="utf-8")
+            print(f"written {text.name}")
+    schema = FOLDER / f"{version}.fbs"
+    if not schema.exists():
+        schema.write_bytes(SCHEMA.read_bytes())
+        print(f"written {schema.name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""A file being written is afterwards the old one or the new one, whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pef_schema import PefUnwritable, atomic, encode, read_pef, write_pef
+from tests.pef_schema.faults import ERRNOS, FaultyOs
+from tests.pef_schema.samples import renamed, small, training
+
+_ROOT = Path(__file__).parents[2]
+
+
+def _temporaries(folder: Path) -> list[Path]:
+    return sorted(folder.glob(".*.tmp"))
+
+
+def _calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the system calls of an undisturbed write."""
+    counter = FaultyOs()
+    monkeypatch.setattr(atomic, "os", counter)
+    write_pef(folder / "net.pef", training())
+    monkeypatch.setattr(atomic, "os", os)
+    return counter.calls
+
+
+def test_system_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order that makes it safe: file to the disk, then rename, then folder to the disk."""
+    calls = _calls(tmp_path, monkeypatch)
+    assert calls == [
+        "scandir",
+        "open",
+        "fstat",
+        *["write"] * 5,
+        "fsync",
+        "replace",
+        "close",
+        "open",
+        "fsync",
+        "close",
+    ]
+
+
+@pytest.mark.parametrize("code", ERRNOS, ids=errno.errorcode.get)
+def test_fault_at_every_call(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "net.pef"
+    calls = _calls(tmp_path, monkeypatch)
+    renamed_at = calls.index("replace")
+    for at, name in enumerate(calls):
+        write_pef(path, small())
+        monkeypatch.setattr(atomic, "os", FaultyOs(at, code))
+        if at in _harmless(calls, code):
+            write_pef(path, training())
+            wanted = training()
+        else:
+            with pytest.raises(PefUnwritable) as caught:
+                write_pef(path, training())
+            assert str(caught.value).startswith(str(path))
+            wanted = training() if at > renamed_at else small()
+            assert ("the new file is in place" in str(caught.value)) == (at > renamed_at)
+        monkeypatch.setattr(atomic, "os", os)
+        assert read_pef(path) == wanted, f"call {at}: {name}"
+        assert _temporaries(tmp_path) == [], f"call {at}: {name}"
+
+
+def _harmless(calls: list[str], code: int) -> set[int]:
+    """Return the calls whose failure loses nothing.
+
+    Looking for leftovers, closing what is on the disk already, and flushing a folder that may not
+    be opened.
+    """
+    flush = range(calls.index("replace") + 2, len(calls))
+    return {
+        calls.index("scandir"),
+        calls.index("close"),
+        *(flush if code == errno.EACCES else ()),
+    }
+
+
+def test_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "net.pef"
+    for at in range(3, 6):
+        monkeypatch.setattr(atomic, "os", FaultyOs(at, "short"))
+        write_pef(path, training())
+        assert path.read_bytes() == encode(training())
+
+
+def test_killed_at_every_call(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pef_schema.kill_driver", str(tmp_path)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = [line.split() for line in done.stdout.splitlines()]
+    deaths = [line for line in lines if "end" not in line]
+    assert len(deaths) >= 50
+    for start, fault, at, state, left in deaths:
+        assert state in (start, "new"), (start, fault, at, state)
+        # The one that died may have left its temporary; those of earlier deaths are gone.
+        assert int(left) <= 1, (start, fault, at)
+    assert {state for _, _, _, state, _ in deaths} == {"absent", "old", "new"}
+    ends = [line for line in lines if "end" in line]
+    assert [line[3:] for line in ends] == [["new", "end", "0"]] * 4
+
+
+def test_leftovers_are_removed_and_others_kept(tmp_path: Path) -> None:
+    path = tmp_path / "net.pef"
+    dead = tmp_path / ".net.pef.1.0badcafe.tmp"
+    dead.write_bytes(b"half a file")
+    foreign = [tmp_path / ".other.pef.1.0badcafe.tmp", tmp_path / ".net.pef.swp"]
+    for other in foreign:
+        other.write_bytes(b"")
+    alive = tmp_path / ".net.pef.2.0badcafe.tmp"
+    with alive.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write_pef(path, small())
+    assert not dead.exists()
+    assert alive.exists()
+    assert all(other.exists() for other in foreign)
+
+
+def test_temporary_taken_for_a_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between creating and locking, another writer may remove the temporary: make a new one."""
+    real = atomic._lock
+    removed: list[Path] = []
+
+    def lock(descriptor: int) -> bool:
+        if not removed:
+            removed.extend(_temporaries(tmp_path))
+            removed[0].unlink()
+        return real(descriptor)
+
+    monkeypatch.setattr(atomic, "_lock", lock)
+    write_pef(tmp_path / "net.pef", small())
+    assert len(removed) == 1
+    assert read_pef(tmp_path / "net.pef") == small()
+
+
+def test_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    unknown = tmp_path / ".net.pef.1.0badcafe.tmp"
+    unknown.write_bytes(b"")
+    write_pef(tmp_path / "net.pef", small())
+    assert read_pef(tmp_path / "net.pef") == small()
+    assert unknown.exists()
+
+
+def test_many_writers_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "net.pef"
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(10):
+                write_pef(path, small() if number % 2 else renamed(small()))
+                assert read_pef(path) in (small(), renamed(small()))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert _temporaries(tmp_path) == []
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    path = tmp_path / "no" / "net.pef"
+    with pytest.raises(PefUnwritable, match=r"there is no folder .*no\. Create the folder first"):
+        write_pef(path, small())
+
+
+def test_folder_in_the_way(tmp_path: Path) -> None:
+    with pytest.raises(PefUnwritable, match="a folder of this name is in the way"):
+        write_pef(tmp_path, small())
+    assert _temporaries(tmp_path.parent) == []
+
+
+def test_file_as_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(PefUnwritable, match="writing failed: Not a directory"):
+        write_pef(tmp_path / "file" / "net.pef", small())
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (errno.EACCES, "cannot write to the folder .*: Permission denied. Choose another output"),
+        (errno.EROFS, "cannot write to the folder .*: Read-only file system. Choose another"),
+        (errno.ENOSPC, "No space left on device in the folder .*. Free some space"),
+    ],
+)
+def test_refusing_folder(
+    code: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "os", FaultyOs(1, code))
+    with pytest.raises(PefUnwritable, match=text) as caught:
+        write_pef(tmp_path / "net.pef", small())
+    cause: Any = caught.value.__cause__
+    assert cause.errno == code
+
+
+def test_symbolic_link_is_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_bytes(b"do not touch")
+    link = tmp_path / "net.pef"
+    link.symlink_to(target)
+    write_pef(link, small())
+    assert target.read_bytes() == b"do not touch"
+    assert not link.is_symlink()
+    assert read_pef(link) == small()
+
+
+def test_permissions_follow_the_umask(tmp_path: Path) -> None:
+    mask = os.umask(0o027)
+    try:
+        write_pef(tmp_path / "net.pef", small())
+    finally:
+        os.umask(mask)
+    assert (tmp_path / "net.pef").stat().st_mode & 0o777 == 0o640
+
+
+def test_long_name(tmp_path: Path) -> None:
+    path = tmp_path / ("n" * 250 + ".pef")
+    write_pef(path, small())
+    assert read_pef(path) == small()
+
+
+def test_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_pef("net.pef", small())
+    assert read_pef("net.pef") == small()
