@@ -1,4 +1,4 @@
-"""Run, inspect and verify PEFs without torch: ``python -m emulator {run,inspect,verify} MODEL.pef``.
+"""Run, inspect and verify PEFs without torch: ``python -m emulator run MODEL.pef``.
 
 Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad.
 """
@@ -156,7 +156,7 @@ def _run(args: argparse.Namespace, program: Program) -> int:
     seconds = (time.perf_counter() - start) / args.iterations
     outputs = {o.name: device.read(o.region) for o in program.graphs[0].outputs}
     if args.output:
-        np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})
+        np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})  # type: ignore[arg-type]  # names are keywords
     _report(outputs, seconds, args)
     return 0
 
@@ -196,7 +196,11 @@ def _as_region(array: np.ndarray, dtype: DType) -> np.ndarray:
 
     if dtype is DType.BFLOAT16 and array.dtype.kind in "Vf":
         wanted = TO_NUMPY[dtype]
-        return array.view(wanted) if array.dtype.itemsize == 2 and array.dtype.kind == "V" else array.astype(wanted)
+        return (
+            array.view(wanted)
+            if array.dtype.itemsize == 2 and array.dtype.kind == "V"
+            else array.astype(wanted)
+        )
     return array
 
 
@@ -206,7 +210,7 @@ def _portable(array: np.ndarray) -> np.ndarray:
 
 
 def _draw(device: Any, program: Program, regions: list[int], seed: int) -> None:
-    """Weights as many layers start: normal with variance 1/fan-in; buffers and vectors zero or one."""
+    """Start weights normal with variance 1/fan-in, vectors at zero or one."""
     from emulator.dtypes import TO_NUMPY
 
     generator = np.random.default_rng(seed)

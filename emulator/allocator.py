@@ -28,5 +28,9 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    settings = ((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, (1 << 31) - 1), (_M_TOP_PAD, 256 << 20))
+    settings = (
+        (_M_MMAP_THRESHOLD, 1 << 30),
+        (_M_TRIM_THRESHOLD, (1 << 31) - 1),
+        (_M_TOP_PAD, 256 << 20),
+    )
     return all(mallopt(option, value) == 1 for option, value in settings)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
-from emulator.lower import State, Variant, node_refs, run_node, run_nodes, zeros_like_value
+from emulator.lower import State, Variant, run_node, run_nodes, zeros_like_value
 from emulator.ops.registry import load_ops
 from pef_schema.program import Graph, Node, OutputGrad, Program, Step
 
@@ -44,7 +44,7 @@ def _primals(graph: Graph, step: Step, state: State) -> dict[int, jax.Array]:
     recomputed = {v for i in step.recompute for v in graph.nodes[i].outputs}
     env: dict[int, jax.Array] = {}
     for i in (*step.recompute, *step.nodes):
-        for v in node_refs(graph.nodes[i]):
+        for v in graph.nodes[i].refs():
             region = graph.values[v].region
             if v not in env and v not in recomputed and region in reads:
                 env[v] = state[region]
@@ -83,8 +83,8 @@ def _node_backward(
     active = [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
     if not any(v in cotangents for v in active):
         return
-    targets = list(dict.fromkeys(v for v in node_refs(node) if graph.values[v].needs_grad))
-    full = {v: env[v] if v in env else zeros_like_value(graph, v) for v in node_refs(node)}
+    targets = list(dict.fromkeys(v for v in node.refs() if graph.values[v].needs_grad))
+    full = {v: env[v] if v in env else zeros_like_value(graph, v) for v in node.refs()}
     positions = [node.outputs.index(v) for v in active]
 
     def primal(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -99,15 +99,13 @@ def _node_backward(
         _add(cotangents, v, cotangent)
 
 
-def _collect(
-    graph: Graph, step: Step, state: State, cotangents: dict[int, jax.Array]
-) -> State:
+def _collect(graph: Graph, step: Step, state: State, cotangents: dict[int, jax.Array]) -> State:
     writes, accumulates = set(step.writes), set(step.accumulates)
     produced = {v for i in step.nodes for v in graph.nodes[i].outputs}
     sums: dict[int, jax.Array] = {}
     shapes: dict[int, int] = {}
     for i in step.nodes:
-        for v in dict.fromkeys(node_refs(graph.nodes[i])):
+        for v in dict.fromkeys(graph.nodes[i].refs()):
             region = graph.values[v].grad_region
             if v in produced or region not in writes:
                 continue

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax
@@ -106,6 +107,19 @@ class Device:
             buffers[region] = None
         self.counters.runs += 1
 
+    @contextmanager
+    def unchanged_on_error(self) -> Iterator[None]:
+        """Put memory and argins back as they were if the body raises.
+
+        What a plan has consumed when its executable itself fails cannot be put back.
+        """
+        kept = self.pool.buffers.copy(), self._argin_values.copy(), self._seeded, self.variant
+        try:
+            yield
+        except BaseException:
+            self.pool.buffers[:], self._argin_values[:], self._seeded, self.variant = kept
+            raise
+
     def synchronize(self) -> None:
         """Wait until every run that was started is done."""
         for buffer in self.pool.buffers:
@@ -113,7 +127,7 @@ class Device:
                 buffer.block_until_ready()
 
     def _prepare(self, plan: Plan) -> None:
-        """Before a plan's first run: zeros where zeros are meant, an error where data is missing."""
+        """Before a first run: zeros where zeros are meant, an error where data is missing."""
         zero_roles = (Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC)
         for r in plan.reads:
             region = self.program.regions[r]
@@ -218,7 +232,7 @@ class Device:
         return np.array(buffer, copy=True)
 
     def default_output_gradients(self) -> None:
-        """Forget output gradients that the host wrote: back to ones for losses, none for the rest."""
+        """Forget output gradients that the host wrote: ones for losses, none for the rest."""
         for region in self._seeded:
             self.pool.drop(region)
         self._seeded = frozenset()

@@ -24,9 +24,11 @@ class NotWritten(DeviceError):
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         hint = {
             "input": "Pass them in input_tensors at least once.",
-            "activation": "Run the FWD sections first: a BCKWD section reads what they leave behind.",
+            "activation": "Run the FWD sections first: BCKWD sections read what they leave.",
             "cotangent": "Run the BCKWD sections from the last to the first.",
-        }.get(role, "Transfer them first: trace_graph(transfer_device=True) or session.to_rdu(model).")
+        }.get(
+            role, "Transfer them first: trace_graph(transfer_device=True) or session.to_rdu(model)."
+        )
         super().__init__(f"device memory: {role} region(s) {shown} hold no data. {hint}")
 
 
@@ -36,7 +38,9 @@ class UnknownTensor(DeviceError, KeyError):
     def __init__(self, *, name: str, close: Sequence[str]) -> None:
         self.name, self.close = name, tuple(close)
         near = f" Close names: {', '.join(close)}." if close else ""
-        super().__init__(f"tensor {name!r}: the program has no tensor or region of that name.{near}")
+        super().__init__(
+            f"tensor {name!r}: the program has no tensor or region of that name.{near}"
+        )
 
     def __str__(self) -> str:
         return str(self.args[0])

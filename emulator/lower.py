@@ -6,7 +6,7 @@ trace. Composition and compilation are the business of ``emulator.plan``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,23 +36,6 @@ class Variant:
     no_momentum: frozenset[int] = frozenset()
 
 
-def refs(arg: Arg) -> Iterator[int]:
-    """Values referred to by an argument."""
-    if isinstance(arg, Ref):
-        yield arg.value
-    elif isinstance(arg, tuple):
-        for item in arg:
-            yield from refs(item)
-
-
-def node_refs(node: Node) -> Iterator[int]:
-    """Values a node takes."""
-    for arg in node.args:
-        yield from refs(arg)
-    for _, arg in node.kwargs:
-        yield from refs(arg)
-
-
 def resolve(arg: Arg, env: Mapping[int, jax.Array]) -> Any:
     """An argument with arrays in place of references."""
     if isinstance(arg, Ref):
@@ -62,7 +45,9 @@ def resolve(arg: Arg, env: Mapping[int, jax.Array]) -> Any:
     return arg
 
 
-def run_node(graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec) -> tuple[Any, ...]:
+def run_node(
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec
+) -> tuple[Any, ...]:
     """Execute one node.
 
     Args:
@@ -126,7 +111,7 @@ def forward(program: Program, step: Step, state: State) -> State:
     produced = {v for i in step.nodes for v in graph.nodes[i].outputs}
     env: dict[int, jax.Array] = {}
     for i in step.nodes:
-        for v in node_refs(graph.nodes[i]):
+        for v in graph.nodes[i].refs():
             if v not in produced and v not in env:
                 env[v] = state[graph.values[v].region]
     run_nodes(graph, step.nodes, env)
@@ -154,5 +139,3 @@ def zeros_like_value(graph: Graph, index: int) -> jax.Array:
     """Zeros of a value's shape and dtype."""
     value = graph.values[index]
     return jnp.zeros(value.shape, TO_NUMPY[value.dtype])
-
-

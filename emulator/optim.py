@@ -43,7 +43,7 @@ def gradnorm(program: Program, step: Step, state: State) -> State:
     The formula is ``torch.nn.utils.clip_grad_norm_``'s:
     ``grad * min(1, max_norm / (norm + 1e-6))``.
     """
-    grads = [r for r in step.reads]
+    grads = step.reads
     norm = jnp.sqrt(sum(jnp.sum(jnp.square(state[r].astype(jnp.float32))) for r in grads))
     scale = jnp.minimum(step.max_norm / (norm + 1e-6), 1.0)
     result: State = {r: state[r] * scale.astype(state[r].dtype) for r in grads}

@@ -81,7 +81,7 @@ def run_step(program: Program, step: Step, state: State, variant: Variant) -> St
 
 
 def compile_plan(
-    program: Program, steps: Sequence[tuple[int, int]], variant: Variant, device: jax.Device
+    program: Program, steps: Sequence[tuple[int, int]], variant: Variant, device: Any
 ) -> Plan:
     """Compose steps and compile them as one executable; takes up to seconds.
 

@@ -25,7 +25,7 @@ from pef_schema.program import (
     Update,
     Value,
 )
-from samba.compiler.flow import gradient_values, node_refs
+from samba.compiler.flow import gradient_values
 from samba.compiler.optimizer import GroupSpec, describe_optimizers
 from samba.compiler.regions import RegionTable
 from samba.compiler.saved import BackwardNeeds, backward_needs
@@ -120,8 +120,10 @@ class _Builder:
         self._place_sources()
         updates = self._place_updates()
         boundary = self._boundary(cuts)
-        stored = frozenset(self.source_of) | frozenset(boundary) | frozenset(
-            v for v, value in enumerate(self.values) if value.region >= 0
+        stored = (
+            frozenset(self.source_of)
+            | frozenset(boundary)
+            | frozenset(v for v, value in enumerate(self.values) if value.region >= 0)
         )
         needs = [
             backward_needs(
@@ -175,7 +177,7 @@ class _Builder:
     # -- values and regions -------------------------------------------------
 
     def _losses(self) -> frozenset[int]:
-        """Outputs seeded with ones: the given ones, else all scalars, else the first float output."""
+        """Outputs seeded with ones: those given, else all scalars, else the first float one."""
         outputs = self.traced.outputs
         given = self.options.loss_indices
         if given is not None:
@@ -238,7 +240,7 @@ class _Builder:
         found: dict[int, None] = {}
         for section, cut in enumerate(cuts):
             for i in cut:
-                for v in node_refs(self.traced.nodes[i]):
+                for v in self.traced.nodes[i].refs():
                     if self.section_of.get(v, section) != section and self.values[v].region < 0:
                         found[v] = None
         return sorted(found)
@@ -346,14 +348,10 @@ class _Builder:
         reads = {
             self.values[v].region
             for i in cut
-            for v in node_refs(self.traced.nodes[i])
+            for v in self.traced.nodes[i].refs()
             if v not in produced
         }
-        writes = {
-            self.values[v].region
-            for v in produced
-            if v >= 0 and self.values[v].region >= 0
-        }
+        writes = {self.values[v].region for v in produced if v >= 0 and self.values[v].region >= 0}
         for output in outputs:
             if output.value in produced or (section == 0 and output.value in self.source_of):
                 writes.add(output.region)
@@ -392,7 +390,7 @@ class _Builder:
             writes = {
                 self.values[v].grad_region
                 for i in need.nodes
-                for v in node_refs(self.traced.nodes[i])
+                for v in self.traced.nodes[i].refs()
                 if v not in produced and self.grads[v]
             }
             accumulates = writes & written
@@ -413,5 +411,3 @@ def tensor_bytes(tensor: torch.Tensor) -> bytes:
     """The contents of a tensor, row-major, little-endian."""
     plain = tensor.detach().as_subclass(torch.Tensor).contiguous().cpu()
     return plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b""
-
-

@@ -5,25 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from emulator.ops.registry import OpSpec
-from pef_schema.program import Arg, Node, Ref
+from pef_schema.program import Node, refs_of
 from samba.tracer.traced import Traced
-
-
-def refs_of(arg: Arg) -> Iterator[int]:
-    """Values referred to by one argument."""
-    if isinstance(arg, Ref):
-        yield arg.value
-    elif isinstance(arg, tuple):
-        for item in arg:
-            yield from refs_of(item)
-
-
-def node_refs(node: Node) -> Iterator[int]:
-    """Values a node takes, positional first; repeats are kept."""
-    for arg in node.args:
-        yield from refs_of(arg)
-    for _, arg in node.kwargs:
-        yield from refs_of(arg)
 
 
 def gradient_reads(node: Node, spec: OpSpec) -> Iterator[int]:
@@ -38,7 +21,9 @@ def gradient_reads(node: Node, spec: OpSpec) -> Iterator[int]:
         yield from refs_of(arg)
 
 
-def gradient_values(traced: Traced, ops: Mapping[str, OpSpec], outputs: Sequence[int]) -> list[bool]:
+def gradient_values(
+    traced: Traced, ops: Mapping[str, OpSpec], outputs: Sequence[int]
+) -> list[bool]:
     """Mark the values a gradient flows through.
 
     Args:
@@ -54,7 +39,7 @@ def gradient_values(traced: Traced, ops: Mapping[str, OpSpec], outputs: Sequence
     for source in traced.sources:
         wants[source.value] = source.requires_grad and traced.values[source.value].dtype.is_floating
     for node in traced.nodes:
-        if ops[node.op].differentiable and any(wants[v] for v in node_refs(node)):
+        if ops[node.op].differentiable and any(wants[v] for v in node.refs()):
             for v in node.outputs:
                 if v >= 0 and traced.values[v].dtype.is_floating:
                     wants[v] = True
@@ -63,6 +48,6 @@ def gradient_values(traced: Traced, ops: Mapping[str, OpSpec], outputs: Sequence
         reached[v] = wants[v]
     for node in reversed(traced.nodes):
         if any(v >= 0 and reached[v] for v in node.outputs):
-            for v in node_refs(node):
+            for v in node.refs():
                 reached[v] = reached[v] or wants[v]
     return reached

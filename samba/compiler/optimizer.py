@@ -66,7 +66,9 @@ def _sgd(group: dict[str, Any]) -> tuple[dict[ArginKind, float], dict[str, float
     return argins, options, ("momentum",)
 
 
-def _adam(group: dict[str, Any]) -> tuple[dict[ArginKind, float], dict[str, float], tuple[str, ...]]:
+def _adam(
+    group: dict[str, Any],
+) -> tuple[dict[ArginKind, float], dict[str, float], tuple[str, ...]]:
     argins = {ArginKind.LR: group["lr"], ArginKind.WEIGHT_DECAY: group["weight_decay"]}
     beta1, beta2 = group["betas"]
     options = {

@@ -58,11 +58,14 @@ def pef_log(program: Program) -> str:
         f"program {program.name}: mapping={program.mapping} inference={program.inference}",
         "",
         *(
-            "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
+            "  ".join(
+                [*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]
+            ).rstrip()
             for row in rows
         ),
         "",
-        "schedule: " + " ".join(
+        "schedule: "
+        + " ".join(
             f"{call.call_id}:{program.sections[call.section].name}"
             for schedule in program.schedules
             for call in schedule.calls

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from emulator.ops.registry import OpSpec
 from pef_schema.program import Node, Value
-from samba.compiler.flow import gradient_reads, node_refs
+from samba.compiler.flow import gradient_reads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def backward_needs(
         i
         for i in section
         if any(v >= 0 and grads[v] for v in nodes[i].outputs)
-        and any(grads[v] for v in node_refs(nodes[i]))
+        and any(grads[v] for v in nodes[i].refs())
     )
     needed: set[int] = set()
     for i in differentiate:
@@ -106,11 +106,9 @@ def _place(
         if i in recompute:
             continue
         if ops[nodes[i].op].cheap:
-            inputs = set(node_refs(nodes[i]))
+            inputs = set(nodes[i].refs())
             extra = sum(
-                size(u)
-                for u in inputs
-                if u not in needed and u not in stored and u in producer
+                size(u) for u in inputs if u not in needed and u not in stored and u in producer
             )
             if extra < size(v):
                 recompute.add(i)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 from pef_schema.errors import SambaError
 from pef_schema.program import Role
-from samba.compiler.flow import node_refs
 from samba.tracer.traced import Traced
 
 DEFAULT_SECTION_BYTES = 64 << 20
@@ -29,7 +28,9 @@ class UnknownOptimLevel(SambaError):
 
 def cut_o0(traced: Traced, budget: int) -> list[int]:
     """A section per operator. The node that advances the seed stays with its successor."""
-    return [i for i in range(len(traced.nodes)) if i == 0 or traced.nodes[i - 1].op != "samba.next_seed"]
+    return [
+        i for i in range(len(traced.nodes)) if i == 0 or traced.nodes[i - 1].op != "samba.next_seed"
+    ]
 
 
 def cut_o1(traced: Traced, budget: int) -> list[int]:
@@ -59,7 +60,7 @@ def cut_o3(traced: Traced, budget: int) -> list[int]:
     starts, used, seen = [0], 0, set[int]()
     for i, node in enumerate(traced.nodes):
         fresh = {v for v in node.outputs if v >= 0}
-        fresh |= {v for v in node_refs(node) if roles.get(v) is Role.WEIGHT and v not in seen}
+        fresh |= {v for v in node.refs() if roles.get(v) is Role.WEIGHT and v not in seen}
         cost = sum(size(v) for v in fresh)
         if used + cost > budget and i > starts[-1]:
             starts.append(i)

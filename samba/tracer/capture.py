@@ -55,7 +55,9 @@ def trace_model(
     program = _decompose(program, root or root_name(model))
     with _quiet():
         insert_casts(program.graph)
-    return convert(program, model=model, given=given, root=root or root_name(model), inference=inference)
+    return convert(
+        program, model=model, given=given, root=root or root_name(model), inference=inference
+    )
 
 
 def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> ExportedProgram:
@@ -73,7 +75,7 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
     table = {**decomposition_table, **core_aten_decompositions()}
     for _ in range(_MAX_DECOMPOSITION_ROUNDS):
         missing = _missing(program, known)
-        rules = {node.target: table[node.target] for node in missing if node.target in table}
+        rules: dict[Any, Any] = {n.target: table[n.target] for n in missing if n.target in table}
         if not rules:
             break
         with _quiet():
@@ -134,7 +136,7 @@ def _mode(model: torch.nn.Module, inference: bool) -> Iterator[None]:
 
 @contextmanager
 def _plain_tensors(model: torch.nn.Module) -> Iterator[None]:
-    """Show torch plain tensors where the model holds subclasses: parameters, buffers, attributes."""
+    """Show torch plain tensors where the model holds subclasses of them."""
     classes: list[tuple[torch.Tensor, type]] = []
     replaced: list[tuple[dict[str, Any], str, Any]] = []
     try:
@@ -165,5 +167,3 @@ def _plain(value: Any) -> Any:
     if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
         return type(value)(_plain(v) for v in value)
     return value
-
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -79,7 +79,6 @@ class _Converter:
         self.tied: dict[int, int] = {}
         self.seed: Ref | None = None
         self.streams = 0
-        self.module_of = {name: module for name, module in model.named_modules()}
 
     def build(self) -> Traced:
         nodes = list(self.program.graph.nodes)
@@ -133,7 +132,7 @@ class _Converter:
                 role = Role.BUFFER
                 name, region = self._tensor_name(tensor, path)
             case InputKind.CONSTANT_TENSOR:
-                tensor = self.program.constants[path]
+                tensor = cast(torch.Tensor, self.program.constants[path])
                 role = Role.CONSTANT
                 name = region = join_name(self.root, path)
             case _:
@@ -206,9 +205,7 @@ class _Converter:
         module, label = _label(node, last)
         prefix = join_name(self.root, module)
         args = [self._arg(a, node) for a in node.args]
-        kwargs = {
-            k: self._arg(a, node) for k, a in node.kwargs.items() if k not in _DROPPED_KWARGS
-        }
+        kwargs = {k: self._arg(a, node) for k, a in node.kwargs.items() if k not in _DROPPED_KWARGS}
         if self._is_random(node):
             position = _RATE_ARGUMENT.get(op)
             if position is not None:
@@ -230,7 +227,12 @@ class _Converter:
         )
 
     def _rate(
-        self, args: list[Arg], kwargs: dict[str, Arg], position: int, prefix: str, node: torch.fx.Node
+        self,
+        args: list[Arg],
+        kwargs: dict[str, Arg],
+        position: int,
+        prefix: str,
+        node: torch.fx.Node,
     ) -> None:
         """Make the dropout rate an argin, so that it can change without a compile."""
         schema = node.target._schema.arguments  # type: ignore[union-attr]  # checked by the caller
@@ -258,7 +260,7 @@ class _Converter:
         if isinstance(value, torch.Tensor):
             index = self._value(f"{prefix}__0", tuple(value.shape), _dtype(value.dtype, prefix))
             return (index,), index
-        used = {user.args[1] for user in node.users if user.target is operator.getitem}
+        used = {cast(int, user.args[1]) for user in node.users if user.target is operator.getitem}
         results = tuple(
             self._value(f"{prefix}__{i}", tuple(v.shape), _dtype(v.dtype, prefix))
             if i in used and isinstance(v, torch.Tensor)
@@ -395,5 +397,3 @@ def _fusions(model: torch.nn.Module) -> tuple[tuple[str, str], ...]:
         if name:
             found.append((path, name))
     return tuple(found)
-
-

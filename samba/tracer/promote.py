@@ -83,7 +83,7 @@ def _cast(tree: Any, dtype: torch.dtype) -> Any:
 
 
 def _widen_labels(labels: torch.Tensor, ignore_index: int) -> torch.Tensor:
-    """Narrow class labels as int64; negative int16 labels are the upper half of an unsigned range."""
+    """Narrow class labels as int64; negative int16 ones are an unsigned range's upper half."""
     wide = labels.to(torch.int64)
     if labels.dtype != torch.int16:
         return wide
@@ -108,7 +108,8 @@ class MixedPrecision(TorchFunctionMode):
                 common = dtypes[0]
                 for dtype in dtypes[1:]:
                     common = torch.promote_types(common, dtype)
-                args, kwargs = _cast(args, common), _cast(kwargs, common)
+                args = _cast(args, common)
+                kwargs = {k: _cast(v, common) for k, v in kwargs.items()}
         elif func in _LABELS and len(args) > _LABELS[func]:
             labels = args[1]
             if labels.dtype in (*_NARROW, torch.int32) and not labels.is_floating_point():
@@ -120,12 +121,48 @@ class MixedPrecision(TorchFunctionMode):
 
 
 _PROMOTES_SCALARS = frozenset(
-    "add sub rsub mul div true_divide floor_divide remainder fmod pow float_power "
-    "eq ne lt le gt ge clamp clamp_min clamp_max maximum minimum fmax fmin atan2 "
-    "xlogy where lerp addcmul addcdiv logaddexp logaddexp2 hypot copysign "
-    "bitwise_and bitwise_or bitwise_xor special_xlog1py".split()
+    (
+        "add",
+        "sub",
+        "rsub",
+        "mul",
+        "div",
+        "true_divide",
+        "floor_divide",
+        "remainder",
+        "fmod",
+        "pow",
+        "float_power",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "maximum",
+        "minimum",
+        "fmax",
+        "fmin",
+        "atan2",
+        "xlogy",
+        "where",
+        "lerp",
+        "addcmul",
+        "addcdiv",
+        "logaddexp",
+        "logaddexp2",
+        "hypot",
+        "copysign",
+        "bitwise_and",
+        "bitwise_or",
+        "bitwise_xor",
+        "special_xlog1py",
+    )
 )
-_CATENATES = frozenset("cat stack hstack vstack dstack concat column_stack".split())
+_CATENATES = frozenset(("cat", "stack", "hstack", "vstack", "dstack", "concat", "column_stack"))
 
 
 def _promotion(node: torch.fx.Node) -> torch.dtype | None:
@@ -185,7 +222,9 @@ def insert_casts(graph: torch.fx.Graph) -> None:
                 new = graph.call_function(
                     torch.ops.aten._to_copy.default, (arg,), {"dtype": common}
                 )
-            new.meta = {k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")}
+            new.meta = {
+                k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")
+            }
             new.meta["val"] = value.to(common)
             return new
 

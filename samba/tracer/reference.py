@@ -16,7 +16,10 @@ from pef_schema.program import Arg, DType, Graph, Ref
 from samba.tracer.convert import NEXT_SEED
 from samba.tracer.traced import FROM_DTYPE
 
-_COPYING = {"aten.view.default": torch.reshape, "aten._unsafe_view.default": torch.reshape}
+_COPYING: dict[str, Any] = {
+    "aten.view.default": torch.reshape,
+    "aten._unsafe_view.default": torch.reshape,
+}
 """Views whose strides a graph does not keep: memory formats are dropped when a model is traced."""
 
 
