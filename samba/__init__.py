@@ -11,6 +11,7 @@ from samba.conversion import (
     to_torch_tensor,
 )
 from samba.errors import SambaError
+from samba.functional import *  # noqa: F403  # samba.add and the like
 from samba.nn.parameter import SambaParameter
 from samba.random import *  # noqa: F403  # the creation functions are named once, in samba.random
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
@@ -54,3 +55,4 @@ __all__ = [
     "utils",
 ]
 __all__ += random.__all__
+__all__ += functional.__all__

@@ -16,6 +16,7 @@ __all__ = ["SambaConfig", "last_parsed_args", "parse_app_args", "parse_yaml_to_a
 
 ParserFunction = Callable[[argparse.ArgumentParser], Any]
 
+_DEFAULT_LEVEL = next(option.default for option in OPTIONS if option.dest == "log_level")
 _last: list[argparse.Namespace] = []
 
 
@@ -71,7 +72,9 @@ def parse_app_args(
             setattr(args, option.dest, _fresh(option.default))
     if not hasattr(args, "dev_mode"):
         args.dev_mode = dev_mode
-    logging.getLogger("samba").setLevel(args.log_level.upper())
+    level = logging.getLevelNamesMapping().get(str(args.log_level).upper())
+    if level is not None and args.log_level != _DEFAULT_LEVEL:
+        logging.getLogger("samba").setLevel(level)
     _last[:] = [args]
     return args
 
