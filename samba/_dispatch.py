@@ -32,7 +32,7 @@ CASTS: frozenset[Callable[..., Any]] = frozenset(
 )
 """Functions whose result is the same tensor to a user, so that it keeps the names."""
 
-SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
+QUERIES: frozenset[Callable[..., Any]] = frozenset(
     {
         T.dim,
         T.element_size,
@@ -41,13 +41,7 @@ SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
         T.is_signed,
         T.ndimension,
         T.nelement,
-        T.new_empty,
-        T.new_full,
-        T.new_ones,
-        T.new_zeros,
         T.numel,
-        T.register_hook,
-        T.requires_grad_,
         T.size,
         T.stride,
         T.is_contiguous,
@@ -67,11 +61,23 @@ SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
         T.requires_grad.__get__,  # type: ignore[attr-defined]  # as above
         T.requires_grad.__set__,  # type: ignore[attr-defined]  # as above
         torch._has_compatible_shallow_copy_type,  # pyright: ignore[reportPrivateImportUsage]  # nn.Module asks it
-        torch.empty_like,
-        torch.full_like,
         torch.is_complex,
         torch.is_floating_point,
         torch.numel,
+    }
+)
+"""Functions that neither look at values nor give tensors; the session asks them in every run."""
+
+SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
+    {
+        T.new_empty,
+        T.new_full,
+        T.new_ones,
+        T.new_zeros,
+        T.register_hook,
+        T.requires_grad_,
+        torch.empty_like,
+        torch.full_like,
         torch.ones_like,
         torch.rand_like,
         torch.randint_like,
@@ -79,9 +85,17 @@ SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
         torch.zeros_like,
     }
 )
-"""Functions that never look at values, so that empty SambaTensors allow them."""
+"""Functions that give tensors without looking at values; empty SambaTensors allow them too."""
 
-_KEPT = ("_sn_name", "_sn_region_name", "_batch_dim", "_named_dims", "_sized_dims", "mem_type")
+_KEPT = (
+    "_sn_name",
+    "_sn_region_name",
+    "_batch_dim",
+    "_named_dims",
+    "_sized_dims",
+    "host_memory",
+    "mem_type",
+)
 
 
 def keep_names(source: T, result: T) -> None:
@@ -121,6 +135,9 @@ def dispatch(
     Raises:
         NoHostData: An argument is an empty SambaTensor, and ``func`` needs its values.
     """
+    if func in QUERIES:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
     given = tuple(operands(args, kwargs))
     if func not in SHAPE_ONLY:
         for tensor in given:
