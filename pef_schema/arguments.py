@@ -6,8 +6,8 @@ import enum
 import struct
 from collections.abc import Sequence
 
-from pef_schema.limits import Limits
 from pef_schema.program import Arg, DType, Ref
+from pef_schema.verify_rules import Report
 
 _DOUBLE, _LONG = struct.Struct("<d"), struct.Struct("<q")
 _DTYPES = {int(dtype): dtype for dtype in DType}
@@ -63,8 +63,8 @@ def put_arg(arg: Arg, tags: bytearray, bits: list[int], texts: list[str]) -> Non
 class ArgDecoder:
     """Makes arguments of tokens; equal references of a graph are one object."""
 
-    def __init__(self, problems: list[str], limits: Limits) -> None:
-        self.problems, self.limits = problems, limits
+    def __init__(self, report: Report) -> None:
+        self.report = report
         self.refs: dict[int, Ref] = {}
 
     def decode(
@@ -80,7 +80,7 @@ class ArgDecoder:
             index: Index of the node, for messages.
 
         Returns:
-            The arguments; empty if something is wrong, which then goes to ``problems``.
+            The arguments; empty if something is wrong, which then goes to the report.
         """
         if len(tags) != len(bits):
             return self.fail(where, index, f"{len(tags)} argument tags, {len(bits)} numbers")
@@ -106,7 +106,11 @@ class ArgDecoder:
                 item = texts[number]
             elif tag == _LIST and number == 0:
                 item = ()
-            elif tag == _LIST and 0 < number < len(tags) and len(outer) < self.limits.arg_depth:
+            elif (
+                tag == _LIST
+                and 0 < number < len(tags)
+                and len(outer) < self.report.limits.arg_depth
+            ):
                 outer.append((items, wanted))
                 items, wanted = [], number
                 continue
@@ -123,5 +127,5 @@ class ArgDecoder:
 
     def fail(self, where: str, index: int, what: str) -> tuple[Arg, ...]:
         """Note a problem of node ``index``."""
-        self.problems.append(f"{where} node {index}: {what}")
+        self.report.add(f"{where} node {index}: {what}")
         return ()

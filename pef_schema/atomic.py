@@ -69,18 +69,24 @@ def _create(folder: str, prefix: str) -> tuple[int, str]:
         temporary = os.path.join(folder, f"{prefix}{os.getpid()}.{secrets.token_hex(4)}.tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
+            # Between creation and lock another writer may have taken it for a leftover: it then
+            # holds the lock, or has removed the file.
             with contextlib.suppress(BlockingIOError):
                 _lock(descriptor)
-            # Between creation and lock another writer may have taken it for a leftover.
-            if os.fstat(descriptor).st_nlink:
-                return descriptor, temporary
-            os.close(descriptor)
+                if os.fstat(descriptor).st_nlink:
+                    return descriptor, temporary
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _discard(descriptor, temporary)
             raise
+        _discard(descriptor, temporary)
+
+
+def _discard(descriptor: int, temporary: str) -> None:
+    """Remove a temporary that will not be used."""
+    with contextlib.suppress(OSError):
+        os.unlink(temporary)
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

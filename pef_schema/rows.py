@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from pef_schema.arguments import ArgDecoder, put_arg
-from pef_schema.errors import PefInvalid
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.program import (
     Arg,
@@ -34,6 +33,7 @@ from pef_schema.program import (
     Value,
 )
 from pef_schema.tables import Row
+from pef_schema.verify_rules import Report
 
 _E = TypeVar("_E", bound=enum.IntEnum)
 
@@ -81,33 +81,32 @@ def from_rows(
     Raises:
         PefInvalid: If an enum's number or an argument token is unknown; lists all of them.
     """
-    problems: list[str] = []
+    report = Report(limits, path)
     name, mapping, inference, regions, symbols, graphs, optimizers, argins, sections = row[:9]
     program = Program(
         name=name,
         mapping=mapping,
         inference=bool(inference),
-        regions=tuple([_region(r, i, problems) for i, r in enumerate(regions)]),
+        regions=tuple([_region(r, i, report) for i, r in enumerate(regions)]),
         symbols=tuple([Symbol(name=n, region=r, grad_region=g) for n, r, g in symbols]),
-        graphs=tuple([_graph(r, i, problems, limits) for i, r in enumerate(graphs)]),
-        optimizers=tuple([_optimizer(r, i, problems) for i, r in enumerate(optimizers)]),
-        argins=tuple([_argin(r, i, problems) for i, r in enumerate(argins)]),
-        sections=tuple([_section(r, i, problems) for i, r in enumerate(sections)]),
+        graphs=tuple([_graph(r, i, report) for i, r in enumerate(graphs)]),
+        optimizers=tuple([_optimizer(r, i, report) for i, r in enumerate(optimizers)]),
+        argins=tuple([_argin(r, i, report) for i, r in enumerate(argins)]),
+        sections=tuple([_section(r, i, report) for i, r in enumerate(sections)]),
         schedules=tuple([_schedule(r) for r in row[9]]),
         segments=tuple(segments),
         metadata=tuple([(key, value) for key, value in row[11]]),
     )
-    if problems:
-        raise PefInvalid(problems, path=path)
+    report.raise_if_any()
     return program
 
 
-def _member(members: dict[int, _E], number: int, where: str, problems: list[str]) -> _E:
+def _member(members: dict[int, _E], number: int, where: str, report: Report) -> _E:
     """Look an enum's member up; an unknown one is noted and stands in as the first."""
     found = members.get(number)
     if found is None:
         found = next(iter(members.values()))
-        problems.append(f"{where}: unknown {type(found).__name__} {number}")
+        report.add(f"{where}: unknown {type(found).__name__} {number}")
     return found
 
 
@@ -123,13 +122,13 @@ _ARGIN_KINDS = _by_number(ArginKind)
 _OUTPUT_GRADS = _by_number(OutputGrad)
 
 
-def _region(row: Row, index: int, problems: list[str]) -> Region:
+def _region(row: Row, index: int, report: Report) -> Region:
     name, shape, dtype, role, segment = row
     return Region(
         name=name,
         shape=shape,
-        dtype=_DTYPES.get(dtype) or _member(_DTYPES, dtype, f"region {index}", problems),
-        role=_ROLES.get(role) or _member(_ROLES, role, f"region {index}", problems),
+        dtype=_DTYPES.get(dtype) or _member(_DTYPES, dtype, f"region {index}", report),
+        role=_ROLES.get(role) or _member(_ROLES, role, f"region {index}", report),
         segment=segment,
     )
 
@@ -148,40 +147,40 @@ def _graph_row(graph: Graph) -> Row:
     )  # fmt: skip
 
 
-def _graph(row: Row, index: int, problems: list[str], limits: Limits) -> Graph:
+def _graph(row: Row, index: int, report: Report) -> Graph:
     name, values, nodes, inputs, outputs, updates = row
     where = f"graph {index}"
-    decoder = ArgDecoder(problems, limits)
+    decoder = ArgDecoder(report)
     return Graph(
         name=name,
-        values=tuple([_value(r, i, where, problems) for i, r in enumerate(values)]),
+        values=tuple([_value(r, i, where, report) for i, r in enumerate(values)]),
         nodes=tuple([_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
         inputs=inputs,
-        outputs=tuple([_output(r, i, where, problems) for i, r in enumerate(outputs)]),
+        outputs=tuple([_output(r, i, where, report) for i, r in enumerate(outputs)]),
         updates=tuple([Update(value=value, region=region) for value, region in updates]),
     )
 
 
-def _value(row: Row, index: int, where: str, problems: list[str]) -> Value:
+def _value(row: Row, index: int, where: str, report: Report) -> Value:
     name, shape, dtype, region, grad_region, needs_grad = row
     return Value(
         name=name,
         shape=shape,
-        dtype=_DTYPES.get(dtype) or _member(_DTYPES, dtype, f"{where} value {index}", problems),
+        dtype=_DTYPES.get(dtype) or _member(_DTYPES, dtype, f"{where} value {index}", report),
         region=region,
         grad_region=grad_region,
         needs_grad=needs_grad == 1,
     )
 
 
-def _output(row: Row, index: int, where: str, problems: list[str]) -> Output:
+def _output(row: Row, index: int, where: str, report: Report) -> Output:
     name, value, region, grad_region, grad = row
     return Output(
         name=name,
         value=value,
         region=region,
         grad_region=grad_region,
-        grad=_member(_OUTPUT_GRADS, grad, f"{where} output {index}", problems),
+        grad=_member(_OUTPUT_GRADS, grad, f"{where} output {index}", report),
     )
 
 
@@ -204,7 +203,7 @@ def _node(row: Row, index: int, where: str, decoder: ArgDecoder) -> Node:
     split = len(args) - len(names)
     kwargs: tuple[tuple[str, Arg], ...] = ()
     if split < 0:
-        decoder.problems.append(f"{where} node {index}: more keyword names than arguments")
+        decoder.report.add(f"{where} node {index}: more keyword names than arguments")
     elif names:
         kwargs, args = tuple(zip(names, args[split:], strict=True)), args[:split]
     return Node(
@@ -223,11 +222,11 @@ def _optimizer_row(optimizer: Optimizer) -> Row:
     )
 
 
-def _optimizer(row: Row, index: int, problems: list[str]) -> Optimizer:
+def _optimizer(row: Row, index: int, report: Report) -> Optimizer:
     name, kind, params, argins, options, step = row
     return Optimizer(
         name=name,
-        kind=_member(_OPTIMIZER_KINDS, kind, f"optimizer {index}", problems),
+        kind=_member(_OPTIMIZER_KINDS, kind, f"optimizer {index}", report),
         params=tuple([OptimizerParam(weight=w, grad=g, states=states) for w, g, states in params]),
         argins=tuple([(argin, region) for argin, region in argins]),
         options=tuple([(option, value) for option, value in options]),
@@ -235,9 +234,9 @@ def _optimizer(row: Row, index: int, problems: list[str]) -> Optimizer:
     )
 
 
-def _argin(row: Row, index: int, problems: list[str]) -> Argin:
+def _argin(row: Row, index: int, report: Report) -> Argin:
     name, region, kind, default = row
-    known = _member(_ARGIN_KINDS, kind, f"argin {index}", problems)
+    known = _member(_ARGIN_KINDS, kind, f"argin {index}", report)
     return Argin(name=name, region=region, kind=known, default=default)
 
 
@@ -255,16 +254,16 @@ def _step_row(step: Step) -> Row:
     )
 
 
-def _section(row: Row, index: int, problems: list[str]) -> Section:
+def _section(row: Row, index: int, report: Report) -> Section:
     name, steps, twin = row
     where = f"section {index}"
-    return Section(name=name, steps=tuple([_step(r, where, problems) for r in steps]), twin=twin)
+    return Section(name=name, steps=tuple([_step(r, where, report) for r in steps]), twin=twin)
 
 
-def _step(row: Row, where: str, problems: list[str]) -> Step:
+def _step(row: Row, where: str, report: Report) -> Step:
     kind, graph, nodes, recompute, optimizers, max_norm, reads, writes, accumulates = row
     return Step(
-        kind=_member(_SECTION_KINDS, kind, where, problems),
+        kind=_member(_SECTION_KINDS, kind, where, report),
         graph=graph,
         nodes=nodes,
         recompute=recompute,

@@ -6,7 +6,6 @@ side is refused by the other. All problems are collected and raised as one error
 
 from __future__ import annotations
 
-from pef_schema.errors import PefInvalid
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.program import Program, Role
 from pef_schema.verify_graph import check_graph
@@ -25,9 +24,9 @@ def verify(program: Program, *, path: str | None = None, limits: Limits = LIMITS
         limits: Bounds to keep.
 
     Raises:
-        PefInvalid: If any rule is broken; the error lists every problem.
+        PefInvalid: If any rule is broken; the error lists every problem, up to a thousand.
     """
-    report = Report(limits)
+    report = Report(limits, path)
     _check_program(program, report)
     _check_regions(program, report)
     _check_symbols(program, report)
@@ -45,8 +44,7 @@ def verify(program: Program, *, path: str | None = None, limits: Limits = LIMITS
     else:
         check_sections(program, report)
     check_schedules(program, report)
-    if report.problems:
-        raise PefInvalid(report.problems, path=path)
+    report.raise_if_any()
 
 
 def _check_program(program: Program, report: Report) -> None:

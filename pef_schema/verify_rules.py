@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
+from pef_schema.errors import PefInvalid
 from pef_schema.limits import Limits
+
+_MOST = 1000
+"""Problems after which a program is given up: a small file can hold millions."""
 
 
 class Report:
@@ -14,17 +18,33 @@ class Report:
 
     Args:
         limits: Bounds to keep.
+        path: The file, for messages.
     """
 
-    __slots__ = ("limits", "problems")
+    __slots__ = ("limits", "path", "problems")
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, limits: Limits, path: str | None = None) -> None:
+        self.limits, self.path = limits, path
         self.problems: list[str] = []
 
     def add(self, problem: str) -> None:
-        """Note a problem."""
+        """Note a problem.
+
+        Raises:
+            PefInvalid: If there are too many to go on.
+        """
         self.problems.append(problem)
+        if len(self.problems) == _MOST:
+            self.raise_if_any()
+
+    def raise_if_any(self) -> None:
+        """Raise all problems as one error.
+
+        Raises:
+            PefInvalid: If there are any.
+        """
+        if self.problems:
+            raise PefInvalid(self.problems, path=self.path)
 
     def index(self, where: str, what: str, found: int, count: int) -> None:
         """Note an index that points outside."""
@@ -68,6 +88,10 @@ class Report:
         """Check that indices are in range, sorted and unique; return whether they are."""
         if not indices:
             return True
+        if len(indices) > count:
+            # Before looking at them: many steps may share one long vector.
+            self.add(f"{where}: {len(indices)} {what}, but only {count} exist")
+            return False
         good = True
         if any(a >= b for a, b in pairwise(indices)):
             self.add(f"{where}: {what} are not in ascending order without repeats")

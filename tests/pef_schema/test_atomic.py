@@ -130,21 +130,30 @@ def test_leftovers_are_removed_and_others_kept(tmp_path: Path) -> None:
     assert all(other.exists() for other in foreign)
 
 
-def test_temporary_taken_for_a_leftover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between creating and locking, another writer may remove the temporary: make a new one."""
+@pytest.mark.parametrize("how", ["removed", "locked"])
+def test_temporary_taken_for_a_leftover(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between creating and locking, another writer may take the temporary: make a new one."""
     real = atomic._lock
-    removed: list[Path] = []
+    taken: list[Path] = []
 
     def lock(descriptor: int) -> bool:
-        if not removed:
-            removed.extend(_temporaries(tmp_path))
-            removed[0].unlink()
-        return real(descriptor)
+        if taken:
+            return real(descriptor)
+        taken.extend(_temporaries(tmp_path))
+        if how == "removed":
+            taken[0].unlink()
+            return real(descriptor)
+        with taken[0].open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return real(descriptor)
 
     monkeypatch.setattr(atomic, "_lock", lock)
     write_pef(tmp_path / "net.pef", small())
-    assert len(removed) == 1
+    assert len(taken) == 1
     assert read_pef(tmp_path / "net.pef") == small()
+    assert _temporaries(tmp_path) == []
 
 
 def test_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

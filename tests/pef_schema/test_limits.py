@@ -6,6 +6,7 @@ import dataclasses
 import struct
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import flatbuffers
 import pytest
@@ -34,7 +35,7 @@ from pef_schema.envelope import make_header
 from pef_schema.tables import Field, Kind, Schema, Table
 from pef_schema.verify_buffer import read_tables
 from tests.pef_schema.cases import edit
-from tests.pef_schema.forge import encode_unchecked, metadata_of
+from tests.pef_schema.forge import encode_rows, encode_unchecked, metadata_of
 from tests.pef_schema.samples import inference, training
 
 _TREE = Schema(
@@ -294,3 +295,36 @@ def test_vtables_count() -> None:
     limits = dataclasses.replace(LIMITS, expanded=20)
     with pytest.raises(PefLimit, match="24 bytes of strings and vectors, at most 20"):
         decode(encode(inference()), limits=limits)
+
+
+def test_long_vector_shared_by_many_steps() -> None:
+    """Refused by its length alone, however often it is used."""
+    steps = (Step(kind=SectionKind.ZEROGRAD, writes=tuple(range(300_000))),)
+    sections = tuple(Section(name=f"s{i}", steps=steps, twin=0) for i in range(100))
+    program = dataclasses.replace(inference(), sections=sections, schedules=(), inference=False)
+    data = encode_unchecked(program)
+    assert len(data) < 2**21
+    with pytest.raises(PefInvalid) as caught:
+        decode(data)
+    assert len(caught.value.problems) == 100
+    assert caught.value.problems[99] == "section 99: 300000 writes, but only 3 exist"
+
+
+def _unknown_tags(root: list[Any]) -> None:
+    for node in root[5][0][2]:
+        node[1] = b"\x63"
+
+
+def test_a_thousand_problems_are_enough() -> None:
+    nodes = tuple(Node(op="a.b.c", args=(Ref(99),), outputs=()) for _ in range(5000))
+    for data in (
+        encode_unchecked(edit(inference(), "graphs.0", nodes=nodes)),
+        encode_rows(
+            edit(inference(), "graphs.0", nodes=nodes),
+            _unknown_tags,
+        ),
+    ):
+        with pytest.raises(PefInvalid, match="1000 problems") as caught:
+            decode(data, path="net.pef")
+        assert len(caught.value.problems) == 1000
+        assert caught.value.path == "net.pef"
