@@ -54,6 +54,7 @@ def trace_model(
     program = _export(model, given, inference)
     program = _decompose(program, root or root_name(model))
     with _quiet():
+        _drop_checks(program.graph)
         insert_casts(program.graph)
     return convert(
         program, model=model, given=given, root=root or root_name(model), inference=inference
@@ -66,12 +67,15 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
             return program.run_decompositions({})
     except Exception as error:
-        raise explain(error, model) from error
+        with _plain_tensors(model):
+            found = explain(error, model, given)
+        raise found from error
 
 
 def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
     """Decompose what has no lowering with torch's own table until nothing changes."""
     known = load_ops()
+    _drop_checks(program.graph)
     table = {**decomposition_table, **core_aten_decompositions()}
     for _ in range(_MAX_DECOMPOSITION_ROUNDS):
         missing = _missing(program, known)
@@ -96,6 +100,14 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
             ],
         )
     return program
+
+
+def _drop_checks(graph: torch.fx.Graph) -> None:
+    """Drop torch's checks of shapes and dtypes: in a static graph they have passed already."""
+    for node in reversed(graph.nodes):
+        if str(node.target).startswith("aten._assert_tensor_metadata") and not node.users:
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
 
 
 def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.fx.Node]:

@@ -10,26 +10,27 @@ import torch
 
 from pef_schema.errors import SambaError
 from samba.tracer.errors import DataDependentBranch, ShapeMismatch, TraceError
+from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import is_user_file
 
-_DATA_DEPENDENT = ("GuardOnDataDependentSymNode", "UserError", "UnsupportedOperatorException")
 _DEPENDENT_TEXT = re.compile(
     r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"
     r"Could not extract specialized integer",
 )
 _SHAPE_TEXT = re.compile(
-    r"must match|shape|size|dimension|Expected input|expected .* input|broadcast|channels|"
-    r"out of range",
+    r"must match|must have same|shape|size|dimension|Expected input|expected .* input|"
+    r"broadcast|channels|out of range",
     re.IGNORECASE,
 )
 
 
-def explain(error: Exception, model: torch.nn.Module) -> Exception:
+def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exception:
     """Find where in the user's model an export failed and say so.
 
     Args:
         error: What ``torch.export`` raised.
         model: The model being traced.
+        given: Its inputs.
 
     Returns:
         The error to raise instead; ``error`` itself if it is one of ours already.
@@ -37,7 +38,7 @@ def explain(error: Exception, model: torch.nn.Module) -> Exception:
     if isinstance(error, SambaError):
         return error
     where = _where(error.__traceback__, model)
-    text = str(error).strip()
+    text = _eager_text(model, given) or str(error).strip()
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if kinds & {"GuardOnDataDependentSymNode", "DataDependentOutputException"} or (
         _DEPENDENT_TEXT.search(text)
@@ -60,6 +61,27 @@ def explain(error: Exception, model: torch.nn.Module) -> Exception:
         reason=f"{type(error).__name__}: {text}",
         hint="forward() must be one static graph of torch operations on its tensor arguments.",
     )
+
+
+def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
+    """What eager torch says of the same call: its texts are the ones people know.
+
+    Fake tensors word shape errors differently. Buffers and the random state are left as they are.
+    """
+    state = {k: v.clone() for k, v in model.named_buffers()}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            # The stand-ins are unwritten memory, which is no valid index for an embedding.
+            args = tuple(None if a is None else torch.zeros_like(a) for a in given.args)
+            kwargs = {
+                k: None if a is None else torch.zeros_like(a) for k, a in given.kwargs.items()
+            }
+            torch.func.functional_call(model, state, args, kwargs)
+    except (RuntimeError, ValueError, IndexError) as error:
+        return str(error).strip()
+    except Exception:
+        return ""
+    return ""
 
 
 def _where(tb: TracebackType | None, model: torch.nn.Module) -> str:

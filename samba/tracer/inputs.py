@@ -25,9 +25,15 @@ class InputError(SambaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedInput:
-    """One tensor argument of ``forward`` with the name it is matched by."""
+    """One tensor argument of ``forward`` with the name it is matched by.
+
+    ``argument`` is its name in ``forward``, ``place`` its position among all arguments
+    that were given, those that are None included.
+    """
 
     name: str
+    argument: str
+    place: int
     region_name: str
     tensor: torch.Tensor
     requires_grad: bool
@@ -78,7 +84,7 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
     named: list[NamedInput] = []
     used: set[str] = set()
     plain: list[Any] = []
-    for argument, tensor in pairs:
+    for place, (argument, tensor) in enumerate(pairs):
         if tensor is None:
             plain.append(None)
             continue
@@ -91,6 +97,8 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
         named.append(
             NamedInput(
                 name=name,
+                argument=argument,
+                place=place,
                 region_name=region,
                 tensor=tensor,
                 requires_grad=bool(tensor.requires_grad),
