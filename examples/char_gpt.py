@@ -31,7 +31,7 @@ BOOKS = (
     "datetime decimal difflib email enum fractions functools heapq inspect io ipaddress "
     "itertools json logging operator os pathlib pickle pprint queue random re sched shelve "
     "shutil socket statistics string subprocess tarfile tempfile textwrap threading timeit "
-    "tokenize traceback types typing unittest uuid warnings weakref zipfile"
+    "tokenize traceback types unittest uuid warnings weakref zipfile"
 )
 """Modules of the standard library whose documentation strings are the text."""
 

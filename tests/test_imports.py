@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 ALLOWED = {
     "pef_schema": {"numpy", "flatbuffers"},
     "emulator": {"pef_schema", "jax", "jaxlib", "numpy"},
-    "samba": {"torch", "numpy", "pef_schema", "emulator"},
+    # ml_dtypes is a part of every jax: its bfloat16 is to be had without loading jax.
+    "samba": {"torch", "numpy", "ml_dtypes", "pef_schema", "emulator"},
     "sambaflow": {"samba"},
     "examples": {"sambaflow", "torch", "numpy", "sklearn"},
 }
