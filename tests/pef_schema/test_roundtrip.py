@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import enum
 import hashlib
 import math
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pef_schema
 from pef_schema import PefError, Program, decode, encode, read_info, read_pef, write_pef
 from tests.pef_schema.samples import inference, small, training
 from tests.pef_schema.strategies import programs
@@ -46,6 +48,11 @@ def test_samples(make: Any, tmp_path: Path) -> None:
     assert info == read_info(path)
     assert info.size == path.stat().st_size
     assert (info.writer, info.min_reader) == (1, 1)
+
+
+def test_example() -> None:
+    tried = doctest.testmod(pef_schema)
+    assert tried.failed == 0 < tried.attempted
 
 
 def test_arguments_keep_their_types() -> None:

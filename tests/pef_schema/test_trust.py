@@ -15,7 +15,6 @@ _PACKAGE = _ROOT / "pef_schema"
 _FILES = sorted(_PACKAGE.rglob("*.py"))
 _ALLOWED = {
     "__future__",
-    "_typeshed",
     "collections",
     "contextlib",
     "dataclasses",
@@ -78,11 +77,9 @@ def test_import_has_no_effect_and_needs_neither_torch_nor_jax() -> None:
         "before = dict(os.environ)\n"
         "sys.modules.update(torch=None, jax=None, jaxlib=None)\n"
         "import pef_schema\n"
-        "found = [m for m in ('torch', 'jax', 'pickle') if sys.modules.get(m)]\n"
-        "same = dict(os.environ) == before and threading.active_count() == 1\n"
-        "print(json.dumps([same, [m for m in found if m != 'pickle']]))\n"
+        "print(json.dumps([dict(os.environ) == before, threading.active_count()]))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True
     )
-    assert json.loads(done.stdout) == [True, []]
+    assert json.loads(done.stdout) == [True, 1]
