@@ -1,8 +1,8 @@
 """Lowerings of activation functions and softmax.
 
 Where torch picks a subgradient (at 0, at the knees of hardtanh) or lets NaN through,
-the formulas are written so that autodiff gives the same. For half types the gradients of sigmoid, tanh and softmax
-start from the rounded result, like torch's.
+the formulas are written so that autodiff gives the same. For half types the gradients of
+sigmoid, tanh and softmax start from the rounded result, like torch's.
 """
 
 from __future__ import annotations
@@ -178,7 +178,9 @@ def softshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
 def hardshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
     """``x`` where it is more than ``lambd`` from 0, else 0."""
     bound = jnp.asarray(lambd, x.dtype)
-    return jnp.where((x >= -bound) & (x <= bound), jnp.zeros((), x.dtype), x)
+    kept = (x > bound) | (x < -bound)
+    nan_or_0 = jax.lax.stop_gradient(jnp.where(x != x, x, jnp.zeros((), x.dtype)))
+    return jnp.where(kept, x, nan_or_0)
 
 
 @op("aten.glu.default", reads=(0,), cheap=True)

@@ -8,13 +8,14 @@ import jax
 import jax.numpy as jnp
 
 from emulator.ops._precision import widened
+from emulator.ops._slopes import absolute
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
 
 def _norm(d: jax.Array, p: float, *, keepdims: bool = False) -> jax.Array:
     """The p-norm of the last axis; its gradient at 0 is 0, as torch defines it."""
-    size = jnp.abs(d)
+    size = absolute(d)
     if p == 0:
         return jnp.sum((d != 0).astype(d.dtype), axis=-1, keepdims=keepdims)
     if p == 1:

@@ -70,7 +70,11 @@ def triangular(
 @op("aten.linalg_cholesky.default")
 def cholesky(x: jax.Array, *, upper: bool = False) -> jax.Array:
     """Cholesky factor of the lower triangle; NaN where a matrix is not positive (torch raises)."""
-    factor = jnp.linalg.cholesky(x, symmetrize_input=False)
+    # The value reads the lower triangle; torch spreads the gradient over both.
+    both = (x + x.mT) / 2
+    lower = jnp.tril(x) + jnp.tril(x, -1).mT
+    base = both + jax.lax.stop_gradient(lower - both)
+    factor = jnp.linalg.cholesky(base, symmetrize_input=False)
     return factor.mT if upper else factor
 
 

@@ -43,16 +43,17 @@ def _standardize_backward(
 ) -> tuple[jax.Array]:
     x, mean, rstd = saved
     mean, rstd = widen(mean.astype(stats)), widen(rstd.astype(stats))
-    y, g = (widen(x) - mean) * rstd, grads[0]
-    dx = rstd * (g - mean_over(g, axes) - y * mean_over(g * y, axes))
+    y = (widen(x) - mean) * rstd
+    g, dmean, drstd = grads
+    count = math.prod(x.shape[a] for a in axes)
+    dx = rstd * (g - mean_over(g, axes) - y * (mean_over(g * y, axes) + rstd * drstd / count))
+    dx = dx + dmean / count
     return (dx.astype(x.dtype),)
 
 
 @with_gradient(_standardize_forward, _standardize_backward, static=(1, 2, 3))
 def standardize(x: jax.Array, axes: tuple[int, ...], eps: float, stats: jnp.dtype) -> Moments:
     """Shift and scale to mean 0 and variance 1 along ``axes``.
-
-    The moments carry no gradient of their own, as in torch.
 
     Args:
         x: Data.
@@ -105,7 +106,8 @@ def native_layer_norm(
     axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
     stats = stats_dtype(x, weight, bias)
     y, mean, rstd = standardize(x, axes, eps, stats)
-    return affine(y, weight, bias).astype(x.dtype), mean.astype(stats), rstd.astype(stats)
+    mean, rstd = lax.stop_gradient((mean.astype(stats), rstd.astype(stats)))
+    return affine(y, weight, bias).astype(x.dtype), mean, rstd
 
 
 @op("aten.layer_norm.default", reads=(0, 2))
@@ -225,7 +227,7 @@ def fused_rms_norm(
     if eps is None:
         eps = float(jnp.finfo(wide.dtype).eps)
     rrms = lax.rsqrt(mean_over(wide * wide, axes) + eps)
-    return affine(wide * rrms, weight, None).astype(x.dtype), lax.stop_gradient(rrms)
+    return affine(wide * rrms, weight, None).astype(x.dtype), rrms
 
 
 @op("aten.rms_norm.default", reads=(0, 2))

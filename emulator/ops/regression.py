@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widened
+from emulator.ops._slopes import absolute
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
@@ -22,7 +23,7 @@ def mse_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Arra
 @widened
 def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Absolute difference."""
-    return reduced(jnp.abs(x - target), reduction)
+    return reduced(absolute(x - target), reduction)
 
 
 @op("aten.smooth_l1_loss.default", reads=(0, 1))
@@ -31,7 +32,7 @@ def smooth_l1_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, beta: float = 1.0
 ) -> jax.Array:
     """Squared difference over ``2 * beta`` below ``beta``, absolute difference above."""
-    d = jnp.abs(x - target)
+    d = absolute(x - target)
     if beta == 0:
         return reduced(d, reduction)
     return reduced(jnp.where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), reduction)
@@ -43,7 +44,7 @@ def huber_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0
 ) -> jax.Array:
     """Half the squared difference up to ``delta``, linear above."""
-    d = jnp.abs(x - target)
+    d = absolute(x - target)
     return reduced(jnp.where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
 
 
@@ -52,8 +53,7 @@ def _bernoulli_backward(
 ) -> tuple[jax.Array, jax.Array]:
     p, target = saved
     dp = g * (p - target) / jnp.maximum((1 - p) * p, 1e-12)
-    log_p, log_q = jnp.maximum(jnp.log(p), -100), jnp.maximum(jnp.log1p(-p), -100)
-    return dp, g * (log_q - log_p)
+    return dp, g * (jnp.log1p(-p) - jnp.log(p))
 
 
 def _bernoulli_loss_forward(

@@ -81,7 +81,6 @@ def test_prelu(shape: tuple[int, ...], weights: int) -> None:
     check("aten.prelu.default", torch.randn(shape), torch.randn(weights))
 
 
-
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize(
     ("shape", "args"),

@@ -36,8 +36,9 @@ def test_cholesky(upper: bool) -> None:
     ("b", "kwargs"), [((2, 4, 3), {}), ((2, 4), {}), ((2, 3, 4), {"left": False}), ((4,), {})]
 )
 def test_solve(b: tuple[int, ...], kwargs: dict[str, Any]) -> None:
-    a = regular(*b[: len(b) - 2]) if len(b) == 3 else regular(2) if b == (2, 4) else regular()
-    check("aten.linalg_solve.default", a, torch.linspace(-1, 1, torch.Size(b).numel()).double().reshape(b), **kwargs)
+    a = regular() if b == (4,) else regular(2)
+    right = torch.linspace(-1, 1, torch.Size(b).numel(), dtype=torch.float64).reshape(b)
+    check("aten.linalg_solve.default", a, right, **kwargs)
 
 
 @pytest.mark.parametrize("left", [True, False])

@@ -113,7 +113,11 @@ def test_einsum(equation: str, shapes: tuple[Shape, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("a", "b", "dims"),
-    [((2, 3), (3, 4), ([-1], [0])), ((2, 3, 4), (4, 5, 3), ([1, 2], [2, 0])), ((2,), (3,), ([], []))],
+    [
+        ((2, 3), (3, 4), ([-1], [0])),
+        ((2, 3, 4), (4, 5, 3), ([1, 2], [2, 0])),
+        ((2,), (3,), ([], [])),
+    ],
 )
 def test_tensordot(a: Shape, b: Shape, dims: tuple[list[int], list[int]]) -> None:
     check("aten.tensordot.default", *randn(a, b), *dims)

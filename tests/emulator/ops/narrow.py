@@ -1,0 +1,99 @@
+"""Half types: how far the device is from the exact result.
+
+torch's own half kernels round in between, differently per kernel, so an elementwise
+comparison with them says little about ops that sum. The truth here is torch in float64 on
+the same rounded operands.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from emulator.ops.registry import load_ops
+from tests.emulator.ops.checks import to_jax, to_numpy64, torch_op
+
+_UNIT = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def _floats(tree: Any, dtype: torch.dtype) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return tree.to(dtype) if tree.is_floating_point() else tree
+    if isinstance(tree, (list, tuple)):
+        return [_floats(t, dtype) for t in tree]
+    return tree
+
+
+def _leaves(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, (list, tuple)):
+        return [leaf for t in tree for leaf in _leaves(t)]
+    return []
+
+
+def _rebuild(tree: Any, arrays: list[jax.Array]) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return arrays.pop(0)
+    if isinstance(tree, (list, tuple)):
+        return tuple(_rebuild(t, arrays) for t in tree)
+    return tree
+
+
+def _assert_near(got: jax.Array, truth: torch.Tensor, unit: float, what: str) -> None:
+    want = to_numpy64(truth)
+    scale = np.abs(want).max() if want.size else 0.0
+    np.testing.assert_allclose(
+        to_numpy64(got), want, rtol=2 * unit, atol=2 * unit * scale, err_msg=what
+    )
+
+
+def check_narrow(
+    name: str, *args: Any, dtype: torch.dtype = torch.bfloat16, grad: bool = True, **kwargs: Any
+) -> None:
+    """Compare the first result and its gradients with float64, within two units of rounding.
+
+    Args:
+        name: Registry name.
+        args, kwargs: torch arguments; floats are rounded to ``dtype``.
+        dtype: The half type.
+        grad: Compare gradients as well.
+    """
+    unit = _UNIT[dtype]
+    args = tuple(_floats(list(args), dtype))
+    exact = _floats(list(args), torch.float64)
+    truth_leaves = [t for t in _leaves(exact) if t.is_floating_point()]
+    if grad:
+        for t in truth_leaves:
+            t.requires_grad_()
+    truth = torch_op(name)(*exact, **kwargs)
+    truth = truth[0] if isinstance(truth, (tuple, list)) else truth
+    lower = load_ops()[name].lower
+    with jax.enable_x64(True):
+        leaves = _leaves(args)
+        diff = [i for i, t in enumerate(leaves) if t.is_floating_point()]
+        arrays = [to_jax(t) for t in leaves]
+
+        def run(floats: list[jax.Array]) -> jax.Array:
+            full = list(arrays)
+            for i, a in zip(diff, floats, strict=True):
+                full[i] = a
+            result = lower(*_rebuild(args, full), **kwargs)
+            return result[0] if isinstance(result, tuple) else result
+
+        floats = [arrays[i] for i in diff]
+        got = jax.jit(run)(floats)
+        assert got.dtype == floats[0].dtype, f"{name}: dtype {got.dtype}"
+        _assert_near(got, truth.detach(), unit, name)
+        if not grad:
+            return
+        cotangent = torch.randn(truth.shape, generator=torch.Generator().manual_seed(3)).to(dtype)
+        wanted = torch.autograd.grad(truth, truth_leaves, cotangent.double(), allow_unused=True)
+        pull = jax.jit(lambda f, c: jax.vjp(run, f)[1](c)[0])
+        for i, (g, w) in enumerate(zip(pull(floats, to_jax(cotangent)), wanted, strict=True)):
+            if w is not None:
+                assert g.dtype == floats[i].dtype, f"{name}: gradient {i} has dtype {g.dtype}"
+                _assert_near(g, w, unit, f"{name} gradient {i}")

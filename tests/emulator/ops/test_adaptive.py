@@ -1,0 +1,46 @@
+"""Pooling to a given size against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.emulator.ops.checks import check
+from tests.emulator.ops.narrow import check_narrow
+
+
+def data(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("size", [[1, 1], [3, 5], [2, 7], [9, 10], [12, 12]])
+def test_adaptive_2d(size: list[int]) -> None:
+    check("aten.adaptive_avg_pool2d.default", data(2, 3, 9, 10), size)
+    check("aten.adaptive_max_pool2d.default", data(2, 3, 9, 10), size)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_adaptive_1d_and_3d(size: int) -> None:
+    check("aten.adaptive_avg_pool1d.default", data(2, 3, 10), [size])
+    check("aten.adaptive_max_pool1d.default", data(3, 10), [size])
+    check("aten.adaptive_avg_pool3d.default", data(2, 5, 4, 6), [size, 2, 3])
+    check("aten.adaptive_max_pool3d.default", data(1, 2, 5, 4, 6), [size, 2, 3])
+
+
+def test_adaptive_max_of_nan_and_ties() -> None:
+    x = torch.randint(0, 2, (2, 7, 7), generator=torch.Generator().manual_seed(0)).float()
+    x[0, 2, 3] = x[0, 3, 3] = float("nan")
+    x[1, :4] = -float("inf")
+    check("aten.adaptive_max_pool2d.default", x, [3, 4])
+
+
+def test_infinity_stays_where_it_is() -> None:
+    """A sum over a table of places must not touch places outside a span."""
+    x = data(1, 10)
+    x[0, 4] = float("inf")
+    check("aten.adaptive_avg_pool1d.default", x, [4])
+
+
+def test_bfloat16() -> None:
+    check("aten.adaptive_avg_pool2d.default", data(2, 3, 8, 8).bfloat16(), [1, 1])
+    check_narrow("aten.adaptive_avg_pool2d.default", data(2, 3, 8, 8), [3, 3])

@@ -1,0 +1,105 @@
+"""Scaled dot product attention against torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from emulator.ops._dropping import MissingSeed
+from emulator.ops.registry import load_ops
+from tests.emulator.ops.checks import check, to_jax
+from tests.emulator.ops.narrow import check_narrow
+
+NAME = "aten.scaled_dot_product_attention.default"
+
+
+def data(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def heads(keys: int = 7, width: int = 5) -> list[torch.Tensor]:
+    return [data(2, 4, 6, 8), data(2, 4, keys, 8, seed=1), data(2, 4, keys, width, seed=2)]
+
+
+def boolean(*shape: int) -> torch.Tensor:
+    return data(*shape, seed=5) > -0.5
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((None, 0.0, True), {}),
+        ((), {"scale": 0.5}),
+        ((data(6, 7, seed=4),), {}),
+        ((data(2, 1, 6, 7, seed=4),), {}),
+        ((boolean(6, 7),), {}),
+        ((boolean(2, 1, 6, 7),), {}),
+    ],
+)
+def test_attention(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    check(NAME, *heads(), *args, **kwargs)
+
+
+@pytest.mark.parametrize("lead", [(), (3,)])
+def test_fewer_axes(lead: tuple[int, ...]) -> None:
+    check(NAME, data(*lead, 6, 8), data(*lead, 7, 8, seed=1), data(*lead, 7, 8, seed=2))
+
+
+def test_grouped_queries() -> None:
+    check(NAME, data(2, 4, 6, 8), data(2, 2, 7, 8), data(2, 2, 7, 8, seed=1), enable_gqa=True)
+
+
+@pytest.mark.parametrize("additive", [False, True])
+def test_masked_row_gives_zeros(additive: bool) -> None:
+    mask = boolean(6, 7)
+    mask[2] = False
+    seen = torch.where(mask, 0.0, -float("inf")) if additive else mask
+    check(NAME, *heads(width=8), seen, frozen=(3,))
+
+
+def test_other_dtypes() -> None:
+    check(NAME, *(t.double() for t in heads()), None, 0.0, True)
+    check_narrow(NAME, *heads(), None, 0.0, True)
+
+
+def run(rate: float, seed: int = 1, *, array: bool = False, **kwargs: Any) -> jax.Array:
+    """Attention with dropout; the rate may be handed over as an array."""
+    with jax.enable_x64(True):
+        p: Any = jnp.asarray(rate, jnp.float64) if array else rate
+        q, k, v = (to_jax(t) for t in heads())
+        key = jnp.array([seed, 0], jnp.uint32)
+        return load_ops()[NAME].lower(q, k, v, None, p, seed=key, **kwargs)
+
+
+def test_dropout_keeps_the_mean() -> None:
+    """Averaged over many seeds, attention with dropout is attention without."""
+    plain, count = np.asarray(run(0.0)), 400
+    with jax.enable_x64(True):
+        q, k, v = (to_jax(t) for t in heads())
+        lower = load_ops()[NAME].lower
+        keys = jnp.stack([jnp.arange(count), jnp.zeros(count)], 1).astype(jnp.uint32)
+        many = jax.jit(jax.vmap(lambda key: lower(q, k, v, None, 0.2, seed=key)))(keys)
+    error = np.asarray(many).mean(0) - plain
+    spread = np.asarray(many).std(0)
+    assert (np.abs(error) < 6 * spread / np.sqrt(count) + 1e-6).all()
+    assert spread.max() > 0.1
+
+
+def test_dropout_repeats_and_rate_may_be_an_array() -> None:
+    same = [np.asarray(run(0.3)), np.asarray(run(0.3, array=True))]
+    np.testing.assert_array_equal(*same)
+    assert (np.asarray(run(0.3, seed=2)) != same[0]).any()
+    np.testing.assert_allclose(np.asarray(run(0.0, array=True)), np.asarray(run(0.0)), rtol=1e-6)
+    assert not np.asarray(run(1.0)).any()
+
+
+def test_dropout_without_seed() -> None:
+    with pytest.raises(MissingSeed, match="seed") as caught:
+        load_ops()[NAME].lower(*(to_jax(t) for t in heads()), None, 0.1)
+    assert caught.value.op == NAME

@@ -1,0 +1,122 @@
+"""Cross entropy and negative log likelihood against torch."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from emulator.ops.registry import load_ops
+from tests.emulator.ops.checks import check, to_jax
+from tests.emulator.ops.narrow import check_narrow
+
+CROSS = "aten.cross_entropy_loss.default"
+LABELS = torch.tensor([0, 4, -100, 2, 1, 1])
+
+
+def data(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def weights(n: int = 5) -> torch.Tensor:
+    return data(n, seed=1).abs() + 0.1
+
+
+def labels(*shape: int, classes: int = 5) -> torch.Tensor:
+    return torch.randint(0, classes, shape, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_labels(reduction: int, smoothing: float, weighted: bool) -> None:
+    weight = weights() if weighted else None
+    check(CROSS, data(6, 5) * 3, LABELS, weight, reduction, -100, smoothing, frozen=(2,))
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize(("smoothing", "weighted"), [(0.0, False), (0.1, True)])
+def test_probabilities(reduction: int, smoothing: float, weighted: bool) -> None:
+    target = torch.softmax(data(6, 5, seed=3), 1)
+    weight = weights() if weighted else None
+    check(CROSS, data(6, 5), target, weight, reduction, -100, smoothing, frozen=(2,))
+
+
+def test_shapes() -> None:
+    check(CROSS, data(2, 5, 3, 4), labels(2, 3, 4), weights(), 1, 2, 0.1, frozen=(2,))
+    check(CROSS, data(2, 5, 3, 4), labels(2, 3, 4), None, 0)
+    check(CROSS, data(5), torch.tensor(3))
+    check(CROSS, data(5), torch.softmax(data(5, seed=3), 0))
+    check(CROSS, data(2, 5, 3), torch.softmax(data(2, 5, 3, seed=3), 1))
+
+
+def test_extreme_scores() -> None:
+    inf = math.inf
+    scores = torch.tensor([[1e4, -1e4, 0.0], [-inf, 0.0, 1.0], [math.nan, 0.0, 1.0]])
+    check(CROSS, scores, torch.tensor([0, 2, 1]), None, 0)
+    check(CROSS, scores[:2], torch.tensor([1, 0]), None, 0)
+
+
+def test_everything_ignored_is_nan_in_the_mean() -> None:
+    for name in (CROSS, "aten.nll_loss_nd.default"):
+        check(name, data(3, 5), torch.full((3,), -100))
+        check(name, data(3, 5), torch.full((3,), -100), None, 2)
+
+
+def test_bfloat16_and_float64() -> None:
+    check_narrow(CROSS, data(6, 40), labels(6, classes=40))
+    check(CROSS, data(6, 5).double(), LABELS)
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_nll(reduction: int, weighted: bool) -> None:
+    weight = weights() if weighted else None
+    check("aten.nll_loss_nd.default", data(6, 5), LABELS, weight, reduction, frozen=(2,))
+    args = (weight, reduction, -100)
+    check("aten.nll_loss_forward.default", data(6, 5), LABELS, *args, frozen=(2,))
+    plane = (data(2, 5, 3, 4), labels(2, 3, 4))
+    check("aten.nll_loss2d_forward.default", *plane, *args, frozen=(2,))
+
+
+def lowered(scores: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[jax.Array, ...]:
+    """Loss and gradient on the device."""
+    with jax.enable_x64(True):
+        lower = load_ops()[CROSS].lower
+
+        def both(x: jax.Array, label: jax.Array) -> tuple[jax.Array, ...]:
+            value, pull = jax.vjp(lambda x: lower(x, label, None, reduction), x)
+            return value, pull(jnp.ones_like(value))[0]
+
+        return jax.jit(both)(to_jax(scores), to_jax(target))
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.uint8])
+def test_narrow_labels(dtype: torch.dtype) -> None:
+    target = labels(6) if dtype == torch.uint8 else LABELS
+    got = lowered(data(6, 5), target.to(dtype), 1)
+    for g, w in zip(got, lowered(data(6, 5), target, 1), strict=True):
+        np.testing.assert_array_equal(np.asarray(g), np.asarray(w))
+
+
+def test_int16_labels_wrap() -> None:
+    """Label 40000 arrives as -25536 in int16; -100 still means ignored."""
+    scores = data(3, 50257)
+    target = torch.tensor([40000, -100, 7])
+    wrapped = torch.tensor([40000 - 65536, -100, 7], dtype=torch.int16)
+    for g, w in zip(lowered(scores, wrapped, 1), lowered(scores, target, 1), strict=True):
+        np.testing.assert_array_equal(np.asarray(g), np.asarray(w))
+
+
+def test_labels_out_of_range_count_as_ignored() -> None:
+    scores = data(4, 5)
+    loss, gradient = lowered(scores, torch.tensor([0, 5, -1, 3]), 1)
+    kept = [0, 3]
+    want, want_gradient = lowered(scores[kept], torch.tensor([0, 3]), 1)
+    np.testing.assert_allclose(np.asarray(loss), np.asarray(want), rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(gradient)[kept], np.asarray(want_gradient), rtol=1e-6)
+    assert not np.asarray(gradient)[[1, 2]].any()

@@ -1,0 +1,147 @@
+"""Normalisations against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from emulator.ops.batch_norm import EvalBatchNorm
+from emulator.ops.norm import UntrackedStatistics
+from emulator.ops.registry import load_ops
+from tests.emulator.ops.checks import check, to_jax, torch_op
+from tests.emulator.ops.narrow import check_narrow
+
+Shape = tuple[int, ...]
+
+
+def data(*shape: int, seed: int = 0, offset: float = 0.0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + offset
+
+
+def params(*shape: int) -> list[torch.Tensor]:
+    return [data(*shape, seed=1, offset=1.0), data(*shape, seed=2)]
+
+
+def stats(channels: int) -> list[torch.Tensor]:
+    return [data(channels, seed=3), data(channels, seed=4).abs() + 0.5]
+
+
+@pytest.mark.parametrize(
+    ("x", "normalized"), [((3, 4, 8), (8,)), ((3, 4, 8), (4, 8)), ((2, 64), (64,)), ((5,), (5,))]
+)
+@pytest.mark.parametrize("weights", [0, 1, 2])
+def test_layer_norm(x: Shape, normalized: Shape, weights: int) -> None:
+    check("aten.layer_norm.default", data(*x), list(normalized), *params(*normalized)[:weights])
+
+
+def test_layer_norm_of_shifted_data() -> None:
+    """A mean far from 0 must not cost the variance its digits."""
+    check("aten.layer_norm.default", data(4, 256, offset=30.0).double(), [256])
+
+
+def test_native_layer_norm() -> None:
+    check("aten.native_layer_norm.default", data(3, 8), [8], *params(8), 1e-5)
+
+
+@pytest.mark.parametrize("x", [(2, 6, 5), (2, 6, 4, 3), (3, 6)])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_group_norm(x: Shape, groups: int) -> None:
+    check("aten.group_norm.default", data(*x), groups, *params(6))
+
+
+def test_native_group_norm() -> None:
+    check("aten.native_group_norm.default", data(2, 6, 4, 3), *params(6), 2, 6, 12, 3, 1e-5)
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_instance_norm(weights: bool) -> None:
+    w, b = params(3) if weights else (None, None)
+    args = (data(2, 3, 5, 4), w, b)
+    check("aten.instance_norm.default", *args, None, None, True, 0.1, 1e-5, False)
+    check(
+        "aten.instance_norm.default",
+        *args,
+        *stats(3),
+        False,
+        0.1,
+        1e-5,
+        False,
+        frozen=(3, 4),
+    )
+
+
+def test_instance_norm_cannot_track() -> None:
+    lower = load_ops()["aten.instance_norm.default"].lower
+    mean, var = (to_jax(t) for t in stats(3))
+    with pytest.raises(UntrackedStatistics, match="track_running_stats"):
+        lower(to_jax(data(2, 3, 5)), None, None, mean, var, True, 0.1, 1e-5, False)
+
+
+@pytest.mark.parametrize("x", [(4, 3, 5, 5), (6, 3), (2, 3, 7), (2, 3, 2, 3, 2)])
+@pytest.mark.parametrize("weights", [True, False])
+def test_batch_norm(x: Shape, weights: bool) -> None:
+    w, b = params(3) if weights else (None, None)
+    args = (data(*x, offset=0.5), w, b)
+    functional = "aten._native_batch_norm_legit_functional.default"
+    check(functional, *args, *stats(3), True, 0.1, 1e-5, frozen=(3, 4))
+    evaluated = "aten._native_batch_norm_legit_no_training.default"
+    check(evaluated, *args, *stats(3), 0.1, 1e-5, frozen=(3, 4))
+    check("aten._native_batch_norm_legit.no_stats", *args, True, 0.1, 1e-5)
+
+
+def test_batch_norm_training_form_refuses_eval() -> None:
+    lower = load_ops()["aten._native_batch_norm_legit_functional.default"].lower
+    x, mean, var = (to_jax(t) for t in (data(2, 3), *stats(3)))
+    with pytest.raises(EvalBatchNorm, match="batch_norm"):
+        lower(x, None, None, mean, var, False, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("eps", [None, 1e-3])
+def test_rms_norm(weight: bool, eps: float | None) -> None:
+    w = params(8)[0] if weight else None
+    check("aten.rms_norm.default", data(3, 8) * 1e-3, [8], w, eps, grad=False)
+    check("aten.rms_norm.default", data(3, 8), [8], w, eps)
+    check("aten._fused_rms_norm.default", data(3, 8), [8], w, eps)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_weight_norm(dim: int) -> None:
+    g = data(1, seed=5)[0] if dim == -1 else data(*((4, 1) if dim == 0 else (1, 6)), seed=5)
+    check("aten._weight_norm.default", data(4, 6), g, dim)
+    if dim >= 0:
+        check("aten._weight_norm_interface.default", data(4, 6), g, dim)
+
+
+NARROW: list[Callable[[], tuple[Any, ...]]] = [
+    lambda: ("aten.layer_norm.default", data(6, 32), [32], *params(32)),
+    lambda: ("aten.group_norm.default", data(2, 6, 9), 3, *params(6)),
+    lambda: ("aten.rms_norm.default", data(6, 32), [32], params(32)[0]),
+    lambda: ("aten._native_batch_norm_legit.no_stats", data(6, 3, 5), *params(3), True, 0.1, 1e-5),
+]
+
+
+@pytest.mark.parametrize("case", NARROW)
+def test_bfloat16(case: Callable[[], tuple[Any, ...]]) -> None:
+    check_narrow(*case())
+
+
+@pytest.mark.parametrize("param_dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("_native_batch_norm_legit_functional", (True, 0.1, 1e-5)),
+        ("_native_batch_norm_legit_no_training", (0.1, 1e-5)),
+    ],
+)
+def test_dtypes_of_bfloat16_statistics(
+    name: str, extra: tuple[Any, ...], param_dtype: torch.dtype
+) -> None:
+    """Values are compared above; the moments have the dtype of the parameters."""
+    tensors = [data(6, 3, 5).bfloat16(), *(t.to(param_dtype) for t in (*params(3), *stats(3)))]
+    want = torch_op(f"aten.{name}.default")(*tensors, *extra)
+    got = load_ops()[f"aten.{name}.default"].lower(*map(to_jax, tensors), *extra)
+    assert [str(t.dtype) for t in got] == [str(t.dtype).removeprefix("torch.") for t in want]

@@ -1,0 +1,90 @@
+"""Elementwise losses against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.emulator.ops.checks import check
+
+
+def data(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def signs(*shape: int) -> torch.Tensor:
+    return torch.sign(data(*shape, seed=9))
+
+
+X, Y = data(4, 6), data(4, 6, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "reduction"),
+    [
+        ("mse_loss", 0),
+        ("mse_loss", 1),
+        ("mse_loss", 2),
+        ("l1_loss", 1),
+        ("smooth_l1_loss", 0),
+        ("huber_loss", 2),
+        ("soft_margin_loss", 1),
+        ("kl_div", 1),
+    ],
+)
+def test_losses(name: str, reduction: int) -> None:
+    target = torch.softmax(Y, 1) if name == "kl_div" else Y
+    frozen = (1,) if name == "soft_margin_loss" else ()
+    check(f"aten.{name}.default", X, target, reduction, frozen=frozen)
+
+
+def test_options() -> None:
+    check("aten.smooth_l1_loss.default", X, Y, 1, 0.3)
+    check("aten.smooth_l1_loss.default", X, Y, 0, 0.0)
+    check("aten.huber_loss.default", X, Y, 1, 0.3)
+    check("aten.kl_div.default", X, torch.log_softmax(Y, 1), 1, log_target=True)
+    check("aten.l1_loss.default", X, X.clone(), 0)
+
+
+def test_kl_of_zero_probability() -> None:
+    target = torch.tensor([[0.0, 0.25, 0.75, 0.0, 0.0, 0.0]]).expand(4, 6)
+    check("aten.kl_div.default", X, target, 0, frozen=(1,))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("reduction", [0, 1])
+def test_binary_cross_entropy(weighted: bool, reduction: int) -> None:
+    weight = data(4, 6, seed=2).abs() if weighted else None
+    p = torch.sigmoid(X * 3)
+    p[0, :2] = torch.tensor([0.0, 1.0])
+    target = torch.sigmoid(Y)
+    name = "aten.binary_cross_entropy"
+    check(f"{name}.default", p, target, weight, reduction, frozen=(2,))
+    positive = data(6, seed=3).abs() if weighted else None
+    name = f"{name}_with_logits.default"
+    check(name, X * 20, target, weight, positive, reduction, frozen=(2, 3))
+
+
+@pytest.mark.parametrize(("log_input", "full"), [(True, False), (True, True), (False, True)])
+def test_poisson(log_input: bool, full: bool) -> None:
+    x = X if log_input else X.abs() + 0.1
+    counts = torch.arange(24.0).reshape(4, 6) % 5
+    check("aten.poisson_nll_loss.default", x, counts, log_input, full, 1e-8, 1, frozen=(1,))
+
+
+def test_margins() -> None:
+    check("aten.hinge_embedding_loss.default", X, signs(4, 6), 0.7, 0, frozen=(1,))
+    check("aten.margin_ranking_loss.default", X, Y, signs(4, 6), 0.2, 0, frozen=(2,))
+    check("aten.margin_ranking_loss.default", X, X.clone(), signs(4, 6), frozen=(2,))
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_multilabel_margin(reduction: int) -> None:
+    target = torch.tensor([[3, 0, -1, 1, 1, 1], [5, -1, 0, 0, 0, 0], [-1] * 6, [0, 1, 2, 3, 4, 5]])
+    check("aten.multilabel_margin_loss.default", X, target, reduction)
+    check("aten.multilabel_margin_loss.default", X[0], target[0], reduction)
+
+
+@pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss"])
+def test_bfloat16(name: str) -> None:
+    check(f"aten.{name}.default", X.bfloat16(), Y.bfloat16(), 1)

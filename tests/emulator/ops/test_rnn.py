@@ -1,0 +1,103 @@
+"""Recurrent layers and cells against torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from emulator.ops._dropping import MissingSeed
+from emulator.ops.registry import load_ops
+from tests.emulator.ops.checks import check, to_jax
+from tests.emulator.ops.narrow import check_narrow
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+INPUT, HIDDEN, STEPS, BATCH = 4, 5, 6, 3
+
+
+class Source:
+    """Random tensors, each different from the last."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self.generator) * 0.5
+
+
+def layer(kind: str, layers: int, bidirectional: bool, bias: bool, batch_first: bool) -> list[Any]:
+    """Arguments of ``aten.<kind>.input`` up to the weights."""
+    new, directions, width = Source(), 1 + bidirectional, GATES[kind] * HIDDEN
+    weights = []
+    for number in range(layers):
+        size = HIDDEN * directions if number else INPUT
+        for _ in range(directions):
+            weights += [new(width, size), new(width, HIDDEN)]
+            weights += [new(width), new(width)] if bias else []
+    x = new(BATCH, STEPS, INPUT) if batch_first else new(STEPS, BATCH, INPUT)
+    state = [new(layers * directions, BATCH, HIDDEN) for _ in range(2)]
+    return [x, state if kind == "lstm" else state[0], weights]
+
+
+@pytest.mark.parametrize("kind", list(GATES))
+@pytest.mark.parametrize(
+    ("layers", "bidirectional", "bias", "batch_first"),
+    [(2, True, True, True), (1, False, False, False)],
+)
+def test_layers(kind: str, layers: int, bidirectional: bool, bias: bool, batch_first: bool) -> None:
+    args = layer(kind, layers, bidirectional, bias, batch_first)
+    check(f"aten.{kind}.input", *args, bias, layers, 0.0, True, bidirectional, batch_first)
+
+
+def test_dropout_is_off_in_eval() -> None:
+    args = layer("lstm", 2, False, True, False)
+    check("aten.lstm.input", *args, True, 2, 0.5, False, False, False, grad=False)
+
+
+def test_float64_and_bfloat16() -> None:
+    x, state, weights = layer("gru", 1, False, True, False)
+    double = (x.double(), state.double(), [w.double() for w in weights])
+    check("aten.gru.input", *double, True, 1, 0.0, True, False, False)
+    flags = (True, 1, 0.0, True, False, False)
+    check_narrow("aten.lstm.input", *layer("lstm", 1, False, True, False), *flags)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("kind", list(GATES))
+def test_cells(kind: str, bias: bool) -> None:
+    new, width = Source(), GATES[kind] * HIDDEN
+    state = [new(BATCH, HIDDEN), new(BATCH, HIDDEN)]
+    weights = [new(width, INPUT), new(width, HIDDEN)]
+    weights += [new(width), new(width)] if bias else []
+    hidden = state if kind == "lstm" else state[0]
+    check(f"aten.{kind}_cell.default", new(BATCH, INPUT), hidden, *weights)
+
+
+def run(rate: float, layers: int = 2, *, array: bool = False, **kwargs: Any) -> np.ndarray:
+    """The output of an LSTM with dropout; the rate may be handed over as an array."""
+    with jax.enable_x64(True):
+        p: Any = jnp.asarray(rate, jnp.float64) if array else rate
+        x, (h, c), weights = layer("lstm", layers, False, True, False)
+        states, params = [to_jax(h), to_jax(c)], [to_jax(w) for w in weights]
+        lower = load_ops()["aten.lstm.input"].lower
+        fixed = (True, layers, p, True, False, False)
+        out = jax.jit(lambda x: lower(x, states, params, *fixed, **kwargs)[0])(to_jax(x))
+        return np.asarray(out)
+
+
+def test_dropout_between_layers() -> None:
+    seed = jnp.array([3, 0], jnp.uint32)
+    one = run(0.4, seed=seed, stream=1)
+    np.testing.assert_array_equal(one, run(0.4, array=True, seed=seed, stream=1))
+    assert (one != run(0.4, seed=seed, stream=2)).any()
+    np.testing.assert_array_equal(run(0.0), run(0.0, array=True, seed=seed))
+    np.testing.assert_array_equal(run(0.4, layers=1), run(0.0, layers=1))
+
+
+def test_dropout_without_seed() -> None:
+    with pytest.raises(MissingSeed, match=r"aten\.lstm\.input"):
+        run(0.4)
