@@ -146,3 +146,105 @@ def arange_step(
     wide = np.float64 if is_float(kind) else np.int64
     index = lax.iota(wide, max(int(count), 0))
     return (constant(start, wide) + index * constant(step, wide)).astype(kind)
+
+
+@op("aten.range.default", "aten.range.step", reads=(), cheap=True, differentiable=False)
+def range_(start: float, end: float, step: float = 1, *, dtype: DType | None = None) -> jax.Array:
+    """``start, start + step, ...`` up to and including ``end``."""
+    kind = _dtype(dtype)
+    wide = np.float64 if is_float(kind) else np.int64
+    index = lax.iota(wide, int((end - start) / step) + 1)
+    return (constant(start, wide) + index * constant(step, wide)).astype(kind)
+
+
+@op("aten.eye.default", "aten.eye.m", reads=(), cheap=True, differentiable=False)
+def eye(n: int, m: int | None = None, *, dtype: DType | None = None) -> jax.Array:
+    """Ones on the diagonal."""
+    shape = (n, n if m is None else m)
+    rows, columns = (lax.broadcasted_iota(np.int32, shape, axis) for axis in (0, 1))
+    return (rows == columns).astype(_dtype(dtype))
+
+
+@op("aten.empty_permuted.default", reads=(), cheap=True, differentiable=False)
+def empty_permuted(
+    size: tuple[int, ...], physical_layout: tuple[int, ...], *, dtype: DType | None = None
+) -> jax.Array:
+    """Zeros; the layout has no meaning on the device."""
+    del physical_layout
+    return zeros(size, dtype=dtype)
+
+
+def _spaced(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
+    """Equal steps counted from the nearer end, as torch counts them."""
+    start, end = jnp.asarray(start).astype(wide), jnp.asarray(end).astype(wide)
+    if steps <= 1:
+        return jnp.broadcast_to(start, (steps,))
+    step = (end - start) / np.asarray(steps - 1, wide)
+    index = lax.iota(np.int64, steps)
+    up = start + step * index.astype(wide)
+    down = end - step * (steps - 1 - index).astype(wide)
+    return jnp.where(index < steps // 2, up, down)
+
+
+@op(
+    *("aten.linspace.default", "aten.linspace.Tensor_Tensor"),
+    *("aten.linspace.Tensor_Scalar", "aten.linspace.Scalar_Tensor"),
+    reads=(),
+    cheap=True,
+    differentiable=False,
+)
+def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) -> jax.Array:
+    """``steps`` numbers at equal distances, both ends included."""
+    kind = _dtype(dtype)
+    return _spaced(start, end, steps, kind if is_float(kind) else np.float64).astype(kind)
+
+
+@op(
+    *("aten.logspace.default", "aten.logspace.Tensor_Tensor"),
+    *("aten.logspace.Tensor_Scalar", "aten.logspace.Scalar_Tensor"),
+    reads=(),
+    cheap=True,
+    differentiable=False,
+)
+def logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: DType | None = None
+) -> jax.Array:
+    """Powers of a base whose exponents lie at equal distances."""
+    return jnp.power(base, _spaced(start, end, steps, np.float64)).astype(_dtype(dtype))
+
+
+def _triangle(row: int, col: int, offset: int, dtype: DType | None, *, lower: bool) -> jax.Array:
+    inside = np.tri(row, col, offset if lower else offset - 1, dtype=bool)
+    return jnp.asarray(np.stack(np.nonzero(inside == lower)), _dtype(dtype, np.int64))
+
+
+@op("aten.tril_indices.default", reads=(), cheap=True, differentiable=False)
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = None) -> jax.Array:
+    """Coordinates of a lower triangle, shape (2, count)."""
+    return _triangle(row, col, offset, dtype, lower=True)
+
+
+@op("aten.triu_indices.default", reads=(), cheap=True, differentiable=False)
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = None) -> jax.Array:
+    """Coordinates of an upper triangle, shape (2, count)."""
+    return _triangle(row, col, offset, dtype, lower=False)
+
+
+@op("aten.to.dtype", reads=(), cheap=True)
+def to_dtype(x: jax.Array, dtype: DType, *flags: bool) -> jax.Array:
+    """Another dtype."""
+    del flags
+    return x.astype(TO_NUMPY[dtype])
+
+
+@op("aten.to.other", reads=(), cheap=True)
+def to_other(x: jax.Array, other: jax.Array, *flags: bool) -> jax.Array:
+    """The dtype of another tensor."""
+    del flags
+    return x.astype(other.dtype)
+
+
+@op("aten.type_as.default", reads=(), cheap=True)
+def type_as(x: jax.Array, other: jax.Array) -> jax.Array:
+    """The dtype of another tensor."""
+    return x.astype(other.dtype)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.ops._promote import broadcast_to, constant
 from emulator.ops._reduction import normalize_axis
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
@@ -30,23 +33,28 @@ def in_bounds(index: jax.Array, size: int) -> jax.Array:
     return jnp.where(index < 0, index + size, index)
 
 
-def _is_mask(index: jax.Array) -> bool:
+def is_mask(index: jax.Array) -> bool:
+    """Whether torch takes an index tensor as a mask."""
     return index.dtype in (np.bool_, np.uint8)
 
 
 @op("aten.index.Tensor", "aten._unsafe_index.Tensor", reads=(1,))
 def index(x: jax.Array, indices: Indices) -> jax.Array:
     """Advanced indexing by integer tensors; ``None`` keeps a dimension."""
-    if any(i is not None and _is_mask(i) for i in indices):
+    if any(i is not None and is_mask(i) for i in indices):
         raise DataDependentIndex(
             op="aten.index.Tensor",
             found="a boolean mask as index",
             hint="Use torch.where or masked_fill, or select with integer indices.",
         )
-    key = tuple(
+    return x.at[index_key(x, indices)].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def index_key(x: jax.Array, indices: Indices) -> tuple[Any, ...]:
+    """Integer indices, counted from the start, as a numpy-style key."""
+    return tuple(
         slice(None) if i is None else in_bounds(i, x.shape[d]) for d, i in enumerate(indices)
     )
-    return x.at[key].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 @op("aten.index_select.default", reads=(2,))
@@ -84,34 +92,32 @@ def gather_key(index: jax.Array, axis: int, ndim: int) -> tuple[jax.Array, ...]:
     )
 
 
-@op("aten.embedding.default", reads=(1,))
-def embedding(
-    weight: jax.Array,
-    indices: jax.Array,
-    padding_idx: int = -1,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> jax.Array:
-    """Rows of a table; the row ``padding_idx`` gets no gradient."""
-    del sparse
-    rows = take_slices(weight, indices, 0)
-    if padding_idx >= 0:
-        pad = jnp.expand_dims(indices == padding_idx, -1)
-        rows = jnp.where(pad, lax.stop_gradient(rows), rows)
-    if scale_grad_by_freq:
-        flat = indices.reshape(-1)
-        counts = jnp.zeros(weight.shape[0], np.int32).at[flat].add(1)
-        rows = _shrink_gradient(rows, jnp.expand_dims(take_slices(counts, indices, 0), -1))
-    return rows
+@op("aten.take.default", reads=(1,))
+def take(x: jax.Array, index: jax.Array) -> jax.Array:
+    """Elements of the flattened tensor."""
+    return take_slices(x.reshape(-1), in_bounds(index, x.size), 0)
 
 
-@jax.custom_vjp
-def _shrink_gradient(rows: jax.Array, counts: jax.Array) -> jax.Array:
-    del counts
-    return rows
+@op("aten.take_along_dim.default", reads=(1,))
+def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> jax.Array:
+    """One entry along a dimension for every entry of the index, after broadcasting."""
+    if dim is None:
+        return take(x, indices.reshape(-1))
+    axis = dim % x.ndim
+    rest = [
+        (1, 1) if d == axis else (a, b)
+        for d, (a, b) in enumerate(zip(x.shape, indices.shape, strict=True))
+    ]
+    common = [jnp.broadcast_shapes((a,), (b,))[0] for a, b in rest]
+    sizes = [x.shape[d] if d == axis else n for d, n in enumerate(common)]
+    wanted = [indices.shape[d] if d == axis else n for d, n in enumerate(common)]
+    index = in_bounds(broadcast_to(indices, wanted), x.shape[axis])
+    return gather(broadcast_to(x, sizes), axis, index)
 
 
-_shrink_gradient.defvjp(
-    lambda rows, counts: (rows, counts),
-    lambda counts, g: ((g / counts).astype(g.dtype), None),
-)
+@op("aten._unsafe_masked_index.default", reads=(1, 2))
+def masked_index(x: jax.Array, mask: jax.Array, indices: Indices, fill: float) -> jax.Array:
+    """Indexed entries where the mask holds, else ``fill``; indices beside it may be wild."""
+    safe = tuple(None if i is None else jnp.where(mask, i, 0) for i in indices)
+    found = index(x, safe)
+    return jnp.where(mask, found, constant(fill, x.dtype))

@@ -154,22 +154,21 @@ def nanmedian_dim(x: jax.Array, dim: int, keepdim: bool = False) -> Pair:
     return _median(x, dim, keepdim, True)
 
 
+@jax.custom_vjp
 def _shared_slope(x: jax.Array, value: jax.Array) -> jax.Array:
-    """A chosen element as a function of ``x`` whose gradient all its equals share."""
+    """An element chosen from ``x``, whose gradient all its equals share."""
+    del x
+    return value
 
-    @jax.custom_vjp
-    def of(x: jax.Array) -> jax.Array:
-        del x
-        return value
 
-    def backward(saved: Any, g: jax.Array) -> tuple[jax.Array]:
-        x, value = saved
-        hit = (x == value) | ((x != x) & (value != value))
-        share = g / jnp.sum(hit, dtype=g.dtype)
-        return (jnp.where(hit, share, 0).astype(x.dtype),)
+def _shared_slope_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, value = saved
+    hit = (x == value) | ((x != x) & (value != value))
+    share = g / jnp.sum(hit, dtype=g.dtype)
+    return jnp.where(hit, share, 0).astype(x.dtype), jnp.zeros_like(value)
 
-    of.defvjp(lambda x: (value, (x, value)), backward)
-    return of(x)
+
+_shared_slope.defvjp(lambda x, value: (value, (x, value)), _shared_slope_backward)
 
 
 @op("aten.median.default", reads=(0,))

@@ -26,8 +26,10 @@ FAMILIES = (
     "conv",
     "creation",
     "distance",
+    "embedding",
     "index",
     "interpolate",
+    "join",
     "linalg",
     "loss",
     "matmul",
@@ -46,6 +48,7 @@ FAMILIES = (
     "regression",
     "rnn",
     "scan",
+    "scatter",
     "shape",
     "special",
 )

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
-from emulator.ops._promote import broadcast_all, broadcast_to, result_type
+from emulator.ops._promote import broadcast_all, broadcast_to
 from emulator.ops._reduction import normalize_axis
 from emulator.ops.registry import op
 from pef_schema.program import DType
@@ -19,7 +19,10 @@ Size = tuple[int, ...]
 @op(
     *("aten.clone.default", "aten.alias.default", "aten.contiguous.default"),
     *("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.lift.default"),
-    *("aten.positive.default", "aten.detach_copy.default", "aten.alias_copy.default"),
+    *("aten.positive.default", "aten.alias_copy.default", "aten._lazy_clone.default"),
+    *("aten.real.default", "aten.conj.default", "aten._conj.default"),
+    *("aten.conj_physical.default", "aten._conj_physical.default"),
+    *("aten.resolve_conj.default", "aten.resolve_neg.default", "aten.pin_memory.default"),
     reads=(),
     cheap=True,
 )
@@ -28,7 +31,12 @@ def clone(x: jax.Array) -> jax.Array:
     return x
 
 
-@op("aten.detach.default", reads=(), cheap=True, differentiable=False)
+@op(
+    *("aten.detach.default", "aten.detach_copy.default", "aten.data.default"),
+    reads=(),
+    cheap=True,
+    differentiable=False,
+)
 def detach(x: jax.Array) -> jax.Array:
     """The tensor, cut off from the gradient."""
     return lax.stop_gradient(x)
@@ -51,7 +59,14 @@ def view_as(x: jax.Array, other: jax.Array) -> jax.Array:
     return lax.reshape(x, other.shape)
 
 
-@op("aten.view.dtype", reads=(), cheap=True, differentiable=False)
+@op("aten._reshape_alias.default", "aten._reshape_alias_copy.default", reads=(), cheap=True)
+def reshape_alias(x: jax.Array, size: Size, stride: Size) -> jax.Array:
+    """Another shape of a contiguous tensor; the strides say nothing more."""
+    del stride
+    return lax.reshape(x, tuple(size))
+
+
+@op("aten.view.dtype", "aten.view_copy.dtype", reads=(), cheap=True, differentiable=False)
 def view_dtype(x: jax.Array, dtype: DType) -> jax.Array:
     """The same bytes as another dtype; the last dimension scales with the item size."""
     old, new = np.dtype(x.dtype), TO_NUMPY[dtype]
@@ -103,13 +118,20 @@ def transpose(x: jax.Array, dim0: int, dim1: int) -> jax.Array:
     return lax.transpose(x, order) if x.ndim else x
 
 
-@op("aten.t.default", "aten.numpy_T.default", "aten.adjoint.default", reads=(), cheap=True)
+@op("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default", reads=(), cheap=True)
 def t(x: jax.Array) -> jax.Array:
     """A matrix transposed; a vector stays."""
     return lax.transpose(x, tuple(reversed(range(x.ndim))))
 
 
-@op("aten.mT.default", "aten.mH.default", reads=(), cheap=True)
+@op(
+    "aten.mT.default",
+    "aten.mH.default",
+    "aten.matrix_H.default",
+    "aten.adjoint.default",
+    reads=(),
+    cheap=True,
+)
 def matrix_transpose(x: jax.Array) -> jax.Array:
     """The last two dimensions swapped."""
     return jnp.swapaxes(x, -1, -2)
@@ -182,87 +204,6 @@ def meshgrid(tensors: tuple[jax.Array, ...], *, indexing: str = "ij") -> tuple[j
         swap = indexing == "xy" and len(sizes) > 1
         grids.append(jnp.swapaxes(grid, 0, 1) if swap else grid)
     return tuple(grids)
-
-
-@op("aten.cat.default", "aten.concat.default", "aten.concatenate.default", reads=(), cheap=True)
-def cat(tensors: tuple[jax.Array, ...], dim: int = 0) -> jax.Array:
-    """Joined along a dimension; an empty 1-d tensor among larger ones is left out."""
-    dtype = result_type(*tensors)
-    rank = max(x.ndim for x in tensors)
-    parts = [x.astype(dtype) for x in tensors if x.ndim == rank or x.shape != (0,)]
-    return lax.concatenate(parts, dim % rank)
-
-
-@op("aten.stack.default", reads=(), cheap=True)
-def stack(tensors: tuple[jax.Array, ...], dim: int = 0) -> jax.Array:
-    """Joined along a new dimension."""
-    return cat(tuple(unsqueeze(x, dim) for x in tensors), dim)
-
-
-@op(
-    *("aten.split.Tensor", "aten.split.default", "aten.unsafe_split.Tensor"),
-    "aten.split_copy.Tensor",
-    reads=(),
-    cheap=True,
-)
-def split(x: jax.Array, split_size: int | Size, dim: int = 0) -> tuple[jax.Array, ...]:
-    """Pieces of one size (the last may be smaller) or of the sizes listed."""
-    if not isinstance(split_size, int):
-        return split_with_sizes(x, split_size, dim)
-    size = x.shape[dim]
-    if size == 0:
-        return (x,)
-    starts = range(0, size, split_size)
-    return split_with_sizes(x, tuple(min(split_size, size - s) for s in starts), dim)
-
-
-@op(
-    *("aten.split_with_sizes.default", "aten.split.sizes"),
-    *("aten.unsafe_split_with_sizes.default", "aten.split_with_sizes_copy.default"),
-    reads=(),
-    cheap=True,
-)
-def split_with_sizes(x: jax.Array, sizes: Size, dim: int = 0) -> tuple[jax.Array, ...]:
-    """Pieces of the sizes listed."""
-    ends = np.cumsum(sizes, dtype=np.int64)
-    return tuple(
-        lax.slice_in_dim(x, int(end) - n, int(end), axis=dim)
-        for n, end in zip(sizes, ends, strict=True)
-    )
-
-
-@op("aten.chunk.default", "aten.unsafe_chunk.default", reads=(), cheap=True)
-def chunk(x: jax.Array, chunks: int, dim: int = 0) -> tuple[jax.Array, ...]:
-    """At most ``chunks`` pieces of one size (the last may be smaller)."""
-    return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
-
-
-@op("aten.unbind.int", "aten.unbind_copy.int", reads=(), cheap=True)
-def unbind(x: jax.Array, dim: int = 0) -> tuple[jax.Array, ...]:
-    """Every slice along a dimension."""
-    return tuple(select(x, dim, i) for i in range(x.shape[dim]))
-
-
-@op("aten.select.int", "aten.select_copy.int", reads=(), cheap=True)
-def select(x: jax.Array, dim: int, index: int) -> jax.Array:
-    """One slice along a dimension."""
-    return lax.index_in_dim(x, index % x.shape[dim], axis=dim, keepdims=False)
-
-
-@op("aten.slice.Tensor", "aten.slice_copy.Tensor", reads=(), cheap=True)
-def slice_(
-    x: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
-) -> jax.Array:
-    """A range along a dimension; ends out of range are clipped."""
-    first, last, _ = slice(start, end).indices(x.shape[dim])
-    return lax.slice_in_dim(x, first, max(first, last), step, axis=dim)
-
-
-@op("aten.narrow.default", "aten.narrow_copy.default", reads=(), cheap=True)
-def narrow(x: jax.Array, dim: int, start: int, length: int) -> jax.Array:
-    """``length`` entries from ``start`` along a dimension."""
-    first = start % max(x.shape[dim], 1) if start < 0 else start
-    return lax.slice_in_dim(x, first, first + length, axis=dim)
 
 
 def _sizes(total: int, size: Size) -> Size:
