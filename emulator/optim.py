@@ -2,7 +2,8 @@
 
 Each rule mirrors the single-tensor path of the torch optimizer of the same name.
 Scalars (learning rate, bias corrections) are computed in float64, as torch does
-in Python; tensors are updated in their own dtype.
+in Python. float32 and float64 tensors are updated in their own dtype; 16-bit ones
+in float32, as torch's kernels compute inside, and rounded when they are stored.
 """
 
 from __future__ import annotations
@@ -65,22 +66,34 @@ def _scalars(optimizer: Optimizer, state: State) -> dict[str, jax.Array]:
     return {name: state[region] for name, region in optimizer.argins}
 
 
+def _wide(array: jax.Array) -> jax.Array:
+    return array.astype(jnp.float32) if array.dtype.itemsize == 2 else array
+
+
 def _sgd(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -> None:
     options: Mapping[str, float] = dict(optimizer.options)
     argins = _scalars(optimizer, state)
+    first = None
+    if optimizer.step >= 0 and not no_momentum:
+        first = state[optimizer.step] == 0
+        result[optimizer.step] = state[optimizer.step] + 1.0
     for p in optimizer.params:
-        weight, grad = state[p.weight], state[p.grad]
-        dtype = weight.dtype
-        lr, momentum, decay = (argins[k].astype(dtype) for k in ("lr", "momentum", "weight_decay"))
+        stored = state[p.weight].dtype
+        weight, grad = _wide(state[p.weight]), _wide(state[p.grad])
+        lr, momentum, decay = (
+            argins[k].astype(weight.dtype) for k in ("lr", "momentum", "weight_decay")
+        )
         if options["maximize"]:
             grad = -grad
         grad = grad + decay * weight
         if not no_momentum:
-            buffer = momentum * state[p.states[0]]
-            buffer = buffer + (1.0 - options["dampening"]) * grad
+            buffer = momentum * _wide(state[p.states[0]]) + (1.0 - options["dampening"]) * grad
+            if first is not None:
+                # torch starts the buffer with the bare gradient: no dampening on the first step.
+                buffer = jnp.where(first, grad, buffer)
             grad = grad + momentum * buffer if options["nesterov"] else buffer
-            result[p.states[0]] = buffer.astype(dtype)
-        result[p.weight] = (weight - lr * grad).astype(dtype)
+            result[p.states[0]] = buffer.astype(stored)
+        result[p.weight] = (weight - lr * grad).astype(stored)
 
 
 def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) -> None:
@@ -93,9 +106,10 @@ def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) ->
     step_size = argins["lr"] / (1.0 - beta1**t)
     correction = jnp.sqrt(1.0 - beta2**t)
     for p in optimizer.params:
-        weight, grad = state[p.weight], state[p.grad]
+        stored = state[p.weight].dtype
+        weight, grad = _wide(state[p.weight]), _wide(state[p.grad])
+        first, second = _wide(state[p.states[0]]), _wide(state[p.states[1]])
         dtype = weight.dtype
-        first, second = state[p.states[0]], state[p.states[1]]
         if options["maximize"]:
             grad = -grad
         if decoupled:
@@ -104,14 +118,14 @@ def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) ->
             grad = grad + argins["weight_decay"].astype(dtype) * weight
         first = first + (1.0 - beta1) * (grad - first)
         second = beta2 * second + (1.0 - beta2) * (grad * grad)
-        result[p.states[0]] = first.astype(dtype)
-        result[p.states[1]] = second.astype(dtype)
+        result[p.states[0]] = first.astype(stored)
+        result[p.states[1]] = second.astype(stored)
         largest = second
         if options["amsgrad"]:
-            largest = jnp.maximum(state[p.states[2]], second)
-            result[p.states[2]] = largest.astype(dtype)
+            largest = jnp.maximum(_wide(state[p.states[2]]), second)
+            result[p.states[2]] = largest.astype(stored)
         denominator = jnp.sqrt(largest) / correction.astype(dtype) + options["eps"]
-        result[p.weight] = (weight - step_size.astype(dtype) * (first / denominator)).astype(dtype)
+        result[p.weight] = (weight - step_size.astype(dtype) * (first / denominator)).astype(stored)
 
 
 _Rule = Callable[[Optimizer, State, State, bool], None]

@@ -59,6 +59,7 @@ def _unused(program: Program, step: Step, variant: Variant) -> set[int]:
     for index in step.optimizers:
         if index in variant.no_momentum and step.kind is SectionKind.OPT:
             unused |= {r for p in program.optimizers[index].params for r in p.states}
+            unused.add(program.optimizers[index].step)
     return unused
 
 

@@ -41,7 +41,7 @@ class GroupSpec:
         argins: ``(kind, argin name, default)`` rows.
         options: Fixed settings, sorted by name.
         states: State names in the order the rule takes them.
-        has_step: Whether the rule counts steps.
+        has_step: Whether the rule counts steps: for bias correction, or to know the first one.
         max_grad_norm: Norm to clip the whole optimizer's gradients to, None for no clipping.
     """
 
@@ -149,7 +149,7 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
                     ),
                     options=tuple(sorted(options.items())),
                     states=states,
-                    has_step=kind is not OptimizerKind.SGD,
+                    has_step=kind is not OptimizerKind.SGD or options["dampening"] != 0.0,
                     max_grad_norm=getattr(optimizer, "max_grad_norm", None),
                 )
             )

@@ -1,0 +1,126 @@
+"""Update rules against torch's optimizers, over several steps and all their options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from emulator.device import Device
+from emulator.select import full_run
+from pef_schema.program import Program, Role
+from samba.compiler import CompileOptions, build_program
+from samba.tracer import trace_model
+from samba.transfer import view_as_numpy, view_as_torch
+
+
+class Quadratic(nn.Module):
+    """Two parameters of different shapes, with a gradient that changes every step."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(5)
+        self.a = nn.Parameter(torch.randn(4, 3, generator=generator).to(dtype))
+        self.b = nn.Parameter(torch.randn(3, generator=generator).to(dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ((x @ self.a + self.b) ** 2).mean()
+
+
+CASES: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
+    (torch.optim.SGD, {"lr": 0.1}),
+    (torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.05}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "weight_decay": 0.1}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
+    (torch.optim.SGD, {"lr": 0.01, "momentum": 0.5, "maximize": True}),
+    (torch.optim.Adam, {"lr": 0.02}),
+    (torch.optim.Adam, {"lr": 0.02, "weight_decay": 0.1, "betas": (0.8, 0.9), "eps": 1e-3}),
+    (torch.optim.Adam, {"lr": 0.02, "amsgrad": True}),
+    (torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.1}),
+    (torch.optim.AdamW, {"lr": 0.02, "amsgrad": True, "maximize": True}),
+]
+
+
+def load(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Device, Program]:
+    traced = trace_model(model, (x,))
+    program = build_program(traced, [optimizer], CompileOptions(name="q"))
+    device = Device(program)
+    for source in traced.sources:
+        if source.role is Role.WEIGHT and source.tensor is not None:
+            region = program.graphs[0].values[source.value].region
+            device.write(region, view_as_numpy(source.tensor))
+    return device, program
+
+
+def train(cls: type, options: dict[str, Any], dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
+    """Ten steps on both sides; the weights of both after each."""
+    model = Quadratic(dtype)
+    optimizer = cls(model.parameters(), **options)
+    generator = torch.Generator().manual_seed(6)
+    batches = [torch.randn(5, 4, generator=generator).to(dtype) for _ in range(10)]
+    device, program = load(model, batches[0], optimizer)
+    plan = device.plan(full_run(program))
+    pairs = []
+    for x in batches:
+        optimizer.zero_grad()
+        model(x).backward()
+        optimizer.step()
+        device.write(device.region_of("x"), view_as_numpy(x))
+        device.run(plan)
+        for name, parameter in model.named_parameters():
+            got = view_as_torch(device.read(device.region_of(f"quadratic__{name}")))
+            pairs.append((got, parameter.detach().clone()))
+    return pairs
+
+
+@pytest.mark.parametrize(("cls", "options"), CASES)
+def test_ten_steps_follow_torch(cls: type, options: dict[str, Any]) -> None:
+    # Ten updates, each within a few ulps of weights of order one.
+    for got, want in train(cls, options, torch.float32):
+        torch.testing.assert_close(got, want, rtol=4e-6, atol=4e-6)
+
+
+@pytest.mark.parametrize(("cls", "options"), [CASES[2], CASES[9]])
+def test_float64_is_float64(cls: type, options: dict[str, Any]) -> None:
+    for got, want in train(cls, options, torch.float64):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("cls", "options"), [CASES[2], CASES[9]])
+def test_bfloat16_follows_torch_within_its_rounding(cls: type, options: dict[str, Any]) -> None:
+    # One rounding to bfloat16 (2**-8) a step on either side.
+    for got, want in train(cls, options, torch.bfloat16):
+        torch.testing.assert_close(got, want, rtol=2**-5, atol=2**-5)
+
+
+def test_learning_rate_is_not_rounded_to_bfloat16() -> None:
+    model = nn.Module()
+    model.w = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
+    model.forward = lambda x: (model.w * x).sum()  # type: ignore[method-assign]  # a one-line model
+    x = torch.full((4,), 1.0, dtype=torch.bfloat16)
+    device, program = load(model, x, torch.optim.SGD(model.parameters(), lr=0.12695))
+    device.write(device.region_of("x"), view_as_numpy(x))
+    device.run(device.plan(full_run(program)))
+    got = device.read(device.region_of("module__w")).astype(np.float32)
+    expected = torch.tensor(1.0 - 0.12695).bfloat16().item()
+    np.testing.assert_array_equal(got, np.full(4, expected, np.float32))
+
+
+def test_changing_hyperparameters_compiles_nothing() -> None:
+    model = Quadratic(torch.float32)
+    x = torch.randn(5, 4)
+    device, program = load(model, x, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5))
+    device.write(device.region_of("x"), view_as_numpy(x))
+    for lr in (0.1, 0.01, 0.0):
+        device.set_argin(device.argin_index["lr"], lr)
+        before = device.read(device.region_of("quadratic__a"))
+        device.run(device.plan(full_run(program)))
+    np.testing.assert_array_equal(device.read(device.region_of("quadratic__a")), before)
+    assert device.counters.compiles == 1
+    device.set_argin(device.argin_index["momentum"], 0.0)
+    device.run(device.plan(full_run(program)))
+    assert device.counters.compiles == 2, "without momentum no buffer is kept: another plan"
