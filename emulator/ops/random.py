@@ -118,7 +118,7 @@ def uniform(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) 
     return (whole * np.float32(2.0**-bits)).astype(dtype)
 
 
-def _open_uniform(seed: jax.Array, stream: int, shape: Size, dtype: np.dtype) -> jax.Array:
+def open_uniform(seed: jax.Array, stream: int, shape: Size, dtype: np.dtype) -> jax.Array:
     """Numbers strictly between 0 and 1, each in the middle of its bin; float32 or float64."""
     high = uniform_bits(seed, stream, shape)
     if dtype == np.float64:
@@ -138,7 +138,7 @@ def normal(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) -
         Array of ``dtype``.
     """
     wide = wide_type(dtype)
-    u = _open_uniform(seed, stream, shape, wide)
+    u = open_uniform(seed, stream, shape, wide)
     return (lax.erf_inv(2 * u - 1) * np.asarray(math.sqrt(2), wide)).astype(dtype)
 
 
@@ -149,10 +149,11 @@ def next_seed(seed: jax.Array) -> jax.Array:
 
 
 def _dropout(x: jax.Array, p: Any, seed: jax.Array, stream: int) -> tuple[jax.Array, jax.Array]:
+    rate = lax.stop_gradient(jnp.asarray(p))
+    keep = uniform(seed, stream, x.shape) >= rate.astype(np.float32)
+    kept = jnp.where(rate < 1, 1 - rate, 1)
     wide = wide_type(x.dtype)
-    rate = lax.stop_gradient(jnp.asarray(p)).astype(np.float32)
-    keep = uniform(seed, stream, x.shape) >= rate
-    scale = jnp.where(rate < 1, 1 / jnp.where(rate < 1, 1 - rate, 1), 0).astype(wide)
+    scale = jnp.where(rate < 1, 1 / kept, 0).astype(wide)
     return jnp.where(keep, x.astype(wide) * scale, 0).astype(x.dtype), keep
 
 
