@@ -11,7 +11,7 @@ from jax import lax
 
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import compute_dtype, widen
+from emulator.ops._precision import widen
 from emulator.ops._windows import Window, expand, pad, taps
 from emulator.ops.registry import op
 
@@ -35,16 +35,16 @@ def _convolve(
     inflate: tuple[int, ...] | None = None,
 ) -> jax.Array:
     axes = _SPATIAL[window.ndim - 1]
+    # XLA:CPU has no fast kernel for half types: the product of their float32 copies is exact.
     return lax.conv_general_dilated(
-        x,
-        w,
+        widen(x),
+        widen(w),
         window.stride,
         list(zip(window.low, window.high, strict=True)),
         lhs_dilation=inflate,
         rhs_dilation=window.dilation,
         dimension_numbers=(f"NC{axes}", f"OI{axes}", f"NC{axes}"),
         feature_group_count=groups,
-        preferred_element_type=compute_dtype(x.dtype),
     )
 
 
@@ -109,7 +109,7 @@ def _transposed(
     w = jnp.flip(w, axis=tuple(range(2, 2 + n)))
     w = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
     w = w.reshape(-1, *w.shape[2:])
-    return _convolve(widen(x), widen(w), window, groups, inflate=stride)
+    return _convolve(x, w, window, groups, inflate=stride)
 
 
 def _any_conv(

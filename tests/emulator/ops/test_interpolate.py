@@ -26,19 +26,23 @@ def test_nearest(name: str, size: Any, factors: Any) -> None:
     check(f"aten.{name}.vec", data(2, 3, 8, 10), size, factors)
 
 
-@pytest.mark.parametrize(("size", "factors"), SIZES)
-@pytest.mark.parametrize("align", [False, True])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "upsample_bilinear2d",
-        "upsample_bicubic2d",
-        "_upsample_bilinear2d_aa",
-        "_upsample_bicubic2d_aa",
-    ],
-)
-def test_aligned(name: str, size: Any, factors: Any, align: bool) -> None:
-    check(f"aten.{name}.vec", data(2, 3, 8, 10), size, align, factors)
+ALIGNED = [
+    "upsample_bilinear2d",
+    "upsample_bicubic2d",
+    "_upsample_bilinear2d_aa",
+    "_upsample_bicubic2d_aa",
+]
+
+
+@pytest.mark.parametrize(("size", "factors"), SIZES[::2])
+@pytest.mark.parametrize("name", ALIGNED)
+def test_corners_not_aligned(name: str, size: Any, factors: Any) -> None:
+    check(f"aten.{name}.vec", data(2, 3, 8, 10), size, False, factors)
+
+
+@pytest.mark.parametrize("name", ALIGNED)
+def test_corners_aligned(name: str) -> None:
+    check(f"aten.{name}.vec", data(2, 3, 8, 10), [5, 17], True, None)
 
 
 def test_one_and_three_axes() -> None:

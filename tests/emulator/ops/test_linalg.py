@@ -16,7 +16,7 @@ def regular(*batch: int) -> torch.Tensor:
     return torch.randn(*batch, 4, 4, generator=generator, dtype=torch.float64) + 4 * torch.eye(4)
 
 
-@pytest.mark.parametrize("power", [-2, 0, 1, 2, 5])
+@pytest.mark.parametrize("power", [-2, 0, 5])
 def test_matrix_power(power: int) -> None:
     check("aten.linalg_matrix_power.default", regular(2), power)
 
@@ -41,9 +41,10 @@ def test_solve(b: tuple[int, ...], kwargs: dict[str, Any]) -> None:
     check("aten.linalg_solve.default", a, right, **kwargs)
 
 
-@pytest.mark.parametrize("left", [True, False])
-@pytest.mark.parametrize("upper", [True, False])
-@pytest.mark.parametrize("unitriangular", [True, False])
+@pytest.mark.parametrize(
+    ("left", "upper", "unitriangular"),
+    [(True, True, False), (True, False, True), (False, True, True), (False, False, False)],
+)
 def test_solve_triangular(left: bool, upper: bool, unitriangular: bool) -> None:
     a = regular(2).triu() if upper else regular(2).tril()
     if unitriangular:

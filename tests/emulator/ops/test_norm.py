@@ -30,9 +30,15 @@ def stats(channels: int) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("x", "normalized"), [((3, 4, 8), (8,)), ((3, 4, 8), (4, 8)), ((2, 64), (64,)), ((5,), (5,))]
+    ("x", "normalized", "weights"),
+    [
+        ((3, 4, 8), (8,), 2),
+        ((3, 4, 8), (4, 8), 2),
+        ((2, 64), (64,), 1),
+        ((2, 64), (64,), 0),
+        ((5,), (5,), 2),
+    ],
 )
-@pytest.mark.parametrize("weights", [0, 1, 2])
 def test_layer_norm(x: Shape, normalized: Shape, weights: int) -> None:
     check("aten.layer_norm.default", data(*x), list(normalized), *params(*normalized)[:weights])
 
@@ -80,16 +86,22 @@ def test_instance_norm_cannot_track() -> None:
         lower(to_jax(data(2, 3, 5)), None, None, mean, var, True, 0.1, 1e-5, False)
 
 
-@pytest.mark.parametrize("x", [(4, 3, 5, 5), (6, 3), (2, 3, 7), (2, 3, 2, 3, 2)])
-@pytest.mark.parametrize("weights", [True, False])
+@pytest.mark.parametrize(
+    ("x", "weights"),
+    [((4, 3, 5, 5), True), ((4, 3, 5, 5), False), ((6, 3), True), ((2, 3, 2, 3, 2), True)],
+)
 def test_batch_norm(x: Shape, weights: bool) -> None:
     w, b = params(3) if weights else (None, None)
-    args = (data(*x, offset=0.5), w, b)
+    args = (data(*x, offset=0.5), w, b, *stats(3))
     functional = "aten._native_batch_norm_legit_functional.default"
-    check(functional, *args, *stats(3), True, 0.1, 1e-5, frozen=(3, 4))
+    check(functional, *args, True, 0.1, 1e-5, frozen=(3, 4))
     evaluated = "aten._native_batch_norm_legit_no_training.default"
-    check(evaluated, *args, *stats(3), 0.1, 1e-5, frozen=(3, 4))
-    check("aten._native_batch_norm_legit.no_stats", *args, True, 0.1, 1e-5)
+    check(evaluated, *args, 0.1, 1e-5, frozen=(3, 4))
+
+
+def test_batch_norm_without_stats() -> None:
+    x = data(2, 3, 7, offset=0.5)
+    check("aten._native_batch_norm_legit.no_stats", x, *params(3), True, 0.1, 1e-5)
 
 
 def test_batch_norm_training_form_refuses_eval() -> None:
