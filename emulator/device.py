@@ -132,7 +132,7 @@ class Device:
         for r in plan.reads:
             region = self.program.regions[r]
             if self.pool.buffers[r] is None and region.role in zero_roles:
-                self.pool.put(r, self._put(np.zeros(region.shape, TO_NUMPY[region.dtype])))
+                self.zero(r)
         self._require(plan.reads)
         self._checked.add(id(plan))
 
@@ -213,6 +213,11 @@ class Device:
                 found=f"shape {list(shape)} {dtype.name}",
                 wanted=f"shape {list(target.shape)} {wanted.name}",
             )
+
+    def zero(self, region: int) -> None:
+        """Write zeros to a region."""
+        target = self.program.regions[region]
+        self.pool.put(region, self._put(np.zeros(target.shape, TO_NUMPY[target.dtype])))
 
     def read(self, region: int) -> np.ndarray:
         """Copy a region to the host; waits for runs that write it.

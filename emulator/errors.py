@@ -25,6 +25,7 @@ class NotWritten(DeviceError):
         hint = {
             "input": "Pass them in input_tensors at least once.",
             "activation": "Run the FWD sections first: BCKWD sections read what they leave.",
+            "output": "Run the FWD sections first: they compute it.",
             "cotangent": "Run the BCKWD sections from the last to the first.",
         }.get(
             role, "Transfer them first: trace_graph(transfer_device=True) or session.to_rdu(model)."
@@ -73,11 +74,13 @@ class RegionMismatch(DeviceError):
 class UnknownSection(DeviceError):
     """A requested section or section type is not in the program."""
 
-    def __init__(self, *, found: Sequence[object], wanted: Sequence[object], what: str) -> None:
-        self.found, self.wanted, self.what = tuple(found), tuple(wanted), what
+    def __init__(
+        self, *, found: Sequence[object], wanted: Sequence[object], what: str, hint: str = ""
+    ) -> None:
+        self.found, self.wanted, self.what, self.hint = tuple(found), tuple(wanted), what, hint
         super().__init__(
             f"{what}: found {', '.join(map(str, found))}; "
-            f"this program has {', '.join(map(str, wanted))}"
+            f"this program has {', '.join(map(str, wanted))}" + (f". {hint}" if hint else "")
         )
 
 

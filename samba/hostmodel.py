@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from pef_schema.program import Program, Role
-from samba.compiler.optimizer import describe_optimizers
+from pef_schema.program import OptimizerKind, Program, Role
+from samba.compiler.optimizer import GroupSpec, describe_optimizers
+from samba.errors import ArgumentError
 from samba.tracer.traced import Traced
 
 TORCH_STATES = {"momentum": "momentum_buffer"}
@@ -29,67 +30,121 @@ class HostTensor:
 class HostState:
     """Optimizer state of one parameter and its regions.
 
-    ``states`` pairs torch's state name with a region; ``step`` is the region of the
-    optimizer's step count, -1 if it has none.
+    ``states`` pairs torch's state name with a region. ``step`` is the region of the step
+    count, -1 for none; ``counts`` says whether torch keeps one too.
     """
 
     optimizer: torch.optim.Optimizer
     parameter: torch.Tensor
     states: tuple[tuple[str, int], ...]
     step: int
+    counts: bool
 
 
-def model_tensors(model: torch.nn.Module, traced: Traced, program: Program) -> Iterator[HostTensor]:
+def model_tensors(
+    model: torch.nn.Module, traced: Traced, program: Program, *, operation: str
+) -> list[HostTensor]:
     """Parameters and buffers of a model with the regions that mirror them.
 
     Args:
         model: The traced model, or another of the same structure.
         traced: The trace that was loaded.
         program: The program on the device.
+        operation: Who asks, for errors.
 
-    Yields:
+    Returns:
         One entry per parameter and buffer that the graph has.
+
+    Raises:
+        ArgumentError: If the model lacks one of them, or has it in another shape or dtype.
     """
     values = program.graphs[0].values
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    buffers = dict(model.named_buffers(remove_duplicate=False))
+    tables: dict[Role, dict[str, torch.Tensor]] = {
+        Role.WEIGHT: dict(model.named_parameters(remove_duplicate=False)),
+        Role.BUFFER: dict(model.named_buffers(remove_duplicate=False)),
+    }
+    found = []
     for source in traced.sources:
-        table = {Role.WEIGHT: parameters, Role.BUFFER: buffers}.get(source.role)
-        if table is not None and source.path in table:
-            yield HostTensor(
+        if source.role not in tables:
+            continue
+        tensor = tables[source.role].get(source.path)
+        wanted = source.tensor
+        if tensor is None or (
+            wanted is not None and (tensor.shape, tensor.dtype) != (wanted.shape, wanted.dtype)
+        ):
+            raise ArgumentError(
+                where=f"session.{operation}, {source.path} of the model",
+                found="none" if tensor is None else _form(tensor),
+                wanted="one" if wanted is None else _form(wanted),
+                hint="Give the model that was traced, or one of the same structure.",
+            )
+        found.append(
+            HostTensor(
                 path=source.path,
                 role=source.role,
                 region=values[source.value].region,
-                tensor=table[source.path],
+                tensor=tensor,
             )
+        )
+    return found
 
 
 def optimizer_states(
-    optimizers: Sequence[torch.optim.Optimizer], traced: Traced, program: Program
-) -> Iterator[HostState]:
+    optimizers: Sequence[torch.optim.Optimizer],
+    tensors: Sequence[HostTensor],
+    program: Program,
+    *,
+    operation: str,
+) -> list[HostState]:
     """Optimizer states with the regions that mirror them.
 
     Args:
-        optimizers: The optimizers in the order they were compiled.
-        traced: The trace, which knows each parameter's region.
+        optimizers: Some or all of the program's optimizers, over the model's parameters.
+        tensors: Parameters of the model with their regions.
         program: The program on the device.
+        operation: Who asks, for errors.
 
-    Yields:
+    Returns:
         One entry per parameter that the device updates.
+
+    Raises:
+        ArgumentError: If an optimizer's update rule is not the one that the device uses for
+            its parameters, or none of its parameters is updated by the device.
     """
-    values = program.graphs[0].values
-    region_of = {
-        id(s.tensor): values[s.value].region for s in traced.sources if s.role is Role.WEIGHT
-    }
-    for group, entry in zip(describe_optimizers(optimizers), program.optimizers, strict=False):
-        by_weight = {p.weight: p for p in entry.params}
-        names = [TORCH_STATES.get(s, s) for s in group.states]
-        for parameter in group.parameters:
-            found = by_weight.get(region_of.get(id(parameter), -1))
-            if found is not None:
-                yield HostState(
+    region_of = {id(t.tensor): t.region for t in tensors}
+    on_device = {p.weight: (entry, p) for entry in program.optimizers for p in entry.params}
+    found: list[HostState] = []
+    for group in describe_optimizers(optimizers):
+        names = [TORCH_STATES.get(state, state) for state in group.states]
+        regions = [region_of.get(id(parameter), -1) for parameter in group.parameters]
+        if regions and max(regions) < 0:
+            raise _mismatch(operation, group, "parameters of another model")
+        for parameter, region in zip(group.parameters, regions, strict=True):
+            if region not in on_device:
+                continue
+            entry, state = on_device[region]
+            if entry.kind is not group.kind or len(state.states) != len(names):
+                raise _mismatch(operation, group, f"{entry.kind.name} on the device")
+            found.append(
+                HostState(
                     optimizer=optimizers[group.owner],
                     parameter=parameter,
-                    states=tuple(zip(names, found.states, strict=True)),
+                    states=tuple(zip(names, state.states, strict=True)),
                     step=entry.step,
+                    counts=entry.kind is not OptimizerKind.SGD,
                 )
+            )
+    return found
+
+
+def _mismatch(operation: str, group: GroupSpec, found: str) -> ArgumentError:
+    return ArgumentError(
+        where=f"session.{operation}, optimizer {group.name}",
+        found=found,
+        wanted=f"{group.kind.name} over parameters of the traced model",
+        hint="Give the optimizers that were given to trace_graph.",
+    )
+
+
+def _form(tensor: torch.Tensor) -> str:
+    return f"shape {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"

@@ -1,4 +1,4 @@
-"""Compile a model into a PEF, and load a PEF for a model."""
+"""Load a PEF for a model: what ``trace_graph`` does, and the transfers that follow."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import numpy as np
 import torch
 
 from emulator.device import Device
-from pef_schema import first_difference, read_pef, write_pef
-from pef_schema.atomic import write_atomically
-from pef_schema.errors import PefUnwritable, SambaError
+from pef_schema import first_difference, read_pef
+from pef_schema.errors import SambaError
 from pef_schema.program import Program, Role
-from samba.compiler import CompileOptions, build_program
 from samba.compiler.optimizer import as_optimizers
-from samba.compiler.report import pef_log
-from samba.hostmodel import model_tensors, optimizer_states
+from samba.compiling import loss_index_tuple
+from samba.errors import ArgumentError
+from samba.hostmodel import HostState, model_tensors, optimizer_states
+from samba.matching import check_losses, check_optimizers
 from samba.runner import Runner
 from samba.runtime import Memory
 from samba.sambatensor import SambaTensor
-from samba.settings import CompileSettings
+from samba.settings import parsed_config
 from samba.tracer import trace_model
+from samba.tracer.inputs import collect_inputs
 from samba.tracer.traced import FROM_DTYPE, Traced
 from samba.transfer import view_as_numpy, view_as_torch
 
@@ -44,77 +45,12 @@ class GraphMismatch(SambaError):
         )
 
 
-class MissingOptimizer(SambaError):
-    """``trace_graph`` was given an optimizer that the PEF does not have."""
-
-    def __init__(self, *, pef: str, given: int, compiled: int) -> None:
-        self.pef, self.given, self.compiled = pef, given, compiled
-        super().__init__(
-            f"{pef}: trace_graph was given {given} optimizer parameter group(s), the PEF was "
-            f"compiled with {compiled}. Compile with the same optimizers: "
-            "samba.session.compile(model, inputs, optimizer)."
-        )
-
-
-def compile_pef(
-    model: torch.nn.Module,
-    inputs: Any,
-    optimizers: Any,
-    *,
-    name: str,
-    settings: CompileSettings,
-    loss_indices: Sequence[Any] | None,
-    metadata: Mapping[str, Any] | None,
-) -> Path:
-    """Trace, compile and write a PEF with its log.
-
-    Args:
-        model, inputs, optimizers: As in ``session.compile``.
-        name: Name of the program.
-        settings: Output path and options.
-        loss_indices: Outputs that are losses.
-        metadata: Text to store.
-
-    Returns:
-        Absolute path of the PEF.
-    """
-    found = as_optimizers(optimizers)
-    traced = trace_model(model, inputs, inference=settings.inference)
-    program = build_program(
-        traced,
-        found,
-        CompileOptions(
-            name=name,
-            inference=settings.inference,
-            mapping=settings.mapping,
-            optim_level=settings.optim_level,
-            loss_indices=loss_index_tuple(loss_indices),
-            accumulate=settings.accumulate,
-            metadata=tuple((str(k), str(v)) for k, v in (metadata or {}).items()),
-        ),
-    )
-    path = settings.pef.absolute()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PefUnwritable(f"cannot make the folder {path.parent}: {error}", path=path) from error
-    write_pef(path, program)
-    write_atomically(f"{path}.log", [pef_log(program).encode()])
-    return path
-
-
-def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:
-    """``loss_indices`` as numbers; entries may be numbers or tuples of one number."""
-    if indices is None:
-        return None
-    return tuple(int(i[0]) if isinstance(i, (tuple, list)) else int(i) for i in indices)
-
-
 class Loaded:
     """A program on the device together with the host model it mirrors.
 
     Args:
         model: The model.
+        inputs: The inputs it was traced with.
         traced: Its trace.
         optimizers: Its optimizers.
         program: The program from the PEF.
@@ -123,6 +59,7 @@ class Loaded:
     def __init__(
         self,
         model: torch.nn.Module,
+        inputs: Any,
         traced: Traced,
         optimizers: tuple[torch.optim.Optimizer, ...],
         program: Program,
@@ -131,7 +68,7 @@ class Loaded:
         self.program = program
         self.device = Device(program)
         self.memory = Memory(self.device)
-        self.runner = Runner(self.device)
+        self.runner = Runner(self.device, collect_inputs(model, inputs).tensors)
         values = program.graphs[0].values
         self.outputs = tuple(
             SambaTensor(
@@ -154,48 +91,91 @@ class Loaded:
         found.update({o.sn_name: o for o in self.outputs})
         return found
 
-    def to_device(self) -> None:
-        """Copy weights, buffers, inputs and optimizer state to the device."""
-        self.to_rdu(self.model, self.optimizers)
+    def to_device(self, forgotten: frozenset[str] = frozenset()) -> None:
+        """Copy weights, buffers, inputs and optimizer state to the device.
+
+        Args:
+            forgotten: Names of inputs to leave out.
+        """
+        self.to_rdu(self.model, self.optimizers, operation="to_device()")
         values = self.program.graphs[0].values
         for source in self.traced.sources:
-            if source.role is not Role.INPUT or source.tensor is None:
+            if source.role is not Role.INPUT or source.tensor is None or source.name in forgotten:
                 continue
             if getattr(source.tensor, "has_data", True):
                 region = values[source.value].region
                 self.device.write(region, view_as_numpy(source.tensor), name=source.name)
 
-    def to_rdu(self, model: torch.nn.Module, optims: Any, *, buffers_only: bool = False) -> None:
-        """Copy host values to the device."""
-        for entry in model_tensors(model, self.traced, self.program):
-            if buffers_only and entry.role is not Role.BUFFER:
-                continue
-            tensor = entry.tensor
-            if isinstance(tensor, SambaTensor) and not tensor.has_data:
-                tensor = tensor.torch_tensor()
-            self.device.write(entry.region, view_as_numpy(tensor), name=entry.path)
-        for entry in optimizer_states(as_optimizers(optims), self.traced, self.program):
-            state = entry.optimizer.state.get(entry.parameter, {})
-            for name, region in entry.states:
-                if isinstance(state.get(name), torch.Tensor):
-                    self.device.write(region, view_as_numpy(state[name].to(entry.parameter.dtype)))
-            if entry.step >= 0 and "step" in state:
-                self.device.write(entry.step, np.array(float(state["step"]), np.float32))
-
-    def to_cpu(self, model: torch.nn.Module, optims: Any, *, buffers_only: bool = False) -> None:
-        """Copy device values to the host, into the host's own memory."""
-        with torch.no_grad():
-            for entry in model_tensors(model, self.traced, self.program):
+    def to_rdu(
+        self,
+        model: torch.nn.Module,
+        optims: Any,
+        *,
+        buffers_only: bool = False,
+        operation: str = "to_rdu()",
+    ) -> None:
+        """Copy host values to the device; nothing changes there if it raises."""
+        tensors = model_tensors(model, self.traced, self.program, operation=operation)
+        states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
+        write, buffers = self.device.write, self.device.pool.buffers
+        with self.device.unchanged_on_error():
+            for entry in tensors:
                 if not buffers_only or entry.role is Role.BUFFER:
-                    _overwrite(entry.tensor, view_as_torch(self.device.read(entry.region)))
-            for entry in optimizer_states(as_optimizers(optims), self.traced, self.program):
+                    write(entry.region, view_as_numpy(_values(entry.tensor)), name=entry.path)
+            for entry in states:
+                state = entry.optimizer.state.get(entry.parameter, {})
+                for name, region in entry.states:
+                    value = state.get(name)
+                    if isinstance(value, torch.Tensor):
+                        dtype = FROM_DTYPE[self.program.regions[region].dtype]
+                        write(
+                            region, view_as_numpy(value.to(dtype)), name=f"{name} of the optimizer"
+                        )
+                    elif buffers[region] is not None:
+                        self.device.zero(region)
+                if entry.step >= 0:
+                    write(entry.step, np.array(_steps(entry, state), np.float32))
+
+    def to_cpu(
+        self,
+        model: torch.nn.Module,
+        optims: Any,
+        *,
+        buffers_only: bool = False,
+        operation: str = "to_cpu()",
+    ) -> None:
+        """Copy device values to the host, into the host's own memory."""
+        tensors = model_tensors(model, self.traced, self.program, operation=operation)
+        states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
+        wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
+        values = [self._read(entry.region) for entry in wanted]
+        with torch.no_grad():
+            for entry, value in zip(wanted, values, strict=True):
+                _overwrite(entry.tensor, value)
+            for entry in states:
                 if all(self.device.pool.buffers[r] is None for _, r in entry.states):
-                    continue
+                    continue  # it has taken no step
                 state = entry.optimizer.state[entry.parameter]
                 for name, region in entry.states:
-                    state[name] = view_as_torch(self.device.read(region))
-                if entry.step >= 0:
-                    state["step"] = view_as_torch(self.device.read(entry.step))
+                    state[name] = self._read(region)
+                if entry.counts:
+                    state["step"] = self._read(entry.step)
+
+    def _read(self, region: int) -> torch.Tensor:
+        return view_as_torch(self.device.read(region))
+
+
+def _values(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, SambaTensor) and not tensor.has_data:
+        return tensor.torch_tensor()
+    return tensor
+
+
+def _steps(entry: HostState, state: Mapping[str, Any]) -> float:
+    """Steps that torch's state stands for; where it keeps no count, whether there was any."""
+    if entry.counts:
+        return float(state.get("step", 0.0))
+    return float(any(isinstance(state.get(name), torch.Tensor) for name, _ in entry.states))
 
 
 def _overwrite(target: torch.Tensor, values: torch.Tensor) -> None:
@@ -212,33 +192,40 @@ def load_pef(
     *,
     pef: str,
     loss_indices: Sequence[Any] | None,
+    config: Mapping[str, Any] | None,
 ) -> Loaded:
     """Read a PEF, trace the model again and check that the two agree.
 
     Args:
         model, inputs, optimizers: As in ``utils.trace_graph``.
         pef: Path of the PEF.
-        loss_indices: Accepted for symmetry with compile; the compiled ones hold.
+        loss_indices: The compiled losses, None to leave them unchecked.
+        config: ``config_dict`` of the application; the last parsed command line if None.
 
     Returns:
         The loaded program; nothing has been transferred yet.
 
     Raises:
+        ArgumentError: If no PEF is named, or the losses are not the compiled ones.
         PefError: If the file is not a whole PEF of a known version.
         GraphMismatch: If the model's graph differs from the compiled one.
-        MissingOptimizer: If optimizers are given that the PEF does not have.
+        MissingOptimizer, OptimizerMismatch: If optimizers are given that the PEF does not have.
     """
-    program = read_pef(pef)
+    if not pef:
+        raise ArgumentError(
+            where="utils.trace_graph(pef=...)",
+            found="no path",
+            wanted="the path of a PEF",
+            hint="session.compile(...) writes one and returns its path.",
+        )
+    program = read_pef(Path(pef).absolute())
     found = as_optimizers(optimizers)
+    if program.inference and parsed_config(config).get("inference"):
+        found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
     traced = trace_model(model, inputs, inference=program.inference, root=program.graphs[0].name)
     difference = first_difference(program.graphs[0], traced.graph())
     if difference is not None:
-        raise GraphMismatch(pef=str(pef), difference=difference)
-    if program.inference:
-        found = ()
-    groups = sum(len(o.param_groups) for o in found)
-    if groups and groups != len(program.optimizers):
-        raise MissingOptimizer(pef=str(pef), given=groups, compiled=len(program.optimizers))
-    return Loaded(model, traced, found, program)
-
-
+        raise GraphMismatch(pef=pef, difference=difference)
+    check_losses(loss_index_tuple(loss_indices), program, pef=pef)
+    check_optimizers(found, traced, program, pef=pef)
+    return Loaded(model, inputs, traced, found, program)

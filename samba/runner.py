@@ -1,61 +1,41 @@
 """The run loop: from what a script passes to ``session.run`` to a started plan and back.
 
-A repeated call with the same sections and the same outputs walks tuples prepared
-by the first one.
+A call that asks for what the call before it asked for walks tuples that the earlier one
+prepared. Any other call is a transaction: it changes nothing unless all of it succeeds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from emulator.device import Device, StepKey
-from emulator.errors import RegionMismatch, UnknownSection
+from emulator.errors import NotWritten
 from emulator.plan import Plan
-from pef_schema.program import ArginKind, SectionKind
+from pef_schema.program import Role
 from samba.errors import ArgumentError, NoGradient, UnknownTensor
+from samba.feeding import Feed, Feeder
+from samba.hyperparams import Hyperparameters
 from samba.sambatensor import SambaTensor
-from samba.tracer.traced import FROM_DTYPE
-from samba.transfer import copy_as_numpy, fetch_as_torch, view_as_numpy
+from samba.selection import Selector, frozen
+from samba.tracer.inputs import NamedInput
+from samba.transfer import copy_as_torch, view_as_numpy
+
+_ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
+"""Roles of regions that can be read before anything was written."""
+
+_NOTHING = object()
+"""Stands for outputs that no call can ask for."""
 
 _log = logging.getLogger("samba")
 
-_GROUP_KEYS = {
-    "lr": ArginKind.LR,
-    "momentum": ArginKind.MOMENTUM,
-    "weight_decay": ArginKind.WEIGHT_DECAY,
-    "p": ArginKind.DROPOUT_RATE,
-}
-"""Hyperparameter keys that mean every argin of a kind."""
-
-
-class UnknownInput(ArgumentError):
-    """``run`` was given a tensor that is no input of the program."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSlot:
-    """An input of the program, as the run loop needs it."""
-
-    name: str
-    region: int
-    shape: torch.Size
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    """Which part of the schedule to run."""
-
-    section_types: tuple[str, ...] = ()
-    section_ids: tuple[int, ...] = ()
-    from_call: int | None = None
-    until_call: int | None = None
+Fetches = tuple[tuple[int, str], ...]
+"""Regions to fetch with the names that the fetched tensors get."""
 
 
 class Runner:
@@ -63,48 +43,30 @@ class Runner:
 
     Args:
         device: An open device with its program.
+        given: The inputs that the model was traced with.
     """
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.program = device.program
-        graph = self.program.graphs[0]
-        self.slots = tuple(
-            InputSlot(
-                name=self._input_name(v),
-                region=graph.values[v].region,
-                shape=torch.Size(graph.values[v].shape),
-                dtype=FROM_DTYPE[graph.values[v].dtype],
-            )
-            for v in graph.inputs
-        )
-        self._slot_by_name = {slot.name: slot for slot in self.slots}
-        for slot in self.slots:
-            self._slot_by_name.setdefault(self.program.regions[slot.region].name, slot)
-        self._steps: dict[Selection, StepKey] = {}
-        self._last_select: tuple[Any, ...] = ()
-        self._last_steps: StepKey = ()
-        self._last_plan: Plan | None = None
-        self._last_variant: object = None
-        self._last_hyper: dict[str, Any] = {}
-        self._last_outputs: object = None
-        self._output_regions: tuple[tuple[int, str], ...] = ()
-        self._rates = {
-            i: a.default
-            for i, a in enumerate(self.program.argins)
-            if a.kind is ArginKind.DROPOUT_RATE
-        }
-        self._training = True
+    def __init__(self, device: Device, given: Sequence[NamedInput] = ()) -> None:
+        program = device.program
+        self._device = device
+        self._buffers = device.pool.buffers
+        self._graph = program.graphs[0]
+        self._feeder = Feeder(program, given)
+        self._selector = Selector(program)
+        self._hyperparameters = Hyperparameters(program)
+        self._settings = self._hyperparameters.initial
         self._told: set[str] = set()
-
-    def _input_name(self, value: int) -> str:
-        graph = self.program.graphs[0]
-        region = graph.values[value].region
-        name = graph.values[value].name
-        known = [s.name for s in self.program.symbols if s.region == region]
-        return name if name in known or not known else known[0]
-
-    # -- the loop -----------------------------------------------------------
+        self._selections: dict[Any, StepKey] = {}
+        # What the last call asked for, and what was prepared for it.
+        self._select: tuple[Any, ...] | None = None
+        self._outputs: object = _NOTHING
+        self._listed: list[Any] | None = None
+        self._hyper: Mapping[str, Any] | None = None
+        self._train = True
+        self._variant: object = None
+        self._steps: StepKey = ()
+        self._plan: Plan | None = None
+        self._fetches: Fetches = ()
 
     def run(
         self,
@@ -118,7 +80,7 @@ class Runner:
         """One call of ``session.run``; nothing on the device changes if it raises.
 
         Args:
-            inputs: Tensors to transfer, in any of the accepted shapes; None for none.
+            inputs: Tensors to transfer, in any of the accepted forms; None for none.
             outputs: Tensors to fetch.
             hyper: Hyperparameters; they stay until changed.
             select: ``(section_types, section_ids, from_call, until_call)`` as passed.
@@ -128,282 +90,165 @@ class Runner:
         Returns:
             The fetched outputs.
         """
-        device = self.device
-        arrays = self._arrays(inputs) if inputs is not None else ()
-        if outputs is not self._last_outputs:
-            regions = self._resolve_outputs(outputs)
+        feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
+        if (
+            (outputs is self._outputs or self._same_list(outputs))
+            and train is self._train
+            and grads is None
+            and self._device.variant is self._variant
+            and select == self._select
+            and _equal(hyper, self._hyper)
+        ):
+            self._repeat(feed)
         else:
-            regions = self._output_regions
-        if select != self._last_select:
-            steps = self._resolve_steps(select)
-        else:
-            steps = self._last_steps
-        changes = () if hyper == self._last_hyper else self._resolve_hyper(hyper)
-        if grads is not None:
-            self._seed(grads)
-        if changes or train is not self._training:
-            self._apply(changes, train)
-            self._last_hyper = dict(hyper)
-        buffers = device.pool.buffers
-        for region, array in arrays:
-            buffers[region] = array
-        if steps is not self._last_steps or device.variant is not self._last_variant:
-            self._last_plan = device.plan(steps) if steps else None
-            self._last_variant = device.variant
-            self._last_steps = steps
-            self._last_select = select
-        if self._last_plan is not None:
-            device.run(self._last_plan)
-        if isinstance(outputs, tuple):
-            self._last_outputs, self._output_regions = outputs, regions
-        return tuple(self._fetch(region, name) for region, name in regions)
-
-    def _arrays(self, inputs: Any) -> list[tuple[int, np.ndarray]]:
-        """Checked host copies of the inputs, with the regions they go to."""
-        found: list[tuple[int, np.ndarray]] = []
-        slots = self.slots
-        with torch._C.DisableTorchFunctionSubclass():
-            for position, (key, tensor) in enumerate(_pairs(inputs)):
-                if tensor is None:
-                    continue
-                name = getattr(tensor, "sn_name", "")
-                if position < len(slots) and name == slots[position].name:
-                    slot = slots[position]
-                else:
-                    slot = self._slot(key, name, position, tensor)
-                if tensor.shape != slot.shape or tensor.dtype is not slot.dtype:
-                    raise RegionMismatch(
-                        name=slot.name,
-                        found=f"shape {list(tensor.shape)} {_dtype(tensor)}",
-                        wanted=f"shape {list(slot.shape)} {_name(slot.dtype)}",
-                    )
-                found.append((slot.region, copy_as_numpy(tensor)))
-        return found
-
-    def _slot(self, key: str, name: str, position: int, tensor: Any) -> InputSlot:
-        wanted = ", ".join(slot.name for slot in self.slots)
-        if not isinstance(tensor, torch.Tensor):
-            raise ArgumentError(
-                where=f"session.run(input_tensors[{key or position}])",
-                found=type(tensor).__name__,
-                wanted="a SambaTensor or None",
-            )
-        for candidate in (name, getattr(tensor, "sn_region_name", ""), key):
-            if candidate and candidate in self._slot_by_name:
-                return self._slot_by_name[candidate]
-        if not name and not key and position < len(self.slots):
-            return self.slots[position]
-        raise UnknownInput(
-            where=f"session.run(input_tensors[{key or position}])",
-            found=f"a tensor named {name or key!r}" if name or key else "one tensor too many",
-            wanted=f"inputs named {wanted}",
-            hint="Inputs are matched by name: use samba.from_torch_tensor(tensor, name=...) "
-            "with the names used when the model was compiled.",
+            self._change(feed, outputs, hyper, select, grads, bool(train))
+        buffers = self._buffers
+        return tuple(
+            [self._fetched(buffers[region], region, name) for region, name in self._fetches]
         )
 
-    def _fetch(self, region: int, name: str) -> SambaTensor:
-        buffer = self.device.pool.buffers[region]
+    def _same_list(self, outputs: Any) -> bool:
+        """Whether a list, which may have changed meanwhile, holds the outputs of the last call."""
+        kept = self._listed
+        return (
+            kept is not None
+            and type(outputs) is list
+            and len(outputs) == len(kept)
+            and all(map(operator.is_, outputs, kept))
+        )
+
+    def _fetched(self, buffer: Any, region: int, name: str) -> SambaTensor:
         if buffer is None:
-            buffer = self.device.read(region)
-        tensor = fetch_as_torch(buffer).as_subclass(SambaTensor)
+            buffer = self._device.read(region)
+        tensor = copy_as_torch(buffer).as_subclass(SambaTensor)
         tensor._sn_name = name
         return tensor
 
-    # -- what a first call prepares ------------------------------------------
+    def _repeat(self, feed: Feed) -> None:
+        buffers = self._buffers
+        before = [(region, buffers[region]) for region, _ in feed]
+        for region, array in feed:
+            buffers[region] = array
+        if self._plan is not None:
+            try:
+                self._device.run(self._plan)
+            except BaseException:
+                for region, buffer in before:
+                    buffers[region] = buffer
+                raise
 
-    def _resolve_outputs(self, outputs: Any) -> tuple[tuple[int, str], ...]:
-        if outputs is None:
-            return ()
-        if isinstance(outputs, torch.Tensor):
-            outputs = (outputs,)
-        regions = []
-        for i, tensor in enumerate(outputs):
-            name = getattr(tensor, "sn_name", "") if not isinstance(tensor, str) else tensor
-            if not name or not self.device.knows(name):
-                raise UnknownTensor(operation=f"session.run(output_tensors[{i}])", name=name)
-            regions.append((self.device.region_of(name), name))
-        return tuple(regions)
+    def _change(
+        self,
+        feed: Feed,
+        outputs: Any,
+        hyper: Mapping[str, Any],
+        select: tuple[Any, ...],
+        grads: Any,
+        train: bool,
+    ) -> None:
+        device = self._device
+        fetches = self._resolve_outputs(outputs)
+        steps = self._steps if select == self._select else self._resolve_steps(select)
+        argins, settings = self._hyperparameters.resolve(hyper, self._settings, train)
+        seeds = () if grads is None else self._seeds(grads)
+        with device.unchanged_on_error():
+            for index, value in argins.items():
+                if device.argin(index) != value:
+                    device.set_argin(index, value)
+            for region, array, name in seeds:
+                device.write(region, array, name=name)
+            for region, array in feed:
+                self._buffers[region] = array
+            plan = device.plan(steps) if steps else None
+            self._require_written(fetches, plan)
+            if plan is not None:
+                device.run(plan)
+        fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
+        self._outputs = outputs if fixed else _NOTHING
+        self._listed = outputs.copy() if isinstance(outputs, list) else None
+        self._select, self._hyper, self._train = frozen(select), dict(hyper), train
+        self._settings, self._variant = settings, device.variant
+        self._steps, self._plan, self._fetches = steps, plan, fetches
+
+    # -- what a call asks for -----------------------------------------------
 
     def _resolve_steps(self, select: tuple[Any, ...]) -> StepKey:
-        types, ids, from_call, until_call = select
-        if types and ids:
-            raise ArgumentError(
-                where="session.run(section_ids=..., section_types=...)",
-                found=f"section_ids={list(ids)} and section_types={list(types)}",
-                wanted="one of the two",
-            )
-        selection = Selection(
-            section_types=tuple(str(t).upper().lstrip("$") for t in _listed(types)),
-            section_ids=tuple(_flat(ids)),
-            from_call=from_call,
-            until_call=until_call,
-        )
-        steps = self._steps.get(selection)
+        key = repr(select)
+        steps = self._selections.get(key)
         if steps is None:
-            steps = self._select(selection)
-            self._steps[selection] = steps
+            selection = self._selector.select(*select)
+            for kind in selection.absent:
+                self._tell(f"this PEF has no {kind.name} section; there is nothing to run for it")
+            steps = self._selections[key] = selection.steps
         return steps
 
-    def _select(self, selection: Selection) -> StepKey:
-        sections = self.program.sections
-        calls = self.program.schedules[0].calls
-        known = [c.call_id for c in calls]
-        for what, value in (
-            ("run_from_call_id", selection.from_call),
-            ("run_until_call_id", selection.until_call),
-        ):
-            if value is not None and value not in known:
-                raise UnknownSection(found=[value], wanted=known, what=what)
-        if selection.from_call is not None:
-            calls = tuple(c for c in calls if c.call_id >= selection.from_call)
-        if selection.until_call is not None:
-            calls = tuple(c for c in calls if c.call_id <= selection.until_call)
-        if selection.section_ids:
-            unknown = [i for i in selection.section_ids if not 0 <= i < len(sections)]
-            if unknown:
-                raise UnknownSection(found=unknown, wanted=range(len(sections)), what="section_ids")
-            return tuple(
-                (i, k) for i in selection.section_ids for k in range(len(sections[i].steps))
+    def _resolve_outputs(self, outputs: Any) -> Fetches:
+        if outputs is None:
+            return ()
+        if isinstance(outputs, (torch.Tensor, str)):
+            outputs = (outputs,)
+        return tuple([self._resolve_output(i, output) for i, output in enumerate(outputs)])
+
+    def _resolve_output(self, position: int, output: Any) -> tuple[int, str]:
+        name = output if isinstance(output, str) else getattr(output, "sn_name", None)
+        where = f"session.run(output_tensors[{position}])"
+        if name is None:
+            raise ArgumentError(
+                where=where,
+                found=f"a {type(output).__name__}",
+                wanted="a SambaTensor of the traced model, such as those in model.output_tensors",
             )
-        if selection.section_types:
-            kinds = [self._kind(t) for t in selection.section_types]
-            present = {step.kind for section in sections for step in section.steps}
-            for kind in kinds:
-                if kind not in present:
-                    self._tell(
-                        f"this PEF has no {kind.name} section; there is nothing to run for it"
-                    )
-            return tuple(
-                (c.section, k)
-                for kind in kinds
-                for c in calls
-                for k, step in enumerate(sections[c.section].steps)
-                if step.kind is kind
-            )
-        return tuple((c.section, k) for c in calls for k in range(len(sections[c.section].steps)))
+        if not name or not self._device.knows(name):
+            raise UnknownTensor(operation=where, name=name)
+        return self._device.region_of(name), name
 
-    def _kind(self, name: str) -> SectionKind:
-        try:
-            return SectionKind[name]
-        except KeyError:
-            raise UnknownSection(
-                found=[name], wanted=[k.name for k in SectionKind], what="section_types"
-            ) from None
+    def _require_written(self, fetches: Fetches, plan: Plan | None) -> None:
+        """Raise before a run if it would leave an output without a value."""
+        writes, drops = ((), ()) if plan is None else (plan.writes, plan.drops)
+        missing: dict[Role, list[str]] = {}
+        for region, name in fetches:
+            role = self._device.program.regions[region].role
+            held = self._buffers[region] is not None and region not in drops
+            if not (held or region in writes or role in _ZERO_AT_FIRST):
+                missing.setdefault(role, []).append(name)
+        for role, names in missing.items():
+            raise NotWritten(names=names, role=role.name.lower())
 
-    def _resolve_hyper(self, hyper: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-        argins = self.program.argins
-        exact = self.device.argin_index
-        own = self._own_prefix()
-        changes: dict[int, float] = {}
-        for key, value in hyper.items():
-            targets: Iterable[int] = ()
-            if key in _GROUP_KEYS:
-                kind = _GROUP_KEYS[key]
-                targets = [i for i, a in enumerate(argins) if a.kind is kind and i not in own]
-            elif key in exact:
-                targets = [exact[key]]
-            else:
-                self._tell(f"hyperparameter {key!r} has no argin in this PEF and is ignored")
-            for i in targets:
-                try:
-                    changes[i] = float(value)
-                except (TypeError, ValueError):
-                    raise ArgumentError(
-                        where=f"session.run(hyperparam_dict[{key!r}])",
-                        found=repr(value),
-                        wanted="a number",
-                    ) from None
-        return tuple(changes.items())
-
-    def _own_prefix(self) -> set[int]:
-        """Argins of optimizers that have an ``argin_region_name`` of their own."""
-        by_region = {a.region: i for i, a in enumerate(self.program.argins)}
-        return {
-            by_region[region]
-            for optimizer in self.program.optimizers
-            for key, region in optimizer.argins
-            if self.program.argins[by_region[region]].name
-            not in (key, f"{optimizer.name}__{key}")
-        }
-
-    def _apply(self, changes: Sequence[tuple[int, float]], train: bool) -> None:
-        device = self.device
-        for index, value in changes:
-            if index in self._rates:
-                self._rates[index] = value
-            elif device.argin(index) != value:
-                device.set_argin(index, value)
-        self._training = train
-        for index, rate in self._rates.items():
-            wanted = rate if train else 0.0
-            if device.argin(index) != wanted:
-                device.set_argin(index, wanted)
-
-    def _seed(self, grads: Any) -> None:
+    def _seeds(self, grads: Any) -> list[tuple[int, np.ndarray, str]]:
+        where = "session.run(grad_of_outputs=...)"
         if isinstance(grads, torch.Tensor):
             grads = (grads,)
-        outputs = self.program.graphs[0].outputs
         grads = tuple(grads)
+        outputs = self._graph.outputs
         if len(grads) > len(outputs):
             raise ArgumentError(
-                where="session.run(grad_of_outputs=...)",
+                where=where,
                 found=f"{len(grads)} gradients",
                 wanted=f"at most one for each of the {len(outputs)} outputs",
+                hint="Give them in the order of the outputs, None for those without one.",
             )
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=False) if g is not None]
-        for output, grad in pairs:
+        seeds = []
+        for output, grad in zip(outputs, grads, strict=False):
+            if grad is None:
+                continue
+            if not isinstance(grad, torch.Tensor):
+                raise ArgumentError(
+                    where=where, found=f"a {type(grad).__name__}", wanted="tensors or None"
+                )
             if output.grad_region < 0:
-                raise NoGradient(operation="session.run(grad_of_outputs=...)", name=output.name)
-            array = view_as_numpy(grad)
-            self.device.check(
-                output.grad_region, array.shape, array.dtype, name=f"{output.name}__grad"
-            )
-        for output, grad in pairs:
-            self.device.write(output.grad_region, view_as_numpy(grad))
+                raise NoGradient(operation=where, name=output.name)
+            seeds.append((output.grad_region, view_as_numpy(grad), f"{output.name}__grad"))
+        return seeds
 
     def _tell(self, text: str) -> None:
-        """Log a warning once per device."""
+        """Log a warning once per loaded program."""
         if text not in self._told:
             self._told.add(text)
             _log.warning(text)
 
 
-def _pairs(inputs: Any) -> list[tuple[str, Any]]:
-    if isinstance(inputs, torch.Tensor):
-        return [("", inputs)]
-    if isinstance(inputs, Mapping):
-        return list(inputs.items())
-    if isinstance(inputs, (tuple, list)):
-        flat: list[tuple[str, Any]] = []
-        for item in inputs:
-            if isinstance(item, (tuple, list)):
-                flat.extend(("", inner) for inner in item)
-            else:
-                flat.append(("", item))
-        return flat
-    raise ArgumentError(
-        where="session.run(input_tensors=...)",
-        found=type(inputs).__name__,
-        wanted="a tensor, a tuple, a list, a dict or None",
-    )
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else list(value)
-
-
-def _flat(ids: Any) -> list[int]:
-    flat: list[int] = []
-    for item in ids or ():
-        flat.extend(_flat(item) if isinstance(item, (list, tuple)) else [int(item)])
-    return flat
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return _name(tensor.dtype)
+def _equal(given: Mapping[str, Any], last: Mapping[str, Any] | None) -> bool:
+    try:
+        return given == last
+    except (RuntimeError, ValueError):  # a tensor or array of several numbers: refused later
+        return False

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import atexit
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, KeysView, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pef_schema.errors import SambaError
 from samba import runtime
-from samba.errors import ArgumentError
+from samba._keywords import refuse_unknown
+from samba.errors import ArgumentError, UnknownTensor
 from samba.sambatensor import SambaTensor
+from samba.settings import check_data_parallel_mode
 
 if TYPE_CHECKING:
     from pef_schema.program import ArginKind, Program
     from samba.loading import Loaded
 
-_RUN_KEYWORDS = (
-    "input_tensors output_tensors hyperparam_dict data_parallel reduce_on_rdu section_ids "
-    "section_types run_until_call_id run_from_call_id data_parallel_mode train grad_of_outputs "
-    "graph_name"
-).split()
+_PLAIN = (tuple, list, str, int, type(None))
 
 
-class UnknownKeyword(SambaError, TypeError):
-    """A function was given a keyword it does not have."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a session did since it was made or reset.
 
-    def __init__(self, *, function: str, found: Sequence[str], wanted: Sequence[str]) -> None:
-        self.function, self.found, self.wanted = function, tuple(found), tuple(wanted)
-        close = [c for f in found for c in difflib.get_close_matches(f, wanted, 1)]
-        near = f" Did you mean {', '.join(close)}?" if close else f" It has {', '.join(wanted)}."
-        super().__init__(
-            f"{function}() got an unexpected keyword argument: {', '.join(found)}.{near}"
-        )
+    Args:
+        traces: Models traced, by ``compile`` and ``trace_graph``.
+        compiles: Plans that XLA compiled: one for each different selection of sections.
+        runs: Plans run.
+    """
+
+    traces: int
+    compiles: int
+    runs: int
 
 
 class NotLoaded(SambaError, RuntimeError):
@@ -68,7 +70,8 @@ class SambaSession:
         self.pef_path = pef_path
         self.tracing: bool = False
         self.buffer_dict: dict[str, SambaTensor] = {}
-        self.traces = 0
+        self._traces = self._compiles = self._runs = 0
+        self._forgotten: set[str] = set()
         self._traced_by_name: dict[str, SambaTensor] = {}
         self._loaded: Loaded | None = None
         self._pinned = False
@@ -95,6 +98,7 @@ class SambaSession:
         graph_transform_hook: Any = None,
         graph_names: Any = None,
         get_output_grads: Any = None,
+        **unknown: Any,
     ) -> str:
         """Trace a model and its optimizers and compile them into a PEF.
 
@@ -121,8 +125,10 @@ class SambaSession:
             SambaError: If the model cannot be traced or compiled or the PEF cannot be
                 written; a PEF that was there before is left as it was.
         """
-        from samba.loading import compile_pef
+        from samba.compiling import compile_pef
         from samba.settings import compile_settings
+
+        refuse_unknown("session.compile", SambaSession.compile, unknown)
 
         program_name = name or type(model).__name__.lower()
         settings = compile_settings(
@@ -158,6 +164,7 @@ class SambaSession:
         pef: str,
         loss_indices: Sequence[Any] | None,
         transfer_device: bool,
+        config: Mapping[str, Any] | None = None,
     ) -> tuple[SambaTensor, ...]:
         """Load a PEF for a model: what ``utils.trace_graph`` does.
 
@@ -169,6 +176,7 @@ class SambaSession:
             loss_indices: Checked against the compiled ones if given.
             transfer_device: Whether weights, buffers, inputs and optimizer state go to
                 the device now.
+            config: ``config_dict`` of the application; the last parsed command line if None.
 
         Returns:
             Handles of the outputs.
@@ -181,12 +189,20 @@ class SambaSession:
 
         with self._tracing():
             loaded = load_pef(
-                model, inputs, optimizers, pef=pef or self.pef_path, loss_indices=loss_indices
+                model,
+                inputs,
+                optimizers,
+                pef=pef or self.pef_path,
+                loss_indices=loss_indices,
+                config=config,
             )
         if transfer_device:
             loaded.to_device()
+        counted = self.counters
+        self._compiles, self._runs = counted.compiles, counted.runs
         self._loaded = loaded
         self.pef_path = pef or self.pef_path
+        self._forgotten = set()
         self._traced_by_name = loaded.tensors_by_name()
         runtime.set_device(loaded.memory)
         model.output_tensors = loaded.outputs  # type: ignore[assignment]  # where scripts look for it
@@ -242,14 +258,20 @@ class SambaSession:
             SambaError: If anything does not fit the PEF. The device is then unchanged.
         """
         if unknown:
-            raise UnknownKeyword(function="session.run", found=list(unknown), wanted=_RUN_KEYWORDS)
+            refuse_unknown("session.run", SambaSession.run, unknown)
         loaded = self._loaded
         if loaded is None:
             raise NotLoaded(operation="run()")
+        if data_parallel_mode != "normal":
+            check_data_parallel_mode(data_parallel_mode, "session.run")
+        if type(section_types) not in _PLAIN:
+            section_types = list(section_types)
+        if type(section_ids) not in _PLAIN:
+            section_ids = list(section_ids)
         return loaded.runner.run(
             input_tensors,
             output_tensors,
-            hyperparam_dict or {},
+            {} if hyperparam_dict is None else hyperparam_dict,
             (section_types, section_ids, run_from_call_id, run_until_call_id),
             grad_of_outputs,
             train,
@@ -283,37 +305,52 @@ class SambaSession:
 
     def to_device(self) -> None:
         """Copy everything that was traced from the host to the device."""
-        self._need("to_device()").to_device()
+        self._need("to_device()").to_device(frozenset(self._forgotten))
 
     def sync_buffers_to_cpu(self, model: torch.nn.Module, inplace: bool = False) -> None:
         """Copy the model's buffers from the device to the host."""
-        self._need("sync_buffers_to_cpu()").to_cpu(model, None, buffers_only=True)
+        operation = "sync_buffers_to_cpu()"
+        self._need(operation).to_cpu(model, None, buffers_only=True, operation=operation)
 
     def sync_buffers_to_rdu(self, model: torch.nn.Module) -> None:
         """Copy the model's buffers from the host to the device."""
-        self._need("sync_buffers_to_rdu()").to_rdu(model, None, buffers_only=True)
+        operation = "sync_buffers_to_rdu()"
+        self._need(operation).to_rdu(model, None, buffers_only=True, operation=operation)
 
     def get_tensors(self, samba_tensors: Sequence[SambaTensor]) -> tuple[SambaTensor, ...]:
         """Fetch device memory of the given tensors.
 
         Args:
-            samba_tensors: Tensors with the names to fetch.
+            samba_tensors: Tensors with the names to fetch; one tensor alone counts as a list.
 
         Returns:
             New tensors of the same names.
+
+        Raises:
+            SambaError: If the device does not know one of them, or holds no data for it.
         """
-        return self.get_tensors_by_name([t.sn_name for t in samba_tensors])
+        tensors = [samba_tensors] if isinstance(samba_tensors, torch.Tensor) else samba_tensors
+        return self._fetch("get_tensors()", [getattr(t, "sn_name", "") for t in tensors])
 
     def get_tensors_by_name(self, names: Sequence[str]) -> tuple[SambaTensor, ...]:
         """Fetch device memory by tensor or region name.
 
         Args:
-            names: Names to fetch.
+            names: Names to fetch, those of gradients included; one name alone counts as a list.
 
         Returns:
             New tensors of these names.
+
+        Raises:
+            SambaError: If the device does not know one of them, or holds no data for it.
         """
-        memory = self._need("get_tensors_by_name()").memory
+        return self._fetch("get_tensors_by_name()", [names] if isinstance(names, str) else names)
+
+    def _fetch(self, operation: str, names: Sequence[str]) -> tuple[SambaTensor, ...]:
+        memory = self._need(operation).memory
+        for name in names:
+            if not memory.knows(name):
+                raise UnknownTensor(operation=f"session.{operation}", name=name)
         return tuple(SambaTensor(memory.read(name), name=name) for name in names)
 
     def get_samba_tensor_by_name(self, name: str) -> SambaTensor:
@@ -329,30 +366,39 @@ class SambaSession:
             raise ArgumentError(
                 where="session.get_samba_tensor_by_name(name)",
                 found=repr(name),
-                wanted="the name of a traced tensor" + (f", such as {', '.join(close)}" if close else ""),
+                wanted="the name of a traced tensor"
+                + (f", such as {', '.join(close)}" if close else ""),
             )
         return found
 
     def update_tensor(self, name: str, tensor: SambaTensor | None) -> None:
         """Give a traced tensor new values on the host, or forget it with None.
 
+        ``to_device`` takes the new values to the device, and leaves out what is forgotten.
+
         Args:
             name: Name of the traced tensor.
             tensor: New values of the same shape and dtype.
+
+        Raises:
+            ArgumentError: If no traced tensor has that name, or the values do not fit it.
         """
-        if tensor is None:
-            self._need("update_tensor()")
-            self._traced_by_name.pop(name, None)
-            return
         traced = self.get_samba_tensor_by_name(name)
+        if tensor is None:
+            del self._traced_by_name[name]
+            self._forgotten.add(name)
+            return
         if traced.shape != tensor.shape or traced.dtype != tensor.dtype:
             raise ArgumentError(
                 where=f"session.update_tensor({name!r}, tensor)",
                 found=f"shape {list(tensor.shape)} {tensor.dtype}",
                 wanted=f"shape {list(traced.shape)} {traced.dtype}",
             )
-        with torch.no_grad():
-            traced.data.copy_(tensor.data if isinstance(tensor, SambaTensor) else tensor)
+        values = tensor.data
+        if traced.has_data:
+            traced.data.copy_(values)
+        else:
+            traced.data = values.clone()
 
     # -- what the PEF holds -------------------------------------------------
 
@@ -361,19 +407,17 @@ class SambaSession:
         from pef_schema.program import Role
 
         program = self._need("get_weight_names()").program
-        return [
-            s.name for s in program.symbols if program.regions[s.region].role is Role.WEIGHT
-        ]
+        return [s.name for s in program.symbols if program.regions[s.region].role is Role.WEIGHT]
 
     def get_section_types(self) -> set[str]:
         """Section types in the PEF, e.g. ``{"FWD", "BCKWD", "OPT"}``."""
         program = self._need("get_section_types()").program
         return {kind.name for section in program.sections for kind in section.kinds}
 
-    def get_argin_names(self) -> dict[str, None]:
+    def get_argin_names(self) -> KeysView[str]:
         """Names of the hyperparameters that ``run`` takes, as an ordered set."""
         program = self._need("get_argin_names()").program
-        return dict.fromkeys(a.name for a in program.argins)
+        return dict.fromkeys(a.name for a in program.argins).keys()
 
     def get_dropout_rate_argin_names(self) -> list[str]:
         """Names of the argins that hold dropout rates."""
@@ -408,9 +452,19 @@ class SambaSession:
         self._need("synchronize()").device.synchronize()
 
     @property
-    def compiles(self) -> int:
-        """How many plans XLA compiled for the loaded program."""
-        return 0 if self._loaded is None else self._loaded.device.counters.compiles
+    def counters(self) -> Counters:
+        """How often models were traced, and plans compiled and run, since the session began.
+
+        Example:
+            >>> SambaSession().counters
+            Counters(traces=0, compiles=0, runs=0)
+        """
+        device = None if self._loaded is None else self._loaded.device.counters
+        return Counters(
+            traces=self._traces,
+            compiles=self._compiles + (0 if device is None else device.compiles),
+            runs=self._runs + (0 if device is None else device.runs),
+        )
 
     # -- life cycle ---------------------------------------------------------
 
@@ -455,8 +509,7 @@ class _TracingFlag:
 
     def __enter__(self) -> None:
         self._session.tracing = True
-        self._session.traces += 1
+        self._session._traces += 1
 
     def __exit__(self, *_: object) -> None:
         self._session.tracing = False
-

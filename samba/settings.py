@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import operator
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from samba.errors import ArgumentError
+
+_MAPPINGS = ("section", "spatial")
+_MODES = ("normal", "inorder", "optimal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,45 @@ class CompileSettings:
     accumulate: bool
 
 
+def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """``config_dict`` as applications pass it; the last parsed command line if None.
+
+    Raises:
+        ArgumentError: If it is no dict.
+    """
+    if config is None:
+        from samba.utils.argparser import last_parsed_args
+
+        parsed = last_parsed_args()
+        return {} if parsed is None else vars(parsed)
+    if not isinstance(config, Mapping):
+        raise ArgumentError(
+            where="config_dict",
+            found=f"a {type(config).__name__}",
+            wanted="a dict",
+            hint="Pass vars(args), or nothing.",
+        )
+    return config
+
+
+def check_mapping(mapping: Any, where: str) -> None:
+    """Refuse a mapping that does not exist."""
+    if mapping not in _MAPPINGS:
+        raise ArgumentError(
+            where=where, found=repr(mapping), wanted=" or ".join(map(repr, _MAPPINGS))
+        )
+
+
+def check_data_parallel_mode(mode: Any, function: str) -> None:
+    """Refuse a ``data_parallel_mode`` that does not exist."""
+    if mode not in _MODES:
+        raise ArgumentError(
+            where=f"{function}(data_parallel_mode=...)",
+            found=repr(mode),
+            wanted=" or ".join(map(repr, _MODES)),
+        )
+
+
 def compile_settings(
     *,
     name: str,
@@ -48,22 +92,37 @@ def compile_settings(
         The settings.
 
     Raises:
-        ArgumentError: If the mapping does not exist.
+        ArgumentError: If a value is none that exists.
     """
-    if config is None:
-        from samba.utils.argparser import last_parsed_args
-
-        parsed = last_parsed_args()
-        config = vars(parsed) if parsed is not None else {}
+    config = parsed_config(config)
     pef_name = str(config.get("pef_name") or name).removesuffix(".pef")
-    folder = Path(config.get("output_folder") or "out")
+    if not pef_name or os.path.basename(pef_name) != pef_name or pef_name in (".", ".."):
+        raise ArgumentError(
+            where="pef_name",
+            found=repr(pef_name),
+            wanted="the name of a file, without folders",
+            hint="Put the folder in output_folder.",
+        )
     mapping = config.get("mapping") or "section"
-    if mapping not in ("section", "spatial"):
-        raise ArgumentError(where="mapping", found=repr(mapping), wanted="'section' or 'spatial'")
+    check_mapping(mapping, "config_dict['mapping']")
     return CompileSettings(
-        pef=folder / pef_name / f"{pef_name}.pef",
-        inference=bool(config.get("inference", False)) if inference is None else inference,
+        pef=Path(config.get("output_folder") or "out") / pef_name / f"{pef_name}.pef",
+        inference=bool(config.get("inference", False)) if inference is None else bool(inference),
         mapping=mapping,
         optim_level=str(config.get("optim_level") or "o3"),
-        accumulate=is_split_batch or int(config.get("grad_accumulation_steps") or 1) > 1,
+        accumulate=bool(is_split_batch) or _steps(config.get("grad_accumulation_steps")) > 1,
     )
+
+
+def _steps(value: Any) -> int:
+    if value is None:
+        return 1
+    try:
+        steps = operator.index(value) if not isinstance(value, str) else int(value)
+    except (TypeError, ValueError):
+        steps = 0
+    if steps < 1:
+        raise ArgumentError(
+            where="grad_accumulation_steps", found=repr(value), wanted="a whole number, 1 or more"
+        )
+    return steps

@@ -6,9 +6,6 @@ import ml_dtypes
 import numpy as np
 import torch
 
-_SMALL_BYTES = 1 << 16
-"""Below this a copy costs less than the 20-30 us of a DLPack exchange."""
-
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -22,7 +19,7 @@ def view_as_numpy(tensor: torch.Tensor) -> np.ndarray:
         An array that shares the tensor's memory; bfloat16 as ``ml_dtypes.bfloat16``.
     """
     with torch._C.DisableTorchFunctionSubclass():
-        plain = tensor.detach()
+        plain = tensor.detach() if tensor.requires_grad else tensor
         if plain.dtype == torch.bfloat16:
             return plain.view(torch.int16).numpy().view(_BFLOAT16)
         return plain.numpy()
@@ -30,7 +27,7 @@ def view_as_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 def copy_as_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The contents of a host tensor as a new row-major array."""
-    return np.array(view_as_numpy(tensor), order="C", copy=True)
+    return view_as_numpy(tensor).copy()
 
 
 def view_as_torch(array: np.ndarray) -> torch.Tensor:
@@ -40,20 +37,15 @@ def view_as_torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
-def fetch_as_torch(buffer: object) -> torch.Tensor:
-    """An output buffer of the device as a torch tensor; waits until it is computed.
+def copy_as_torch(buffer: object) -> torch.Tensor:
+    """A buffer of the device as a new tensor; waits until it is computed.
 
-    Small buffers are copied, large ones handed over without a copy: the device
-    never writes to a buffer it has handed out.
+    It is always a copy: the caller may write to it, and the device may reuse the buffer.
 
     Args:
         buffer: A jax array or a numpy array.
 
     Returns:
-        A plain tensor.
+        A plain tensor that owns its memory.
     """
-    if isinstance(buffer, np.ndarray):
-        return view_as_torch(np.array(buffer, copy=True))
-    if buffer.nbytes <= _SMALL_BYTES:  # type: ignore[attr-defined]  # a jax array
-        return view_as_torch(np.array(buffer, copy=True))
-    return torch.from_dlpack(buffer)
+    return view_as_torch(np.array(buffer))

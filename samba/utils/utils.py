@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from samba.errors import ArgumentError
+from samba._keywords import refuse_unknown
+from samba.errors import ArgumentError, NotTraced, UnknownTensor
 from samba.sambatensor import SambaTensor
 
 
@@ -25,6 +26,7 @@ def trace_graph(
     distlearn_config: Any = None,
     dev_mode: bool = False,
     config_dict: Mapping[str, Any] | None = None,
+    **unknown: Any,
 ) -> tuple[SambaTensor, ...]:
     """Load a compiled PEF and put the model on the device.
 
@@ -36,13 +38,15 @@ def trace_graph(
         optim: The optimizers that were compiled, None for none.
         init_output_grads: Accepted: losses start with a gradient of ones and other outputs
             with none, unless :func:`init_output_grads` or ``sn_grad`` set one.
-        loss_indices: Accepted; the compiled ones hold.
-        pef: Path of the PEF.
-        mapping: Accepted; the PEF's own mapping holds.
-        data_parallel_mode: Accepted while there is one replica.
+        loss_indices: The outputs that were compiled as losses; None to leave them unchecked.
+        pef: Path of the PEF; the session's own if empty.
+        mapping: ``"section"`` or ``"spatial"``; the PEF's own mapping holds.
+        data_parallel_mode: Checked; without effect while there is one replica.
         transfer_device: Whether weights, buffers, inputs and optimizer state are
             transferred now.
-        distlearn_config, dev_mode, config_dict: Accepted for older scripts.
+        config_dict: Parsed command line as a dict; the last one parsed if None. With
+            ``inference`` in it, a PEF for inference takes an optimizer and ignores it.
+        distlearn_config, dev_mode: Accepted for older scripts.
 
     Returns:
         Handles of the outputs, also kept as ``model.output_tensors``.
@@ -51,7 +55,11 @@ def trace_graph(
         SambaError: If the PEF cannot be read or does not fit the model.
     """
     import samba
+    from samba.settings import check_data_parallel_mode, check_mapping
 
+    refuse_unknown("utils.trace_graph", trace_graph, unknown)
+    check_mapping(mapping, "utils.trace_graph(mapping=...)")
+    check_data_parallel_mode(data_parallel_mode, "utils.trace_graph")
     return samba.session.load(
         model,
         inputs,
@@ -59,6 +67,7 @@ def trace_graph(
         pef=str(pef),
         loss_indices=loss_indices,
         transfer_device=transfer_device,
+        config=config_dict,
     )
 
 
@@ -85,15 +94,22 @@ def init_output_grads(
     given = dict(customized_tensors_dict or {})
     memory = runtime.device()
     if memory is None:
-        raise ArgumentError(
-            where="utils.init_output_grads()",
-            found="nothing on the device",
-            wanted="a traced model",
-            hint="Call utils.trace_graph(...) first.",
-        )
+        raise NotTraced(operation="utils.init_output_grads()", name="its outputs")
     names = [t if isinstance(t, str) else t.sn_name for t in output_tensors]
+    gradients: dict[str, torch.Tensor] = {}
     for name in dict.fromkeys([*names, *unspecified_tensor_grad, *given]):
-        if not memory.has_grad(name) and name not in given:
+        if not memory.knows(name):
+            raise UnknownTensor(operation="utils.init_output_grads()", name=name)
+        if name not in given and not memory.has_grad(name):
             continue
-        shape = given[name] if name in given else torch.ones_like(memory.read_grad(name))
-        memory.write_grad(name, shape)
+        present = memory.read_grad(name)
+        gradient = given.get(name, torch.ones_like(present))
+        if gradient.shape != present.shape or gradient.dtype != present.dtype:
+            raise ArgumentError(
+                where=f"utils.init_output_grads(), gradient of {name}",
+                found=f"shape {list(gradient.shape)} {gradient.dtype}",
+                wanted=f"shape {list(present.shape)} {present.dtype}",
+            )
+        gradients[name] = gradient
+    for name, gradient in gradients.items():
+        memory.write_grad(name, gradient)

@@ -1,0 +1,149 @@
+"""Hyperparameters of ``session.run``: from the keys a script uses to argins of the program."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pef_schema.program import ArginKind, Program
+from samba.errors import ArgumentError
+
+_log = logging.getLogger("samba")
+
+GROUP_KEYS = {
+    "lr": ArginKind.LR,
+    "momentum": ArginKind.MOMENTUM,
+    "weight_decay": ArginKind.WEIGHT_DECAY,
+    "p": ArginKind.DROPOUT_RATE,
+}
+"""Keys that mean every argin of a kind, except those of optimizers with a prefix of their own."""
+
+_RANGES = {
+    ArginKind.DROPOUT_RATE: (1.0, "a number from 0 to 1"),
+    ArginKind.DROPOUT_SEED: (2.0**32 - 1, f"a whole number from 0 to {2**32 - 1}"),
+}
+_ANY = (sys.float_info.max, "a finite number, 0 or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What scripts have set so far.
+
+    Args:
+        rates: Dropout rates by argin index; kept apart, because evaluation overrides them.
+        training: Whether the rates are honoured.
+    """
+
+    rates: Mapping[int, float]
+    training: bool
+
+
+class Hyperparameters:
+    """The argins of a program, by the keys that scripts use.
+
+    Args:
+        program: The loaded program.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._argins = program.argins
+        self._targets = _targets(program)
+        self._told: set[str] = set()
+        self.initial = Settings(
+            rates={
+                i: a.default
+                for i, a in enumerate(program.argins)
+                if a.kind is ArginKind.DROPOUT_RATE
+            },
+            training=True,
+        )
+
+    def resolve(
+        self, given: Mapping[str, Any], settings: Settings, train: bool
+    ) -> tuple[dict[int, float], Settings]:
+        """Find which argins a call sets, without setting them.
+
+        Args:
+            given: What the script passed.
+            settings: What holds before the call.
+            train: Whether dropout rates are honoured from now on.
+
+        Returns:
+            Values by argin index, in which a dropout rate is 0 unless ``train``, and what
+            holds after the call.
+
+        Raises:
+            ArgumentError: If a value is not a number in the argin's range.
+        """
+        if not isinstance(given, Mapping):
+            raise ArgumentError(
+                where="session.run(hyperparam_dict=...)",
+                found=f"a {type(given).__name__}",
+                wanted="a dict of numbers by name",
+            )
+        values: dict[int, float] = {}
+        for key, value in given.items():
+            targets = self._targets.get(key)
+            if targets is None:
+                self._tell(f"hyperparameter {key!r} has no argin in this PEF and is ignored")
+                continue
+            if not targets and self._of_kind(GROUP_KEYS[key]):
+                names = ", ".join(self._of_kind(GROUP_KEYS[key]))
+                self._tell(f"hyperparameter {key!r} sets nothing: this PEF has {names} instead")
+            for index in targets:
+                values[index] = self._number(key, value, self._argins[index].kind)
+        rates = {i: values.pop(i, rate) for i, rate in settings.rates.items()}
+        for index, rate in rates.items():
+            values[index] = rate if train else 0.0
+        return values, Settings(rates=rates, training=train)
+
+    def _of_kind(self, kind: ArginKind) -> list[str]:
+        return [a.name for a in self._argins if a.kind is kind]
+
+    @staticmethod
+    def _number(key: str, value: Any, kind: ArginKind) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError):  # torch raises the last
+            number = math.nan
+        largest, wanted = _RANGES.get(kind, _ANY)
+        whole = kind is not ArginKind.DROPOUT_SEED or number.is_integer()
+        if not (whole and 0.0 <= number <= largest):
+            raise ArgumentError(
+                where=f"session.run(hyperparam_dict[{key!r}])",
+                found=f"{type(value).__name__} {value!r:.60}",
+                wanted=wanted,
+                hint="Nothing was run and no hyperparameter was changed.",
+            )
+        return number
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning(text)
+
+
+def _prefixed(program: Program) -> frozenset[int]:
+    """Argins of optimizers that have an ``argin_region_name`` of their own."""
+    by_region = {a.region: i for i, a in enumerate(program.argins)}
+    return frozenset(
+        by_region[region]
+        for optimizer in program.optimizers
+        for key, region in optimizer.argins
+        if program.argins[by_region[region]].name not in (key, f"{optimizer.name}__{key}")
+    )
+
+
+def _targets(program: Program) -> dict[str, tuple[int, ...]]:
+    prefixed = _prefixed(program)
+    targets = {
+        key: tuple(i for i, a in enumerate(program.argins) if a.kind is kind and i not in prefixed)
+        for key, kind in GROUP_KEYS.items()
+    }
+    for i, argin in enumerate(program.argins):
+        targets.setdefault(argin.name, (i,))
+    return targets

@@ -1,0 +1,173 @@
+"""Whether a PEF fits the optimizers and losses that ``trace_graph`` is given."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from pef_schema.errors import SambaError
+from pef_schema.program import Optimizer, OutputGrad, Program, SectionKind
+from samba.compiler.optimizer import GroupSpec, describe_optimizers
+from samba.compiler.update import StaleParameter
+from samba.errors import ArgumentError
+from samba.tracer.traced import Traced
+
+_log = logging.getLogger("samba")
+
+
+class MissingOptimizer(SambaError):
+    """``trace_graph`` was given optimizers that the PEF does not have.
+
+    Attributes:
+        pef: Path of the PEF.
+        given: Parameter groups that were given.
+        compiled: Parameter groups that the PEF has.
+    """
+
+    def __init__(self, *, pef: str, given: int, compiled: int, inference: bool) -> None:
+        self.pef, self.given, self.compiled, self.inference = pef, given, compiled, inference
+        if inference:
+            text = "the PEF was compiled for inference and cannot train"
+            advice = "Compile without inference to train, or give no optimizer to infer."
+        else:
+            text = f"the PEF was compiled with {compiled}" if compiled else "the PEF has none"
+            advice = (
+                "Compile with the same optimizers: samba.session.compile(model, inputs, optimizer)."
+            )
+        super().__init__(
+            f"{pef}: trace_graph was given {given} optimizer parameter group(s), {text}. {advice}"
+        )
+
+
+class OptimizerMismatch(SambaError):
+    """``trace_graph`` was given another optimizer than the PEF was compiled with.
+
+    Attributes:
+        pef: Path of the PEF.
+        optimizer: Name of the parameter group, such as ``adamw0``.
+        differences: What differs, as ``(what, given, compiled)``.
+    """
+
+    def __init__(
+        self, *, pef: str, optimizer: str, differences: Sequence[tuple[str, str, str]]
+    ) -> None:
+        self.pef, self.optimizer, self.differences = pef, optimizer, tuple(differences)
+        lines = "".join(f"\n  {what}: found {a}, compiled {b}" for what, a, b in differences)
+        super().__init__(
+            f"{pef}: optimizer {optimizer} given to trace_graph is not the compiled one:{lines}\n"
+            "Only lr, momentum and weight_decay can change without a compile, through "
+            "hyperparam_dict. Give the optimizers in the order in which they were compiled, "
+            "or compile again."
+        )
+
+
+def check_optimizers(
+    optimizers: Sequence[torch.optim.Optimizer], traced: Traced, program: Program, *, pef: str
+) -> None:
+    """Check optimizers against those in a PEF; no optimizers always fit.
+
+    Hyperparameters may differ: those of the PEF hold until ``hyperparam_dict`` sets others, and
+    a line in the log says so.
+
+    Args:
+        optimizers: What ``trace_graph`` was given.
+        traced: The model's trace.
+        program: The program from the PEF.
+        pef: Its path.
+
+    Raises:
+        MissingOptimizer: If the PEF has fewer or more of them.
+        OptimizerMismatch: If one has another update rule, settings or parameters.
+        StaleParameter: If one holds parameters that the model does not have.
+    """
+    groups = describe_optimizers(optimizers)
+    if not groups:
+        return
+    if program.inference or len(groups) != len(program.optimizers):
+        raise MissingOptimizer(
+            pef=pef,
+            given=len(groups),
+            compiled=len(program.optimizers),
+            inference=program.inference,
+        )
+    values = program.graphs[0].values
+    region_of = {id(s.tensor): values[s.value].region for s in traced.sources}
+    for index, (group, entry) in enumerate(zip(groups, program.optimizers, strict=True)):
+        stale = [p for p in group.parameters if not traced.knows(p)]
+        if stale:
+            raise StaleParameter(optimizer=group.name, count=len(stale))
+        differences = list(_differences(index, group, entry, program, region_of))
+        if differences:
+            raise OptimizerMismatch(pef=pef, optimizer=entry.name, differences=differences)
+        _tell_defaults(group, entry, program)
+
+
+def _differences(
+    index: int, group: GroupSpec, entry: Optimizer, program: Program, region_of: dict[int, int]
+) -> list[tuple[str, str, str]]:
+    if group.kind is not entry.kind:
+        return [("kind", group.kind.name, entry.kind.name)]
+    compiled = dict(entry.options)
+    rows = [
+        (name, f"{value:g}", f"{compiled.get(name, 0.0):g}")
+        for name, value in group.options
+        if value != compiled.get(name, 0.0)
+    ]
+    norm = next(
+        (
+            step.max_norm
+            for section in program.sections
+            for step in section.steps
+            if step.kind is SectionKind.GRADNORM and index in step.optimizers
+        ),
+        None,
+    )
+    if group.max_grad_norm != norm:
+        rows.append(("max_grad_norm", str(group.max_grad_norm), str(norm)))
+    updated = {p.weight for p in entry.params}
+    given = {region_of.get(id(p), -1) for p in group.parameters}
+    other = {p.weight for o in program.optimizers if o is not entry for p in o.params}
+    missing, foreign = updated - given, given & other
+    if missing or foreign:
+        names = [program.regions[r].name for r in sorted(missing or foreign)]
+        shown = ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")
+        found = f"without {shown}" if missing else f"with {shown}"
+        rows.append(("parameters", found, f"{len(updated)} parameters"))
+    return rows
+
+
+def _tell_defaults(group: GroupSpec, entry: Optimizer, program: Program) -> None:
+    """Log hyperparameters that differ from the compiled ones, which hold until they are set."""
+    by_region = {argin.region: argin for argin in program.argins}
+    kinds = {by_region[region].kind: by_region[region] for _, region in entry.argins}
+    for kind, _, given in group.argins:
+        argin = kinds[kind]
+        if argin.default != given:
+            _log.warning(
+                "optimizer %s: %s is %g, the PEF was compiled with %g, which holds until "
+                "hyperparam_dict sets another",
+                entry.name,
+                argin.name,
+                given,
+                argin.default,
+            )
+
+
+def check_losses(indices: tuple[int, ...] | None, program: Program, *, pef: str) -> None:
+    """Check ``loss_indices`` against the losses in a PEF; None always fits.
+
+    Raises:
+        ArgumentError: If other outputs are losses in the PEF.
+    """
+    outputs = program.graphs[0].outputs
+    losses = [i for i, o in enumerate(outputs) if o.grad is OutputGrad.ONES]
+    possible = [i for i, o in enumerate(outputs) if o.grad is not OutputGrad.ABSENT]
+    if indices is not None and possible and set(indices) & set(possible) != set(losses):
+        raise ArgumentError(
+            where="utils.trace_graph(loss_indices=...)",
+            found=f"{list(indices)}",
+            wanted=f"{losses}, the losses that {pef} was compiled with",
+            hint="Give session.compile the same loss_indices.",
+        )
