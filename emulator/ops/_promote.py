@@ -10,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import reduce_sum
 
 DEFAULT_FLOAT = np.dtype(np.float32)
 """What torch gives for integer tensors in float functions."""
+
+Shape = tuple[int, ...]
 
 _HALVES = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
 
@@ -99,36 +102,33 @@ def broadcast_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
         ``x`` broadcast to ``shape``.
     """
     shape = tuple(shape)
-    return x if tuple(x.shape) == shape else _broadcast(x, shape)
-
-
-def _broadcast(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     old = tuple(x.shape)
-    lead = len(shape) - len(old)
+    return x if old == shape else _spread(x, old, shape)
+
+
+def _spread_forward(x: jax.Array, old: Shape, new: Shape) -> tuple[jax.Array, None]:
+    return _spread(x, old, new), None
+
+
+def _spread_backward(old: Shape, new: Shape, _: None, g: jax.Array) -> tuple[jax.Array]:
+    lead = len(new) - len(old)
     axes = tuple(range(lead)) + tuple(
-        lead + i for i, n in enumerate(old) if n == 1 and shape[lead + i] != 1
+        lead + i for i, n in enumerate(old) if n == 1 and new[lead + i] != 1
     )
+    return (lax.reshape(reduce_sum(g, axes), old),)
 
-    @jax.custom_vjp
-    def spread(x: jax.Array) -> jax.Array:
-        return jnp.broadcast_to(x, shape)
 
-    def forward(x: jax.Array) -> tuple[jax.Array, None]:
-        return spread(x), None
-
-    def backward(_: None, g: jax.Array) -> tuple[jax.Array]:
-        return (reduce_sum(g, axes).reshape(old),)
-
-    spread.defvjp(forward, backward)
-    return spread(x)
+@with_gradient(_spread_forward, _spread_backward, static=(1, 2))
+def _spread(x: jax.Array, old: Shape, new: Shape) -> jax.Array:
+    del old
+    return jnp.broadcast_to(x, new)
 
 
 def broadcast_all(*arrays: Any) -> list[jax.Array]:
-    """Broadcast arrays and numpy constants to their common shape."""
-    shape = jnp.broadcast_shapes(*(x.shape for x in arrays))
+    """Broadcast arrays and 0-d numpy constants to their common shape."""
+    shape = np.broadcast_shapes(*(x.shape for x in arrays))
     return [
-        lax.full(shape, x) if isinstance(x, np.ndarray) and not x.ndim else broadcast_to(x, shape)
-        for x in arrays
+        lax.full(shape, x) if isinstance(x, np.ndarray) else broadcast_to(x, shape) for x in arrays
     ]
 
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.ops._gradient import with_gradient
+
 
 def sign(x: jax.Array) -> jax.Array:
     """-1, 0 or 1; NaN gives 0 as in torch."""
@@ -40,10 +42,8 @@ def _(primals: Any, tangents: Any) -> Any:
     return root, dx * jnp.where(root == 0, 0, 0.5 / root)
 
 
-@jax.custom_vjp
-def without_nan(x: jax.Array) -> jax.Array:
-    """Zero for NaN; an infinite gradient times that zero is NaN, as in torch."""
-    return jnp.where(x != x, 0, x).astype(x.dtype)
+def _without_nan_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return without_nan(x), x
 
 
 def _without_nan_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -51,7 +51,10 @@ def _without_nan_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(x == x, g, blocked),)
 
 
-without_nan.defvjp(lambda x: (without_nan(x), x), _without_nan_backward)
+@with_gradient(_without_nan_forward, _without_nan_backward)
+def without_nan(x: jax.Array) -> jax.Array:
+    """Zero for NaN; an infinite gradient times that zero is NaN, as in torch."""
+    return jnp.where(x != x, 0, x).astype(x.dtype)
 
 
 @jax.custom_jvp

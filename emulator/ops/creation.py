@@ -145,7 +145,7 @@ def arange_step(
         count = -((start - end) // step)  # exact: a quotient of large integers would round
     wide = np.float64 if is_float(kind) else np.int64
     index = lax.iota(wide, max(int(count), 0))
-    return (constant(start, wide) + index * constant(step, wide)).astype(kind)
+    return (index * constant(step, wide) + constant(start, wide)).astype(kind)
 
 
 @op("aten.range.default", "aten.range.step", reads=(), cheap=True, differentiable=False)
@@ -154,7 +154,7 @@ def range_(start: float, end: float, step: float = 1, *, dtype: DType | None = N
     kind = _dtype(dtype)
     wide = np.float64 if is_float(kind) else np.int64
     index = lax.iota(wide, int((end - start) / step) + 1)
-    return (constant(start, wide) + index * constant(step, wide)).astype(kind)
+    return (index * constant(step, wide) + constant(start, wide)).astype(kind)
 
 
 @op("aten.eye.default", "aten.eye.m", reads=(), cheap=True, differentiable=False)

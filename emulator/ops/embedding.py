@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.ops._gradient import with_gradient
 from emulator.ops.index import DataDependentIndex, take_slices
 from emulator.ops.registry import op
 
@@ -45,16 +46,12 @@ def embedding(
     return rows
 
 
-@jax.custom_vjp
+@with_gradient(
+    lambda rows, counts: (rows, counts), lambda counts, g: ((g / counts).astype(g.dtype), None)
+)
 def _shrink_gradient(rows: jax.Array, counts: jax.Array) -> jax.Array:
     del counts
     return rows
-
-
-_shrink_gradient.defvjp(
-    lambda rows, counts: (rows, counts),
-    lambda counts, g: ((g / counts).astype(g.dtype), None),
-)
 
 
 _SUM, _MAX = 0, 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.ops import _slopes as slopes
+from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import DEFAULT_FLOAT, elementwise, is_float, wide_type
 from emulator.ops._reduction import (
     kept_shape,
@@ -145,14 +145,6 @@ def logsumexp(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
     return _shaped(_logsumexp(x.astype(wide_type(out)), axes).astype(out), x, axes, keepdim)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
-    kept = kept_shape(x.shape, axes)
-    peak = reduce_max(x, axes)
-    peak = jnp.where(jnp.isinf(peak), 0, peak)
-    return lax.log(reduce_sum(lax.exp(x - lax.reshape(peak, kept)), axes)) + peak
-
-
 def _logsumexp_forward(x: jax.Array, axes: Axes) -> tuple[jax.Array, Any]:
     y = _logsumexp(x, axes)
     return y, (x, y)
@@ -164,7 +156,12 @@ def _logsumexp_backward(axes: Axes, saved: Any, g: jax.Array) -> tuple[jax.Array
     return (g.reshape(kept) * lax.exp(x - y.reshape(kept)),)
 
 
-_logsumexp.defvjp(_logsumexp_forward, _logsumexp_backward)
+@with_gradient(_logsumexp_forward, _logsumexp_backward, static=(1,))
+def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
+    kept = kept_shape(x.shape, axes)
+    peak = reduce_max(x, axes)
+    peak = jnp.where(jnp.isinf(peak), 0, peak)
+    return lax.log(reduce_sum(lax.exp(x - lax.reshape(peak, kept)), axes)) + peak
 
 
 @op("aten.linalg_vector_norm.default", reads=(0,))
@@ -222,22 +219,6 @@ def renorm(x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
     return (wide * factor).astype(x.dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _norm(x: jax.Array, axes: Axes, p: float) -> jax.Array:
-    size = jnp.abs(x)
-    if p == 0:
-        return reduce_sum((x != 0).astype(x.dtype), axes)
-    if p == 1:
-        return reduce_sum(size, axes)
-    if p == 2:
-        return lax.sqrt(reduce_sum(jnp.square(x), axes))
-    if math.isinf(p):
-        return (reduce_max if p > 0 else reduce_min)(size, axes)
-    return lax.pow(
-        reduce_sum(lax.pow(size, lax.full_like(size, p)), axes), np.asarray(1 / p, x.dtype)
-    )
-
-
 def _norm_forward(x: jax.Array, axes: Axes, p: float) -> tuple[jax.Array, Any]:
     y = _norm(x, axes, p)
     return y, (x, y)
@@ -262,4 +243,17 @@ def _norm_backward(axes: Axes, p: float, saved: Any, g: jax.Array) -> tuple[jax.
     return (jnp.where((y == 0) | (x == 0), 0, power * scale),)
 
 
-_norm.defvjp(_norm_forward, _norm_backward)
+@with_gradient(_norm_forward, _norm_backward, static=(1, 2))
+def _norm(x: jax.Array, axes: Axes, p: float) -> jax.Array:
+    size = jnp.abs(x)
+    if p == 0:
+        return reduce_sum((x != 0).astype(x.dtype), axes)
+    if p == 1:
+        return reduce_sum(size, axes)
+    if p == 2:
+        return lax.sqrt(reduce_sum(jnp.square(x), axes))
+    if math.isinf(p):
+        return (reduce_max if p > 0 else reduce_min)(size, axes)
+    return lax.pow(
+        reduce_sum(lax.pow(size, lax.full_like(size, p)), axes), np.asarray(1 / p, x.dtype)
+    )

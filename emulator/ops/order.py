@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import is_float, is_number, result_type
 from emulator.ops._reduction import first_match, normalize_axis
 from emulator.ops.index import gather
@@ -154,13 +155,6 @@ def nanmedian_dim(x: jax.Array, dim: int, keepdim: bool = False) -> Pair:
     return _median(x, dim, keepdim, True)
 
 
-@jax.custom_vjp
-def _shared_slope(x: jax.Array, value: jax.Array) -> jax.Array:
-    """An element chosen from ``x``, whose gradient all its equals share."""
-    del x
-    return value
-
-
 def _shared_slope_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, value = saved
     hit = (x == value) | ((x != x) & (value != value))
@@ -168,7 +162,11 @@ def _shared_slope_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Arr
     return jnp.where(hit, share, 0).astype(x.dtype), jnp.zeros_like(value)
 
 
-_shared_slope.defvjp(lambda x, value: (value, (x, value)), _shared_slope_backward)
+@with_gradient(lambda x, value: (value, (x, value)), _shared_slope_backward)
+def _shared_slope(x: jax.Array, value: jax.Array) -> jax.Array:
+    """An element chosen from ``x``, whose gradient all its equals share."""
+    del x
+    return value
 
 
 @op("aten.median.default", reads=(0,))

@@ -11,6 +11,7 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.ops import _slopes as slopes
+from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     cast,
     constant,
@@ -228,11 +229,6 @@ def _power_int(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(b < 0, inverse, jnp.power(a, jnp.maximum(b, 0)))
 
 
-@jax.custom_vjp
-def _power_float(base: jax.Array, exponent: jax.Array) -> jax.Array:
-    return lax.pow(base, exponent)
-
-
 def _power_forward(base: jax.Array, exponent: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
     return lax.pow(base, exponent), (base, exponent)
 
@@ -247,4 +243,6 @@ def _power_backward(saved: tuple[Any, ...], g: jax.Array) -> tuple[jax.Array, ja
     return g * jnp.where(flat, 0, slope), g * jnp.where(at_zero, 0, growth)
 
 
-_power_float.defvjp(_power_forward, _power_backward)
+@with_gradient(_power_forward, _power_backward)
+def _power_float(base: jax.Array, exponent: jax.Array) -> jax.Array:
+    return lax.pow(base, exponent)

@@ -150,8 +150,8 @@ def nan_to_num(
     if not is_float(x.dtype):
         return x
     limit = jnp.finfo(x.dtype)
-    high = constant(limit.max if posinf is None else posinf, x.dtype)
-    low = constant(limit.min if neginf is None else neginf, x.dtype)
+    high = constant(float(limit.max) if posinf is None else posinf, x.dtype)
+    low = constant(float(limit.min) if neginf is None else neginf, x.dtype)
     x = jnp.where(x != x, constant(nan or 0.0, x.dtype), x)
     return jnp.where(x == np.inf, high, jnp.where(x == -np.inf, low, x))
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     broadcast_all,
     cast,
@@ -99,11 +100,6 @@ def masked_fill(x: jax.Array, mask: jax.Array, value: Operand) -> jax.Array:
     return jnp.where(mask.astype(bool), fill, x)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _extreme(largest: bool, a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.maximum(a, b) if largest else jnp.minimum(a, b)
-
-
 def _extreme_forward(largest: bool, a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
     return _extreme(largest, a, b), (a, b)
 
@@ -114,7 +110,9 @@ def _extreme_backward(largest: bool, saved: Any, g: jax.Array) -> tuple[jax.Arra
     return jnp.where(worse < better, 0, shared), jnp.where(better < worse, 0, shared)
 
 
-_extreme.defvjp(_extreme_forward, _extreme_backward)
+@with_gradient(_extreme_forward, _extreme_backward, static=(0,))
+def _extreme(largest: bool, a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.maximum(a, b) if largest else jnp.minimum(a, b)
 
 
 def _at_least(x: jax.Array, low: jax.Array) -> jax.Array:

@@ -81,7 +81,7 @@ def flipud(x: jax.Array) -> jax.Array:
 @op("aten.rot90.default", reads=(), cheap=True)
 def rot90(x: jax.Array, k: int = 1, dims: Size = (0, 1)) -> jax.Array:
     """Rotated by ``k`` quarter turns from the first dimension towards the second."""
-    return jnp.rot90(x, k, dims)
+    return jnp.rot90(x, k, (dims[0], dims[1]))
 
 
 @op("aten.repeat_interleave.self_int", reads=(), cheap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.ops import _slopes as slopes
+from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import is_float, wide_type
 from emulator.ops._reduction import (
     extreme_index,
@@ -124,11 +124,6 @@ def sum_to_size(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
     return lax.reshape(reduce_sum(x, axes), size)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _extreme(x: jax.Array, axes: Axes, largest: bool, nan_hits: bool) -> jax.Array:
-    return (reduce_max if largest else reduce_min)(x, axes)
-
-
 def _extreme_forward(
     x: jax.Array, axes: Axes, largest: bool, nan_hits: bool
 ) -> tuple[jax.Array, Any]:
@@ -158,7 +153,9 @@ def _extreme_backward(
     return (grad.astype(x.dtype),)
 
 
-_extreme.defvjp(_extreme_forward, _extreme_backward)
+@with_gradient(_extreme_forward, _extreme_backward, static=(1, 2, 3))
+def _extreme(x: jax.Array, axes: Axes, largest: bool, nan_hits: bool) -> jax.Array:
+    return (reduce_max if largest else reduce_min)(x, axes)
 
 
 def _extreme_along(
@@ -200,11 +197,6 @@ def aminmax(
     return amin(x, dim, keepdim), amax(x, dim, keepdim)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _chosen(x: jax.Array, axis: int, largest: bool) -> tuple[jax.Array, jax.Array]:
-    return extreme_index(x, axis, largest=largest)
-
-
 def _chosen_forward(x: jax.Array, axis: int, largest: bool) -> tuple[Any, Any]:
     value, index = _chosen(x, axis, largest)
     return (value, index), (index, x)
@@ -218,7 +210,9 @@ def _chosen_backward(axis: int, largest: bool, saved: Any, g: Any) -> tuple[jax.
     return (jnp.where(hit, jnp.expand_dims(g[0], axis), 0),)
 
 
-_chosen.defvjp(_chosen_forward, _chosen_backward)
+@with_gradient(_chosen_forward, _chosen_backward, static=(1, 2))
+def _chosen(x: jax.Array, axis: int, largest: bool) -> tuple[jax.Array, jax.Array]:
+    return extreme_index(x, axis, largest=largest)
 
 
 def _along(x: jax.Array, dim: int, keepdim: bool, largest: bool) -> tuple[jax.Array, jax.Array]:

@@ -6,7 +6,6 @@ Where several entries of an index name one place, a plain write leaves one of th
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, cast, constant, is_float, is_number
 from emulator.ops._reduction import highest, lowest, normalize_axis
 from emulator.ops.index import (
@@ -68,11 +68,6 @@ def _whole_key(arrays: Key, static: Key) -> Key:
     return tuple(next(rest) if k is None else slice(None) for k in static)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
-def _put(x: jax.Array, values: jax.Array, arrays: Key, static: Key) -> jax.Array:
-    return _set(x, _whole_key(arrays, static), values)
-
-
 def _put_forward(
     x: jax.Array, values: jax.Array, arrays: Key, static: Key
 ) -> tuple[jax.Array, Key]:
@@ -84,7 +79,9 @@ def _put_backward(static: Key, arrays: Key, g: jax.Array) -> tuple[Any, ...]:
     return _set(g, key, jnp.zeros((), g.dtype)), _read(g, key), (None,) * len(arrays)
 
 
-_put.defvjp(_put_forward, _put_backward)
+@with_gradient(_put_forward, _put_backward, static=(3,))
+def _put(x: jax.Array, values: jax.Array, arrays: Key, static: Key) -> jax.Array:
+    return _set(x, _whole_key(arrays, static), values)
 
 
 @op(
@@ -308,23 +305,6 @@ def _start(dtype: Any, reduce: str) -> np.ndarray:
     return constant(1 if reduce == "prod" else 0, dtype)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _reduced(
-    x: jax.Array, values: jax.Array, key: Key, reduce: str, include_self: bool
-) -> jax.Array:
-    base = x if include_self else _set(x, key, _start(x.dtype, reduce))
-    write = {
-        "amax": base.at[key].max,
-        "amin": base.at[key].min,
-        "prod": base.at[key].multiply,
-    }.get(reduce, base.at[key].add)
-    out = write(values, mode=_MODE, wrap_negative_indices=False)
-    if reduce != "mean":
-        return out
-    count = _count(x, values, key, include_self)
-    return out / count if is_float(x.dtype) else out // count
-
-
 def _count(x: jax.Array, values: jax.Array, key: Key, include_self: bool) -> jax.Array:
     ones = jnp.full(x.shape, int(include_self), x.dtype)
     return jnp.maximum(_add(ones, key, jnp.ones_like(values)), 1)
@@ -357,7 +337,21 @@ def _reduced_backward(reduce: str, include_self: bool, saved: Any, g: jax.Array)
     return dx, dv, (None,) * len(key)
 
 
-_reduced.defvjp(_reduced_forward, _reduced_backward)
+@with_gradient(_reduced_forward, _reduced_backward, static=(3, 4))
+def _reduced(
+    x: jax.Array, values: jax.Array, key: Key, reduce: str, include_self: bool
+) -> jax.Array:
+    base = x if include_self else _set(x, key, _start(x.dtype, reduce))
+    write = {
+        "amax": base.at[key].max,
+        "amin": base.at[key].min,
+        "prod": base.at[key].multiply,
+    }.get(reduce, base.at[key].add)
+    out = write(values, mode=_MODE, wrap_negative_indices=False)
+    if reduce != "mean":
+        return out
+    count = _count(x, values, key, include_self)
+    return out / count if is_float(x.dtype) else out // count
 
 
 def _product_slopes(
