@@ -127,16 +127,10 @@ def check(
             rebuilt = [_map(a, lambda _t: next(it)) for a in args]
             return tuple(_tensors(spec.lower(*rebuilt, **kwargs)))
 
-        got = jax.jit(run)(arrays)
-        for i, (g, w) in enumerate(zip(got, want, strict=True)):
-            if w is not None:
-                assert_matches(g, w, tol=limit, what=f"{name} output {i}")
-
-        if not (grad and spec.differentiable):
-            return
         outs = [i for i, w in enumerate(want) if w is not None and w.requires_grad]
         diff = [i for i, t in enumerate(leaves) if t.requires_grad]
-        if not outs or not diff:
+        if not (grad and spec.differentiable and outs and diff):
+            _assert_outputs(name, jax.jit(run)(arrays), want, limit)
             return
         generator = torch.Generator().manual_seed(7)
         cots = [
@@ -147,32 +141,47 @@ def check(
             [want[i] for i in outs], [leaves[i] for i in diff], cots, allow_unused=True
         )
 
-        def gradients(flat: list[jax.Array]) -> list[jax.Array]:
-            def of(diff_arrays: list[jax.Array]) -> list[jax.Array]:
+        # Values and gradients in one executable: compiling is what the tests spend their time on.
+        @jax.jit
+        def both(
+            flat: list[jax.Array], cotangents: list[jax.Array]
+        ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
+            def of(diff_arrays: list[jax.Array]) -> tuple[list[jax.Array], tuple[jax.Array, ...]]:
                 full = list(flat)
                 for i, a in zip(diff, diff_arrays, strict=True):
                     full[i] = a
                 result = run(full)
-                return [result[i] for i in outs]
+                return [result[i] for i in outs], result
 
-            _, vjp = jax.vjp(of, [flat[i] for i in diff])
-            return vjp([to_jax(c) for c in cots])[0]
+            _, vjp, result = jax.vjp(of, [flat[i] for i in diff], has_aux=True)
+            return result, vjp(cotangents)[0]
 
-        grads = jax.jit(gradients)(arrays)
+        cotangents = [to_jax(c) for c in cots]
+        got, grads = both(arrays, cotangents)
+        _assert_outputs(name, got, want, limit)
         gtol = limit if grad_tol is None else grad_tol
         for i, g, w in zip(diff, grads, expected, strict=True):
             if w is not None:
                 assert_matches(g, w, tol=gtol, what=f"{name} gradient of tensor {i}")
         if spec.reads is not None:
             blanked = [
-                a if where[i] in spec.reads else jnp.zeros_like(a) for i, a in enumerate(arrays)
+                a if where[i] in spec.reads else to_jax(torch.zeros_like(leaves[i]))
+                for i, a in enumerate(arrays)
             ]
-            for i, g, b in zip(diff, grads, jax.jit(gradients)(blanked), strict=True):
+            for i, g, b in zip(diff, grads, both(blanked, cotangents)[1], strict=True):
                 np.testing.assert_array_equal(
                     np.asarray(g),
                     np.asarray(b),
                     err_msg=f"{name}: gradient of tensor {i} reads outside reads={spec.reads}",
                 )
+
+
+def _assert_outputs(
+    name: str, got: tuple[jax.Array, ...], want: list[Any], tol: Mapping[DType, Tol]
+) -> None:
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        if w is not None:
+            assert_matches(g, w, tol=tol, what=f"{name} output {i}")
 
 
 def _map_torch(tree: Any, leaf: Callable[[torch.Tensor], Any]) -> Any:

@@ -85,15 +85,21 @@ def check_narrow(
             return result[0] if isinstance(result, tuple) else result
 
         floats = [arrays[i] for i in diff]
-        got = jax.jit(run)(floats)
-        assert got.dtype == floats[0].dtype, f"{name}: dtype {got.dtype}"
-        _assert_near(got, truth.detach(), unit, name)
         if not grad:
+            _assert_near(jax.jit(run)(floats), truth.detach(), unit, name)
             return
         cotangent = torch.randn(truth.shape, generator=torch.Generator().manual_seed(3)).to(dtype)
         wanted = torch.autograd.grad(truth, truth_leaves, cotangent.double(), allow_unused=True)
-        pull = jax.jit(lambda f, c: jax.vjp(run, f)[1](c)[0])
-        for i, (g, w) in enumerate(zip(pull(floats, to_jax(cotangent)), wanted, strict=True)):
+
+        @jax.jit
+        def both(floats: list[jax.Array], cotangent: jax.Array) -> tuple[Any, ...]:
+            value, pull = jax.vjp(run, floats)
+            return value, pull(cotangent)[0]
+
+        got, grads = both(floats, to_jax(cotangent))
+        assert got.dtype == floats[0].dtype, f"{name}: dtype {got.dtype}"
+        _assert_near(got, truth.detach(), unit, name)
+        for i, (g, w) in enumerate(zip(grads, wanted, strict=True)):
             if w is not None:
                 assert g.dtype == floats[i].dtype, f"{name}: gradient {i} has dtype {g.dtype}"
                 _assert_near(g, w, unit, f"{name} gradient {i}")
