@@ -82,7 +82,9 @@ def test_outputs_gradients_and_buffers_match_torch(name: str) -> None:
         device = load(program, traced)
         device.run(device.plan(all_steps(program)))
         for output, expected in zip(program.graphs[0].outputs, want, strict=True):
-            close(view_as_torch(device.read(output.region)), expected.detach(), f"{cut} {output.name}")
+            close(
+                view_as_torch(device.read(output.region)), expected.detach(), f"{cut} {output.name}"
+            )
         values = program.graphs[0].values
         compared = 0
         for source in traced.sources:

@@ -115,7 +115,9 @@ class Block(nn.Module):
         super().__init__()
         self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.attn = Attention(width, heads, causal)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         x = x + self.attn(self.ln1(x), mask)
@@ -147,7 +149,11 @@ class BERT(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tok, self.pos, self.seg = nn.Embedding(20, 16, padding_idx=0), nn.Embedding(6, 16), nn.Embedding(2, 16)
+        self.tok, self.pos, self.seg = (
+            nn.Embedding(20, 16, padding_idx=0),
+            nn.Embedding(6, 16),
+            nn.Embedding(2, 16),
+        )
         self.layer = nn.TransformerEncoderLayer(
             16, 4, 32, dropout=0.0, activation="gelu", batch_first=True
         )
