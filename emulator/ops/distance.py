@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from emulator.ops._precision import widened
 from emulator.ops._slopes import absolute
@@ -46,6 +47,14 @@ def cdist(x1: jax.Array, x2: jax.Array, p: float = 2, compute_mode: int | None =
     """
     del compute_mode
     return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
+
+
+@op("aten.pdist.default", reads=(0,))
+@widened
+def pdist(x: jax.Array, p: float = 2) -> jax.Array:
+    """p-norm distances of all pairs of rows, in the order (0, 1), (0, 2), ..., (1, 2), ..."""
+    first, second = np.triu_indices(x.shape[0], 1)
+    return _norm(x[first] - x[second], p)
 
 
 @op("aten.cosine_similarity.default", reads=(0, 1))

@@ -44,6 +44,13 @@ def slogdet(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jax.lax.stop_gradient(sign), log
 
 
+@op("aten.logdet.default")
+def logdet(x: jax.Array) -> jax.Array:
+    """Logarithm of determinants; NaN where one is negative."""
+    sign, log = jnp.linalg.slogdet(x)
+    return jnp.where(sign < 0, jnp.nan, log).astype(x.dtype)
+
+
 @op("aten.linalg_solve.default")
 def solve(a: jax.Array, b: jax.Array, *, left: bool = True) -> jax.Array:
     """Solution of ``a @ x = b``, or of ``x @ a = b``; b may be a batch of vectors."""

@@ -26,6 +26,7 @@ FAMILIES = (
     "conv",
     "creation",
     "distance",
+    "grid",
     "embedding",
     "index",
     "interpolate",

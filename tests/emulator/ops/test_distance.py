@@ -25,6 +25,11 @@ def test_cdist(p: float) -> None:
     check("aten.cdist.default", data(2, 4, 6), data(2, 5, 6, seed=1), p)
 
 
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_pdist(p: float) -> None:
+    check("aten.pdist.default", X, p)
+
+
 def test_cdist_of_equal_rows() -> None:
     check("aten.cdist.default", X, X.clone())
 

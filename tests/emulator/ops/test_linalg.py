@@ -21,7 +21,9 @@ def test_matrix_power(power: int) -> None:
     check("aten.linalg_matrix_power.default", regular(2), power)
 
 
-@pytest.mark.parametrize("name", ["linalg_inv", "inverse", "linalg_det", "linalg_slogdet"])
+@pytest.mark.parametrize(
+    "name", ["linalg_inv", "inverse", "linalg_det", "linalg_slogdet", "logdet"]
+)
 def test_square(name: str) -> None:
     check(f"aten.{name}.default", regular(2))
 

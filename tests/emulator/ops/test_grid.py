@@ -1,0 +1,26 @@
+"""Sampling at a grid against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.emulator.ops.checks import check
+
+
+def data(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize(("padding", "align"), [(0, False), (1, True), (2, False), (2, True)])
+def test_planes(mode: int, padding: int, align: bool) -> None:
+    """The grid reaches far outside the image."""
+    grid = data(2, 4, 3, 2, seed=1) * 2
+    check("aten.grid_sampler_2d.default", data(2, 3, 5, 6), grid, mode, padding, align)
+
+
+@pytest.mark.parametrize("mode", [0, 1])
+def test_volumes(mode: int) -> None:
+    grid = data(1, 2, 3, 2, 3, seed=1)
+    check("aten.grid_sampler.default", data(1, 2, 4, 3, 5), grid, mode, 0, False)
