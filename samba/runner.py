@@ -203,13 +203,22 @@ class Runner:
         return self._device.region_of(name), name
 
     def _require_written(self, fetches: Fetches, plan: Plan | None) -> None:
-        """Raise before a run if it would leave an output without a value."""
+        """Make sure before a run that everything asked for can be fetched after it.
+
+        An output that no run has computed yet is zeros, because ``run`` returns every output
+        whatever it ran; other memory without data is an error.
+        """
         writes, drops = ((), ()) if plan is None else (plan.writes, plan.drops)
         missing: dict[Role, list[str]] = {}
         for region, name in fetches:
             role = self._device.program.regions[region].role
             held = self._buffers[region] is not None and region not in drops
-            if not (held or region in writes or role in _ZERO_AT_FIRST):
+            if held or region in writes or role in _ZERO_AT_FIRST:
+                continue
+            if role is Role.OUTPUT:
+                self._tell(f"output {name} is zeros: no FWD section has computed it yet")
+                self._device.zero(region)
+            else:
                 missing.setdefault(role, []).append(name)
         for role, names in missing.items():
             raise NotWritten(names=names, role=role.name.lower())
