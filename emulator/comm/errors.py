@@ -1,0 +1,77 @@
+"""Errors of communication between replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pef_schema.errors import SambaError
+
+
+class DataParallelError(SambaError, RuntimeError):
+    """Replicas cannot go on together.
+
+    Attributes:
+        ranks: The ranks at fault, as far as they are known.
+    """
+
+    def __init__(self, text: str, *, ranks: Sequence[int] = ()) -> None:
+        self.ranks = tuple(ranks)
+        super().__init__(text)
+
+
+class CollectiveTimeout(DataParallelError):
+    """A rank did not take part in a collective before its deadline.
+
+    Attributes:
+        operation: The collective.
+        seconds: The deadline.
+    """
+
+    def __init__(self, *, operation: str, seconds: float, ranks: Sequence[int] = ()) -> None:
+        self.operation, self.seconds = operation, seconds
+        super().__init__(
+            f"{operation}: no answer from {name_ranks(ranks)} within {seconds:g} s", ranks=ranks
+        )
+
+
+class PeerLost(DataParallelError):
+    """A rank ended while others still counted on it.
+
+    Attributes:
+        operation: What they were about to do together.
+        reason: What is known about its end.
+    """
+
+    def __init__(self, *, operation: str, reason: str, ranks: Sequence[int] = ()) -> None:
+        self.operation, self.reason = operation, reason
+        super().__init__(f"{operation}: {name_ranks(ranks)} is gone: {reason}", ranks=ranks)
+
+
+class CollectiveMismatch(DataParallelError):
+    """Ranks called different collectives, or the same with other buffers.
+
+    Attributes:
+        calls: What each rank called, by rank.
+    """
+
+    def __init__(self, *, calls: Sequence[str]) -> None:
+        self.calls = tuple(calls)
+        lines = "".join(f"\n  rank {rank}: {call}" for rank, call in enumerate(calls))
+        odd = [rank for rank, call in enumerate(calls) if call != calls[0]]
+        super().__init__(
+            f"ranks do not call the same collective:{lines}\n"
+            "All of them must run the same PEF with the same arguments.",
+            ranks=odd,
+        )
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words.
+
+    Example:
+        >>> name_ranks([1]), name_ranks([0, 2]), name_ranks([])
+        ('rank 1', 'ranks 0, 2', 'some rank')
+    """
+    if not ranks:
+        return "some rank"
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -1,0 +1,235 @@
+"""The scheduler of data parallel: dependencies always hold, and overlap is real."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from emulator.schedule import (
+    Mode,
+    Prepared,
+    Task,
+    Timeline,
+    dependencies,
+    execute,
+    prepare,
+    simulate,
+)
+
+
+def task(
+    name: str, reads: set[int], writes: set[int], *, net: bool = False, movable: bool = False
+) -> Task:
+    return Task(
+        name=name, reads=frozenset(reads), writes=frozenset(writes), net=net, movable=movable
+    )
+
+
+def random_tasks(rng: random.Random) -> list[Task]:
+    places = range(rng.randint(2, 12))
+    tasks = []
+    for i in range(rng.randint(1, 25)):
+        kind = rng.choice(("fwd", "reduce", "opt"))
+        tasks.append(
+            task(
+                f"{kind}{i}",
+                {p for p in places if rng.random() < 0.25},
+                {p for p in places if rng.random() < 0.2},
+                net=kind == "reduce",
+                movable=kind == "opt",
+            )
+        )
+    return tasks
+
+
+def training_tasks(
+    layers: int, *, gradnorm: bool = False, tied: bool = False, last_first: bool = True
+) -> list[Task]:
+    """Forward, backward with a reduction after each layer, then an update of each layer."""
+    weight = {i: i for i in range(layers)}
+    if tied:
+        weight[layers - 1] = weight[0]
+    grad = {i: 100 + weight[i] for i in range(layers)}
+    act = {i: 200 + i for i in range(layers + 1)}
+    tasks = [task(f"fwd{i}", {weight[i], act[i]}, {act[i + 1]}) for i in range(layers)]
+    last = {g: min(i for i in range(layers) if grad[i] == g) for g in grad.values()}
+    for i in reversed(range(layers)):
+        tasks.append(task(f"bckwd{i}", {weight[i], act[i], act[i + 1]}, {grad[i], act[i + 1]}))
+        if last[grad[i]] == i:
+            tasks.append(task(f"reduce{i}", {grad[i]}, {grad[i]}, net=True))
+    if gradnorm:
+        tasks.append(task("gradnorm", set(grad.values()), set(grad.values()), movable=True))
+    for g, i in sorted(last.items(), reverse=last_first):
+        tasks.append(task(f"opt{i}", {weight[i], g}, {weight[i]}, movable=True))
+    return tasks
+
+
+class Values:
+    """Memory whose contents tell the whole history of what was read and written."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, int] = {}
+        self.lock = threading.Lock()
+
+    def run(self, t: Task) -> None:
+        with self.lock:
+            read = tuple((p, self.places.get(p, 0)) for p in sorted(t.reads))
+            for p in t.writes:
+                self.places[p] = hash((t.name, p, read))
+
+
+class Done:
+    """A task of the network that its own thread finishes."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def done(self) -> bool:
+        return self.event.is_set()
+
+
+class Threads:
+    """Hands that run tasks of the network on a second thread, one after the other."""
+
+    def __init__(self, tasks: list[Task], seconds: float = 0.0) -> None:
+        self.tasks, self.memory, self.seconds = tasks, Values(), seconds
+        self.order: list[int] = []
+        self.last: threading.Thread | None = None
+
+    def run(self, index: int) -> None:
+        self.order.append(index)
+        self.memory.run(self.tasks[index])
+
+    def start(self, index: int) -> Done:
+        done, before = Done(), self.last
+
+        def work() -> None:
+            if before is not None:
+                before.join()
+            time.sleep(self.seconds)
+            self.order.append(index)
+            self.memory.run(self.tasks[index])
+            done.event.set()
+
+        self.last = threading.Thread(target=work)
+        self.last.start()
+        return done
+
+    def wait(self, tickets: list[Done]) -> None:
+        tickets[0].event.wait()
+
+
+def replay(tasks: list[Task], order: list[int]) -> dict[int, int]:
+    memory = Values()
+    for i in order:
+        memory.run(tasks[i])
+    return memory.places
+
+
+def check(schedule: Prepared, line: Timeline) -> None:
+    tasks = schedule.tasks
+    for i, needs in enumerate(schedule.needs):
+        assert all(line.ends[j] <= line.starts[i] for j in needs)
+    for net in (True, False):
+        on_it = [i for i, t in enumerate(tasks) if t.net is net]
+        spans = sorted((line.starts[i], line.ends[i]) for i in on_it)
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
+        moves = schedule.mode is Mode.OPTIMAL and not net
+        fixed = [i for i in on_it if not (moves and tasks[i].movable)]
+        starts = [line.starts[i] for i in fixed]
+        assert starts == sorted(starts), "these keep their order"
+
+
+def test_no_random_schedule_violates_a_dependency() -> None:
+    rng = random.Random(0)
+    for _ in range(1000):
+        tasks = random_tasks(rng)
+        times = [rng.choice((0.0, 1.0, 2.0, 5.0)) + rng.random() for _ in tasks]
+        right = replay(tasks, list(range(len(tasks))))
+        totals = {}
+        for mode in Mode:
+            schedule = prepare(tasks, mode)
+            line = simulate(schedule, times.__getitem__)
+            check(schedule, line)
+            order = sorted(range(len(tasks)), key=lambda i: (line.starts[i], line.ends[i]))
+            assert replay(tasks, order) == right
+            totals[mode] = line.total
+        assert totals[Mode.NORMAL] == pytest.approx(sum(times))
+        assert totals[Mode.INORDER] <= totals[Mode.NORMAL] + 1e-9
+
+
+def test_the_check_bites() -> None:
+    tasks = training_tasks(3)
+    schedule = prepare(tasks, Mode.OPTIMAL)
+    missing = Prepared(
+        tasks=schedule.tasks, needs=tuple(frozenset() for _ in tasks), mode=Mode.OPTIMAL
+    )
+    line = simulate(missing, lambda i: 1.0)
+    order = sorted(range(len(tasks)), key=lambda i: line.starts[i])
+    with pytest.raises(AssertionError):
+        check(schedule, line)
+    assert replay(tasks, order) != replay(tasks, list(range(len(tasks))))
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_threads_give_the_same_values(mode: Mode) -> None:
+    rng = random.Random(1)
+    for _ in range(30):
+        tasks = random_tasks(rng)
+        hands = Threads(tasks)
+        execute(prepare(tasks, mode), hands)
+        assert sorted(hands.order) == list(range(len(tasks)))
+        assert hands.memory.places == replay(tasks, list(range(len(tasks))))
+
+
+def test_dependencies_are_the_last_writer_and_the_readers_since() -> None:
+    tasks = [
+        task("w", set(), {1}),
+        task("r1", {1}, set()),
+        task("r2", {1}, {2}),
+        task("w2", set(), {1}),
+        task("r3", {1, 2}, set()),
+        task("add", {2}, {2}),
+    ]
+    assert [sorted(d) for d in dependencies(tasks)] == [[], [0], [0], [0, 1, 2], [2, 3], [2, 4]]
+
+
+def duration(tasks: list[Task]) -> Callable[[int], float]:
+    seconds = {"fwd": 1.0, "bckwd": 2.0, "reduce": 3.0, "opt": 2.0, "gradnorm": 0.5}
+    return lambda i: seconds[tasks[i].name.rstrip("0123456789")]
+
+
+@pytest.mark.parametrize("layers", [1, 2, 6, 12])
+@pytest.mark.parametrize("gradnorm", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_overlap_pays_on_training(layers: int, gradnorm: bool, tied: bool) -> None:
+    tasks = training_tasks(layers, gradnorm=gradnorm, tied=tied)
+    line = {m: simulate(prepare(tasks, m), duration(tasks)).total for m in Mode}
+    if layers > 1 and not (tied and layers == 2):
+        assert line[Mode.INORDER] < line[Mode.NORMAL]
+    assert line[Mode.OPTIMAL] <= line[Mode.INORDER]
+
+
+def test_twelve_layers() -> None:
+    tasks = training_tasks(12)
+    line = {m.value: simulate(prepare(tasks, m), duration(tasks)).total for m in Mode}
+    assert line == {"normal": 96.0, "inorder": 60.0, "optimal": 60.0}
+    unlucky = training_tasks(12, last_first=False)
+    line = {m.value: simulate(prepare(unlucky, m), duration(unlucky)).total for m in Mode}
+    assert line == {"normal": 96.0, "inorder": 74.0, "optimal": 60.0}
+
+
+def test_failures_reach_the_caller() -> None:
+    tasks = training_tasks(2)
+
+    class Failing(Threads):
+        def wait(self, tickets: list[Done]) -> None:
+            raise RuntimeError("link down")
+
+    with pytest.raises(RuntimeError, match="link down"):
+        execute(prepare(tasks, Mode.INORDER), Failing(tasks))
