@@ -51,18 +51,23 @@ def _convolve(
 def _weight_gradient(
     x: jax.Array, g: jax.Array, shape: tuple[int, ...], window: Window, groups: int
 ) -> jax.Array:
-    """One GEMM over all taps, ``(O, N * out) x (K * C, N * out)``, for each group.
+    """One GEMM over all taps, ``(K * C, N * out) x (N * out, O)``, for each group.
 
     The channels go in front of the batch before the taps are cut, while the data is small:
-    both operands then come out with the summed axes last and in one piece.
+    the product is then a plain ``A @ B``, the layout that XLA:CPU runs fastest.
     """
     n, outs = x.shape[0], math.prod(window.out)
-    channels = x.shape[1] // groups
-    by_channel = x.swapaxes(0, 1).reshape(groups, channels, n, *x.shape[2:])
-    stacked = jnp.stack(taps(pad(by_channel, window, 0), window), axis=1)
-    stacked = stacked.reshape(groups, stacked.shape[1], channels, n * outs)
-    g = g.swapaxes(0, 1).reshape(groups, shape[0] // groups, n * outs)
-    return contract("gop,gkcp->gock", g, stacked).reshape(shape)
+    channels, features = shape[1], shape[0] // groups
+    padded = pad(x, window, 0)
+    if groups == 1:
+        cut = [t.reshape(channels, n * outs) for t in taps(padded.swapaxes(0, 1), window)]
+        right = jnp.moveaxis(g, 1, -1).reshape(n * outs, features)
+        dw = contract("kp,po->ko", jnp.concatenate(cut), right)
+        return dw.reshape(len(cut), channels, features).transpose(2, 1, 0).reshape(shape)
+    by_group = padded.swapaxes(0, 1).reshape(groups, channels, n, *padded.shape[2:])
+    stacked = jnp.stack([t.reshape(groups, channels, -1) for t in taps(by_group, window)], axis=1)
+    left = g.swapaxes(0, 1).reshape(groups, features, n * outs)
+    return contract("gop,gkcp->gock", left, stacked).reshape(shape)
 
 
 def _conv_forward(
