@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from emulator.allocator import keep_freed_memory
+from emulator.buckets import Memory
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradient, NotWritten, RegionMismatch, UnknownTensor
 from emulator.lower import Variant
@@ -20,6 +21,10 @@ from pef_schema.program import ArginKind, OptimizerKind, OutputGrad, Program, Ro
 
 StepKey = tuple[tuple[int, int], ...]
 """Steps to run, as ``(section, step of the section)`` pairs."""
+
+
+_ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
+"""Roles of regions that hold zeros until something is written."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,8 +51,9 @@ class Device:
         keep_freed_memory()
         self.program = program
         self.counters = Counters()
-        self.pool = BufferPool(program)
-        self._jax_device = jax.devices()[0]
+        self.memory = Memory(program)
+        self.pool = BufferPool(self.memory)
+        self._jax_device = jax.local_devices()[0]
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: set[int] = set()
         self._regions = {r.name: i for i, r in enumerate(program.regions)}
@@ -82,7 +88,7 @@ class Device:
         key = (steps, self.variant)
         found = self._plans.get(key)
         if found is None:
-            found = compile_plan(self.program, steps, self.variant, self._jax_device)
+            found = compile_plan(self.program, self.memory, steps, self.variant, self._jax_device)
             self.counters.compiles += 1
             self._plans[key] = found
         return found
@@ -128,16 +134,15 @@ class Device:
 
     def _prepare(self, plan: Plan) -> None:
         """Before a first run: zeros where zeros are meant, an error where data is missing."""
-        zero_roles = (Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC)
-        for r in plan.reads:
-            region = self.program.regions[r]
-            if self.pool.buffers[r] is None and region.role in zero_roles:
-                self.zero(r)
+        for home in plan.reads:
+            role = self.program.regions[self.memory.first_region(home)].role
+            if self.pool.buffers[home] is None and role in _ZERO_AT_FIRST:
+                self._zero_buffer(home)
         self._require(plan.reads)
         self._checked.add(id(plan))
 
-    def _require(self, regions: Sequence[int]) -> None:
-        missing = [r for r in regions if self.pool.buffers[r] is None]
+    def _require(self, homes: Sequence[int]) -> None:
+        missing = [self.memory.first_region(h) for h in homes if self.pool.buffers[h] is None]
         if missing:
             role = self.program.regions[missing[0]].role
             names = [
@@ -196,7 +201,7 @@ class Device:
         """
         target = self.program.regions[region]
         self.check(region, array.shape, array.dtype, name=name)
-        self.pool.put(region, self._put(np.array(array, order="C", copy=True)))
+        self._store(region, np.array(array, order="C", copy=True))
         if target.role is Role.OUTPUT_GRADIENT and region not in self._seeded:
             self._seeded = self._seeded | {region}
             self._respecialise()
@@ -217,7 +222,24 @@ class Device:
     def zero(self, region: int) -> None:
         """Write zeros to a region."""
         target = self.program.regions[region]
-        self.pool.put(region, self._put(np.zeros(target.shape, TO_NUMPY[target.dtype])))
+        self._store(region, np.zeros(target.shape, TO_NUMPY[target.dtype]))
+
+    def _store(self, region: int, array: np.ndarray) -> None:
+        """Place an array that nobody else will change."""
+        place = self.memory.place.get(region)
+        if place is None:
+            self.pool.put(region, self._put(array))
+            return
+        bucket, position = place
+        old = self.pool.buffers[bucket.home]
+        flat = np.zeros(bucket.size, bucket.dtype) if old is None else np.array(old, copy=True)
+        start = bucket.offsets[position]
+        flat[start : start + array.size] = array.reshape(-1)
+        self.pool.put(bucket.home, self._put(flat))
+
+    def _zero_buffer(self, home: int) -> None:
+        shape, dtype = self.memory.form(home)
+        self.pool.put(home, self._put(np.zeros(shape, dtype)))
 
     def read(self, region: int) -> np.ndarray:
         """Copy a region to the host; waits for runs that write it.
@@ -225,16 +247,22 @@ class Device:
         Raises:
             NotWritten: If it holds no data.
         """
-        buffer = self.pool.buffers[region]
+        buffer = self.pool.buffers[self.memory.home(region)]
+        target = self.program.regions[region]
         if buffer is None:
-            target = self.program.regions[region]
             output = self._output_grads.get(region)
             if output is not None and output.grad is OutputGrad.ONES:
                 return np.ones(target.shape, TO_NUMPY[target.dtype])
-            if target.role in (Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC) or output:
+            if target.role in _ZERO_AT_FIRST or output:
                 return np.zeros(target.shape, TO_NUMPY[target.dtype])
             self._require((region,))
-        return np.array(buffer, copy=True)
+        place = self.memory.place.get(region)
+        if place is None:
+            return np.array(buffer, copy=True)
+        bucket, position = place
+        start = bucket.offsets[position]
+        count = target.nbytes // target.dtype.itemsize
+        return np.asarray(buffer)[start : start + count].reshape(target.shape).copy()
 
     def default_output_gradients(self) -> None:
         """Forget output gradients that the host wrote: ones for losses, none for the rest."""

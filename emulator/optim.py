@@ -9,6 +9,7 @@ in float32, as torch's kernels compute inside, and rounded when they are stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,8 @@ def update(program: Program, step: Step, state: State, variant: Variant) -> Stat
 
     Args:
         program: The program.
-        step: The step; all its optimizers are updated.
+        step: The step. Of its optimizers it updates the weights that it writes, and counts a
+            step where it writes the count; several steps may share an optimizer.
         state: Weights, gradients, optimizer states, step counts and argins.
         variant: Which SGD optimizers keep no momentum.
 
@@ -31,10 +33,16 @@ def update(program: Program, step: Step, state: State, variant: Variant) -> Stat
         Updated weights, states and step counts.
     """
     result: State = {}
+    writes = set(step.writes)
     for index in step.optimizers:
         optimizer = program.optimizers[index]
+        here = tuple(p for p in optimizer.params if p.weight in writes)
+        if len(here) < len(optimizer.params):
+            optimizer = replace(optimizer, params=here)
         with jax.named_scope(optimizer.name):
             _RULES[optimizer.kind](optimizer, state, result, index in variant.no_momentum)
+        if optimizer.step not in writes:
+            result.pop(optimizer.step, None)
     return result
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from emulator.autodiff import backward
-from emulator.dtypes import TO_NUMPY
+from emulator.buckets import Memory, pack, unpack
 from emulator.lower import State, Variant, forward
 from emulator.optim import gradnorm, update, zerograd
 from pef_schema.program import Program, Role, SectionKind, Step
@@ -21,8 +21,9 @@ class Plan:
 
     Args:
         call: The compiled executable, a function of arrays in the order of ``reads``.
-        reads: Regions it takes; the first ``donated`` of them are consumed.
-        writes: Regions it gives back, in order.
+        reads: Buffers it takes; the first ``donated`` of them are consumed. A buffer's number is
+            that of its region, or that of a bucket of regions, see ``emulator.buckets``.
+        writes: Buffers it gives back, in order.
         drops: Transient regions whose contents are void afterwards.
         checks: Transient regions it takes, which an earlier run must have left.
         donated: How many of ``reads`` are donated.
@@ -82,12 +83,17 @@ def run_step(program: Program, step: Step, state: State, variant: Variant) -> St
 
 
 def compile_plan(
-    program: Program, steps: Sequence[tuple[int, int]], variant: Variant, device: Any
+    program: Program,
+    memory: Memory,
+    steps: Sequence[tuple[int, int]],
+    variant: Variant,
+    device: Any,
 ) -> Plan:
     """Compose steps and compile them as one executable; takes up to seconds.
 
     Args:
         program: The program.
+        memory: Which buffers hold its regions.
         steps: ``(section, step of the section)`` pairs in the order to run.
         variant: What to specialise for.
         device: Where to run.
@@ -105,28 +111,44 @@ def compile_plan(
         for r in step_writes(program, step, variant):
             written[r] = position
     drops = _drops(program, steps, written, variant)
-    writes = tuple(sorted(r for r in written if r not in drops))
-    donated = sorted(r for r in reads if r in written and r not in drops)
-    order = (*donated, *sorted(r for r in reads if r not in set(donated)))
+    kept = [r for r in written if r not in drops]
+    writes = tuple(sorted({memory.home(r) for r in kept}))
+    inputs = {memory.home(r) for r in reads}
+    for home in writes:
+        bucket = memory.bucket(home)
+        if bucket is not None and not written.keys() >= set(bucket.regions):
+            inputs.add(home)  # the rest of the bucket stays as it is
+    donated = sorted(inputs & set(writes))
+    order = (*donated, *sorted(inputs - set(writes)))
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        state: State = dict(zip(order, arrays, strict=True))
+        given = dict(zip(order, arrays, strict=True))
+        state: State = {}
+        for home, array in given.items():
+            bucket = memory.bucket(home)
+            state.update({home: array} if bucket is None else unpack(bucket, array, reads))
         for (section, _), step in zip(steps, chosen, strict=True):
             with jax.named_scope(program.sections[section].name):
                 state.update(run_step(program, step, state, variant))
-        return tuple(state[r] for r in writes)
+        results = []
+        for home in writes:
+            bucket = memory.bucket(home)
+            if bucket is None:
+                results.append(state[home])
+            else:
+                new = {r: state[r] for r in bucket.regions if r in written}
+                whole = len(new) == len(bucket.regions)
+                results.append(pack(bucket, None if whole else given[home], new))
+        return tuple(results)
 
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [
-        jax.ShapeDtypeStruct(
-            program.regions[r].shape, TO_NUMPY[program.regions[r].dtype], sharding=sharding
-        )
-        for r in order
+        jax.ShapeDtypeStruct(*memory.form(home), sharding=sharding) for home in order
     ]
     with jax.enable_x64(True):
         jitted = jax.jit(run, donate_argnums=tuple(range(len(donated))), keep_unused=True)
         executable = jitted.lower(*shapes).compile()
-    transient = [r for r in order if program.regions[r].role.is_transient]
+    transient = [r for r in order if r in reads and program.regions[r].role.is_transient]
     return Plan(
         call=executable,
         reads=order,
