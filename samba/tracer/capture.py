@@ -10,10 +10,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 
 from emulator.ops.registry import load_ops
@@ -76,7 +79,7 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
     """Decompose what has no lowering with torch's own table until nothing changes."""
     known = load_ops()
     _drop_checks(program.graph)
-    table = {**decomposition_table, **core_aten_decompositions()}
+    table = _decompositions()
     for _ in range(_MAX_DECOMPOSITION_ROUNDS):
         missing = _missing(program, known)
         rules: dict[Any, Any] = {n.target: table[n.target] for n in missing if n.target in table}
@@ -100,6 +103,12 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
             ],
         )
     return program
+
+
+@cache
+def _decompositions() -> Mapping[Any, Any]:
+    """Torch's own decompositions; building the table takes longer than tracing a small model."""
+    return MappingProxyType({**decomposition_table, **core_aten_decompositions()})
 
 
 def _drop_checks(graph: torch.fx.Graph) -> None:
@@ -148,13 +157,20 @@ def _mode(model: torch.nn.Module, inference: bool) -> Iterator[None]:
 
 @contextmanager
 def _plain_tensors(model: torch.nn.Module) -> Iterator[None]:
-    """Show torch plain tensors where the model holds subclasses of them."""
+    """Show torch plain tensors where the model holds subclasses of them.
+
+    Parameters without values are shown as fake ones: they have no memory either.
+    """
     classes: list[tuple[torch.Tensor, type]] = []
     replaced: list[tuple[dict[str, Any], str, Any]] = []
+    fakes = _Fakes()
     try:
         for module in model.modules():
-            for parameter in module._parameters.values():
-                if parameter is not None and type(parameter) is not torch.nn.Parameter:
+            for key, parameter in list(module._parameters.items()):
+                if not getattr(parameter, "_has_data", True):
+                    replaced.append((module._parameters, key, parameter))
+                    module._parameters[key] = fakes.of(parameter)
+                elif parameter is not None and type(parameter) is not torch.nn.Parameter:
                     classes.append((parameter, type(parameter)))
                     parameter.__class__ = torch.nn.Parameter
             for holder in (module._buffers, module.__dict__):
@@ -171,10 +187,33 @@ def _plain_tensors(model: torch.nn.Module) -> Iterator[None]:
             parameter.__class__ = cls
 
 
+class _Fakes:
+    """Fake parameters in the place of empty ones: the same for the same, all of one mode."""
+
+    def __init__(self) -> None:
+        self._mode: FakeTensorMode | None = None
+        self._made: dict[int, torch.nn.Parameter] = {}
+
+    def of(self, parameter: Any) -> torch.nn.Parameter:
+        """The fake parameter of an empty one."""
+        found = self._made.get(id(parameter))
+        if found is None:
+            self._mode = self._mode or FakeTensorMode(allow_non_fake_inputs=True)
+            with self._mode:
+                fake = torch.empty(tuple(parameter.shape), dtype=parameter.dtype)
+            found = torch.nn.Parameter(fake, parameter.requires_grad)
+            self._made[id(parameter)] = found
+        return found
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if type(value) in (torch.Tensor, torch.nn.Parameter):
             return value
+        if not getattr(value, "_has_data", True):
+            if not value.materializer_provided:  # type: ignore[attr-defined]  # a SambaTensor
+                return value  # a handle, such as those in model.output_tensors
+            value = value.torch_tensor()  # type: ignore[attr-defined]  # as above
         return value.detach().as_subclass(torch.Tensor)
     if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
         return type(value)(_plain(v) for v in value)

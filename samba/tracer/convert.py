@@ -32,6 +32,7 @@ _RATE_ARGUMENT = {
 """Where an op takes its dropout rate: the rate becomes an argin."""
 
 NEXT_SEED = "samba.next_seed"
+ALIAS = "aten.alias.default"
 
 
 def convert(
@@ -307,6 +308,7 @@ class _Converter:
                     hint="forward() must return a tensor or a tuple or list of tensors.",
                 )
             if spec.kind is OutputKind.USER_OUTPUT:
+                index = self._apart(index)
                 outputs.append(
                     TracedOutput(value=index, name=names.unique(self.values[index].name))
                 )
@@ -320,6 +322,19 @@ class _Converter:
                     "work on a copy of the input.",
                 )
         return tuple(outputs)
+
+    def _apart(self, index: int) -> int:
+        """A value of its own for an output that is an input, a parameter or a buffer.
+
+        It then has a name, a place in memory and a gradient that starts there.
+        """
+        if all(source.value != index for source in self.sources):
+            return index
+        value = self.values[index]
+        name = f"{join_name(self.root, 'output')}__{value.name.removeprefix(f'{self.root}__')}"
+        copy = self._value(name, value.shape, value.dtype)
+        self.nodes.append(Node(op=ALIAS, args=(Ref(index),), outputs=(copy,), module=self.root))
+        return copy
 
 
 def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:
