@@ -151,6 +151,11 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, what: str = "") -> None:
     )
 
 
+def told(caplog: Any) -> list[str]:
+    """What the project logged; torch and jax log as well."""
+    return [record.getMessage() for record in caplog.records if record.name == "samba"]
+
+
 def named(tensors: Mapping[str, torch.Tensor]) -> tuple[samba.SambaTensor, ...]:
     """Tensors with their keys as names; their memory is shared."""
     return tuple(samba.from_torch_tensor(t, name=name) for name, t in tensors.items())

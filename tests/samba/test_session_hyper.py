@@ -1,0 +1,298 @@
+"""Hyperparameters between runs, several optimizers, dropout rates and ``train``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import samba
+from tests.samba.worlds import DROPOUT, MLP, World, close, named, other_batch, told
+
+ADAMW = World(
+    name="adamw",
+    optimizer=lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1),
+)
+
+
+def set_host(scene, **values: float) -> None:
+    for group in scene.host_optimizer.param_groups:
+        group.update(values)
+
+
+@pytest.mark.parametrize("world", [MLP, ADAMW], ids=lambda w: w.name)
+def test_values_stay_until_changed(pefs, world):
+    scene = pefs.loaded(world)
+    scene.run()  # the values of the compile
+    scene.host_step()
+    for given in ({"lr": 0.05}, {}, {"weight_decay": 0.2}, None, {"lr": 0.02, "weight_decay": 0.0}):
+        scene.run(hyperparam_dict=given)
+        set_host(scene, **(given or {}))
+        scene.host_step()
+    scene.assert_follows()
+
+
+def test_momentum(pefs):
+    scene = pefs.loaded(MLP)
+    for momentum in (0.9, 0.5, 0.0, 0.0, 0.9):
+        scene.run(hyperparam_dict={"momentum": momentum})
+        set_host(scene, momentum=momentum)
+        scene.host_step()
+    scene.assert_follows()
+
+
+def test_a_schedule_of_learning_rates_compiles_nothing(pefs):
+    scene = pefs.loaded(MLP)
+    scene.run()
+    scene.host_step()
+    before = samba.session.counters
+    for step in range(1, 20):
+        lr = 0.1 / step
+        scene.run(hyperparam_dict={"lr": lr, "momentum": 0.9, "weight_decay": 0.01 * step})
+        set_host(scene, lr=lr, weight_decay=0.01 * step)
+        scene.host_step()
+    scene.assert_follows()
+    after = samba.session.counters
+    assert (after.traces, after.compiles, after.runs) == (before.traces, before.compiles, 20)
+
+
+@pytest.mark.parametrize(
+    "value", [0.25, 1, torch.tensor(0.25), torch.tensor([0.25]).numpy()[0], True]
+)
+def test_numbers_of_any_kind(pefs, value):
+    scene = pefs.loaded(MLP)
+    scene.run(hyperparam_dict={"lr": value})
+    set_host(scene, lr=float(value))
+    scene.host_step()
+    scene.assert_follows()
+
+
+def test_unknown_keys_are_told_once(pefs, caplog):
+    scene = pefs.loaded(MLP)
+    for _ in range(3):
+        # Applications pass their whole configuration; values of unknown keys are not looked at.
+        scene.run(hyperparam_dict={"betas": (0.9, 0.99), "lr": 0.1, "p": 0.5})
+    assert told(caplog) == ["hyperparameter 'betas' has no argin in this PEF and is ignored"]
+
+
+def test_argin_names(pefs):
+    pefs.loaded(DROPOUT)
+    names = samba.session.get_argin_names()
+    assert list(names) == ["mlp__drop__dropout__p", "mlp__seed", "lr", "momentum", "weight_decay"]
+    assert "lr" in names and names >= {"lr", "momentum"}
+    assert samba.session.get_dropout_rate_argin_names() == ["mlp__drop__dropout__p"]
+    assert samba.session.get_dropout_seed_argin_names() == ["mlp__seed"]
+
+
+# -- several optimizers ------------------------------------------------------------
+
+
+def halves(*prefixes: str, lrs: tuple[float, float] = (0.1, 0.2)):
+    def make(model):
+        layers = (model.first, model.second)
+        return [
+            samba.optim.AdamW(layer.parameters(), lr=lr, argin_region_name=prefix)
+            for layer, lr, prefix in zip(layers, lrs, prefixes, strict=True)
+        ]
+
+    return make
+
+
+def test_one_key_drives_every_optimizer(tmp_path):
+    scene = World(name="two", optimizer=halves("", "")).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    assert set(samba.session.get_argin_names()) == {
+        "adamw0__lr",
+        "adamw0__weight_decay",
+        "adamw1__lr",
+        "adamw1__weight_decay",
+    }
+    for given in ({}, {"lr": 0.05}, {"adamw1__lr": 0.3}):
+        scene.run(hyperparam_dict=given)
+        for i, optimizer in enumerate(scene.host_optimizer):
+            lr = given.get(f"adamw{i}__lr", given.get("lr", optimizer.param_groups[0]["lr"]))
+            optimizer.param_groups[0]["lr"] = lr
+        scene.host_step()
+    scene.assert_follows()
+    assert len(samba.session.program.sections) == 4  # FWD, BCKWD, and an OPT for each
+
+
+def test_a_prefix_sets_an_optimizer_apart(tmp_path, caplog):
+    scene = World(name="prefixed", optimizer=halves("", "head")).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    names = samba.session.get_argin_names()
+    assert {"head__lr", "head__weight_decay"} < set(names)
+    for given in ({"lr": 0.05}, {"head__lr": 0.3}, {"lr": 0.02, "head__weight_decay": 0.5}):
+        scene.run(hyperparam_dict=given)
+        first, second = (o.param_groups[0] for o in scene.host_optimizer)
+        first["lr"] = given.get("lr", first["lr"])
+        second["lr"] = given.get("head__lr", second["lr"])
+        second["weight_decay"] = given.get("head__weight_decay", second["weight_decay"])
+        scene.host_step()
+    scene.assert_follows()
+    assert not told(caplog)
+
+
+def test_a_bare_key_that_reaches_nobody_is_told(tmp_path, caplog):
+    world = World(
+        name="all_prefixed",
+        optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.1, argin_region_name="net"),
+    )
+    scene = world.build()
+    scene.compile(tmp_path)
+    scene.trace()
+    scene.run(hyperparam_dict={"lr": 0.5})
+    scene.host_step()
+    scene.assert_follows()
+    assert told(caplog) == ["hyperparameter 'lr' sets nothing: this PEF has net__lr instead"]
+
+
+def test_parameter_groups(tmp_path):
+    def make(model):
+        groups = [
+            {"params": [model.first.weight, model.second.weight], "weight_decay": 0.1},
+            {"params": [model.first.bias, model.second.bias], "lr": 0.03},
+        ]
+        return samba.optim.SGD(groups, lr=0.1, momentum=0.5)
+
+    scene = World(name="groups", optimizer=make).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    for given in ({}, {"lr": 0.05}, {"sgd0_group1__lr": 0.2, "sgd0__weight_decay": 0.4}):
+        scene.run(hyperparam_dict=given)
+        first, second = scene.host_optimizer.param_groups
+        first["lr"], second["lr"] = (given.get("lr", g["lr"]) for g in (first, second))
+        second["lr"] = given.get("sgd0_group1__lr", second["lr"])
+        first["weight_decay"] = given.get("sgd0__weight_decay", first["weight_decay"])
+        scene.host_step()
+    scene.assert_follows()
+    assert len(samba.session.program.sections) == 3  # the groups share one OPT
+
+
+def test_other_values_at_trace_time_are_told(pefs, caplog):
+    """As on hardware the PEF's values hold, and a line says so."""
+    scene = pefs.scene(MLP)
+    scene.optimizer.param_groups[0]["lr"] = 0.7
+    scene.trace()
+    (text,) = told(caplog)
+    assert text == (
+        "optimizer sgd0: lr is 0.7, the PEF was compiled with 0.1, which holds until "
+        "hyperparam_dict sets another"
+    )
+    scene.run()
+    scene.host_step()
+    scene.assert_follows()
+
+
+# -- dropout -------------------------------------------------------------------------
+
+
+def dropped(scene, **keywords) -> bool:
+    """Whether a forward pass dropped anything."""
+    _, out = scene.run(section_types=["fwd"], **keywords)
+    want = Plain(scene.host)(scene.tensors["x"]).detach()
+    return not torch.allclose(out, want, rtol=1e-5, atol=1e-6)
+
+
+class Plain(nn.Module):
+    """The dropout model without its dropout."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model.second(self.model.first(x).tanh())
+
+
+@pytest.fixture
+def scene(pefs):
+    return pefs.loaded(DROPOUT)
+
+
+def test_without_p_the_compiled_rate_holds(scene):
+    _, first = scene.run(section_types=["fwd"])
+    _, second = scene.run(section_types=["fwd"])
+    assert not torch.equal(first, second)
+    assert dropped(scene)
+
+
+def test_train_false_sets_rates_to_zero_and_back(scene):
+    for train in (True, False, False, True, False, True):
+        assert dropped(scene, train=train) is train
+
+
+def test_the_first_run_may_be_an_evaluation(scene):
+    assert not dropped(scene, train=False)
+    assert dropped(scene)
+
+
+def test_a_rate_given_during_evaluation_holds_afterwards(scene):
+    assert not dropped(scene, train=False, hyperparam_dict={"p": 1.0})
+    _, out = scene.run(section_types=["fwd"])
+    # Everything is dropped: only the last bias is left.
+    close(out, scene.host.second.bias.detach().expand(5, 3))
+    assert not dropped(scene, hyperparam_dict={"p": 0.0})
+    assert not dropped(scene)
+
+
+def test_p_and_the_layers_own_name(scene):
+    (name,) = samba.session.get_dropout_rate_argin_names()
+    assert not dropped(scene, hyperparam_dict={"p": 0})
+    assert dropped(scene, hyperparam_dict={name: 0.5})
+    assert not dropped(scene, hyperparam_dict={"p": 0.5, name: 0.0})  # the later key wins
+    assert dropped(scene, hyperparam_dict={"p": 0.5})
+
+
+def test_rates_and_train_compile_nothing(scene):
+    scene.run()
+    compiles = samba.session.counters.compiles
+    for p in (0.1, 0.2, 0.0):
+        scene.run(hyperparam_dict={"p": p}, train=True)
+        scene.run(train=False)
+    assert samba.session.counters.compiles == compiles
+
+
+def test_evaluation_between_steps_leaves_training_as_it_was(pefs):
+    """With its dropout off by ``train=False`` a full step is torch's step without dropout."""
+    scene = pefs.loaded(DROPOUT)
+    scene.host.eval()  # no dropout on the host either
+    for seed in range(3):
+        batch = other_batch(seed)
+        scene.run(named(batch), train=False)
+        scene.host_step(batch)
+    scene.assert_follows()
+
+
+def masks(scene, count: int = 3) -> torch.Tensor:
+    return torch.stack([scene.run(section_types=["fwd"])[1] for _ in range(count)])
+
+
+def test_the_random_stream_goes_on_and_restarts(scene):
+    first = masks(scene)
+    assert not torch.equal(first, masks(scene))
+    samba.session.reset_random_generator()
+    assert torch.equal(first, masks(scene))
+    (seed,) = samba.session.get_dropout_seed_argin_names()
+    scene.run(section_types=["fwd"], hyperparam_dict={seed: 5})
+    other = masks(scene)
+    assert not torch.equal(first, other)
+    scene.run(section_types=["fwd"], hyperparam_dict={seed: 0})
+    scene.run(section_types=["fwd"], hyperparam_dict={seed: 5})
+    assert torch.equal(other, masks(scene))
+
+
+def test_the_stream_is_the_same_in_every_way_to_run(scene):
+    """The mask of a step does not depend on how its sections are run."""
+    whole = [scene.run()[0] for _ in range(3)]
+    samba.session.to_rdu(scene.model, scene.optimizer)
+    samba.session.reset_random_generator()
+    parts = []
+    for _ in range(3):
+        parts.append(scene.run(section_types=["fwd"])[0])
+        scene.run(None, section_types=["bckwd"])
+        scene.run(None, section_types=["opt"])
+    for ours, theirs in zip(whole, parts, strict=True):
+        close(ours, theirs)

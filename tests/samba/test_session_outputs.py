@@ -1,0 +1,344 @@
+"""What ``run`` returns, and device memory by name."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import samba
+import samba.utils as utils
+from tests.samba.worlds import MLP, World, close, named, other_batch, told
+
+FORWARD = {"section_types": ["fwd"]}
+
+
+@pytest.fixture
+def scene(pefs):
+    return pefs.loaded(MLP)
+
+
+def test_handles(pefs):
+    scene = pefs.scene(MLP)
+    outputs = scene.trace()
+    assert isinstance(outputs, tuple) and scene.model.output_tensors is outputs
+    loss, out = outputs
+    assert [o.sn_name for o in outputs] == [
+        "mlp__cross_entropy_loss__outputs__0",
+        "mlp__second__linear__outputs__0",
+    ]
+    assert (loss.shape, out.shape) == (torch.Size([]), torch.Size([5, 3]))
+    assert (loss.dtype, out.dtype) == (torch.float32, torch.float32)
+    assert not loss.has_data
+
+
+def test_results_are_plain_values(scene):
+    outputs = samba.session.run(scene.inputs, scene.model.output_tensors)
+    assert isinstance(outputs, tuple)
+    for output, handle in zip(outputs, scene.model.output_tensors, strict=True):
+        assert isinstance(output, samba.SambaTensor)
+        assert output.sn_name == handle.sn_name
+        assert not output.requires_grad and output.is_leaf and output.is_contiguous()
+    loss, out = outputs
+    assert isinstance(loss.item(), float)
+    assert out.numpy().shape == (5, 3)
+    assert torch.max(out.data, 1)[1].shape == (5,)
+
+
+@pytest.mark.parametrize(
+    "choose, count",
+    [
+        (lambda m: m.output_tensors, 2),
+        (lambda m: list(m.output_tensors), 2),
+        (lambda m: m.output_tensors[:1], 1),
+        (lambda m: [m.output_tensors[1], m.output_tensors[0], m.output_tensors[1]], 3),
+        (lambda m: m.output_tensors[1], 1),
+        (lambda m: [o.sn_name for o in m.output_tensors], 2),
+        (lambda m: (), 0),
+        (lambda m: [], 0),
+        (lambda m: None, 0),
+    ],
+)
+def test_any_selection_in_the_order_asked(scene, choose, count):
+    chosen = choose(scene.model)
+    asked = [chosen] if isinstance(chosen, torch.Tensor) else list(chosen or ())
+    names = [a if isinstance(a, str) else a.sn_name for a in asked]
+    for _ in range(2):  # the second time from what the first prepared
+        results = samba.session.run(scene.inputs, chosen, **FORWARD)
+        assert [r.sn_name for r in results] == names and len(results) == count
+    everything = {o.sn_name: o for o in samba.session.run(None, scene.model.output_tensors)}
+    assert all(torch.equal(r.data, everything[r.sn_name].data) for r in results)
+
+
+def test_alternating_selections(scene):
+    """What one call prepared does not leak into the next."""
+    loss, out = scene.model.output_tensors
+    for chosen in ((loss,), (out,), None, (out, loss), (), (loss,), None, [out]):
+        results = samba.session.run(scene.inputs, chosen, **FORWARD)
+        assert [r.sn_name for r in results] == [o.sn_name for o in chosen or ()]
+
+
+def test_any_memory_may_be_an_output(scene):
+    weight = scene.model.first.weight
+    before = weight.data.clone()
+    (fetched,) = samba.session.run(scene.inputs, [weight], **FORWARD)
+    assert torch.equal(fetched.data, before)
+    (gradient,) = samba.session.run(None, ["mlp__first__weight__grad"], section_types=["bckwd"])
+    scene.host(**scene.tensors)[0].backward()
+    close(gradient, scene.host.first.weight.grad)
+    (x,) = samba.session.run(None, [scene.inputs[0]], **FORWARD)
+    assert torch.equal(x.data, scene.tensors["x"])
+
+
+class Wide(nn.Module):
+    """An output of 128 KiB."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 8192)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+@pytest.mark.parametrize(
+    "world",
+    [MLP, World(name="wide", model=Wide, inputs=lambda: {"x": torch.ones(4, 4)})],
+    ids=lambda w: w.name,
+)
+def test_results_belong_to_the_caller(pefs, world):
+    """Writing to a result changes neither the device nor other results, whatever its size."""
+    scene = pefs.loaded(world)
+    first = scene.run(**FORWARD)
+    want = [o.clone() for o in first]
+    for output in first:
+        output.fill_(7.0)
+    second = scene.run(section_types=["bckwd"])
+    assert all(map(torch.equal, second, want))
+    fetched = samba.session.get_tensors(scene.model.output_tensors)
+    assert all(map(torch.equal, map(samba.to_torch, fetched), want))
+    samba.session.run(named(scene.tensors), (), **FORWARD)
+    assert all((output == 7.0).all() for output in first)
+
+
+def test_outputs_nobody_computed_are_zeros_and_told(scene, caplog):
+    results = scene.run(section_types=["opt"])
+    assert all(not r.any() for r in results)
+    assert told(caplog) == [
+        f"output {o.sn_name} is zeros: no FWD section has computed it yet"
+        for o in scene.model.output_tensors
+    ]
+
+
+class Shapes(nn.Module):
+    """What ``forward`` may return."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        out = self.linear(x)
+        match self.form:
+            case "tensor":
+                return out
+            case "list":
+                return [out, out.sum()]
+            case "nested":
+                return out, (out.sum(), [out.argmax(1)])
+            case "input":
+                return x, out
+            case "twice":
+                return out, out
+            case _:
+                return {"out": out, "sum": out.sum()}
+
+
+@pytest.mark.parametrize("form", ["tensor", "list", "nested", "input", "twice", "dict"])
+def test_forms_of_forward(tmp_path, form):
+    model = Shapes(form)
+    host = copy.deepcopy(model)
+    x = samba.randn(5, 4, name="x")
+    pef = samba.session.compile(model, (x,), config_dict={"output_folder": str(tmp_path)})
+    outputs = utils.trace_graph(model, (x,), pef=pef, config_dict={})
+    assert len({o.sn_name for o in outputs}) == len(outputs)
+    results = samba.session.run((x,), outputs)
+    want = host(samba.to_torch(x))
+    flat = torch.utils._pytree.tree_leaves(want)
+    assert len(results) == len(flat)
+    for ours, theirs in zip(results, flat, strict=True):
+        assert ours.dtype == theirs.dtype
+        close(ours, theirs.detach())
+
+
+# -- by name ---------------------------------------------------------------------------
+
+
+def test_get_tensors(scene):
+    scene.run()
+    scene.host_step()
+    weight, bias = scene.model.first.weight, scene.model.first.bias
+    tensors = samba.session.get_tensors([weight, bias])
+    assert isinstance(tensors, tuple)
+    close(tensors[0], scene.host.first.weight.detach())
+    close(tensors[1], scene.host.first.bias.detach())
+    assert [t.sn_name for t in tensors] == ["mlp__first__weight", "mlp__first__bias"]
+    by_name = samba.session.get_tensors_by_name([t.sn_name for t in tensors])
+    assert all(map(torch.equal, tensors, by_name))
+    assert torch.equal(samba.session.get_tensors_by_name("mlp__first__bias")[0], tensors[1])
+    assert torch.equal(samba.session.get_tensors(bias)[0], tensors[1])
+    # A fetch is a copy, and leaves the host's own tensors alone.
+    tensors[0].zero_()
+    close(weight.sn_data, scene.host.first.weight.detach())
+    assert not torch.equal(weight.data, scene.host.first.weight.detach())
+
+
+def test_get_samba_tensor_by_name(scene):
+    get = samba.session.get_samba_tensor_by_name
+    assert get("mlp__first__weight") is scene.model.first.weight
+    assert get("x") is scene.inputs[0]
+    assert get("mlp__second__linear__outputs__0") is scene.model.output_tensors[1]
+
+
+def test_names_in_the_pef(scene):
+    assert samba.session.get_weight_names() == [
+        "mlp__first__weight",
+        "mlp__first__bias",
+        "mlp__second__weight",
+        "mlp__second__bias",
+    ]
+    assert samba.session.get_section_types() == {"FWD", "BCKWD", "OPT"}
+
+
+def test_update_tensor(scene):
+    batch = other_batch()
+    x, y = named(batch)
+    samba.session.update_tensor("x", x)
+    samba.session.update_tensor("y", y)
+    samba.session.update_tensor("mlp__first__weight", samba.from_torch_tensor(torch.zeros(6, 4)))
+    scene.host.first.weight.data.zero_()
+    assert torch.equal(scene.inputs[0].data, batch["x"])
+    samba.session.to_device()
+    _, out = scene.run(None, **FORWARD)
+    close(out, scene.host(**batch)[1].detach())
+    # A tensor that is forgotten stays behind.
+    samba.session.update_tensor("x", samba.from_torch_tensor(torch.zeros(5, 4)))
+    samba.session.update_tensor("x", None)
+    samba.session.to_device()
+    _, out = scene.run(None, **FORWARD)
+    close(out, scene.host(**batch)[1].detach())
+    with pytest.raises(samba.SambaError, match="'x'"):
+        samba.session.get_samba_tensor_by_name("x")
+
+
+# -- life of a session -------------------------------------------------------------------
+
+
+def test_counters(pefs):
+    """A hundred steps: one trace, one compile; another selection is one more compile."""
+    scene = pefs.scene(MLP)
+    samba.session.reset()
+    scene.trace()
+    for step in range(100):
+        scene.run(named(other_batch(step)), hyperparam_dict={"lr": 0.1 / (step + 1)})
+    assert (samba.session.counters.traces, samba.session.counters.compiles) == (1, 1)
+    for _ in range(3):
+        scene.run(**FORWARD)
+        scene.run(section_types=["bckwd", "opt"])
+        scene.run(section_ids=[0])  # the same plan as FWD
+    counters = samba.session.counters
+    assert (counters.traces, counters.compiles, counters.runs) == (1, 3, 109)
+    scene.trace()
+    counters = samba.session.counters
+    assert (counters.traces, counters.compiles, counters.runs) == (2, 3, 109)
+
+
+def test_tracing_is_true_only_inside_a_trace(pefs):
+    seen = []
+
+    class Watch(nn.Module):
+        def forward(self, x):
+            seen.append((samba.session.tracing, samba.session.use_static_functional()))
+            return x + 1
+
+    model = Watch()
+    model(torch.ones(1))
+    with pytest.raises(samba.SambaError):
+        samba.session.compile(model, 5)
+    assert samba.session.tracing is False
+    samba.session.tracing = False  # old scripts set it before a run on the CPU
+    pefs.loaded(MLP)
+    assert seen == [(False, False)]
+
+
+def test_tracing_inside_a_compile(tmp_path):
+    seen = []
+
+    class Watch(nn.Module):
+        def forward(self, x):
+            seen.append(samba.session.tracing)
+            return x + 1
+
+    samba.session.compile(Watch(), torch.ones(1), config_dict={"output_folder": str(tmp_path)})
+    assert seen and all(seen) and not samba.session.tracing
+
+
+def test_reset_closes_the_device(scene):
+    weight = scene.model.first.weight
+    assert weight.sn_data.shape == (6, 4)
+    samba.session.reset()
+    with pytest.raises(samba.SambaError, match="nothing is on the device"):
+        samba.session.run(scene.inputs)
+    with pytest.raises(samba.SambaError, match="nothing is on the device"):
+        _ = weight.sn_data
+    scene.trace()
+    scene.run()
+    scene.host_step()
+    scene.assert_follows()
+
+
+def test_reset_with_a_pef(pefs):
+    scene = pefs.scene(MLP)
+    samba.session.reset(scene.pef)
+    scene.trace(pef="")
+    scene.run()
+    scene.host_step()
+    scene.assert_follows()
+
+
+def test_trace_again_starts_from_the_host(scene):
+    scene.run()
+    scene.trace()
+    scene.run()
+    scene.host_step()
+    scene.assert_follows()
+
+
+def test_without_a_transfer(pefs):
+    scene = pefs.loaded(MLP, transfer_device=False)
+    with pytest.raises(samba.SambaError, match="hold no data"):
+        scene.run(**FORWARD)
+    samba.session.to_rdu(scene.model)
+    scene.run()
+    scene.host_step()
+    scene.assert_follows()
+
+
+def test_to_device(pefs):
+    scene = pefs.loaded(MLP, transfer_device=False)
+    samba.session.to_device()
+    scene.run(None)
+    scene.host_step()
+    scene.assert_follows()
+
+
+def test_a_second_session(pefs, tmp_path):
+    scene = pefs.scene(MLP)
+    session = samba.SambaSession(scene.pef)
+    assert session.counters.runs == 0
+    with pytest.raises(samba.SambaError, match="nothing is on the device"):
+        session.run(scene.inputs)
+    assert session.program is None
