@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 
 import numpy as np
 import pytest
 from hypothesis import settings
+
+# pytest-xdist fills the cores with processes; torch's threads would only wait for each other.
+# Set before torch is imported, and for the processes that tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Shared machines are slow at times, and a failure must come again when asked for.
 settings.register_profile("project", deadline=None, derandomize=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -72,16 +73,18 @@ def accuracy(printed: str) -> float:
     return float(found[1])
 
 
-@pytest.mark.parametrize(("module", "least"), [(logreg, 93.0), (res_ffn, 95.0)])
-def test_training_learns(module, least, in_folder, capsys):
+@pytest.mark.parametrize(
+    ("module", "epochs", "least"), [(logreg, 10, 93.0), (res_ffn, 15, 95.0), (lenet, 8, 94.0)]
+)
+def test_training_learns(module, epochs, least, in_folder, capsys):
     call(module, "compile", "--pef-name=x")
-    call(module, "run", "--pef=out/x/x.pef")
+    call(module, "run", "--pef=out/x/x.pef", f"--num-epochs={epochs}")
     assert accuracy(capsys.readouterr().out) >= least
 
 
 def test_lenet_checkpoint_and_inference(in_folder, capsys):
     call(lenet, "compile", "--pef-name=train")
-    run = ("run", "--pef=out/train/train.pef", "--dropout=0")
+    run = ("run", "--pef=out/train/train.pef")
     call(lenet, *run, "--num-epochs=2", "--ckpt-dir=ckpt")
     trained = accuracy(capsys.readouterr().out)
     (checkpoint,) = Path("ckpt").iterdir()
@@ -104,7 +107,7 @@ def test_lenet_checkpoint_and_inference(in_folder, capsys):
 def test_lenet_goes_on_from_a_checkpoint(in_folder):
     """Weights and momentum are restored: one step after the break is the step without it."""
     call(lenet, "compile", "--pef-name=train")
-    run = ("run", "--pef=out/train/train.pef", "--dropout=0", "--num-epochs=1")
+    run = ("run", "--pef=out/train/train.pef", "--num-epochs=1")
     call(lenet, *run, "--ckpt-dir=first")
     first = torch.load("first/44.pt")
     momenta = [s["momentum_buffer"] for s in first["optimizer"]["state"].values()]
@@ -130,6 +133,7 @@ def test_gpt_learning_rate():
     assert char_gpt.learning_rate(args, 110) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_the_demo_as_a_process(tmp_path):
     """What ``make demo`` does, start to end; the accuracy is the one the README promises."""
 
@@ -137,6 +141,7 @@ def test_the_demo_as_a_process(tmp_path):
         done = subprocess.run(
             [sys.executable, str(ROOT / "examples" / "lenet.py"), *argv],
             cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
         )
