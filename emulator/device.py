@@ -57,6 +57,9 @@ class Device:
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: set[int] = set()
         self._regions = {r.name: i for i, r in enumerate(program.regions)}
+        for s in program.symbols:
+            if s.grad_region >= 0:  # tensors that share a region share its gradient
+                self._regions.setdefault(f"{s.name}__grad", s.grad_region)
         self._symbols = {s.name: s for s in program.symbols}
         self._grad_of = {s.region: s.grad_region for s in program.symbols if s.grad_region >= 0}
         self._output_grads = {
