@@ -128,7 +128,7 @@ def _values(value: Any, operation: str) -> torch.Tensor:
         raise ConversionError(
             where=f"{operation} = ...", found=kind(value), wanted="a torch.Tensor"
         )
-    return value.data if isinstance(value, HostMemory) else plain(value).detach()
+    return plain(value.torch_tensor() if isinstance(value, HostMemory) else value).detach()
 
 
 def _device() -> DeviceTensors | None:

@@ -57,6 +57,7 @@ QUERIES: frozenset[Callable[..., Any]] = frozenset(
         T.grad_fn.__get__,  # type: ignore[attr-defined]  # as above
         T.is_meta.__get__,  # type: ignore[attr-defined]  # as above
         T.is_cuda.__get__,  # type: ignore[attr-defined]  # as above
+        T.untyped_storage,
         T.is_sparse.__get__,  # type: ignore[attr-defined]  # as above
         T.requires_grad.__get__,  # type: ignore[attr-defined]  # as above
         T.requires_grad.__set__,  # type: ignore[attr-defined]  # as above
@@ -139,10 +140,12 @@ def dispatch(
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
     given = tuple(operands(args, kwargs))
+    if func is T.new_empty and not getattr(args[0], "_has_data", True):
+        return _new_empty(cls, args, kwargs)
     if func not in SHAPE_ONLY:
         for tensor in given:
             if not getattr(tensor, "_has_data", True):
-                return _cast_empty(cls, func, tensor, args, kwargs)
+                return _on_empty(cls, func, tensor, args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():
         result = func(*args, **kwargs)
     if func in get_default_nowrap_functions():
@@ -164,6 +167,71 @@ def _adopt(cls: type[T], result: Any, given: tuple[T, ...]) -> None:
             _adopt(cls, item, given)
 
 
+def _on_empty(
+    cls: type[T],
+    func: Callable[..., Any],
+    tensor: T,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Runs a torch function on an empty SambaTensor: casts it, fills it, or records the function.
+
+    Values are computed only while parameters are made lazily, from a temporary copy: a
+    constructor may look at them, an eager run of a lazy model should not cost that much unasked.
+    """
+    if func in CASTS and args[0] is tensor:
+        return _cast_empty(cls, func, tensor, args, kwargs)
+    from samba._recipe import Recipe, ViewRecipe
+    from samba._recording import record, writes
+    from samba.lazy_param import use_lazy_param
+
+    recipe = vars(tensor).get("_materializer")
+    lazy = isinstance(recipe, (Recipe, ViewRecipe))
+    owns = not isinstance(recipe, ViewRecipe)
+    if func is T.copy_ and args[0] is tensor and owns:
+        return _fill_empty(tensor, *args[1:], **kwargs)
+    if lazy:
+        result = record(cls, func, tensor, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if use_lazy_param() and not writes(func, kwargs):
+            values = recipe(tensor)
+            new_kwargs = {k: _replaced(a, tensor, values) for k, a in kwargs.items()}
+            new_args = tuple(_replaced(a, tensor, values) for a in args)
+            return dispatch(cls, func, new_args, new_kwargs)
+        if use_lazy_param() and owns:
+            tensor.materialize_()  # type: ignore[attr-defined]  # a SambaTensor
+            return dispatch(cls, func, args, kwargs)
+    operation = resolve_name(func) or getattr(func, "__name__", str(func))
+    name: str = getattr(tensor, "sn_name", "")
+    raise NoHostData(operation=operation, name=name, shape=tuple(tensor.shape))
+
+
+def _new_empty(cls: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    from samba.lazy_param import lazily
+
+    with torch._C.DisableTorchFunctionSubclass():
+        made = T.new_empty(*args, **kwargs)
+    made = lazily(cls, made)
+    _adopt(cls, made, ())
+    return made
+
+
+def _replaced(arg: Any, old: T, new: T) -> Any:
+    if arg is old:
+        return new
+    return type(arg)(_replaced(a, old, new) for a in arg) if type(arg) in (list, tuple) else arg
+
+
+def _fill_empty(tensor: T, source: Any, non_blocking: bool = False) -> T:
+    """Copies values into an empty SambaTensor, as ``load_state_dict`` does."""
+    values = source.torch_tensor() if hasattr(source, "torch_tensor") else source
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        filled = torch.empty(tuple(tensor.shape), dtype=tensor.dtype).copy_(values, non_blocking)
+    tensor.data = filled
+    return tensor
+
+
 def _cast_empty(
     cls: type[T],
     func: Callable[..., Any],
@@ -172,10 +240,6 @@ def _cast_empty(
     kwargs: dict[str, Any],
 ) -> Any:
     """Casts an empty SambaTensor by casting a stand-in without elements."""
-    if func not in CASTS or args[0] is not tensor:
-        operation = resolve_name(func) or getattr(func, "__name__", str(func))
-        name: str = getattr(tensor, "sn_name", "")
-        raise NoHostData(operation=operation, name=name, shape=tuple(tensor.shape))
     with torch._C.DisableTorchFunctionSubclass():
         cast = func(torch.empty(0, dtype=tensor.dtype), *args[1:], **kwargs)
         if not isinstance(cast, T):
@@ -186,9 +250,12 @@ def _cast_empty(
         data = empty_data(tensor.shape, cast.dtype)
         result = T._make_subclass(cls, data, grad)
     keep_names(tensor, result)
-    for key in ("_has_data", "_materializer"):
-        if key in vars(tensor):
-            setattr(result, key, vars(tensor)[key])
+    result._has_data = False  # type: ignore[attr-defined]  # cls is SambaTensor
+    materializer = vars(tensor).get("_materializer")
+    if materializer is not None:
+        # A cast is a copy: what is done to it later is not done to the source.
+        make = "alias" if func is T.detach else "copy"
+        result._materializer = getattr(materializer, make, lambda: materializer)()  # type: ignore[attr-defined]  # cls is SambaTensor
     return result
 
 

@@ -35,8 +35,19 @@ class HostMemory(Labels):
 
     @property
     def data(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch documents it as an attribute
-        """The values as a plain tensor that shares memory and is no part of autograd."""
-        self._need_data("data")
+        """The values as a plain tensor that shares memory and is no part of autograd.
+
+        Of a lazy parameter it is an empty SambaTensor; what is done to it is done to both.
+        """
+        if not self._has_data:
+            from samba._recipe import Recipe, ViewRecipe
+
+            if isinstance(self._materializer, (Recipe, ViewRecipe)):
+                from samba._recording import alias
+                from samba.sambatensor import SambaTensor
+
+                return alias(SambaTensor, self)
+            self._need_data("data")
         with torch._C.DisableTorchFunctionSubclass():
             return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]  # a descriptor
 
@@ -175,7 +186,9 @@ def _call_materializer(materializer: Materializer, tensor: Labels) -> Any:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [p for p in parameters.values() if p.default is p.empty and p.kind in positional]
     if len(required) >= 2:
-        return materializer(tensor, torch.default_generator)
+        from samba.lazy_param import materializer_rng
+
+        return materializer(tensor, materializer_rng(tensor._sn_name))
     return materializer(tensor)
 
 

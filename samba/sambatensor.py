@@ -49,8 +49,8 @@ class SambaTensor(DeviceMemory, Tensor):  # pyright: ignore[reportIncompatibleVa
         named_dims: One label or None a dimension; recorded only.
         sized_dims: One name of a dynamic dimension or None a dimension; recorded only.
         materializer: Makes the values of an empty SambaTensor. It is called with the tensor,
-            with the tensor and a ``torch.Generator``, or with the keywords ``shape``, ``dtype``
-            and ``requires_grad``, whichever its signature takes.
+            with the tensor and a ``samba.rng.MultithreadedRNG``, or with the keywords ``shape``,
+            ``dtype`` and ``requires_grad``, whichever its signature takes.
         is_complex: Whether the last dimension holds real and imaginary parts; recorded only.
         region_name: Name of its place in device memory. Tensors with the same region share it.
 
@@ -163,9 +163,7 @@ class SambaTensor(DeviceMemory, Tensor):  # pyright: ignore[reportIncompatibleVa
             result = torch.Tensor._make_subclass(type(self), source.detach(), self.requires_grad)
         memo[id(self)] = result
         for key, value in vars(self).items():
-            # A materializer is code, often bound to a generator: both tensors may call it.
-            own = value if key == "_materializer" else copy.deepcopy(value, memo)
-            setattr(result, key, own)
+            setattr(result, key, _own(key, value, memo))
         grad = self.grad if self.is_leaf else None
         if grad is not None:
             result.grad = copy.deepcopy(grad, memo)
@@ -181,6 +179,15 @@ class SambaTensor(DeviceMemory, Tensor):  # pyright: ignore[reportIncompatibleVa
             return _rebuild_reduction(self)
         with torch._C.DisableTorchFunctionSubclass():
             return _plain(self).__reduce_ex__(protocol)
+
+
+def _own(key: str, value: Any, memo: dict[int, Any]) -> Any:
+    """An attribute for a copy of its tensor."""
+    if key != "_materializer":
+        return copy.deepcopy(value, memo)
+    # A materializer is code, often bound to a generator, which both tensors may call; a recipe
+    # of a lazy parameter is data.
+    return value.copy() if hasattr(value, "copy") else value
 
 
 def _rebuild_reduction(tensor: SambaTensor) -> Any:

@@ -6,10 +6,10 @@ limited to what the device cannot lower. Nothing of the model changes.
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -22,11 +22,11 @@ from torch.export import ExportedProgram
 from emulator.ops.registry import load_ops
 from samba.naming import root_name
 from samba.tracer.convert import convert
-from samba.tracer.errors import UnsupportedOp, UnsupportedOps
+from samba.tracer.errors import UnsupportedOps
 from samba.tracer.failure import explain
 from samba.tracer.inputs import TraceInputs, collect_inputs
-from samba.tracer.names import source_line
 from samba.tracer.promote import MixedPrecision, insert_casts
+from samba.tracer.refuse import describe, refused_ops
 from samba.tracer.traced import Traced
 
 _MAX_DECOMPOSITION_ROUNDS = 8
@@ -80,29 +80,32 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
     known = load_ops()
     _drop_checks(program.graph)
     table = _decompositions()
+    refused, _ = refused_ops(program.graph)
     for _ in range(_MAX_DECOMPOSITION_ROUNDS):
         missing = _missing(program, known)
         rules: dict[Any, Any] = {n.target: table[n.target] for n in missing if n.target in table}
         if not rules:
             break
-        with _quiet():
-            program = program.run_decompositions(rules)
+        try:
+            with _quiet():
+                program = program.run_decompositions(rules)
+        except Exception:
+            if not refused:
+                raise
+            break  # torch fails on what is refused anyway
     missing = _missing(program, known)
-    if missing:
-        counts = Counter(str(node.target) for node in missing)
-        lines: dict[str, dict[str, None]] = {name: {} for name in counts}
-        for node in missing:
-            line = source_line(node.meta.get("stack_trace"))
-            if line:
-                lines[str(node.target)][line] = None
-        raise UnsupportedOps(
-            model=root,
-            ops=[
-                UnsupportedOp(name=name, count=count, lines=tuple(lines[name]))
-                for name, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-            ],
-        )
+    if refused:
+        touched = refused_ops(program.graph)[1]
+        missing = [node for node in missing if node not in touched and _gives_tensors(node)]
+    if missing or refused:
+        plain = [(node, "") for node in missing]
+        raise UnsupportedOps(model=root, ops=describe([*refused.items(), *plain]))
     return program
+
+
+def _gives_tensors(node: torch.fx.Node) -> bool:
+    """False for what only serves the sizes of a result whose shape depends on data."""
+    return isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
 
 
 @cache
@@ -132,7 +135,12 @@ def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.f
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Hold back torch's own warnings about its exporter; the user can do nothing about them."""
-    with warnings.catch_warnings():
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    with warnings.catch_warnings(), ExitStack() as stack:
+        # It prints the graph where a branch depends on data, which our own error says.
+        log.setLevel(logging.ERROR)
+        stack.callback(log.setLevel, level)
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", message=".*were assigned during export.*")

@@ -1,0 +1,243 @@
+"""Lazy parameters: modules built without memory for their parameters.
+
+While it is on, every parameter that a module registers becomes an empty SambaParameter. Fills
+and other in-place operations on it are recorded, and done when its values are needed, usually
+when they are transferred to the device.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from zlib import crc32
+
+import torch
+from torch import nn
+from torch.nn import init
+from torch.nn.modules.module import register_module_parameter_registration_hook
+
+from samba._dispatch import empty_data
+from samba._recipe import Recipe, ViewRecipe
+from samba._recording import empty_with, record
+from samba.nn.parameter import SambaParameter
+from samba.rng import MultithreadedRNG, RandomSettings, fresh_seed
+from samba.sambatensor import SambaTensor
+
+__all__ = [
+    "MultithreadedRNG",
+    "RNGProvider",
+    "RNGProviderFactory",
+    "disable_lazy_param",
+    "enable_lazy_param",
+    "lazy_param",
+    "use_lazy_param",
+]
+
+
+class _Mode:
+    """One stretch of lazy building: how random numbers are drawn, and how many streams began."""
+
+    def __init__(self, settings: RandomSettings) -> None:
+        self.settings = settings
+        self._streams = 0
+
+    def next_stream(self) -> int:
+        self._streams += 1
+        return self._streams - 1
+
+
+INITIALISERS = tuple(name for name in vars(init) if name.endswith("_") and not name.startswith("_"))
+"""Functions of ``torch.nn.init`` that fill a tensor."""
+
+
+def _recorded(initialiser: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """An initialiser that is recorded as one step if it is called on a lazy parameter."""
+
+    @functools.wraps(initialiser)
+    def fill(*args: Any, **kwargs: Any) -> Any:
+        tensor = args[0] if args else kwargs.get("tensor")
+        recipe = getattr(tensor, "_materializer", None)
+        if isinstance(recipe, (Recipe, ViewRecipe)) and not tensor._has_data:  # type: ignore[union-attr]  # a SambaTensor
+            return record(SambaTensor, initialiser, tensor, args, kwargs)  # type: ignore[arg-type]  # as above
+        return initialiser(*args, **kwargs)
+
+    return fill
+
+
+class _State:
+    """The mode for the rest of the process, and those of open contexts, innermost last."""
+
+    def __init__(self) -> None:
+        self.enabled: _Mode | None = None
+        self.open: list[_Mode] = []
+        self.hook: Any = None
+
+    @property
+    def mode(self) -> _Mode | None:
+        return self.open[-1] if self.open else self.enabled
+
+    def follow(self) -> None:
+        """Hooks into registration and initialisation exactly while there is a mode."""
+        if self.mode is not None and self.hook is None:
+            self.hook = register_module_parameter_registration_hook(_registered)
+            for name in INITIALISERS:
+                setattr(init, name, _recorded(getattr(init, name)))
+        elif self.mode is None and self.hook is not None:
+            self.hook.remove()
+            self.hook = None
+            for name in INITIALISERS:
+                setattr(init, name, getattr(init, name).__wrapped__)
+
+
+_state = _State()
+
+
+def enable_lazy_param(
+    seed: int | None = None,
+    init_threads: int = 8,
+    inverse_transform_sampling: bool = False,
+    fp32_to_bf16_rounding: str = "nearest_even",
+) -> None:
+    """Makes parameters of modules lazy from now on.
+
+    Args:
+        seed: Seed of their random values, which then depend on it and on the order in which
+            parameters are made alone. None takes a seed from torch's generator.
+        init_threads: Threads to draw random values with; values do not depend on it.
+        inverse_transform_sampling: Whether normal numbers are made from uniform ones by the
+            inverse of the distribution function.
+        fp32_to_bf16_rounding: ``"nearest_even"`` or ``"truncation"``.
+
+    Raises:
+        ArgumentError: A value is out of range.
+    """
+    _state.enabled = _Mode(
+        RandomSettings(
+            seed=fresh_seed() if seed is None else seed,
+            threads=init_threads,
+            inverse_transform_sampling=inverse_transform_sampling,
+            fp32_to_bf16_rounding=fp32_to_bf16_rounding,
+        )
+    )
+    _state.follow()
+
+
+def disable_lazy_param() -> None:
+    """Ends what :func:`enable_lazy_param` began; parameters made meanwhile stay lazy."""
+    _state.enabled = None
+    _state.follow()
+
+
+def use_lazy_param() -> bool:
+    """Whether parameters are made lazily now."""
+    return _state.mode is not None
+
+
+@contextmanager
+def lazy_param(quantized: bool = False) -> Iterator[None]:
+    """Makes the parameters of modules that are built inside lazy.
+
+    Inside :func:`enable_lazy_param` it goes on with the settings and the seed of that.
+
+    Args:
+        quantized: Accepted; parameters keep the dtypes that the modules give them.
+
+    Example:
+        >>> with lazy_param():
+        ...     layer = nn.Linear(4000, 1000)
+        >>> layer.weight.has_data, layer.weight.shape
+        (False, torch.Size([1000, 4000]))
+    """
+    _state.open.append(_state.mode or _Mode(RandomSettings(seed=fresh_seed())))
+    _state.follow()
+    try:
+        yield
+    finally:
+        _state.open.pop()
+        _state.follow()
+
+
+def lazily(cls: type[torch.Tensor], made: torch.Tensor) -> torch.Tensor:
+    """An empty tensor in the place of uninitialised memory, where tensors are made lazily.
+
+    Initialisers make such tensors to draw into; this way they draw from a stream too.
+
+    Args:
+        cls: The SambaTensor class.
+        made: What torch made.
+
+    Returns:
+        The empty tensor, or ``made`` outside of the lazy mode.
+    """
+    mode = _state.mode
+    if mode is None:
+        return made
+    shape = tuple(made.shape)
+    recipe = Recipe(shape, made.dtype, made, mode.settings, mode.next_stream())
+    return empty_with(cls, shape, made.dtype, recipe)
+
+
+def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    mode = _state.mode
+    # Parameters that are empty or of another kind, such as those of lazy layers, stay as they are.
+    if mode is None or type(parameter) is not nn.Parameter or parameter.is_meta:
+        return
+    base = parameter.detach()
+    recipe = Recipe(tuple(base.shape), base.dtype, base, mode.settings, mode.next_stream())
+    torch.Tensor.data.__set__(parameter, empty_data(base.shape, base.dtype))  # type: ignore[attr-defined]  # a descriptor
+    parameter.__class__ = SambaParameter
+    parameter._has_data = False  # type: ignore[attr-defined]  # the class was assigned above
+    parameter._materializer = recipe  # type: ignore[attr-defined]  # the class was assigned above
+
+
+class RNGProvider:
+    """Gives streams of random numbers for materializers.
+
+    Args:
+        settings: How they are drawn.
+        number: Which provider it is; each has streams of its own.
+    """
+
+    def __init__(self, settings: RandomSettings, number: int) -> None:
+        self._settings, self._number = settings, number
+        self._calls = 0
+
+    def __call__(self) -> MultithreadedRNG:
+        """The next stream: the n-th call gives the n-th stream, in every run of a program."""
+        self._calls += 1
+        return MultithreadedRNG(self._settings, (_PROVIDERS, self._number, self._calls - 1))
+
+
+class RNGProviderFactory:
+    """Makes providers of random numbers with the settings of the lazy mode.
+
+    Example:
+        >>> provider = RNGProviderFactory().build_provider()
+        >>> provider().normal(0.0, 0.02, (3, 4), dtype=torch.bfloat16).shape
+        torch.Size([3, 4])
+    """
+
+    def build_provider(self) -> RNGProvider:
+        """Makes a provider; outside of the lazy mode its seed is taken from torch's generator."""
+        mode = _state.mode or _Mode(RandomSettings(seed=fresh_seed()))
+        return RNGProvider(mode.settings, mode.next_stream())
+
+
+def materializer_rng(name: str) -> MultithreadedRNG:
+    """Random numbers for a materializer that takes some.
+
+    Args:
+        name: Name of the tensor; in the lazy mode, its stream depends on it and the seed.
+    """
+    mode = _state.mode
+    if mode is None:
+        return MultithreadedRNG(RandomSettings(seed=fresh_seed()))
+    return MultithreadedRNG(
+        mode.settings, (_NAMES, crc32(name.encode()) if name else mode.next_stream())
+    )
+
+
+_PROVIDERS, _NAMES = 1 << 32, 1 << 33
+"""Keep the streams of providers and of names apart from those of parameters."""
