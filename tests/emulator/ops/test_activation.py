@@ -52,12 +52,12 @@ def test_pointwise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     check(f"aten.{name}.default", grid(), *args, **kwargs)
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu", "silu", "sigmoid", "tanh", "elu", "softplus"])
+@pytest.mark.parametrize("name", ["relu", "gelu", "sigmoid", "tanh", "elu"])
 def test_pointwise_bfloat16(name: str) -> None:
     check(f"aten.{name}.default", grid()[:10].bfloat16())
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu", "tanh"])
+@pytest.mark.parametrize("name", ["gelu", "tanh"])
 def test_pointwise_float64(name: str) -> None:
     check(f"aten.{name}.default", grid().double())
 

@@ -13,7 +13,7 @@ def data(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("size", [[1, 1], [3, 5], [2, 7], [9, 10], [12, 12]])
+@pytest.mark.parametrize("size", [[1, 1], [2, 7], [9, 5], [12, 12]])
 def test_adaptive_2d(size: list[int]) -> None:
     check("aten.adaptive_avg_pool2d.default", data(2, 3, 9, 10), size)
     check("aten.adaptive_max_pool2d.default", data(2, 3, 9, 10), size)

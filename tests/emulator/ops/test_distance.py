@@ -46,7 +46,7 @@ def test_cosine_similarity_of_zero_and_broadcast() -> None:
     check("aten.cosine_similarity.default", X, Y[:1])
 
 
-@pytest.mark.parametrize("reduction", [0, 1, 2])
+@pytest.mark.parametrize("reduction", [0, 1])
 def test_cosine_embedding_loss(reduction: int) -> None:
     target = torch.tensor([1.0, -1.0, -1.0, 1.0])
     check("aten.cosine_embedding_loss.default", X, Y, target, 0.1, reduction, frozen=(2,))

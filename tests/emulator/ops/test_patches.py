@@ -19,8 +19,9 @@ def data(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("batch", [(2,), ()])
+@pytest.mark.parametrize(
+    ("window", "batch"), [(WINDOWS[0], (2,)), (WINDOWS[1], (2,)), (WINDOWS[2], ())]
+)
 def test_columns(window: tuple[list[int], ...], batch: tuple[int, ...]) -> None:
     x = data(*batch, 3, 7, 6)
     check("aten.im2col.default", x, *window)

@@ -51,8 +51,7 @@ def test_kl_of_zero_probability() -> None:
     check("aten.kl_div.default", X, target, 0, frozen=(1,))
 
 
-@pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize("reduction", [0, 1])
+@pytest.mark.parametrize(("weighted", "reduction"), [(True, 0), (False, 1)])
 def test_binary_cross_entropy(weighted: bool, reduction: int) -> None:
     weight = data(4, 6, seed=2).abs() if weighted else None
     p = torch.sigmoid(X * 3)
@@ -78,11 +77,10 @@ def test_margins() -> None:
     check("aten.margin_ranking_loss.default", X, X.clone(), signs(4, 6), frozen=(2,))
 
 
-@pytest.mark.parametrize("reduction", [0, 1, 2])
-def test_multilabel_margin(reduction: int) -> None:
+def test_multilabel_margin() -> None:
     target = torch.tensor([[3, 0, -1, 1, 1, 1], [5, -1, 0, 0, 0, 0], [-1] * 6, [0, 1, 2, 3, 4, 5]])
-    check("aten.multilabel_margin_loss.default", X, target, reduction)
-    check("aten.multilabel_margin_loss.default", X[0], target[0], reduction)
+    check("aten.multilabel_margin_loss.default", X, target, 0)
+    check("aten.multilabel_margin_loss.default", X[0], target[0])
 
 
 @pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss"])
