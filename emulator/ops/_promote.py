@@ -147,7 +147,7 @@ def elementwise(
         args: Arrays and python scalars.
         to_float: Turn integers into the default float type (``exp`` of an integer tensor).
         exact_scalars: Keep a python scalar in float32 beside half tensors
-            (torch does in add, sub, mul and div) instead of rounding it first.
+            (torch does in mul, div and lerp) instead of rounding it first.
 
     Returns:
         The result in the promoted dtype.

@@ -30,6 +30,19 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 @jax.custom_jvp
+def rsqrt(x: jax.Array) -> jax.Array:
+    """``1 / sqrt(x)``."""
+    return lax.rsqrt(x)
+
+
+@rsqrt.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (x,), (dx,) = primals, tangents
+    y = rsqrt(x)
+    return y, dx * (-0.5 * (y * y * y))
+
+
+@jax.custom_jvp
 def safe_sqrt(x: jax.Array) -> jax.Array:
     """Square root whose gradient at zero is zero."""
     return lax.sqrt(x)

@@ -14,7 +14,7 @@ from emulator.ops.registry import op
 Pads = tuple[int, ...]
 """``(left, right)`` of the last dimension, then of the one before it, and so on."""
 
-_MODES = ("constant", "reflect", "replicate", "circular")
+_MODES = ("reflect", "replicate", "circular", "constant")
 
 
 @op("aten.constant_pad_nd.default", reads=(), cheap=True)
@@ -36,7 +36,7 @@ def pad(x: jax.Array, pad: Pads, mode: str = "constant", value: float | None = N
 
 @op("aten._pad_enum.default", reads=(), cheap=True)
 def pad_enum(x: jax.Array, pads: Pads, mode: int, value: float | None = None) -> jax.Array:
-    """Padded by a mode's number: 0 constant, 1 reflect, 2 replicate, 3 circular."""
+    """Padded by a mode's number: 0 reflect, 1 replicate, 2 circular, 3 constant."""
     return pad(x, pads, _MODES[mode], value)
 
 

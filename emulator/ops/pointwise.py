@@ -33,7 +33,7 @@ Operand = Any
 @op("aten.add.Tensor", "aten.add.Scalar", reads=(), cheap=True)
 def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x + alpha * other``; booleans add as logical or."""
-    return elementwise(lambda a, b: a + _scaled(b, alpha), x, other, exact_scalars=True)
+    return elementwise(lambda a, b: a + _scaled(b, alpha), x, other)
 
 
 @op(
@@ -43,7 +43,7 @@ def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
 )
 def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x - alpha * other``."""
-    return elementwise(lambda a, b: a - _scaled(b, alpha), x, other, exact_scalars=True)
+    return elementwise(lambda a, b: a - _scaled(b, alpha), x, other)
 
 
 @op("aten.rsub.Tensor", "aten.rsub.Scalar", reads=(), cheap=True)
@@ -190,7 +190,10 @@ def _scaled(x: jax.Array, factor: float) -> jax.Array:
 
 
 def _div_trunc(a: jax.Array, b: jax.Array) -> jax.Array:
-    return lax.div(a, b) if not is_float(a.dtype) else jnp.trunc(a / b)
+    """Division toward zero; XLA may divide by a reciprocal, so whole quotients are rounded."""
+    if not is_float(a.dtype):
+        return lax.div(a, b)
+    return jnp.where(lax.rem(a, b) == 0, jnp.round(a / b), jnp.trunc(a / b))
 
 
 def _div_floor(a: jax.Array, b: jax.Array) -> jax.Array:

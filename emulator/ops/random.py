@@ -60,7 +60,7 @@ def mix(x: jax.Array) -> jax.Array:
 
 def _key(seed: jax.Array, stream: int, draw: int) -> tuple[jax.Array, jax.Array]:
     """Two words that depend on seed, stream and the number of the draw within the node."""
-    seed = seed.astype(np.uint32)
+    seed = jnp.asarray(seed, np.uint32)
     label = mix(mix(jnp.uint32(stream % 2**32)) + np.uint32((draw + 1) * _GOLDEN % 2**32))
     first = mix(mix(seed[0] ^ label) + seed[1])
     second = mix(mix(seed[1] ^ np.uint32(_GOLDEN)) + mix(seed[0] + label))

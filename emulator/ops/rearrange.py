@@ -24,13 +24,13 @@ def _below(shape: Size, diagonal: int) -> jax.Array:
 @op("aten.tril.default", reads=(), cheap=True)
 def tril(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """The lower triangle; zero above the diagonal."""
-    return jnp.where(_below(x.shape, diagonal), x, 0)
+    return jnp.where(_below(x.shape, diagonal), x, jnp.zeros((), x.dtype))
 
 
 @op("aten.triu.default", reads=(), cheap=True)
 def triu(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """The upper triangle; zero below the diagonal."""
-    return jnp.where(_below(x.shape, diagonal - 1), 0, x)
+    return jnp.where(_below(x.shape, diagonal - 1), jnp.zeros((), x.dtype), x)
 
 
 @op("aten.repeat.default", reads=(), cheap=True)
@@ -120,7 +120,8 @@ def diag_embed(x: jax.Array, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
     # Row r holds x[r - down] at column r + offset, where down = max(-offset, 0).
     rows = lax.broadcasted_iota(np.int32, (size, size), 0)
     columns = lax.broadcasted_iota(np.int32, (size, size), 1)
-    placed = jnp.where(columns == rows + np.int32(offset), wide[..., :, None], 0)
+    hit = columns == rows + np.int32(offset)
+    placed = jnp.where(hit, wide[..., :, None], jnp.zeros((), x.dtype))
     return jnp.moveaxis(placed, (-2, -1), (dim1, dim2))
 
 

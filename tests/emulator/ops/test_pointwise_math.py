@@ -1,0 +1,135 @@
+"""Functions of one and two real numbers, and special functions, against torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.emulator.ops.checks import check
+from tests.emulator.ops.narrow import check_narrow
+
+NAN, INF = float("nan"), float("inf")
+G = torch.Generator().manual_seed(0)
+X = torch.randn(6, 8, generator=G)
+Y = torch.randn(8, generator=G)
+KNOTS = torch.tensor([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 1.5, -1.5, 2.5, 7.0, -7.0, INF, -INF, NAN])
+WIDE = torch.cat([torch.linspace(-6, 6, 61), KNOTS])
+INTS = torch.arange(-4, 8)
+EVERYWHERE = [
+    *("exp", "exp2", "expm1", "sin", "cos", "atan", "asinh", "erf", "erfc", "sinh", "cosh"),
+    *("log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "asin", "acos", "acosh"),
+    *("atanh", "erfinv", "sinc", "deg2rad", "rad2deg", "angle"),
+]
+ROUNDING = ["ceil", "floor", "trunc", "round", "sign", "sgn", "frac"]
+
+
+@pytest.mark.parametrize("name", EVERYWHERE)
+def test_functions(name: str) -> None:
+    """Inside and outside the domain, at zeros of both signs, infinities and NaN."""
+    check(f"aten.{name}.default", WIDE)
+
+
+def test_tangent_away_from_its_poles() -> None:
+    check("aten.tan.default", torch.linspace(-1.5, 1.5, 31))
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "reciprocal", "erf", "deg2rad", "sinc"])
+def test_integers_become_float32(name: str) -> None:
+    check(f"aten.{name}.default", INTS)
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_rounding(name: str) -> None:
+    finite = WIDE[torch.isfinite(WIDE)] if name == "frac" else WIDE
+    check(f"aten.{name}.default", finite, grad=name != "sgn")  # torch gives an unreadable zero
+
+
+@pytest.mark.parametrize("name", ["ceil", "round", "sign"])
+def test_rounding_leaves_integers(name: str) -> None:
+    check(f"aten.{name}.default", INTS)
+
+
+@pytest.mark.parametrize("decimals", [-1, 0, 2])
+def test_round_decimals(decimals: int) -> None:
+    check("aten.round.decimals", X * 100, decimals=decimals)
+
+
+@pytest.mark.parametrize("eps", [None, 0.3])
+def test_logit(eps: float | None) -> None:
+    check("aten.logit.default", torch.tensor([0.0, 0.2, 0.3, 0.5, 0.9, 1.0]), eps)
+    check("aten.logit.default", torch.tensor([-0.5, 1.5]), eps)
+
+
+@pytest.mark.parametrize(
+    "name", ["atan2", "logaddexp", "logaddexp2", "copysign.Tensor", "xlogy.Tensor"]
+)
+def test_pairs(name: str) -> None:
+    full = f"aten.{name}" if "." in name else f"aten.{name}.default"
+    other = Y.abs() if name == "xlogy.Tensor" else Y
+    x = X.clone()
+    x[0, :2] = torch.tensor([0.0, -0.0])
+    check(full, x, other)
+
+
+def test_pairs_at_zero() -> None:
+    zero = torch.zeros(2)
+    check("aten.atan2.default", zero, zero)
+    check("aten.hypot.default", zero, zero)
+    check("aten.hypot.default", X * 1e20, Y * 1e20)
+    check("aten.xlogy.Tensor", torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.0, NAN, 0.0]))
+    check("aten.xlogy.Scalar_Self", 0.0, Y)
+    check("aten.special_xlog1py.default", torch.tensor([0.0, 2.0]), torch.tensor([-1.0, 3.0]))
+
+
+def test_powers_of_two() -> None:
+    check("aten.ldexp.Tensor", X, torch.arange(8))
+    check("aten.frexp.Tensor", X * 100)
+
+
+def test_nan_to_num() -> None:
+    check("aten.nan_to_num.default", WIDE)
+    check("aten.nan_to_num.default", WIDE, 1.0, 2.0, -3.0)
+    check("aten.nan_to_num.default", WIDE.bfloat16())
+
+
+def test_not_differentiable() -> None:
+    check("aten.heaviside.default", WIDE[:, None], torch.tensor([0.5, NAN]), grad=False)
+    check("aten.nextafter.default", X, Y, grad=False)
+    check("aten.gcd.default", INTS, INTS.flip(0))
+    check("aten.lcm.default", INTS, INTS.flip(0))
+
+
+SPECIAL = [
+    *("lgamma", "special_entr", "special_erfcx", "special_ndtr", "special_log_ndtr"),
+    *("i0", "special_i0e", "special_i1", "special_i1e", "digamma"),
+]
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special(name: str) -> None:
+    check(f"aten.{name}.default", X * 3)
+
+
+@pytest.mark.parametrize("name", ["lgamma", "digamma", "special_erfcx"])
+def test_special_in_double_precision(name: str) -> None:
+    check(f"aten.{name}.default", X.double() * 3)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+def test_polygamma(n: int) -> None:
+    check("aten.polygamma.default", n, (X.abs() + 0.01).double())
+
+
+def test_special_of_two() -> None:
+    p = X.abs() + 0.1
+    check("aten.special_ndtri.default", X.sigmoid())
+    check("aten.mvlgamma.default", p + 2, 3)
+    check("aten.igamma.default", p, p.flip(0), grad=False)
+    check("aten.igammac.default", p, p.flip(0), grad=False)
+    check("aten.special_zeta.default", p + 1.1, p.flip(0), grad=False)
+    check("aten.special_zeta.self_scalar", 2.5, p)
+
+
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "rsqrt", "sin", "erf"])
+def test_half(name: str) -> None:
+    check_narrow(f"aten.{name}.default", X.abs() + 0.5)

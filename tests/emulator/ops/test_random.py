@@ -1,0 +1,182 @@
+"""The generator and dropout: distribution, independence, repetition, gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from emulator.ops.random import (
+    TooManyElements,
+    mix,
+    native_dropout,
+    next_seed,
+    normal,
+    uniform,
+    uniform_bits,
+)
+from emulator.ops.registry import load_ops
+
+SEED = np.array([7, 0], np.uint32)
+N = 200_000
+
+
+def bits(seed: Any = SEED, stream: int = 0, n: int = N) -> np.ndarray:
+    return np.asarray(jax.jit(lambda s: uniform_bits(s, stream, (n,)))(seed))
+
+
+def chi_square(counts: np.ndarray) -> float:
+    """How far counts are from equal, in standard deviations of the statistic."""
+    expected = counts.sum() / counts.size
+    freedom = counts.size - 1
+    return float(((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("shift", [0, 8, 16, 24])
+def test_every_byte_is_uniform(shift: int) -> None:
+    assert abs(chi_square(np.bincount((bits() >> shift) & 255, minlength=256))) < 4
+
+
+def test_every_bit_is_fair_and_neighbours_are_independent() -> None:
+    flags = ((bits()[:, None] >> np.arange(32, dtype=np.uint32)) & 1).astype(np.float64)
+    assert np.abs(flags.mean(0) - 0.5).max() < 4.5 / (2 * math.sqrt(N))
+    u = bits() / 2.0**32 - 0.5
+    for lag in (1, 2, 3, 28, 512):
+        assert abs(np.mean(u[:-lag] * u[lag:]) * 12) * math.sqrt(N) < 4
+
+
+def test_pairs_fill_the_square() -> None:
+    cells = bits() >> 28
+    assert abs(chi_square(np.bincount(cells[::2] * 16 + cells[1::2], minlength=256))) < 4
+
+
+@pytest.mark.parametrize(
+    ("seed", "stream"),
+    [([7, 1], 0), ([8, 0], 0), ([7, 0], 1), ([0, 7], 0), ([7, 2**32 - 1], 0), ([7, 0], 12345)],
+)
+def test_other_seeds_steps_and_streams_are_independent(seed: list[int], stream: int) -> None:
+    a, b = bits() / 2.0**32, bits(np.array(seed, np.uint32), stream) / 2.0**32
+    assert abs(np.corrcoef(a, b)[0, 1]) * math.sqrt(N) < 4
+    cells = (a * 16).astype(int) * 16 + (b * 16).astype(int)
+    assert abs(chi_square(np.bincount(cells, minlength=256))) < 4
+
+
+def test_consecutive_steps_do_not_share_numbers() -> None:
+    """For one element, the sequence over steps and over streams is as random as over elements."""
+    steps = np.stack([np.full(4096, 7), np.arange(4096)], 1).astype(np.uint32)
+    over_steps = np.asarray(jax.vmap(lambda s: uniform_bits(s, 3, (1,))[0])(steps))
+    assert abs(chi_square(np.bincount(over_steps >> 27, minlength=32))) < 4
+    draw = jax.jit(lambda: jnp.stack([uniform_bits(SEED, s, (1,))[0] for s in range(64)]))
+    over_streams = np.asarray(draw())
+    assert abs(chi_square(np.bincount(over_streams >> 30, minlength=4))) < 4
+
+
+def test_same_seed_and_stream_repeat_whatever_the_shape() -> None:
+    np.testing.assert_array_equal(bits(), bits())
+    np.testing.assert_array_equal(uniform_bits(SEED, 0, (4, 5)).reshape(-1), bits(n=20))
+
+
+def test_mixer_is_a_bijection_of_known_values() -> None:
+    """Values of the reference C code of lowbias32 with the improved constants."""
+
+    def reference(x: int) -> int:
+        x ^= x >> 16
+        x = x * 0x21F0AAAD % 2**32
+        x ^= x >> 15
+        x = x * 0xD35A2D97 % 2**32
+        return x ^ (x >> 15)
+
+    words = [0, 1, 2, 0xDEADBEEF, 2**32 - 1]
+    got = mix(jnp.array(words, jnp.uint32))
+    assert [int(g) for g in got] == [reference(w) for w in words]
+    assert np.unique(mix(jnp.arange(65536, dtype=jnp.uint32))).size == 65536
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16, np.float16])
+def test_uniform_moments(dtype: Any) -> None:
+    with jax.enable_x64(True):
+        u = np.asarray(uniform(SEED, 1, (N,), dtype))
+    assert u.dtype == np.dtype(dtype)
+    wide = u.astype(np.float64)
+    assert wide.min() >= 0
+    assert wide.max() < 1
+    bin_width = (
+        2.0**-8 if dtype is jnp.bfloat16 else 0.0
+    )  # the mean of a coarse grid is half a bin low
+    assert abs(wide.mean() + bin_width / 2 - 0.5) < 4 / math.sqrt(12 * N) + 2.0**-11
+    assert abs(wide.var() - 1 / 12) < 1e-3
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_normal_moments(dtype: Any) -> None:
+    with jax.enable_x64(True):
+        z = np.asarray(normal(SEED, 2, (N,), dtype)).astype(np.float64)
+    assert np.isfinite(z).all()
+    assert abs(z.mean()) < 4 / math.sqrt(N)
+    assert abs(z.var() - 1) < 4 * math.sqrt(2 / N)
+    assert abs((z**3).mean()) < 4 * math.sqrt(15 / N)
+    assert abs((z**4).mean() - 3) < 4 * math.sqrt(96 / N)
+    inside = [np.mean(np.abs(z) < k) for k in (1, 2, 3)]
+    np.testing.assert_allclose(inside, [0.6827, 0.9545, 0.9973], atol=4e-3)
+
+
+def test_too_many_elements_are_refused() -> None:
+    with pytest.raises(TooManyElements, match="at most 4294967296 can be numbered") as e:
+        uniform_bits(SEED, 0, (2**20, 2**13))
+    assert e.value.shape == (2**20, 2**13)
+
+
+def test_next_seed_counts_the_step() -> None:
+    seed = jnp.array([5, 2**32 - 1], jnp.uint32)
+    assert next_seed(seed).tolist() == [5, 0]
+    assert next_seed(seed).dtype == np.uint32
+    assert load_ops()["samba.next_seed"].lower is next_seed
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, jnp.bfloat16])
+def test_dropout(rate: float, dtype: Any) -> None:
+    """Kept elements are scaled; the gradient is the mask times the scale; rates are data."""
+    with jax.enable_x64(True):
+        x = jnp.linspace(1, 2, N).astype(dtype)
+        drop = jax.jit(lambda x, p: native_dropout(x, p, True, seed=SEED, stream=4))
+        y, keep = drop(x, jnp.float64(rate))
+        assert y.dtype == x.dtype
+        assert keep.dtype == np.bool_
+        assert abs(float(keep.mean()) - (1 - rate)) < 4 * math.sqrt(rate * (1 - rate) / N)
+        scale = np.asarray(1 / (1 - rate), np.float32 if dtype is not np.float64 else np.float64)
+        wide = np.asarray(x).astype(scale.dtype)
+        want = np.where(keep, wide * scale, 0).astype(x.dtype)
+        np.testing.assert_array_equal(np.asarray(y), want)
+        _, pull = jax.vjp(lambda a: drop(a, jnp.float64(rate))[0], x)
+        want = np.where(keep, np.ones(N, scale.dtype) * scale, 0).astype(x.dtype)
+        np.testing.assert_array_equal(np.asarray(pull(jnp.ones_like(x))[0]), want)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_dropout_at_the_ends(rate: float) -> None:
+    x = jnp.array([1.0, -0.5, np.inf, 3e38])
+    for p in (rate, jnp.float32(rate)):
+        y, keep = native_dropout(x, p, True, seed=SEED, stream=0)
+        np.testing.assert_array_equal(y, x if rate == 0 else jnp.zeros(4))
+        assert keep.all() == (rate == 0)
+
+
+def test_dropout_off_returns_the_input() -> None:
+    x = jnp.ones(3)
+    y, keep = native_dropout(x, 0.5, False, seed=SEED, stream=0)
+    assert y is x
+    assert keep.all()
+    assert load_ops()["aten.dropout.default"].lower(x, 0.5, False, seed=SEED, stream=0) is x
+
+
+def test_dropout_of_one_node_differs_from_step_to_step() -> None:
+    masks = [
+        np.asarray(native_dropout(jnp.ones(1000), 0.5, True, seed=s, stream=0)[1])
+        for s in (SEED, np.asarray(next_seed(jnp.asarray(SEED))))
+    ]
+    assert 400 < (masks[0] != masks[1]).sum() < 600
