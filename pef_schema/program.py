@@ -358,7 +358,9 @@ class Step:
         optimizers: GRADNORM and OPT: indices into ``Program.optimizers``.
         max_norm: GRADNORM: largest 2-norm of all gradients together.
         reads: Regions read, ascending.
-        writes: Regions written, ascending.
+        writes: Regions written, ascending. REDUCE: the gradients of one dtype that form a bucket,
+            the same as ``reads``; they lie one after the other in device memory. OPT: of its
+            optimizers' parameters, those whose weights are here are updated.
         accumulates: Regions among ``writes`` that are added to instead of replaced, ascending.
     """
 

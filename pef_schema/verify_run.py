@@ -110,6 +110,7 @@ def check_sections(program: Program, report: Report) -> None:
     """Check every section: its steps, its twin and what it reads and writes."""
     sections = program.sections
     report.unique("section", [section.name for section in sections])
+    reduced: set[int] = set()
     for index, section in enumerate(sections):
         where = f"section {index}"
         if len(section.steps) != 1 and section.kinds != _SPATIAL:
@@ -117,6 +118,8 @@ def check_sections(program: Program, report: Report) -> None:
             report.add(f"{where}: steps {kinds}, wanted one step or FWD and BCKWD")
         for step in section.steps:
             _check_step(program, step, where, report)
+            if step.kind is SectionKind.REDUCE:
+                _check_reduce(program, step, where, reduced, report)
         if not 0 <= section.twin <= index:
             report.index(where, "twin", section.twin, index + 1)
         elif sections[section.twin].twin != section.twin:
@@ -156,6 +159,24 @@ def _check_step(program: Program, step: Step, where: str, report: Report) -> Non
             role = program.regions[index].role
             if role in _NEVER_WRITTEN or (role is Role.WEIGHT and kind is not SectionKind.OPT):
                 report.add(f"{where}: a {kind.name} step writes region {index}, a {role.name}")
+
+
+def _check_reduce(
+    program: Program, step: Step, where: str, reduced: set[int], report: Report
+) -> None:
+    """Check that a step reduces gradients of one dtype, which no other step reduces."""
+    if step.reads != step.writes or not step.writes:
+        report.add(f"{where}: a REDUCE step reads {step.reads[:8]} and writes {step.writes[:8]}")
+    known = [r for r in step.writes if 0 <= r < len(program.regions)]
+    for index in known:
+        _check_role(program, index, (Role.GRADIENT,), where, report)
+        if index in reduced:
+            report.add(f"{where}: gradient {index} is reduced twice")
+    reduced.update(known)
+    dtypes = {program.regions[r].dtype for r in known}
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(dtype.name for dtype in dtypes))
+        report.add(f"{where}: gradients of several dtypes are reduced together: {names}")
 
 
 def check_schedules(program: Program, report: Report) -> None:

@@ -61,6 +61,8 @@ def compile_pef(
             optim_level=settings.optim_level,
             loss_indices=losses,
             accumulate=settings.accumulate,
+            data_parallel=settings.data_parallel and not settings.inference,
+            bucket_bytes=settings.bucket_bytes,
             metadata=tuple((str(k), str(v)) for k, v in (metadata or {}).items()),
         ),
     )

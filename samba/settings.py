@@ -25,6 +25,8 @@ class CompileSettings:
         mapping: ``"section"`` or ``"spatial"``.
         optim_level: ``"o0"``, ``"o1"`` or ``"o3"``.
         accumulate: Whether gradients add up until ZEROGRAD runs.
+        data_parallel: Whether gradients are reduced between replicas.
+        bucket_bytes: What a bucket of gradients may hold.
     """
 
     pef: Path
@@ -32,6 +34,8 @@ class CompileSettings:
     mapping: str
     optim_level: str
     accumulate: bool
+    data_parallel: bool
+    bucket_bytes: int
 
 
 def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -111,7 +115,24 @@ def compile_settings(
         mapping=mapping,
         optim_level=str(config.get("optim_level") or "o3"),
         accumulate=bool(is_split_batch) or _steps(config.get("grad_accumulation_steps")) > 1,
+        data_parallel=bool(config.get("data_parallel", False)),
+        bucket_bytes=_bucket_bytes(),
     )
+
+
+def _bucket_bytes() -> int:
+    from samba.compiler.buckets import DEFAULT_BUCKET_BYTES  # the compiler loads jax
+
+    text = os.environ.get("BAGUA_DEFAULT_BUCKET_SIZE", "")
+    if not text:
+        return DEFAULT_BUCKET_BYTES
+    if not text.isdigit() or int(text) < 1:
+        raise ArgumentError(
+            where="environment variable BAGUA_DEFAULT_BUCKET_SIZE",
+            found=repr(text),
+            wanted="a number of bytes, 1 or more",
+        )
+    return int(text)
 
 
 def _steps(value: Any) -> int:

@@ -25,6 +25,13 @@ from pef_schema.program import (
     Update,
     Value,
 )
+from samba.compiler.buckets import (
+    DEFAULT_BUCKET_BYTES,
+    FIRST_BUCKET_BYTES,
+    Gradient,
+    GradientBucket,
+    plan_buckets,
+)
 from samba.compiler.flow import gradient_values
 from samba.compiler.optimizer import GroupSpec, describe_optimizers
 from samba.compiler.regions import RegionTable
@@ -46,6 +53,9 @@ class CompileOptions:
         section_bytes: What an ``o3`` section may touch, in bytes.
         loss_indices: Outputs that are losses; None to find them by shape.
         accumulate: Whether gradients add up until ZEROGRAD runs.
+        data_parallel: Whether gradients are reduced between replicas: they lie in buckets then,
+            each with a REDUCE section.
+        bucket_bytes: What a bucket may hold.
         metadata: Free text stored in the PEF.
     """
 
@@ -56,6 +66,8 @@ class CompileOptions:
     section_bytes: int = DEFAULT_SECTION_BYTES
     loss_indices: tuple[int, ...] | None = None
     accumulate: bool = False
+    data_parallel: bool = False
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
     metadata: tuple[tuple[str, str], ...] = ()
 
 
@@ -113,6 +125,8 @@ class _Builder:
             level=options.optim_level,
             mapping=options.mapping,
             budget=options.section_bytes,
+            # Sections no larger than buckets, so that a bucket is full before the last of them.
+            weight_budget=options.bucket_bytes if options.data_parallel else None,
         )
         self.section_of = {
             v: s for s, cut in enumerate(cuts) for i in cut for v in traced.nodes[i].outputs
@@ -138,11 +152,19 @@ class _Builder:
         ]
         outputs = self._place_outputs(losses)
         self._place_activations(boundary, needs)
-        self._place_gradients(boundary)
+        last = self._last_writers(needs)
+        self._place_gradients(boundary, last)
+        buckets = self._buckets(last) if options.data_parallel else ()
         optimizers = add_optimizers(
-            self.groups, traced, self.values, self.table, self.argins, inference=options.inference
+            self.groups,
+            traced,
+            self.values,
+            self.table,
+            self.argins,
+            inference=options.inference,
+            buckets=[b.regions for b in buckets],
         )
-        sections = self._sections(cuts, needs, outputs, updates, optimizers)
+        sections = self._sections(cuts, needs, outputs, updates, buckets, optimizers)
         self._name_tensors(outputs)
         order = self._order(sections)
         return Program(
@@ -274,8 +296,50 @@ class _Builder:
             )
         return tuple(outputs)
 
-    def _place_gradients(self, boundary: list[int]) -> None:
-        for source in self.traced.sources:
+    def _last_writers(self, needs: list[BackwardNeeds]) -> dict[int, int]:
+        """For each region of a source with a gradient, the section that writes it last.
+
+        Backward sections run in reverse, so that is the first section that uses the source.
+        """
+        last: dict[int, int] = {}
+        for section in reversed(range(len(needs))):
+            for i in needs[section].nodes:
+                for v in self.traced.nodes[i].refs():
+                    if v in self.source_of and self.grads[v]:
+                        last[self.values[v].region] = section
+        return last
+
+    def _buckets(self, last: dict[int, int]) -> tuple[GradientBucket, ...]:
+        homes = {
+            self.values[s.value].grad_region: self.values[s.value].region
+            for s in self.traced.sources
+            if s.role is Role.WEIGHT and self.values[s.value].grad_region >= 0
+        }
+        limit = self.options.bucket_bytes
+        return plan_buckets(
+            [
+                Gradient(
+                    region=grad,
+                    nbytes=self.table.regions[grad].nbytes,
+                    dtype=self.table.regions[grad].dtype,
+                    section=last[homes[grad]],
+                )
+                for grad in sorted(homes)
+            ],
+            limit=limit,
+            first=min(limit, FIRST_BUCKET_BYTES),
+        )
+
+    def _place_gradients(self, boundary: list[int], last: dict[int, int]) -> None:
+        sources = list(self.traced.sources)
+        if self.options.data_parallel:
+            # In the order in which the backward pass finishes them: a bucket's gradients are
+            # neighbours then, and region numbers tell their order in it.
+            sources.reverse()
+            sources.sort(
+                key=lambda s: (s.role is not Role.WEIGHT, -last.get(self.values[s.value].region, 0))
+            )
+        for source in sources:
             v = source.value
             if not self.grads[v]:
                 continue
@@ -312,6 +376,7 @@ class _Builder:
         needs: list[BackwardNeeds],
         outputs: tuple[Output, ...],
         updates: tuple[Update, ...],
+        buckets: tuple[GradientBucket, ...],
         optimizers: OptimizerRegions,
     ) -> list[Section]:
         steps: list[tuple[str, tuple[Step, ...]]] = []
@@ -320,11 +385,15 @@ class _Builder:
             steps.append(("zerograd", (Step(kind=SectionKind.ZEROGRAD, writes=grads),)))
         forward = [self._forward(s, cut, outputs, updates) for s, cut in enumerate(cuts)]
         backward = self._backwards(cuts, needs, outputs) if any(self.grads) else {}
+        reduces = {s: [n for n, b in enumerate(buckets) if b.section == s] for s in backward}
         if self.options.mapping == "spatial" and backward:
             steps.append(("fwd_bckwd_0", (forward[0], backward[0])))
+            steps += [_reduce(n, buckets[n]) for n in reduces[0]]
         else:
             steps += [(f"fwd_{s}", (step,)) for s, step in enumerate(forward)]
-            steps += [(f"bckwd_{s}", (step,)) for s, step in backward.items()]
+            for s, step in backward.items():
+                steps.append((f"bckwd_{s}", (step,)))
+                steps += [_reduce(n, buckets[n]) for n in reduces[s]]
         steps += optimizers.steps
         return [
             Section(name=name, steps=section, twin=i) for i, (name, section) in enumerate(steps)
@@ -405,6 +474,11 @@ class _Builder:
                 accumulates=tuple(sorted(accumulates)),
             )
         return steps
+
+
+def _reduce(number: int, bucket: GradientBucket) -> tuple[str, tuple[Step, ...]]:
+    step = Step(kind=SectionKind.REDUCE, reads=bucket.regions, writes=bucket.regions)
+    return f"reduce_{number}", (step,)
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:

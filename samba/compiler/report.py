@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pef_schema.program import Program, Role, Section
+from pef_schema.program import OptimizerParam, Program, Role, Section, SectionKind, Step
 
 
 def section_types(section: Section) -> str:
@@ -17,8 +17,16 @@ def section_ops(program: Program, section: Section) -> int:
     total = 0
     for step in section.steps:
         total += len(step.nodes) + len(step.recompute)
-        total += sum(len(program.optimizers[i].params) for i in step.optimizers)
+        total += sum(len(_updated(program, step, i)) for i in step.optimizers)
     return total
+
+
+def _updated(program: Program, step: Step, optimizer: int) -> list[OptimizerParam]:
+    """Parameters of an optimizer that a step works on; OPT steps may share an optimizer."""
+    params = program.optimizers[optimizer].params
+    if step.kind is SectionKind.OPT:
+        return [p for p in params if p.weight in step.writes]
+    return list(params)
 
 
 def section_bytes(program: Program, section: Section) -> int:
@@ -87,5 +95,7 @@ def _operations(program: Program, section: Section) -> str:
         for i in step.nodes:
             counts[program.graphs[step.graph].nodes[i].op.split(".")[1]] += 1
         for i in step.optimizers:
-            counts[program.optimizers[i].kind.name.lower()] += len(program.optimizers[i].params)
+            counts[program.optimizers[i].kind.name.lower()] += len(_updated(program, step, i))
+        if step.kind is SectionKind.REDUCE:
+            counts["gradient"] += len(step.writes)
     return " ".join(f"{op}:{count}" if count > 1 else op for op, count in counts.items())

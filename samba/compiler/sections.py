@@ -26,14 +26,14 @@ class UnknownOptimLevel(SambaError):
         super().__init__(f"optim_level: found {found!r}; wanted one of {', '.join(POLICIES)}")
 
 
-def cut_o0(traced: Traced, budget: int) -> list[int]:
+def cut_o0(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
     """A section per operator. The node that advances the seed stays with its successor."""
     return [
         i for i in range(len(traced.nodes)) if i == 0 or traced.nodes[i - 1].op != "samba.next_seed"
     ]
 
 
-def cut_o1(traced: Traced, budget: int) -> list[int]:
+def cut_o1(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
     """A section per module, or per ``op_fusion`` directive where one covers the module."""
     prefixes = {f"{traced.name}__{path.replace('.', '__')}" for path, _ in traced.fusions}
 
@@ -49,29 +49,33 @@ def cut_o1(traced: Traced, budget: int) -> list[int]:
     ]
 
 
-def cut_o3(traced: Traced, budget: int) -> list[int]:
-    """Cut where the weights and results of a section would pass ``budget`` bytes."""
+def cut_o3(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
+    """Cut where the weights and results of a section would pass ``budget`` bytes, or its weights
+    alone ``weight_budget``.
+    """
     roles = {s.value: s.role for s in traced.sources}
 
     def size(value: int) -> int:
         v = traced.values[value]
         return math.prod(v.shape) * v.dtype.itemsize
 
-    starts, used, seen = [0], 0, set[int]()
+    starts, used, weights, seen = [0], 0, 0, set[int]()
     for i, node in enumerate(traced.nodes):
-        fresh = {v for v in node.outputs if v >= 0}
-        fresh |= {v for v in node.refs() if roles.get(v) is Role.WEIGHT and v not in seen}
-        cost = sum(size(v) for v in fresh)
-        if used + cost > budget and i > starts[-1]:
+        taken = {v for v in node.refs() if roles.get(v) is Role.WEIGHT}
+        fresh = {v for v in node.outputs if v >= 0} | (taken - seen)
+        cost, weight = sum(map(size, fresh)), sum(map(size, taken - seen))
+        heavy = weight_budget is not None and weight > 0 and weights + weight > weight_budget
+        if (used + cost > budget or heavy) and i > starts[-1]:
             starts.append(i)
-            used, seen = 0, set()
-            cost = sum(size(v) for v in fresh)
+            used, weights, seen = 0, 0, set()
+            cost, weight = cost - weight + sum(map(size, taken)), sum(map(size, taken))
         used += cost
-        seen |= fresh
+        weights += weight
+        seen |= taken
     return starts
 
 
-POLICIES: dict[str, Callable[[Traced, int], list[int]]] = {
+POLICIES: dict[str, Callable[[Traced, int, int | None], list[int]]] = {
     "o0": cut_o0,
     "o1": cut_o1,
     "o2": cut_o1,
@@ -81,7 +85,12 @@ POLICIES: dict[str, Callable[[Traced, int], list[int]]] = {
 
 
 def cut_sections(
-    traced: Traced, *, level: str, mapping: str, budget: int = DEFAULT_SECTION_BYTES
+    traced: Traced,
+    *,
+    level: str,
+    mapping: str,
+    budget: int = DEFAULT_SECTION_BYTES,
+    weight_budget: int | None = None,
 ) -> list[range]:
     """Cut the nodes of a graph into sections.
 
@@ -90,6 +99,7 @@ def cut_sections(
         level: ``"o0"``, ``"o1"`` or ``"o3"``.
         mapping: ``"spatial"`` puts everything in one section.
         budget: Bytes that an ``o3`` section may touch.
+        weight_budget: Bytes of weights that an ``o3`` section may touch, None for no such limit.
 
     Returns:
         Node index ranges in order; together they cover every node.
@@ -102,5 +112,5 @@ def cut_sections(
     count = len(traced.nodes)
     if count == 0:
         return [range(0)]
-    starts = [0] if mapping == "spatial" else POLICIES[level](traced, budget)
+    starts = [0] if mapping == "spatial" else POLICIES[level](traced, budget, weight_budget)
     return [range(a, b) for a, b in zip(starts, [*starts[1:], count], strict=True)]

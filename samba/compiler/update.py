@@ -49,6 +49,7 @@ def add_optimizers(
     argins: list[Argin],
     *,
     inference: bool,
+    buckets: Sequence[Sequence[int]] = (),
 ) -> OptimizerRegions:
     """Give optimizers their state regions and argins, and make their sections.
 
@@ -62,6 +63,8 @@ def add_optimizers(
         table: Region table to add to.
         argins: Argin list to add to.
         inference: Whether optimizers are ignored.
+        buckets: Gradients that are reduced together; an OPT section is made for each of them, so
+            that it need not wait for the others. Empty: one OPT section per optimizer.
 
     Returns:
         The optimizers and their sections.
@@ -89,6 +92,8 @@ def add_optimizers(
             if source is None or values[source.value].grad_region < 0:
                 continue
             value = values[source.value]
+            if any(p.weight == value.region for p in params):
+                continue  # it shares its region, and so its gradient, with an earlier one
             weight = table.regions[value.region]
             states = tuple(
                 table.add(
@@ -127,14 +132,16 @@ def add_optimizers(
                 step=step,
             )
         )
+    normed = {i for _, members in norms.values() for i in members}
     steps = [
         (f"gradnorm_{optimizers[members[0]].name}", (_gradnorm(limit, members, optimizers, table),))
         for limit, members in norms.values()
     ]
-    steps += [
-        (f"opt_{optimizers[members[0]].name}", (_opt(members, optimizers),))
-        for members in owners.values()
-    ]
+    for members in owners.values():
+        name = f"opt_{optimizers[members[0]].name}"
+        parts = _opts(members, optimizers, [] if set(members) & normed else buckets)
+        for number, part in enumerate(parts):
+            steps.append((f"{name}_{number}" if len(parts) > 1 else name, (part,)))
     return OptimizerRegions(optimizers=tuple(optimizers), steps=tuple(steps))
 
 
@@ -152,18 +159,44 @@ def _gradnorm(
     )
 
 
-def _opt(members: list[int], optimizers: list[Optimizer]) -> Step:
+def _opts(
+    members: list[int], optimizers: list[Optimizer], buckets: Sequence[Sequence[int]]
+) -> list[Step]:
+    """One step for all parameters, or one for those of each bucket."""
+    touched = [
+        [i for i in members if any(p.grad in bucket for p in optimizers[i].params)]
+        for bucket in map(frozenset, buckets)
+    ]
+    if sum(map(bool, touched)) < 2:
+        return [_opt(members, members, optimizers, None)]
+    # The last step that uses an optimizer advances its count; the others only read it.
+    counts = {i: n for n, used in enumerate(touched) for i in used}
+    return [
+        _opt(used, [i for i in used if counts[i] == n], optimizers, frozenset(bucket))
+        for n, (used, bucket) in enumerate(zip(touched, buckets, strict=True))
+        if used
+    ]
+
+
+def _opt(
+    members: list[int],
+    counting: list[int],
+    optimizers: list[Optimizer],
+    grads: frozenset[int] | None,
+) -> Step:
     reads: set[int] = set()
     writes: set[int] = set()
     for i in members:
         optimizer = optimizers[i]
         for p in optimizer.params:
-            reads |= {p.weight, p.grad, *p.states}
-            writes |= {p.weight, *p.states}
+            if grads is None or p.grad in grads:
+                reads |= {p.weight, p.grad, *p.states}
+                writes |= {p.weight, *p.states}
         reads |= {region for _, region in optimizer.argins}
         if optimizer.step >= 0:
             reads.add(optimizer.step)
-            writes.add(optimizer.step)
+            if i in counting:
+                writes.add(optimizer.step)
     return Step(
         kind=SectionKind.OPT,
         optimizers=tuple(members),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from pef_schema import DType, Node, PefInvalid, Program, Ref
+from pef_schema import DType, Node, PefInvalid, Program, Ref, Role, Section, SectionKind, Step
 from tests.pef_schema.cases import add_case, edit, set_field
 from tests.pef_schema.forge import encode_rows, encode_unchecked
 from tests.pef_schema.samples import small, training
@@ -69,6 +69,15 @@ def _constant(case: str, text: str, path: str, /, **changes: Any) -> None:
 
 def _edit(case: str, text: str, path: str, /, **changes: Any) -> None:
     _meaning(case, text, lambda program: edit(program, path, **changes))
+
+
+_REDUCE = Step(kind=SectionKind.REDUCE, reads=(2,), writes=(2,))
+
+
+def _reduce(case: str, text: str, /, **changes: Any) -> None:
+    """Add a case with a REDUCE step in place of the one that limits the norm."""
+    changes = {"kind": SectionKind.REDUCE, "optimizers": (), "max_norm": 0.0} | changes
+    _edit(case, text, "sections.2.steps.0", **changes)
 
 
 _edit("name_empty", "program: empty name", "", name="")
@@ -148,6 +157,41 @@ _edit("writes_input", "writes region 0, a INPUT", "sections.0.steps.0", writes=(
 _edit("writes_weight", "writes region 1, a WEIGHT", "sections.0.steps.0", writes=(1, 4, 5))
 _constant("writes_constant", "writes region 3, a CONSTANT", "sections.0.steps.0", writes=(3, 4, 5))
 _edit("writes_argin", "writes region 8, a ARGIN", "sections.3.steps.0", writes=(1, 7, 8))
+_reduce("reduce_reads", "a REDUCE step reads (2,) and writes ()", reads=(2,), writes=())
+_reduce("reduce_role", "region 10 is METRIC, wanted GRADIENT", reads=(2, 10), writes=(2, 10))
+_meaning(
+    "reduce_twice",
+    "gradient 2 is reduced twice",
+    lambda program: dataclasses.replace(
+        program,
+        sections=(
+            *program.sections,
+            *(
+                Section(name=name, steps=(_REDUCE,), twin=len(program.sections) + i)
+                for i, name in enumerate(("reduce_a", "reduce_b"))
+            ),
+        ),
+    ),
+)
+_meaning(
+    "reduce_dtypes",
+    "reduced together: FLOAT16, FLOAT32",
+    lambda program: edit(
+        dataclasses.replace(
+            edit(program, "regions.10", role=Role.GRADIENT, dtype=DType.FLOAT16),
+            sections=(
+                *program.sections,
+                Section(
+                    name="reduce",
+                    steps=(dataclasses.replace(_REDUCE, reads=(2, 10), writes=(2, 10)),),
+                    twin=len(program.sections),
+                ),
+            ),
+        ),
+        "sections.2.steps.0",
+        writes=(2,),
+    ),
+)
 _edit("accumulates", "that it does not write", "sections.1.steps.0", accumulates=(4,))
 _edit("twin_later", "twin 2 is out of range", "sections.1", twin=2)
 _edit("twin_other_kind", "has steps of other kinds", "sections.1", twin=0)

@@ -208,11 +208,16 @@ def _sections(
         for i, region in enumerate(regions)
         if region.role not in (Role.INPUT, Role.CONSTANT, Role.ARGIN, Role.WEIGHT)
     ]
+    gradients = [i for i, region in enumerate(regions) if region.role is Role.GRADIENT]
     sections = []
     for index in range(draw(st.integers(0, 4))):
         kind = draw(st.sampled_from(SectionKind))
         on_graph = kind in (SectionKind.FWD, SectionKind.BCKWD)
-        writes = some(writable)
+        writes, reads = some(writable), some(everything)
+        if kind is SectionKind.REDUCE:
+            if not gradients:
+                continue
+            reads = writes = (gradients.pop(),)
         step = Step(
             kind=kind,
             graph=0 if on_graph else -1,
@@ -222,11 +227,12 @@ def _sections(
             if kind in (SectionKind.GRADNORM, SectionKind.OPT)
             else (),
             max_norm=draw(st.floats(0.0, allow_nan=False)),
-            reads=some(everything),
+            reads=reads,
             writes=writes,
             accumulates=some(list(writes)),
         )
-        sections.append(Section(name=f"{draw(NAMES)}{index}", steps=(step,), twin=index))
+        name = f"{draw(NAMES)}{index}"
+        sections.append(Section(name=name, steps=(step,), twin=len(sections)))
     return tuple(sections)
 
 
