@@ -86,8 +86,9 @@ def measure_performance(
             where="measure_performance(n_iterations)", found=str(n_iterations), wanted="1 or more"
         )
     session = samba.session
+    graph = session.need_program("measure_performance()").graphs[0]
     types = ["FWD"] if inference else []
-    fetch = () if run_graph_only else model.output_tensors
+    fetch = () if run_graph_only else tuple(output.name for output in graph.outputs)
     print("initial run starts.")
     session.run(inputs, fetch, section_types=types)
     session.synchronize()
