@@ -31,11 +31,12 @@ class ShapeMismatch(TraceError, RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsupportedOp:
-    """One operation without a lowering, how often it occurs and where."""
+    """One operation without a lowering, how often it occurs, where, and why."""
 
     name: str
     count: int
     lines: tuple[str, ...]
+    reason: str = ""
 
 
 class UnsupportedOps(TraceError):
@@ -49,6 +50,7 @@ class UnsupportedOps(TraceError):
         self.ops = tuple(ops)
         listing = "\n".join(
             f"  {op.name}  x{op.count}  at {', '.join(op.lines) or 'an unknown line'}"
+            + (f": {op.reason}" if op.reason else "")
             for op in self.ops
         )
         super().__init__(

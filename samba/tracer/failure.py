@@ -38,11 +38,12 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
     if isinstance(error, SambaError):
         return error
     where = _where(error.__traceback__, model)
-    text = _eager_text(model, given) or str(error).strip()
+    text = str(error).strip()
     kinds = {cls.__name__ for cls in type(error).__mro__}
-    if kinds & {"GuardOnDataDependentSymNode", "DataDependentOutputException"} or (
-        _DEPENDENT_TEXT.search(text)
-    ):
+    depends = bool(kinds & {"GuardOnDataDependentSymNode", "DataDependentOutputException"})
+    if not depends and not _DEPENDENT_TEXT.search(text):
+        text = _eager_text(model, given) or text
+    if depends or _DEPENDENT_TEXT.search(text):
         return DataDependentBranch(
             where=where,
             reason="forward() depends on the value of a tensor: " + text.splitlines()[0],

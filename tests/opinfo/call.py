@@ -46,7 +46,15 @@ class Call(torch.nn.Module):
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             self.function(*args, **kwargs)
-        return tuple(i for i, copy in enumerate(copies) if copy._version > 0)
+        pairs = enumerate(zip(copies, self.sample.tensors, strict=True))
+        return tuple(i for i, (copy, original) in pairs if copy._version or _differ(copy, original))
+
+
+def _differ(copy: torch.Tensor, original: torch.Tensor) -> bool:
+    """Whether contents differ: some native kernels write without counting a new version."""
+    if copy.layout is not torch.strided or copy.shape != original.shape:
+        return copy.layout is torch.strided
+    return bool(((copy != original) & ~(copy.isnan() & original.isnan())).any())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

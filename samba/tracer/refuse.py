@@ -1,0 +1,78 @@
+"""What an exported graph holds that the device cannot: found before anything is decomposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from samba.tracer.errors import UnsupportedOp
+from samba.tracer.names import source_line
+from samba.tracer.traced import TO_DTYPE
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def refused_ops(graph: torch.fx.Graph) -> tuple[dict[torch.fx.Node, str], set[torch.fx.Node]]:
+    """Nodes that no lowering can help, each with the reason.
+
+    Only the nodes where the trouble starts: what merely computes on their results is left out.
+
+    Args:
+        graph: An exported functional graph.
+
+    Returns:
+        Node to reason, in the order of the graph; and all nodes that take or give what the
+        device cannot hold.
+    """
+    refused: dict[torch.fx.Node, str] = {}
+    foreign: set[torch.fx.Node] = set()
+    touched: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "output":
+            continue
+        reason = _reason(node)
+        if reason:
+            foreign.add(node)
+        if any(source in foreign for source in node.all_input_nodes):
+            touched.add(node)
+        elif reason:
+            refused[node] = reason
+    return refused, touched | foreign
+
+
+def _reason(node: torch.fx.Node) -> str:
+    values = node.meta.get("val")
+    for value in values if isinstance(values, (tuple, list)) else (values,):
+        if isinstance(value, _NUMBERS):
+            return "takes a number out of a tensor"
+        if not isinstance(value, torch.Tensor):
+            continue
+        if value.layout is not torch.strided:
+            return f"{str(value.layout).removeprefix('torch.')} tensors are not supported"
+        if value.is_nested:
+            return "nested tensors are not supported"
+        if value.dtype not in TO_DTYPE:
+            kind = "complex numbers" if value.is_complex() else str(value.dtype)
+            return f"{kind} are not supported"
+        if any(isinstance(size, torch.SymInt) for size in value.shape):
+            return "the shape of its result depends on data"
+    return ""
+
+
+def describe(nodes: Iterable[tuple[torch.fx.Node, str]]) -> list[UnsupportedOp]:
+    """Nodes as entries of an error: one per operation and reason, most frequent first."""
+    counts: dict[tuple[str, str], int] = {}
+    lines: dict[tuple[str, str], dict[str, None]] = {}
+    for node, reason in nodes:
+        name = f"input {node.name}" if node.op == "placeholder" else str(node.target)
+        key = (name, reason)
+        counts[key] = counts.get(key, 0) + 1
+        line = source_line(node.meta.get("stack_trace"))
+        if line:
+            lines.setdefault(key, {})[line] = None
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [
+        UnsupportedOp(name=key[0], count=count, lines=tuple(lines.get(key, ())), reason=key[1])
+        for key, count in ranked
+    ]
