@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from samba.random import set_seed
+from samba.sn_type import SNType
 from samba.utils.compare import assert_close
 from samba.utils.misc import (
     create_mac_resource_report,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from samba.utils.utils import init_output_grads, trace_graph
 
 __all__ = [
+    "SNType",
     "assert_close",
     "create_mac_resource_report",
     "get_file_dir",

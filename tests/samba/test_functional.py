@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import samba
 from samba import functional
 
-ADDED = {"addmm", "expand", "repeat", "triu_fill", "view"}
+ADDED = {"addmm", "expand", "repeat", "triu_fill", "view", *functional.stir.__all__}
 MODULES = (
     functional.activation,
     functional.arithmetic,
@@ -17,6 +17,7 @@ MODULES = (
     functional.logical,
     functional.loss,
     functional.reduce,
+    functional.stir,
     functional.tensorarithmetic,
     functional.tensorops,
 )
@@ -107,7 +108,7 @@ def test_names_are_unique_and_hide_nothing():
     own = {"directives", "env", "nn", "optim", "random", "session", "utils", "graph", "loss"}
     assert not own & set(names)
     assert not set(names) & set(samba.random.__all__)
-    assert sorted(names) == sorted(functional.__all__)
+    assert sorted([*names, "groupby"]) == sorted(functional.__all__)
     assert len(samba.__all__) == len(set(samba.__all__))
 
 
@@ -170,3 +171,8 @@ def test_added_functions_are_traced():
     x, weight = torch.randn(2, 3, 3), torch.randn(3, 3)
     program = torch.export.export(Net(), (x, weight), strict=False)
     assert torch.equal(program.module()(x, weight), Net()(x, weight))
+
+
+def test_groupby_gives_no_result_rather_than_a_wrong_one():
+    with pytest.raises(functional.binning.UndocumentedFunction, match="samba.groupby.*sn_scatter"):
+        samba.groupby(torch.ones(3), num_bins=2)
