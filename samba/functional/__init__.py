@@ -6,7 +6,7 @@ They run eagerly as plain torch and are traced inside ``forward``.
 from samba.functional import (
     activation,
     arithmetic,
-    binning,
+    binning as binning,
     layers,
     logical,
     loss,

@@ -174,5 +174,5 @@ def test_added_functions_are_traced():
 
 
 def test_groupby_gives_no_result_rather_than_a_wrong_one():
-    with pytest.raises(functional.binning.UndocumentedFunction, match="samba.groupby.*sn_scatter"):
+    with pytest.raises(functional.binning.UndocumentedFunction, match=r"samba.groupby.*sn_scatter"):
         samba.groupby(torch.ones(3), num_bins=2)
