@@ -6,7 +6,6 @@ They run eagerly as plain torch and are traced inside ``forward``.
 from samba.functional import (
     activation,
     arithmetic,
-    binning as binning,
     layers,
     logical,
     loss,
@@ -14,6 +13,9 @@ from samba.functional import (
     stir,
     tensorarithmetic,
     tensorops,
+)
+from samba.functional import (
+    binning as binning,
 )
 from samba.functional.activation import *  # noqa: F403  # each module says what it gives
 from samba.functional.arithmetic import *  # noqa: F403

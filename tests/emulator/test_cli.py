@@ -34,8 +34,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_pef(folder / "mlp.pef", build_program(traced, [], CompileOptions(name="mlp")))
     np.savez(folder / "inputs.npz", x=inputs[0].numpy(), y=inputs[1].numpy())
     weights = {
-        s.name: s.tensor.detach().numpy() for s in traced.sources if s.name.startswith("mlp__")
-        and s.tensor is not None
+        s.name: s.tensor.detach().numpy()
+        for s in traced.sources
+        if s.name.startswith("mlp__") and s.tensor is not None
     }
     np.savez(folder / "weights.npz", **weights)
     np.save(folder / "loss.npy", model(*inputs)[0].item())

@@ -39,7 +39,9 @@ def inputs() -> tuple[Tensor, Tensor]:
     return torch.randn(4, 6), torch.tensor([0, 1, 2, 0])
 
 
-def compiled(model: nn.Module, *, optimizers: object = (), args: object = None, **options: object) -> Program:
+def compiled(
+    model: nn.Module, *, optimizers: object = (), args: object = None, **options: object
+) -> Program:
     inference = bool(options.get("inference", False))
     traced = trace_model(model, inputs() if args is None else args, inference=inference)
     program = build_program(traced, list(optimizers), CompileOptions(name="net", **options))

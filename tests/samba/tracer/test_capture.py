@@ -107,7 +107,9 @@ def test_attributes_of_every_kind_become_constants() -> None:
     model = Constants()
     traced = trace_model(model, (torch.randn(2, 4),))
     values = sorted(
-        float(s.tensor[0]) for s in traced.sources if s.role is Role.CONSTANT and s.tensor is not None
+        float(s.tensor[0])
+        for s in traced.sources
+        if s.role is Role.CONSTANT and s.tensor is not None
     )
     assert values == [1.0, 2.0, 3.0, 4.0]
     assert type(model.named) is samba.SambaTensor, "the model is as it was"
