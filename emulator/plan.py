@@ -142,9 +142,7 @@ def compile_plan(
         return tuple(results)
 
     sharding = jax.sharding.SingleDeviceSharding(device)
-    shapes = [
-        jax.ShapeDtypeStruct(*memory.form(home), sharding=sharding) for home in order
-    ]
+    shapes = [jax.ShapeDtypeStruct(*memory.form(home), sharding=sharding) for home in order]
     with jax.enable_x64(True):
         jitted = jax.jit(run, donate_argnums=tuple(range(len(donated))), keep_unused=True)
         executable = jitted.lower(*shapes).compile()
