@@ -299,14 +299,13 @@ class _Converter:
         names = Namer()
         for spec in self.program.graph_signature.output_specs:
             if not isinstance(spec.arg, TensorArgument):
-                continue
+                value = getattr(spec.arg, "value", spec.arg)
+                if value is None:
+                    continue
+                raise self._no_tensor(f"{type(value).__name__} {value!r:.60}")
             index = self.of[by_name[spec.arg.name]]
             if not isinstance(index, int):
-                raise TraceError(
-                    where=f"model {self.root}",
-                    reason=f"output {spec.arg.name} is not a tensor",
-                    hint="forward() must return a tensor or a tuple or list of tensors.",
-                )
+                raise self._no_tensor(spec.arg.name)
             if spec.kind is OutputKind.USER_OUTPUT:
                 index = self._apart(index)
                 outputs.append(
@@ -321,7 +320,17 @@ class _Converter:
                     hint="Only registered buffers may change in forward(); "
                     "work on a copy of the input.",
                 )
+        if not outputs:
+            raise self._no_tensor("nothing but None")
         return tuple(outputs)
+
+    def _no_tensor(self, found: str) -> TraceError:
+        return TraceError(
+            where=f"model {self.root}",
+            reason=f"forward() returns {found}, which is no tensor",
+            hint="It must return a tensor or a tuple or list of tensors; None among them is left "
+            "out.",
+        )
 
     def _apart(self, index: int) -> int:
         """A value of its own for an output that is an input, a parameter or a buffer.
