@@ -1,0 +1,147 @@
+"""The part of the session that copies between host and device."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from samba.errors import ArgumentError, UnknownTensor
+from samba.sambatensor import SambaTensor
+
+if TYPE_CHECKING:
+    from samba.loading import Loaded
+
+
+class Transfers:
+    """Whole models, their optimizers, and tensors by name."""
+
+    _traced_by_name: dict[str, SambaTensor]
+    _forgotten: set[str]
+
+    if TYPE_CHECKING:
+
+        def _need(self, operation: str) -> Loaded: ...
+
+    def to_cpu(self, model: torch.nn.Module, optims: Any = None, inplace: bool = False) -> None:
+        """Copy parameters, buffers and optimizer state from the device to the host.
+
+        Args:
+            model: The model to update.
+            optims: Its optimizers, None to leave their state alone.
+            inplace: Whether host memory is written in place; it always is, so that
+                everything that shares it sees the new values.
+        """
+        self._need("to_cpu()").to_cpu(model, optims)
+
+    def to_cpu_(self, model: torch.nn.Module, optims: Any = None) -> None:
+        """:meth:`to_cpu` in place."""
+        self.to_cpu(model, optims, inplace=True)
+
+    def to_rdu(self, model: torch.nn.Module, optims: Any = None) -> None:
+        """Copy parameters, buffers and optimizer state from the host to the device.
+
+        Args:
+            model: The model to read.
+            optims: Its optimizers, None to leave their state alone.
+        """
+        self._need("to_rdu()").to_rdu(model, optims)
+
+    def to_device(self) -> None:
+        """Copy everything that was traced from the host to the device."""
+        self._need("to_device()").to_device(frozenset(self._forgotten))
+
+    def sync_buffers_to_cpu(self, model: torch.nn.Module, inplace: bool = False) -> None:
+        """Copy the model's buffers from the device to the host."""
+        operation = "sync_buffers_to_cpu()"
+        self._need(operation).to_cpu(model, None, buffers_only=True, operation=operation)
+
+    def sync_buffers_to_rdu(self, model: torch.nn.Module) -> None:
+        """Copy the model's buffers from the host to the device."""
+        operation = "sync_buffers_to_rdu()"
+        self._need(operation).to_rdu(model, None, buffers_only=True, operation=operation)
+
+    def get_tensors(self, samba_tensors: Sequence[SambaTensor]) -> tuple[SambaTensor, ...]:
+        """Fetch device memory of the given tensors.
+
+        Args:
+            samba_tensors: Tensors with the names to fetch; one tensor alone counts as a list.
+
+        Returns:
+            New tensors of the same names.
+
+        Raises:
+            SambaError: If the device does not know one of them, or holds no data for it.
+        """
+        tensors = [samba_tensors] if isinstance(samba_tensors, torch.Tensor) else samba_tensors
+        return self._fetch("get_tensors()", [getattr(t, "sn_name", "") for t in tensors])
+
+    def get_tensors_by_name(self, names: Sequence[str]) -> tuple[SambaTensor, ...]:
+        """Fetch device memory by tensor or region name.
+
+        Args:
+            names: Names to fetch, those of gradients included; one name alone counts as a list.
+
+        Returns:
+            New tensors of these names.
+
+        Raises:
+            SambaError: If the device does not know one of them, or holds no data for it.
+        """
+        return self._fetch("get_tensors_by_name()", [names] if isinstance(names, str) else names)
+
+    def _fetch(self, operation: str, names: Sequence[str]) -> tuple[SambaTensor, ...]:
+        memory = self._need(operation).memory
+        for name in names:
+            if not memory.knows(name):
+                raise UnknownTensor(operation=f"session.{operation}", name=name)
+        return tuple(SambaTensor(memory.read(name), name=name) for name in names)
+
+    def get_samba_tensor_by_name(self, name: str) -> SambaTensor:
+        """The traced host tensor of a name; fetches nothing from the device.
+
+        Raises:
+            ArgumentError: If no traced tensor has that name.
+        """
+        self._need("get_samba_tensor_by_name()")
+        found = self._traced_by_name.get(name)
+        if found is None:
+            close = difflib.get_close_matches(name, self._traced_by_name, 3)
+            raise ArgumentError(
+                where="session.get_samba_tensor_by_name(name)",
+                found=repr(name),
+                wanted="the name of a traced tensor"
+                + (f", such as {', '.join(close)}" if close else ""),
+            )
+        return found
+
+    def update_tensor(self, name: str, tensor: SambaTensor | None) -> None:
+        """Give a traced tensor new values on the host, or forget it with None.
+
+        ``to_device`` takes the new values to the device, and leaves out what is forgotten.
+
+        Args:
+            name: Name of the traced tensor.
+            tensor: New values of the same shape and dtype.
+
+        Raises:
+            ArgumentError: If no traced tensor has that name, or the values do not fit it.
+        """
+        traced = self.get_samba_tensor_by_name(name)
+        if tensor is None:
+            del self._traced_by_name[name]
+            self._forgotten.add(name)
+            return
+        if traced.shape != tensor.shape or traced.dtype != tensor.dtype:
+            raise ArgumentError(
+                where=f"session.update_tensor({name!r}, tensor)",
+                found=f"shape {list(tensor.shape)} {tensor.dtype}",
+                wanted=f"shape {list(traced.shape)} {traced.dtype}",
+            )
+        values = tensor.data
+        if traced.has_data:
+            traced.data.copy_(values)
+        else:
+            traced.data = values.clone()
