@@ -135,6 +135,11 @@ def use_lazy_param() -> bool:
     return _state.mode is not None
 
 
+def is_building() -> bool:
+    """Whether a ``with lazy_param()`` is open."""
+    return bool(_state.open)
+
+
 @contextmanager
 def lazy_param(quantized: bool = False) -> Iterator[None]:
     """Makes the parameters of modules that are built inside lazy.

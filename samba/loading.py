@@ -13,6 +13,7 @@ from emulator.device import Device
 from pef_schema import first_difference, read_pef
 from pef_schema.errors import SambaError
 from pef_schema.program import Program, Role
+from samba._session_profile import PROFILER
 from samba.compiler.optimizer import as_optimizers
 from samba.compiling import loss_index_tuple
 from samba.errors import ArgumentError
@@ -66,7 +67,8 @@ class Loaded:
     ) -> None:
         self.model, self.traced, self.optimizers = model, traced, optimizers
         self.program = program
-        self.device = Device(program)
+        with PROFILER.event("SAMBA_INIT_RUNTIME"):
+            self.device = Device(program)
         self.memory = Memory(self.device)
         self.runner = Runner(self.device, collect_inputs(model, inputs).tensors)
         values = program.graphs[0].values
@@ -118,7 +120,7 @@ class Loaded:
         tensors = model_tensors(model, self.traced, self.program, operation=operation)
         states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
         write, buffers = self.device.write, self.device.pool.buffers
-        with self.device.unchanged_on_error():
+        with PROFILER.event("PyRT_SET_TENSORS"), self.device.unchanged_on_error():
             for entry in tensors:
                 if not buffers_only or entry.role is Role.BUFFER:
                     write(entry.region, view_as_numpy(_values(entry.tensor)), name=entry.path)
@@ -148,7 +150,8 @@ class Loaded:
         tensors = model_tensors(model, self.traced, self.program, operation=operation)
         states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
         wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
-        values = [self._read(entry.region) for entry in wanted]
+        with PROFILER.event("PyRT_GET_TENSORS"):
+            values = [self._read(entry.region) for entry in wanted]
         with torch.no_grad():
             for entry, value in zip(wanted, values, strict=True):
                 _overwrite(entry.tensor, value)
@@ -218,7 +221,8 @@ def load_pef(
             wanted="the path of a PEF",
             hint="session.compile(...) writes one and returns its path.",
         )
-    program = read_pef(Path(pef).absolute())
+    with PROFILER.event("SAMBA_SET_PEF"):
+        program = read_pef(Path(pef).absolute())
     found = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
         found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it

@@ -18,6 +18,7 @@ from emulator.device import Device, StepKey
 from emulator.errors import NotWritten
 from emulator.plan import Plan
 from pef_schema.program import Role
+from samba._session_profile import PROFILER
 from samba.errors import ArgumentError, NoGradient, UnknownTensor
 from samba.feeding import Feed, Feeder
 from samba.hyperparams import Hyperparameters
@@ -91,6 +92,50 @@ class Runner:
             The fetched outputs.
         """
         feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
+        self._start(feed, outputs, hyper, select, grads, train)
+        return self._fetch()
+
+    def run_timed(
+        self,
+        inputs: Any,
+        outputs: Any,
+        hyper: Mapping[str, Any],
+        select: tuple[Any, ...],
+        grads: Any,
+        train: bool,
+        *,
+        pinned: bool,
+    ) -> tuple[SambaTensor, ...]:
+        """Does what :meth:`run` does, in events of the profiler; waits for the device.
+
+        Args:
+            pinned: Whether inputs count as pinned.
+        """
+        types = select[0] if isinstance(select[0], (list, tuple)) else [select[0]]
+        event = PROFILER.event
+        with event("_".join(["SAMBA_SESSION_RUN", *(str(t).upper() for t in types if t)])):
+            feed: Feed = ()
+            if inputs is not None:
+                name = "PyRT_SET_PINNED_INPUT_TENSORS" if pinned else "PyRT_SET_TENSORS"
+                with event(name):
+                    feed = self._feeder.arrays(inputs)
+            with event("PyRT_RUN"):
+                self._start(feed, outputs, hyper, select, grads, train)
+                self._device.synchronize()
+            if not self._fetches:
+                return ()
+            with event("PyRT_GET_TENSORS"):
+                return self._fetch()
+
+    def _start(
+        self,
+        feed: Feed,
+        outputs: Any,
+        hyper: Mapping[str, Any],
+        select: tuple[Any, ...],
+        grads: Any,
+        train: bool,
+    ) -> None:
         if (
             (outputs is self._outputs or self._same_list(outputs))
             and train is self._train
@@ -102,6 +147,8 @@ class Runner:
             self._repeat(feed)
         else:
             self._change(feed, outputs, hyper, select, grads, bool(train))
+
+    def _fetch(self) -> tuple[SambaTensor, ...]:
         buffers = self._buffers
         return tuple(
             [self._fetched(buffers[region], region, name) for region, name in self._fetches]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from samba._session_profile import PROFILER
 from samba.transfer import copy_as_numpy, view_as_torch
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ class Memory:
 
     def read(self, name: str) -> torch.Tensor:
         """A fresh copy of a tensor's device memory."""
-        return view_as_torch(self._device.read(self._device.region_of(name)))
+        with PROFILER.event("PyRT_GET_TENSORS"):
+            return view_as_torch(self._device.read(self._device.region_of(name)))
 
     def read_grad(self, name: str) -> torch.Tensor:
         """A fresh copy of its gradient."""
@@ -70,7 +72,8 @@ class Memory:
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to the device."""
-        self._device.write(self._device.region_of(name), copy_as_numpy(tensor), name=name)
+        with PROFILER.event("PyRT_SET_TENSORS"):
+            self._device.write(self._device.region_of(name), copy_as_numpy(tensor), name=name)
 
     def write_grad(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to its gradient on the device."""

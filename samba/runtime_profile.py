@@ -57,6 +57,11 @@ class RuntimeProfile:
     def __init__(self) -> None:
         self._running: _Running | None = None
 
+    @property
+    def running(self) -> bool:
+        """Whether a profile was started and not ended."""
+        return self._running is not None
+
     def start(self, timer_enabled: bool = True, counts: Counts | None = None) -> None:
         """Starts a profile; one that is running is dropped.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,20 @@ def _fresh(default: Any) -> Any:
 def last_parsed_args() -> argparse.Namespace | None:
     """What :func:`parse_app_args` returned last in this process; None before its first call."""
     return _last[-1] if _last else None
+
+
+def configure(fields: Mapping[str, Any]) -> argparse.Namespace:
+    """Makes fields count as the command line that was parsed last.
+
+    Args:
+        fields: Values by name of the field; built-in fields that are missing get their defaults.
+
+    Returns:
+        All of them.
+    """
+    defaults = {option.dest: _fresh(option.default) for option in OPTIONS}
+    _last[:] = [argparse.Namespace(**{**defaults, **fields})]
+    return _last[0]
 
 
 def parse_yaml_to_args(yaml_file: str | Path, args: argparse.Namespace) -> argparse.Namespace:

@@ -1,0 +1,261 @@
+"""The part of the session that is switched on and off, or only told something."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from samba import lazy_param
+from samba.abexit import SambaAtexit
+from samba.errors import ArgumentError
+from samba.sambatensor import DimInfo, SambaTensor
+
+
+class Modes:
+    """Modes of building, tracing and running, and exit handling."""
+
+    tracing: bool
+    _pinned: bool = False
+    _graphamp_off: int = 0
+    _legacy_names: bool = False
+
+    def _forget_modes(self) -> None:
+        self._pinned = False
+        self._graphamp_off = 0
+        self.directives: dict[str, Any] = {}
+        self.dynamic_dims: dict[str, DimInfo] = {}
+        self._aux: dict[str, SambaTensor] = {}
+
+    # -- lazy parameters ----------------------------------------------------
+
+    @staticmethod
+    def enable_lazy_param(
+        seed: int | None = None,
+        init_threads: int = 8,
+        inverse_transform_sampling: bool = False,
+        fp32_to_bf16_rounding: str = "nearest_even",
+    ) -> None:
+        """Build modules without memory for their parameters from now on.
+
+        Their values are made when they are needed, usually when they go to the device.
+
+        Args:
+            seed: Seed of random values; they then depend on it and on the order in which
+                parameters are made alone. None takes a seed from torch's generator.
+            init_threads: Threads to draw random values with; values do not depend on it.
+            inverse_transform_sampling: Whether normal numbers are made from uniform ones by
+                the inverse of the distribution function.
+            fp32_to_bf16_rounding: ``"nearest_even"`` or ``"truncation"``.
+
+        Raises:
+            ArgumentError: A value is out of range.
+
+        Example:
+            >>> import torch, samba
+            >>> samba.session.enable_lazy_param(seed=1)
+            >>> layer = torch.nn.Linear(400, 300)
+            >>> samba.session.disable_lazy_param()
+            >>> layer.weight.has_data
+            False
+        """
+        lazy_param.enable_lazy_param(
+            seed, init_threads, inverse_transform_sampling, fp32_to_bf16_rounding
+        )
+
+    @staticmethod
+    def disable_lazy_param() -> None:
+        """Build modules with memory for their parameters again."""
+        lazy_param.disable_lazy_param()
+
+    @staticmethod
+    def use_lazy_param() -> bool:
+        """Whether modules are built without memory for their parameters."""
+        return lazy_param.use_lazy_param()
+
+    # -- other modes --------------------------------------------------------
+
+    def enable_pinned_memory(self) -> None:
+        """Record that pinned memory is wanted; host and device share memory here anyway."""
+        self._pinned = True
+
+    def disable_pinned_memory(self) -> None:
+        """Record that pinned memory is not wanted."""
+        self._pinned = False
+
+    def use_pinned_memory(self) -> bool:
+        """Whether pinned memory is wanted."""
+        return self._pinned
+
+    def use_static_functional(self) -> bool:
+        """Whether a model is being traced, or built inside of ``lazy_param()``."""
+        return self.tracing or lazy_param.is_building()
+
+    @classmethod
+    def use_legacy_names(cls, use: bool) -> None:
+        """Record a wish for older names of operations; names are the same either way.
+
+        Args:
+            use: The wish.
+        """
+        cls._legacy_names = bool(use)
+
+    @contextmanager
+    def disable_graphamp(self) -> Iterator[None]:
+        """Mark what is traced inside as exempt from GraphAMP.
+
+        A model is computed in the dtypes it is written in, so nothing is lowered anyway.
+        """
+        self._graphamp_off += 1
+        try:
+            yield
+        finally:
+            self._graphamp_off -= 1
+
+    @property
+    def graphamp_disabled(self) -> bool:
+        """Whether :meth:`disable_graphamp` is in force."""
+        return self._graphamp_off > 0
+
+    # -- configuration ------------------------------------------------------
+
+    def setup(self, args: Any) -> None:
+        """Configure compile and run as a parsed command line would.
+
+        Args:
+            args: A pydantic model such as ``samba.argconf.args.CompileArgs``, or any mapping or
+                object with the fields of the command line. Nested ``samba_compile`` and
+                ``samba_run`` are flattened.
+
+        Raises:
+            ArgumentError: It is none of these.
+        """
+        from samba.utils.argparser import configure
+
+        configure(fields_of(args))
+
+    def load_dynamic_dims_config(self, config: Mapping[str, Any] | str | PathLike[str]) -> None:
+        """Declare dimensions of varying size.
+
+        They are recorded only: shapes are those that a model is traced with.
+
+        Args:
+            config: ``{name: {"min": ..., "max": ..., "factor": ...}}``, or a JSON file of it.
+
+        Raises:
+            ArgumentError: A range is not one.
+        """
+        ranges: Mapping[str, Any] = (
+            config
+            if isinstance(config, Mapping)
+            else json.loads(Path(config).read_text(encoding="utf-8"))
+        )
+        for name, limits in ranges.items():
+            self.create_dynamic_dim(name, **limits)
+
+    def create_dynamic_dim(self, name: str, min: int, max: int, factor: int = 1) -> str:
+        """Declare one dimension of varying size; see :meth:`load_dynamic_dims_config`.
+
+        Args:
+            name: Its name.
+            min, max: Smallest and largest size.
+            factor: Step between sizes.
+
+        Returns:
+            The key under which it is found in ``dynamic_dims``.
+
+        Raises:
+            ArgumentError: The range is not one.
+
+        Example:
+            >>> import samba
+            >>> samba.session.create_dynamic_dim("seq", 128, 4096, 128)
+            'seq_min_128_max_4096_factor_128'
+        """
+        if not 1 <= min <= max or factor < 1:
+            raise ArgumentError(
+                where=f"session.create_dynamic_dim({name!r})",
+                found=f"min {min}, max {max}, factor {factor}",
+                wanted="1 <= min <= max and a factor of 1 or more",
+            )
+        key = f"{name}_min_{min}_max_{max}_factor_{factor}"
+        self.dynamic_dims[key] = DimInfo(min, max, factor)
+        return key
+
+    def _add_directives(self, directives: Mapping[str, Any]) -> None:
+        """Record wishes for the hardware compiler; they change nothing."""
+        self.directives.update(directives)
+
+    # -- further tensors ----------------------------------------------------
+
+    def add_aux_tensor(self, tensor: SambaTensor, name: str) -> None:
+        """Keep a host tensor under a name of its own.
+
+        Args:
+            tensor: The tensor.
+            name: A name that :meth:`is_valid_aux_tensor_name` accepts.
+
+        Raises:
+            ArgumentError: The name is empty or taken.
+        """
+        if not self.is_valid_aux_tensor_name(name):
+            raise ArgumentError(
+                where="session.add_aux_tensor(name)",
+                found=repr(name),
+                wanted="a name not yet taken",
+            )
+        self._aux[name] = tensor
+
+    def is_valid_aux_tensor_name(self, name: str) -> bool:
+        """Whether an auxiliary tensor may have this name: no other has it."""
+        return bool(name) and name not in self._aux
+
+    # -- end of the process -------------------------------------------------
+
+    def atexit_register(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Register an exit handler that runs however the program ends.
+
+        Args:
+            func: What to call, with ``args`` and ``kwargs``; handlers run last first.
+        """
+        SambaAtexit.register(func, *args, **kwargs)
+
+    def use_abexit(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Run a function; if it fails, end the process at once.
+
+        Peers of a data parallel run then see it gone and do not wait for it. Handlers of
+        :func:`atexit.register` do not run in that case; those of :meth:`atexit_register` do.
+
+        Args:
+            func: What to run, with ``args`` and ``kwargs``; often ``main``.
+        """
+        SambaAtexit.run_with_abexit(func, *args, **kwargs)
+
+
+def fields_of(args: Any) -> dict[str, Any]:
+    """Fields of a configuration object by name, ``samba_compile`` and ``samba_run`` flattened.
+
+    Raises:
+        ArgumentError: It has no fields.
+    """
+    if isinstance(args, Mapping):
+        fields = dict(args)
+    elif hasattr(args, "model_dump"):
+        fields = dict(args.model_dump())
+    elif hasattr(args, "__dict__"):
+        fields = dict(vars(args))
+    else:
+        raise ArgumentError(
+            where="session.setup(args)",
+            found=type(args).__name__,
+            wanted="a pydantic model, a mapping or an object with fields",
+        )
+    command = str(fields.get("command") or "")
+    for part in ("samba_compile", "samba_run"):
+        nested = fields.pop(part, None)
+        if nested is not None and (not command or part.endswith(command)):
+            fields |= fields_of(nested)
+    return fields
