@@ -3,7 +3,7 @@
     python examples/lenet.py compile --pef-name=lenet
     python examples/lenet.py run --pef=out/lenet/lenet.pef --ckpt-dir=out/checkpoints
     python examples/lenet.py run --pef=out/lenet/lenet.pef --test \
-        --init-ckpt-path=out/checkpoints/1760.pt
+        --init-ckpt-path=out/checkpoints/2640.pt
     python examples/lenet.py test --pef=out/lenet/lenet.pef
     python examples/lenet.py measure-performance --pef=out/lenet/lenet.pef
     python examples/lenet.py measure-sections --pef=out/lenet/lenet.pef
@@ -12,7 +12,7 @@ Inference runs on the device from a PEF without a backward pass:
 
     python examples/lenet.py compile --inference --pef-name=lenet_inference
     python examples/lenet.py run --inference --pef=out/lenet_inference/lenet_inference.pef \
-        --init-ckpt-path=out/checkpoints/1760.pt
+        --init-ckpt-path=out/checkpoints/2640.pt
 """
 
 from __future__ import annotations
@@ -52,26 +52,25 @@ class LeNet(nn.Module):
     def forward(
         self, image: torch.Tensor, label: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x = self.pool(self.conv1(image).relu())
-        x = self.pool(self.conv2(x).relu())
-        x = self.dropout(x.flatten(1))
-        x = self.fc2(self.fc1(x).relu()).relu()
-        out = self.fc3(x)
+        x = self.dropout(self.pool(self.conv1(image).relu()))
+        x = self.dropout(self.pool(self.conv2(x).relu()))
+        x = self.dropout(self.fc1(x.flatten(1)).relu())
+        out = self.fc3(self.fc2(x).relu())
         return self.criterion(out, label), out
 
 
 def add_common_args(parser: argparse.ArgumentParser) -> None:
     """Options of every sub-command."""
     parser.add_argument("-b", "--batch-size", type=int, default=32)
-    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--lr", type=float, default=0.03)
     parser.add_argument("--momentum", type=float, default=0.9)
     parser.add_argument("--weight-decay", type=float, default=5e-4)
-    parser.add_argument("--dropout", type=float, default=0.5, help="rate while training")
+    parser.add_argument("--dropout", type=float, default=0.25, help="rate while training")
 
 
 def add_run_args(parser: argparse.ArgumentParser) -> None:
     """Options of ``run``."""
-    parser.add_argument("-e", "--num-epochs", type=int, default=40)
+    parser.add_argument("-e", "--num-epochs", type=int, default=60)
     parser.add_argument("--ckpt-dir", type=Path, help="write a checkpoint <steps>.pt here")
     parser.add_argument("--init-ckpt-path", type=Path, help="start from this checkpoint")
     parser.add_argument("--test", action="store_true", help="score the checkpoint, do not train")
