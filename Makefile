@@ -37,7 +37,7 @@ test: lint types
 	$(PYTEST) -m "not slow"
 
 test-all: lint types
-	$(PYTEST)
+	XLA_FLAGS= $(PYTEST)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -14,6 +14,10 @@ from hypothesis import settings
 # Set before torch is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Most of the time of the fast tests goes into LLVM, which no test is about; `make test-all` sets
+# XLA_FLAGS to nothing and so runs every test on the code that users run.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 # Shared machines are slow at times, and a failure must come again when asked for.
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
