@@ -1,6 +1,19 @@
 """SambaFlow's front end: torch models traced, compiled to a PEF and run section by section."""
 
-from samba import directives, env, errors, functional, nn, optim, random, sambatensor, utils
+from samba import (
+    directives,
+    env,
+    errors,
+    functional,
+    nn,
+    optim,
+    profiler,
+    random,
+    sambaloader,
+    sambatensor,
+    sn_private,
+    utils,
+)
 from samba.conversion import (
     from_named_dict,
     from_torch,
@@ -47,9 +60,12 @@ __all__ = [
     "nn",
     "optim",
     "patched_torch",
+    "profiler",
     "random",
+    "sambaloader",
     "sambatensor",
     "session",
+    "sn_private",
     "to_torch",
     "to_torch_tensor",
     "utils",

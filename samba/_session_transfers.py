@@ -49,6 +49,22 @@ class Transfers:
         """
         self._need("to_rdu()").to_rdu(model, optims)
 
+    def optimizers_to_cpu(self, optims: Any) -> None:
+        """Copy optimizer state alone from the device to the host.
+
+        Args:
+            optims: One optimizer of the program, or a list of them.
+        """
+        self._need("optimizers_to_cpu()").optimizers_to_cpu(optims, operation="optimizers_to_cpu()")
+
+    def optimizers_to_rdu(self, optims: Any) -> None:
+        """Copy optimizer state alone from the host to the device.
+
+        Args:
+            optims: One optimizer of the program, or a list of them.
+        """
+        self._need("optimizers_to_rdu()").optimizers_to_rdu(optims, operation="optimizers_to_rdu()")
+
     def to_device(self) -> None:
         """Copy everything that was traced from the host to the device."""
         self._need("to_device()").to_device(frozenset(self._forgotten))
@@ -145,3 +161,20 @@ class Transfers:
             traced.data.copy_(values)
         else:
             traced.data = values.clone()
+
+    def _traced_tensors(self) -> list[SambaTensor]:
+        """Host tensors of the loaded model: inputs, parameters, buffers and output handles."""
+        self._need("_traced_tensors()")
+        return list(self._traced_by_name.values())
+
+    @property
+    def optim_dict(self) -> dict[str, SambaTensor]:
+        """Handles of the optimizer state on the device by name; read them with ``sn_data``."""
+        from pef_schema.program import Role
+        from samba.tracer.traced import FROM_DTYPE
+
+        return {
+            r.name: SambaTensor(shape=r.shape, dtype=FROM_DTYPE[r.dtype], name=r.name)
+            for r in self._need("optim_dict").program.regions
+            if r.role is Role.OPTIMIZER_STATE
+        }

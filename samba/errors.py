@@ -8,6 +8,7 @@ __all__ = [
     "ArgumentError",
     "ConversionError",
     "DeviceAccessError",
+    "MissingPackage",
     "NoGradient",
     "NoHostData",
     "NotTraced",
@@ -56,6 +57,23 @@ class NoHostData(SambaError, RuntimeError):
             f"{operation}: SambaTensor {name or '(unnamed)'} of shape {shape} holds a shape and "
             "a dtype but no values. Call materialize_() on it (it needs a materializer), or "
             "assign a tensor to its .data."
+        )
+
+
+class MissingPackage(SambaError, ImportError):
+    """Something needs a package that is not installed.
+
+    Args:
+        what: What needs it.
+        package: The package.
+        extra: The extra of this project that brings it.
+    """
+
+    def __init__(self, *, what: str, package: str, extra: str) -> None:
+        self.what, self.package, self.extra = what, package, extra
+        super().__init__(
+            f"{what} needs the package {package}, which is not installed. "
+            f"Install it with: pip install 'sambaflow-emulator[{extra}]'"
         )
 
 

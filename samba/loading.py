@@ -119,24 +119,42 @@ class Loaded:
         """Copy host values to the device; nothing changes there if it raises."""
         tensors = model_tensors(model, self.traced, self.program, operation=operation)
         states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
-        write, buffers = self.device.write, self.device.pool.buffers
+        write = self.device.write
         with PROFILER.event("PyRT_SET_TENSORS"), self.device.unchanged_on_error():
             for entry in tensors:
                 if not buffers_only or entry.role is Role.BUFFER:
                     write(entry.region, view_as_numpy(_values(entry.tensor)), name=entry.path)
             for entry in states:
-                state = entry.optimizer.state.get(entry.parameter, {})
-                for name, region in entry.states:
-                    value = state.get(name)
-                    if isinstance(value, torch.Tensor):
-                        dtype = FROM_DTYPE[self.program.regions[region].dtype]
-                        write(
-                            region, view_as_numpy(value.to(dtype)), name=f"{name} of the optimizer"
-                        )
-                    elif buffers[region] is not None:
-                        self.device.zero(region)
-                if entry.step >= 0:
-                    write(entry.step, np.array(_steps(entry, state), np.float32))
+                self._state_to_rdu(entry)
+
+    def optimizers_to_rdu(self, optims: Any, *, operation: str) -> None:
+        """Copy optimizer state alone to the device; nothing changes there if it raises."""
+        states = self._states(optims, operation)
+        with PROFILER.event("PyRT_SET_TENSORS"), self.device.unchanged_on_error():
+            for entry in states:
+                self._state_to_rdu(entry)
+
+    def optimizers_to_cpu(self, optims: Any, *, operation: str) -> None:
+        """Copy optimizer state alone to the host."""
+        for entry in self._states(optims, operation):
+            self._state_to_cpu(entry)
+
+    def _states(self, optims: Any, operation: str) -> list[HostState]:
+        tensors = model_tensors(self.model, self.traced, self.program, operation=operation)
+        return optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
+
+    def _state_to_rdu(self, entry: HostState) -> None:
+        state = entry.optimizer.state.get(entry.parameter, {})
+        for name, region in entry.states:
+            value = state.get(name)
+            if isinstance(value, torch.Tensor):
+                dtype = FROM_DTYPE[self.program.regions[region].dtype]
+                values = view_as_numpy(value.to(dtype))
+                self.device.write(region, values, name=f"{name} of the optimizer")
+            elif self.device.pool.buffers[region] is not None:
+                self.device.zero(region)
+        if entry.step >= 0:
+            self.device.write(entry.step, np.array(_steps(entry, state), np.float32))
 
     def to_cpu(
         self,
@@ -156,13 +174,16 @@ class Loaded:
             for entry, value in zip(wanted, values, strict=True):
                 _overwrite(entry.tensor, value)
             for entry in states:
-                if all(self.device.pool.buffers[r] is None for _, r in entry.states):
-                    continue  # it has taken no step
-                state = entry.optimizer.state[entry.parameter]
-                for name, region in entry.states:
-                    state[name] = self._read(region)
-                if entry.counts:
-                    state["step"] = self._read(entry.step)
+                self._state_to_cpu(entry)
+
+    def _state_to_cpu(self, entry: HostState) -> None:
+        if all(self.device.pool.buffers[r] is None for _, r in entry.states):
+            return  # it has taken no step
+        state = entry.optimizer.state[entry.parameter]
+        for name, region in entry.states:
+            state[name] = self._read(region)
+        if entry.counts:
+            state["step"] = self._read(entry.step)
 
     def _read(self, region: int) -> torch.Tensor:
         return view_as_torch(self.device.read(region))

@@ -1,6 +1,6 @@
 """Optimizers: torch's update rules on the host, the same rules in the OPT section on the device."""
 
-from samba.optim.adam import Adam, AdamW
+from samba.optim.adam import Adam, AdamW, SparseAdamW
 from samba.optim.sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW"]
+__all__ = ["SGD", "Adam", "AdamW", "SparseAdamW"]

@@ -69,6 +69,26 @@ class DeviceSettings(torch.optim.Optimizer):
             step()
         return loss
 
+    def cpu(self) -> None:
+        """Copies its state, such as momentum, from the device to the host.
+
+        Raises:
+            SambaError: Nothing is traced, or the device does not run this optimizer.
+        """
+        import samba
+
+        samba.session.optimizers_to_cpu(self)
+
+    def rdu(self) -> None:
+        """Copies its state from the host to the device.
+
+        Raises:
+            SambaError: Nothing is traced, or the device does not run this optimizer.
+        """
+        import samba
+
+        samba.session.optimizers_to_rdu(self)
+
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {
             "argin_region_name": self.argin_region_name,

@@ -9,7 +9,7 @@ import torch
 
 from samba.optim._base import DeviceSettings
 
-__all__ = ["Adam", "AdamW"]
+__all__ = ["Adam", "AdamW", "SparseAdamW"]
 
 
 class Adam(DeviceSettings, torch.optim.Adam):
@@ -104,3 +104,11 @@ class AdamW(DeviceSettings, torch.optim.AdamW):
             max_grad_norm=max_grad_norm,
             fp32_params=fp32_params,
         )
+
+
+class SparseAdamW(AdamW):
+    """AdamW under the name that scripts use for embedding tables.
+
+    Gradients are dense on the device and here, so it updates every row as :class:`AdamW` does,
+    those without a gradient in this step too.
+    """

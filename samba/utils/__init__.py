@@ -10,6 +10,7 @@ from samba.sn_type import SNType
 from samba.utils.compare import assert_close
 from samba.utils.misc import (
     create_mac_resource_report,
+    fix_rdu_affinity,
     get_file_dir,
     get_rank,
     get_world_size,
@@ -25,6 +26,7 @@ __all__ = [
     "SNType",
     "assert_close",
     "create_mac_resource_report",
+    "fix_rdu_affinity",
     "get_file_dir",
     "get_rank",
     "get_world_size",
@@ -44,7 +46,10 @@ _LATER = {
     "measure_performance": "samba.utils.measure",
     "measure_sections": "samba.utils.measure",
 }
-_MODULES = ("argparser", "benchmark_acc", "common", "dataset", "measure", "pef_utils", "utils")
+_MODULES = (
+    *("argparser", "benchmark_acc", "checkpoint", "common", "dataset", "measure", "numeric"),
+    *("pef_utils", "read_perf_counters", "tensorboard_debug", "trainer", "utils"),
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ import torch
 
 __all__ = [
     "create_mac_resource_report",
+    "fix_rdu_affinity",
     "get_file_dir",
     "get_rank",
     "get_world_size",
@@ -41,6 +42,10 @@ def is_main_process() -> bool:
 
 def create_mac_resource_report(*args: object, **kwargs: object) -> None:
     """Does nothing: there is no chip whose resources could be reported."""
+
+
+def fix_rdu_affinity(*args: object, **kwargs: object) -> None:
+    """Does nothing: there is no chip near which a process should run."""
 
 
 def _distributed() -> bool:

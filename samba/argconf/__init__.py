@@ -1,0 +1,1 @@
+"""Configuration of compile and run as pydantic models."""

@@ -1,0 +1,64 @@
+"""``CommonArgs``, ``CompileArgs`` and ``RunArgs``: the command line as pydantic models.
+
+They are made when first asked for, because pydantic is an extra. Their fields are the options
+of the command line (see :mod:`samba.utils.options`) under the names of their fields, with the
+same defaults; further fields are kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from samba.errors import MissingPackage
+from samba.utils.options import COMMANDS, OPTIONS, Option
+
+if TYPE_CHECKING:
+    CommonArgs: Any
+    CompileArgs: Any
+    RunArgs: Any
+
+__all__ = ["CommonArgs", "CompileArgs", "RunArgs"]
+
+_made: dict[str, Any] = {}
+
+
+def __getattr__(name: str) -> Any:
+    commands = {
+        "CommonArgs": [],
+        "CompileArgs": ["compile"],
+        "RunArgs": [command for command in COMMANDS if command != "compile"],
+    }
+    if name not in commands:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _made:
+        base = None if name == "CommonArgs" else __getattr__("CommonArgs")
+        _made[name] = _model(name, base, commands[name])
+    return _made[name]
+
+
+def _model(name: str, base: Any, commands: list[str]) -> Any:
+    try:
+        pydantic = importlib.import_module("pydantic")
+    except ModuleNotFoundError as error:
+        raise MissingPackage(
+            what="samba.argconf.args", package="pydantic", extra="config"
+        ) from error
+    fields = {
+        option.dest: (Any, pydantic.Field(default_factory=lambda o=option: _default(o)))
+        for option in OPTIONS
+        # A field would hide a method of every model, such as json(); it may still be given.
+        if not hasattr(pydantic.BaseModel, option.dest)
+        if (base is None and set(option.commands) == set(COMMANDS))
+        or (base is not None and set(option.commands) & set(commands))
+    }
+    if base is None:
+        kind = {"__config__": pydantic.ConfigDict(extra="allow", protected_namespaces=())}
+    else:
+        kind = {"__base__": base}
+    doc = f"Options of {', '.join(commands) or 'every command'}; further fields are kept."
+    return pydantic.create_model(name, __module__=__name__, __doc__=doc, **kind, **fields)
+
+
+def _default(option: Option) -> Any:
+    return list(option.default) if isinstance(option.default, list) else option.default

@@ -1,0 +1,21 @@
+"""Questions that functions on tensors ask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from samba.sambatensor import SambaTensor
+
+__all__ = ["is_static", "is_symbolic"]
+
+
+def is_static() -> bool:
+    """Whether functions are being traced rather than computed."""
+    import samba
+
+    return samba.session.use_static_functional()
+
+
+def is_symbolic(obj: Any) -> bool:
+    """Whether an object is a SambaTensor without values."""
+    return isinstance(obj, SambaTensor) and not obj.has_data

@@ -1,0 +1,1 @@
+"""Operations as objects, under the paths that scripts know from tracebacks."""

@@ -1,0 +1,1 @@
+"""Descriptions of the hardware that scripts ask for."""

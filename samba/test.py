@@ -1,0 +1,159 @@
+"""Helpers of the ``test`` command of scripts: repeatability and gold files."""
+
+from __future__ import annotations
+
+import functools
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pef_schema.atomic import write_atomically
+from samba.errors import SambaError
+from samba.sambatensor import to_torch
+
+__all__ = ["Different", "TestWithGold", "consistency_test"]
+
+Named = Sequence[tuple[str, Any]]
+
+
+class Different(SambaError, AssertionError):
+    """Tensors that must be equal bit by bit are not.
+
+    Args:
+        what: What was compared.
+        names: The tensors that differ.
+        details: A sentence about each of them.
+    """
+
+    def __init__(self, *, what: str, names: Sequence[str], details: Sequence[str]) -> None:
+        self.what, self.names = what, tuple(names)
+        super().__init__(f"{what}: {len(names)} tensor(s) differ.\n" + "\n".join(details))
+
+
+def consistency_test(*args: Any, **kwargs: Any) -> Callable[[Callable[..., Named]], Any]:
+    """Makes a test run twice and checks that both runs give the same bits.
+
+    Use it where nothing is random: dropout rates of 0, no stochastic rounding.
+
+    Args:
+        *args, **kwargs: Accepted.
+
+    Returns:
+        A decorator of a function ``test(args, model, inputs, outputs)`` that returns
+        ``(name, tensor)`` pairs; the decorated function returns those of the first run.
+
+    Raises:
+        Different: When the function is called and its two runs differ.
+
+    Example:
+        >>> @consistency_test()
+        ... def test(args, model, inputs, outputs):
+        ...     return [("loss", torch.ones(2))]
+        >>> test(None, None, None, None)[0][0]
+        'loss'
+    """
+
+    def decorate(test: Callable[..., Named]) -> Callable[..., Named]:
+        @functools.wraps(test)
+        def twice(*test_args: Any, **test_kwargs: Any) -> Named:
+            first = test(*test_args, **test_kwargs)
+            kept = {name: to_torch(tensor).clone() for name, tensor in first}
+            second = dict(test(*test_args, **test_kwargs))
+            _compare(f"second run of {test.__name__}", kept, second)
+            return first
+
+        return twice
+
+    return decorate
+
+
+class TestWithGold:
+    """Compares device memory with a gold file, bit by bit, or writes one.
+
+    Args:
+        args: The parsed arguments; ``gold_file_path`` names the file.
+        name: Name of the app.
+        model: The traced model.
+        inputs: Accepted; the device keeps the inputs it has.
+        optimizer: Accepted; its state is on the device too.
+    """
+
+    __test__ = False  # it is no test case of pytest
+
+    def __init__(
+        self,
+        args: Namespace,
+        name: str,
+        model: nn.Module,
+        inputs: Any = None,
+        optimizer: Any = None,
+    ) -> None:
+        self.path = Path(args.gold_file_path)
+        self.name, self.model, self.inputs, self.optimizer = name, model, inputs, optimizer
+
+    def test(self) -> None:
+        """Runs the program once and compares weights, gradients and outputs.
+
+        The first time, when there is no file yet, it is written.
+
+        Raises:
+            Different: A tensor differs from that of the file, or is in one of them only.
+            SambaError: Nothing is traced, or the file cannot be written.
+        """
+        import samba
+        from samba import runtime
+
+        device = runtime.device()
+        outputs = self.model.output_tensors
+        results = samba.session.run(None, outputs)
+        found = {t.sn_name: t.torch() for t in results}
+        for parameter in self.model.parameters():
+            name = parameter.sn_name  # type: ignore[attr-defined]  # the model is converted
+            if device is not None and device.knows(name):
+                found[name] = device.read(name)
+                if device.has_grad(name):
+                    found[f"{name}__grad"] = device.read_grad(name)
+        if not self.path.exists():
+            write_atomically(str(self.path), [_saved(found)])
+            print(f"{self.name}: gold file {self.path} written")
+            return
+        gold = torch.load(self.path, weights_only=True)
+        _compare(f"{self.name}: gold file {self.path}", gold, found)
+        print(f"{self.name}: {len(gold)} tensors are those of {self.path}")
+
+
+def _saved(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    import io
+
+    buffer = io.BytesIO()
+    torch.save(dict(tensors), buffer)
+    return buffer.getvalue()
+
+
+def _compare(what: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    names, details = [], []
+    for name in [*wanted, *(n for n in found if n not in wanted)]:
+        problem = _difference(wanted.get(name), found.get(name))
+        if problem:
+            names.append(name)
+            details.append(f"  {name}: {problem}")
+    if names:
+        raise Different(what=what, names=names, details=details)
+
+
+def _difference(wanted: Any, found: Any) -> str:
+    if wanted is None or found is None:
+        return "missing here" if found is None else "not expected"
+    first, second = to_torch(wanted), to_torch(found)
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return f"{list(second.shape)} {second.dtype}, wanted {list(first.shape)} {first.dtype}"
+    same = (first == second) | (first.isnan() & second.isnan())
+    if bool(same.all()):
+        return ""
+    count = int((~same).sum())
+    largest = (first.double() - second.double()).abs()[~same].max().item()
+    return f"{count} of {same.numel()} elements, by up to {largest:g}"

@@ -1,0 +1,1 @@
+"""Plain training loops, on the device (``samba``) and on the host (``torch``)."""

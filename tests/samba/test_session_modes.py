@@ -1,0 +1,301 @@
+"""Modes of the session, its profiles, its exit handling, and what it only records."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import samba
+from samba._trace_utils import _trace_torch_graph
+from samba.argconf.args import CompileArgs, RunArgs
+from samba.errors import ArgumentError
+from samba.lazy_param import lazy_param
+from samba.utils.argparser import last_parsed_args
+from tests.samba.worlds import DROPOUT, MLP, Mlp, close, features, named
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def no_mode_left():
+    yield
+    samba.session.disable_lazy_param()
+    samba.session.profiler.stop_profile()
+    samba.session.profiler.reset()
+
+
+# -- profiles ---------------------------------------------------------------
+
+
+def test_events_of_a_session(pefs, tmp_path):
+    scene = pefs.scene(MLP)
+    path = tmp_path / "profile.txt"
+    with samba.session.samba_profile(path) as profiler:
+        scene.trace()
+        scene.run()
+        scene.run(section_types=["fwd", "BCKWD"])
+        samba.session.run(None, (), section_types="FWD")
+        samba.session.to_cpu(scene.model)
+        _ = scene.model.first.weight.sn_data
+        scene.model.first.weight.rdu()
+    counts = {name: len(profiler.get_iter_times(name)) for name in profiler.names}
+    assert counts == {
+        "SAMBA_SET_PEF": 1,
+        "SAMBA_INIT_RUNTIME": 1,
+        "PyRT_SET_TENSORS": 4,  # weights, inputs twice, rdu
+        "PyRT_RUN": 3,
+        "PyRT_GET_TENSORS": 4,  # outputs twice, to_cpu, sn_data
+        "SAMBA_SESSION_RUN": 1,
+        "SAMBA_SESSION_RUN_FWD_BCKWD": 1,
+        "SAMBA_SESSION_RUN_FWD": 1,
+    }
+    assert not profiler.started
+    assert {line.split()[0] for line in path.read_text().splitlines()} == {"event", *counts}
+    inside, whole = profiler.get_latencies(["PyRT_RUN", "SAMBA_SESSION_RUN"]).values()
+    assert inside > 0 and whole > 0
+
+
+def test_a_profiled_run_gives_the_same_results(pefs):
+    plain = pefs.loaded(MLP)
+    expected = [plain.run() for _ in range(3)]
+    profiled = pefs.loaded(MLP)
+    samba.session.start_samba_profile()
+    for want in expected:
+        for ours, theirs in zip(profiled.run(), want, strict=True):
+            assert torch.equal(ours, theirs)
+    samba.session.end_samba_profile()
+
+
+def test_pinned_inputs_have_an_event_of_their_own(pefs):
+    scene = pefs.loaded(MLP)
+    samba.session.enable_pinned_memory()
+    assert samba.session.use_pinned_memory()
+    with samba.session.samba_profile() as profiler:
+        scene.run()
+    samba.session.disable_pinned_memory()
+    assert not samba.session.use_pinned_memory()
+    assert "PyRT_SET_PINNED_INPUT_TENSORS" in profiler.names
+    assert "PyRT_SET_TENSORS" not in profiler.names
+
+
+def test_nothing_is_recorded_while_the_profiler_is_off(pefs):
+    pefs.loaded(MLP).run()
+    assert samba.session.profiler.names == []
+
+
+def test_a_runtime_profile_counts_the_work_of_the_device(pefs, tmp_path, monkeypatch, capsys):
+    scene = pefs.loaded(MLP)
+    path = tmp_path / "runtime.log"
+    samba.session.start_runtime_profile()
+    samba.session.end_runtime_profile(str(path))
+    assert not path.exists()
+    monkeypatch.setenv("ENABLE_RUNTIME_PERF", "SUMMARY")
+    for _ in range(2):
+        samba.session.start_runtime_profile(timer_enabled=False)
+        scene.run()
+        samba.session.end_runtime_profile(str(path))
+        assert "device: 1 runs" in path.read_text() and "runner.py" in path.read_text()
+        path.unlink()
+
+
+# -- modes ------------------------------------------------------------------
+
+
+def test_lazy_parameters_through_the_session():
+    assert not samba.session.use_lazy_param()
+    samba.session.enable_lazy_param(seed=3, init_threads=2)
+    assert samba.session.use_lazy_param() and not samba.session.use_static_functional()
+    first = nn.Linear(5, 4).weight
+    samba.session.disable_lazy_param()
+    samba.session.enable_lazy_param(seed=3, inverse_transform_sampling=True)
+    second = nn.Linear(5, 4).weight
+    samba.session.disable_lazy_param()
+    assert not samba.session.use_lazy_param()
+    assert not first.has_data and torch.equal(first.torch_tensor(), second.torch_tensor())
+
+
+def test_static_functional_is_on_while_lazy_models_are_built_and_traced(pefs):
+    seen = []
+
+    class Asks(Mlp):
+        def forward(self, x, y):
+            seen.append(samba.session.use_static_functional())
+            return super().forward(x, y)
+
+    with lazy_param():
+        assert samba.session.use_static_functional()
+    assert not samba.session.use_static_functional()
+    model = samba.from_torch_model_(Asks())
+    model(*(t.torch() for t in named(features())))
+    _trace_torch_graph(model, named(features()))
+    assert seen[0] is False
+
+
+def test_graphamp_and_legacy_names_are_recorded():
+    assert not samba.session.graphamp_disabled
+    with samba.session.disable_graphamp(), samba.session.disable_graphamp():
+        assert samba.session.graphamp_disabled
+    assert not samba.session.graphamp_disabled
+    samba.session.use_legacy_names(True)
+    assert samba.from_torch_model_(nn.Linear(2, 2)).weight.sn_name == "linear__weight"
+    samba.session.use_legacy_names(False)
+
+
+def test_directives_and_auxiliary_tensors_are_kept():
+    samba.session._add_directives({"a": 1})
+    assert samba.session.directives == {"a": 1}
+    tensor = samba.ones(2)
+    assert samba.session.is_valid_aux_tensor_name("aux")
+    samba.session.add_aux_tensor(tensor, "aux")
+    assert not samba.session.is_valid_aux_tensor_name("aux")
+    with pytest.raises(ArgumentError, match="found 'aux', wanted a name not yet taken"):
+        samba.session.add_aux_tensor(tensor, "aux")
+    samba.session.reset()
+    assert samba.session.directives == {} and samba.session.is_valid_aux_tensor_name("aux")
+
+
+def test_dynamic_dimensions_are_declared(tmp_path):
+    key = samba.session.create_dynamic_dim("batch", min=1, max=8, factor=2)
+    assert key == "batch_min_1_max_8_factor_2"
+    path = tmp_path / "dims.json"
+    path.write_text(json.dumps({"seq": {"min": 2, "max": 4}}))
+    samba.session.load_dynamic_dims_config(path)
+    samba.session.load_dynamic_dims_config({"head": {"min": 1, "max": 1, "factor": 1}})
+    dims = samba.session.dynamic_dims
+    assert list(dims) == [key, "seq_min_2_max_4_factor_1", "head_min_1_max_1_factor_1"]
+    assert (dims[key].min, dims[key].max, dims[key].factor) == (1, 8, 2)
+    with pytest.raises(ArgumentError, match="found min 3, max 2, factor 1"):
+        samba.session.create_dynamic_dim("bad", 3, 2)
+
+
+# -- configuration ----------------------------------------------------------
+
+
+def test_setup_counts_as_the_command_line(tmp_path):
+    scene = MLP.build()
+    args = CompileArgs(output_folder=str(tmp_path), pef_name="configured", optim_level="o0", own=1)
+    samba.session.setup(args)
+    pef = samba.session.compile(scene.model, scene.inputs, scene.optimizer)
+    assert Path(pef) == tmp_path / "configured" / "configured.pef"
+    parsed = last_parsed_args()
+    assert parsed is not None and parsed.own == 1 and parsed.batch_size == 1
+
+
+def test_setup_flattens_hydra_configurations():
+    samba.session.setup(
+        {"command": "run", "samba_run": RunArgs(pef="x.pef"), "samba_compile": {"o": 1}}
+    )
+    parsed = last_parsed_args()
+    assert parsed is not None and parsed.pef == "x.pef" and not hasattr(parsed, "o")
+    with pytest.raises(ArgumentError, match="found int, wanted a pydantic model"):
+        samba.session.setup(3)
+
+
+def test_models_of_arguments_have_the_defaults_of_the_command_line():
+    args = CompileArgs()
+    assert (args.inference, args.mapping, args.num_tiles) == (False, "section", -1)
+    assert args.resources_scaling_factors is not CompileArgs().resources_scaling_factors
+    assert RunArgs().num_iterations == 100 and "pef_name" not in RunArgs.model_fields
+
+
+def test_models_of_arguments_need_pydantic():
+    code = """
+import sys
+sys.modules["pydantic"] = None
+import samba.argconf.args as args
+try:
+    args.RunArgs
+except ImportError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == (
+        "samba.argconf.args needs the package pydantic, which is not installed. "
+        "Install it with: pip install 'sambaflow-emulator[config]'\n"
+    )
+
+
+# -- tensors of the loaded program ------------------------------------------
+
+
+def test_optimizer_state_is_found_by_name(pefs):
+    scene = pefs.loaded(MLP)
+    scene.run(hyperparam_dict={"momentum": 0.9})
+    name = "mlp__first__weight__sgd0__momentum"
+    handle = samba.session.optim_dict[name]
+    assert not handle.has_data and handle.shape == (6, 4)
+    close(handle.sn_data, scene.model.first.weight.sn_grad)
+    assert {t.sn_name for t in samba.session._traced_tensors()} >= {"x", "y", "mlp__first__weight"}
+
+
+def test_an_optimizer_moves_its_own_state(pefs):
+    scene = pefs.loaded(MLP)
+    scene.run()
+    weight = scene.model.first.weight
+    before = weight.detach().clone()
+    scene.optimizer.cpu()
+    momentum = scene.optimizer.state[weight]["momentum_buffer"]
+    close(momentum, weight.sn_grad)
+    assert torch.equal(weight.detach(), before)  # the host's weights are as they were
+    momentum.zero_()
+    scene.optimizer.rdu()
+    assert samba.session.optim_dict["mlp__first__weight__sgd0__momentum"].sn_data.sum() == 0
+
+
+# -- end of the process -----------------------------------------------------
+
+
+def ended(code: str) -> subprocess.CompletedProcess[str]:
+    head = "import atexit, samba\natexit.register(print, 'python')\n"
+    return subprocess.run(
+        [sys.executable, "-c", head + code], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_exit_handlers_run_last_first_at_a_usual_end():
+    done = ended(
+        "samba.session.atexit_register(print, 'first', sep='')\n"
+        "samba.session.atexit_register(lambda: 1 / 0)\n"
+        "samba.session.atexit_register(print, 'last')\n"
+        "samba.session.use_abexit(lambda a, b: print('main', a, b), 1, b=2)\n"
+        "print('after')\n"
+    )
+    assert done.stdout.splitlines() == ["main 1 2", "after", "last", "first", "python"]
+    assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "text"),
+    [
+        ("raise ValueError('no data')", 1, "ValueError: no data"),
+        ("raise SystemExit(7)", 7, ""),
+        ("raise SystemExit('too bad')", 1, "too bad"),
+        ("raise KeyboardInterrupt", 1, "KeyboardInterrupt"),
+    ],
+)
+def test_a_failure_under_abexit_ends_the_process_at_once(failure, status, text):
+    done = ended(
+        "import threading\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"  # would hang a usual end
+        "samba.session.atexit_register(print, 'ours')\n"
+        f"def main():\n    print('main')\n    {failure}\n"
+        "samba.session.use_abexit(main)\n"
+        "print('never')\n"
+    )
+    assert done.stdout.splitlines() == ["main", "ours"]
+    assert done.returncode == status and text in done.stderr
+
+
+def test_dropout_world_profiles_without_training_mode(pefs):
+    scene = pefs.loaded(DROPOUT)
+    with samba.session.samba_profile() as profiler:
+        scene.run(train=False, section_types=["FWD"])
+    assert profiler.names[-1] == "SAMBA_SESSION_RUN_FWD"
