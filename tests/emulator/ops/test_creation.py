@@ -59,14 +59,19 @@ def test_creation(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     check(f"aten.{name}", *args, grad=False, **kwargs)
 
 
-@pytest.mark.parametrize("name", ["empty.memory_format", "new_empty.default", "empty_like.default"])
+UNINITIALIZED: dict[str, tuple[Any, ...]] = {
+    "empty.memory_format": ((2, 3),),
+    "empty_strided.default": ((2, 3), (3, 1)),
+    "empty_permuted.default": ((2, 3), (1, 0)),
+    "new_empty.default": (jnp.ones(1), (2, 3)),
+    "new_empty_strided.default": (jnp.ones(1), (2, 3), (3, 1)),
+    "empty_like.default": (jnp.ones((2, 3)),),
+}
+
+
+@pytest.mark.parametrize("name", UNINITIALIZED)
 def test_what_torch_leaves_uninitialized_is_zero(name: str) -> None:
-    args: dict[str, tuple[Any, ...]] = {
-        "empty.memory_format": ((2, 3),),
-        "new_empty.default": (jnp.ones(1), (2, 3)),
-        "empty_like.default": (jnp.ones((2, 3)),),
-    }
-    out = load_ops()[f"aten.{name}"].lower(*args[name])
+    out = load_ops()[f"aten.{name}"].lower(*UNINITIALIZED[name])
     assert out.shape == (2, 3)
     assert not out.any()
 
@@ -76,5 +81,7 @@ def test_copies() -> None:
     check("aten.fill.Tensor", X, torch.tensor(3.0))
     check("aten.copy.default", X, torch.randn(4), grad=False)
     check("aten.copy.default", X.bfloat16(), torch.randn(3, 1), grad=False)
+    check("aten.to.dtype", X, DOUBLE)
+    check("aten.to.other", X, torch.ones(1, dtype=INT))
     check("aten.type_as.default", X, torch.ones(1, dtype=DOUBLE))
     check("aten.zero.default", X)

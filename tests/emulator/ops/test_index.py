@@ -45,6 +45,16 @@ def test_cases(name: str, args: tuple[Any, ...]) -> None:
     check(f"aten.{name}", *args)
 
 
+def test_indices_beside_a_mask_may_be_wild() -> None:
+    """The ops that torch's decompositions of padding and interpolation leave behind."""
+    wild = torch.tensor([0, 2**40, 2, -(2**40)])
+    mask = torch.tensor([True, False, True, False])[:, None]
+    places = [None, wild[:, None], torch.arange(5)]
+    check("aten._unsafe_masked_index.default", X, mask, places, 7.0, grad=False)
+    args = (X, mask, places, torch.randn(3, 4, 5))
+    check("aten._unsafe_masked_index_put_accumulate.default", *args, grad=False)
+
+
 def test_half_embedding() -> None:
     check_narrow("aten.embedding.default", TABLE, ROWS.abs())
 
@@ -76,7 +86,8 @@ def test_embedding_bag(mode: int, padding: int | None) -> None:
     leaves = [table] if weights is None else [table, weights]
     cotangent = torch.randn(want[0].shape)
     want_grads = torch.autograd.grad(want[0], leaves, cotangent)
-    lower = load_ops()["aten.embedding_bag.padding_idx"].lower
+    name = "_embedding_bag.default" if padding == 1 else "embedding_bag.padding_idx"
+    lower = load_ops()[f"aten.{name}"].lower
     with jax.enable_x64(True):
         rest = to_jax(INDICES), to_jax(offsets), False, mode, False
 

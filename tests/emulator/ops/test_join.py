@@ -56,7 +56,7 @@ def test_at_least(rank: int, x: torch.Tensor) -> None:
     check(f"aten.atleast_{rank}d.default", x, grad=False)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     st.none() | st.integers(-8, 8),
     st.none() | st.integers(-8, 8) | st.just(LAST),

@@ -51,6 +51,7 @@ def test_norm_below_one() -> None:
 def test_older_norms() -> None:
     check("aten.norm.Scalar", X, 3)
     check("aten.norm.ScalarOpt_dim", X, None, [1], True)
+    check("aten.frobenius_norm.dim", X[0], [0, 1], grad=False)
     check("aten.norm.ScalarOpt_dtype", X, 2, dtype=torch.float64)
     check("aten.linalg_vector_norm.default", X.bfloat16(), 2, [1], dtype=torch.float32)
     check_narrow("aten.linalg_vector_norm.default", X, 2, [1])

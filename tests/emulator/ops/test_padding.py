@@ -24,6 +24,7 @@ def test_constant(pad: tuple[int, ...]) -> None:
 
 
 def test_by_dimension() -> None:
+    check("aten._pad_circular.default", X, [1, 2, 0, 1], grad=False)
     check("aten.reflection_pad1d.default", X[0], [2, 1])
     check("aten.reflection_pad3d.default", X, [1, 1, 1, 1, 1, 1])
     check("aten.replication_pad3d.default", X, [3, 1, 2, 3, 4, 1])

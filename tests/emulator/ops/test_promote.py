@@ -73,8 +73,8 @@ def test_long_rows_are_folded_and_keep_nan(rows: int) -> None:
 
 
 def test_half_sums_of_long_rows_accumulate_in_float32() -> None:
-    x = jnp.full((64, _reduction._LONG_ROW), 1.0078125, jnp.bfloat16)
-    assert float(_reduction.reduce_sum(x, (0,))[0]) == 64.5
+    x = jnp.full((16, _reduction._LONG_ROW), 1.0078125, jnp.bfloat16)
+    assert float(_reduction.reduce_sum(x, (0,))[0]) == 16.125
 
 
 def test_added_bias_gets_its_gradient_over_a_long_row() -> None:

@@ -124,7 +124,7 @@ def test_half_types_accumulate_in_float32(dtype: torch.dtype) -> None:
     check_narrow("aten.mean.dim", torch.randn(4, 300), [1], dtype=dtype)
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(
     st.lists(st.integers(1, 3), min_size=1, max_size=4),
     st.lists(st.integers(0, 3), max_size=3, unique=True),

@@ -23,7 +23,8 @@ def draw(name: str, *args: Any, **kwargs: Any) -> np.ndarray:
     assert spec.random
     assert not spec.differentiable
     with jax.enable_x64(True):
-        return np.asarray(spec.lower(*args, seed=jnp.asarray(SEED), stream=5, **kwargs))
+        lower = jax.jit(lambda seed: spec.lower(*args, seed=seed, stream=5, **kwargs))
+        return np.asarray(lower(SEED))
 
 
 # name, arguments, mean, variance, dtype

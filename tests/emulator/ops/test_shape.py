@@ -25,6 +25,7 @@ CASES: list[tuple[str, tuple[Any, ...]]] = [
     ("flatten.using_ints", (SCALAR,)),
     ("unflatten.int", (X, -1, [2, -1])),
     ("ravel.default", (X,)),
+    ("_reshape_alias.default", (X, [6, 4], [4, 1])),
     ("permute.default", (X, [2, 0, -2])),
     ("transpose.int", (X, 0, -1)),
     ("transpose.int", (SCALAR, 0, -1)),
