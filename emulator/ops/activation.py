@@ -32,8 +32,8 @@ def relu(x: jax.Array) -> jax.Array:
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     """Gaussian error linear unit, exact or with the tanh approximation."""
     if approximate == "tanh":
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
-        return 0.5 * x * (1 + jnp.tanh(inner))
+        # (1 + tanh(u)) / 2 is sigmoid(2 u), which loses no digits where tanh is close to -1.
+        return x * jax.nn.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
