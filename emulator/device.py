@@ -43,8 +43,12 @@ class Device:
             initial values; weights and inputs are written by the host.
 
     Example:
-        >>> from pef_schema import read_pef              # doctest: +SKIP
-        >>> device = Device(read_pef("out/logreg/logreg.pef"))  # doctest: +SKIP
+        >>> nothing = Program(
+        ...     name="nothing", mapping="section", inference=True, regions=(), symbols=(), graphs=(),
+        ...     optimizers=(), argins=(), sections=(), schedules=(),
+        ... )
+        >>> Device(nothing).counters
+        Counters(compiles=0, runs=0)
     """
 
     def __init__(self, program: Program) -> None:
@@ -122,11 +126,17 @@ class Device:
 
         What a plan has consumed when its executable itself fails cannot be put back.
         """
-        kept = self.pool.buffers.copy(), self._argin_values.copy(), self._seeded, self.variant
+        buffers = self.pool.buffers
+        kept = buffers.copy()
+        others = self._argin_values.copy(), self._seeded, self.variant
         try:
             yield
         except BaseException:
-            self.pool.buffers[:], self._argin_values[:], self._seeded, self.variant = kept
+            buffers[:] = [
+                new if isinstance(old, jax.Array) and old.is_deleted() else old
+                for old, new in zip(kept, buffers, strict=True)
+            ]
+            self._argin_values[:], self._seeded, self.variant = others
             raise
 
     def synchronize(self) -> None:
@@ -140,7 +150,7 @@ class Device:
         for home in plan.reads:
             role = self.program.regions[self.memory.first_region(home)].role
             if self.pool.buffers[home] is None and role in _ZERO_AT_FIRST:
-                self._zero_buffer(home)
+                self.zero_buffer(home)
         self._require(plan.reads)
         self._checked.add(id(plan))
 
@@ -231,18 +241,19 @@ class Device:
         """Place an array that nobody else will change."""
         place = self.memory.place.get(region)
         if place is None:
-            self.pool.put(region, self._put(array))
+            self.pool.put(region, self.put(array))
             return
         bucket, position = place
         old = self.pool.buffers[bucket.home]
         flat = np.zeros(bucket.size, bucket.dtype) if old is None else np.array(old, copy=True)
         start = bucket.offsets[position]
         flat[start : start + array.size] = array.reshape(-1)
-        self.pool.put(bucket.home, self._put(flat))
+        self.pool.put(bucket.home, self.put(flat))
 
-    def _zero_buffer(self, home: int) -> None:
+    def zero_buffer(self, home: int) -> None:
+        """Write zeros to a whole buffer: a region's own, or a bucket's."""
         shape, dtype = self.memory.form(home)
-        self.pool.put(home, self._put(np.zeros(shape, dtype)))
+        self.pool.put(home, self.put(np.zeros(shape, dtype)))
 
     def read(self, region: int) -> np.ndarray:
         """Copy a region to the host; waits for runs that write it.
@@ -274,7 +285,8 @@ class Device:
         self._seeded = frozenset()
         self._respecialise()
 
-    def _put(self, array: np.ndarray) -> jax.Array:
+    def put(self, array: np.ndarray) -> jax.Array:
+        """Take an array that nobody else will change to the device."""
         with jax.enable_x64(True):
             return jax.device_put(array, self._jax_device)
 
@@ -303,7 +315,7 @@ class Device:
             data = np.array([int(value) & 0xFFFFFFFF, 0], np.uint32)
         else:
             data = np.array(value, np.float64)
-        self.pool.put(argin.region, self._put(data))
+        self.pool.put(argin.region, self.put(data))
 
     def _respecialise(self) -> None:
         by_region = {a.region: i for i, a in enumerate(self.program.argins)}
