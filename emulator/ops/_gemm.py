@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -76,7 +78,7 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     if b.ndim == 1:
         return matmul(a, b[:, None])[..., 0]
     if b.ndim == 2:
-        rows = a.reshape(-1, a.shape[-1])
+        rows = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         return contract("ij,jk->ik", rows, b).reshape(*a.shape[:-1], b.shape[-1])
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = jnp.broadcast_to(a, batch + a.shape[-2:])

@@ -34,6 +34,8 @@ def inv(x: jax.Array) -> jax.Array:
 @op("aten.linalg_det.default", "aten.det.default")
 def det(x: jax.Array) -> jax.Array:
     """Determinants."""
+    if x.shape[-1] == 0:
+        return jnp.ones(x.shape[:-2], x.dtype)
     return jnp.linalg.det(x)
 
 

@@ -22,12 +22,15 @@ FAMILIES = (
     "adaptive",
     "attention",
     "batch_norm",
+    "bessel",
     "compare",
     "conv",
     "creation",
     "distance",
     "grid",
     "embedding",
+    "factor",
+    "factor_solve",
     "index",
     "interpolate",
     "join",
@@ -42,6 +45,7 @@ FAMILIES = (
     "pointwise",
     "pointwise_math",
     "pointwise_select",
+    "polynomial",
     "pool",
     "random",
     "rearrange",
@@ -53,6 +57,7 @@ FAMILIES = (
     "scatter",
     "shape",
     "special",
+    "spectral",
 )
 """Modules of ``emulator.ops`` that register ops; a new family is added here."""
 

@@ -89,6 +89,7 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
         try:
             with _quiet():
                 program = program.run_decompositions(rules)
+                _drop_checks(program.graph)
         except Exception:
             if not refused:
                 raise
@@ -115,9 +116,19 @@ def _decompositions() -> Mapping[Any, Any]:
 
 
 def _drop_checks(graph: torch.fx.Graph) -> None:
-    """Drop torch's checks of shapes and dtypes: in a static graph they have passed already."""
+    """Drop torch's checks: of shapes and dtypes, which have passed in a static graph, and of data.
+
+    A running program cannot raise: where a matrix is singular, its results are not finite.
+    """
     for node in reversed(graph.nodes):
         if str(node.target).startswith("aten._assert_tensor_metadata") and not node.users:
+            graph.erase_node(node)
+        elif node.target is torch.ops.higher_order.with_effects and (
+            node.args[1] is torch.ops.aten._linalg_check_errors.default
+        ):
+            for token in list(node.users):
+                token.replace_all_uses_with(node.args[0])
+                graph.erase_node(token)
             graph.erase_node(node)
     graph.eliminate_dead_code()
 

@@ -9,9 +9,16 @@ from types import TracebackType
 import torch
 
 from pef_schema.errors import SambaError
-from samba.tracer.errors import DataDependentBranch, ShapeMismatch, TraceError
+from samba.tracer.errors import (
+    DataDependentBranch,
+    ShapeMismatch,
+    TraceError,
+    UnsupportedOp,
+    UnsupportedOps,
+)
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import is_user_file
+from samba.tracer.refuse import DEPENDS_ON_DATA
 
 _DEPENDENT_TEXT = re.compile(
     r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"
@@ -40,6 +47,11 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
     where = _where(error.__traceback__, model)
     text = str(error).strip()
     kinds = {cls.__name__ for cls in type(error).__mro__}
+    if "DynamicOutputShapeException" in kinds:
+        return UnsupportedOps(
+            model=type(model).__name__.lower(),
+            ops=[UnsupportedOp(name=text, count=1, lines=(where,), reason=DEPENDS_ON_DATA)],
+        )
     depends = bool(kinds & {"GuardOnDataDependentSymNode", "DataDependentOutputException"})
     if not depends and not _DEPENDENT_TEXT.search(text):
         text = _eager_text(model, given) or text

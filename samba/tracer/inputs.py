@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from pef_schema.errors import SambaError
+from samba.naming import root_name
+from samba.tracer.refuse import refuse_inputs
 
 
 class InputError(SambaError):
@@ -60,6 +62,7 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
 
     Raises:
         InputError: If something other than tensors and None is found.
+        UnsupportedOps: If a tensor is sparse, nested or quantized.
     """
     parameters = [
         p.name
@@ -81,6 +84,7 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
     bad = [f"{k}: {type(v).__name__}" for k, v in pairs if not _is_tensor_or_none(v)]
     if bad:
         raise InputError(found=", ".join(bad), wanted="tensors or None")
+    refuse_inputs(root_name(model), [(k, v) for k, v in pairs if v is not None])
     named: list[NamedInput] = []
     used: set[str] = set()
     plain: list[Any] = []

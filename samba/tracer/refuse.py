@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import torch
 
-from samba.tracer.errors import UnsupportedOp
+from samba.tracer.errors import UnsupportedOp, UnsupportedOps
 from samba.tracer.names import source_line
 from samba.tracer.traced import TO_DTYPE
+
+DEPENDS_ON_DATA = "the shape of its result depends on data"
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
@@ -48,16 +50,46 @@ def _reason(node: torch.fx.Node) -> str:
             return "takes a number out of a tensor"
         if not isinstance(value, torch.Tensor):
             continue
-        if value.layout is not torch.strided:
-            return f"{str(value.layout).removeprefix('torch.')} tensors are not supported"
-        if value.is_nested:
-            return "nested tensors are not supported"
+        reason = foreign_layout(value)
+        if reason:
+            return reason
         if value.dtype not in TO_DTYPE:
             kind = "complex numbers" if value.is_complex() else str(value.dtype)
             return f"{kind} are not supported"
         if any(isinstance(size, torch.SymInt) for size in value.shape):
-            return "the shape of its result depends on data"
+            return DEPENDS_ON_DATA
     return ""
+
+
+def foreign_layout(tensor: torch.Tensor) -> str:
+    """Why a tensor is not one block of plain numbers; empty if it is."""
+    if tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} tensors are not supported"
+    if tensor.is_nested:
+        return "nested tensors are not supported"
+    if tensor.is_quantized:
+        return "quantized tensors are not supported"
+    return ""
+
+
+def refuse_inputs(model: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    """Raise unless all inputs are plain.
+
+    Args:
+        model: Name of the model.
+        tensors: Names and tensors.
+
+    Raises:
+        UnsupportedOps: If some are sparse, nested or quantized.
+    """
+    reasons = [(name, foreign_layout(tensor)) for name, tensor in tensors]
+    bad = [
+        UnsupportedOp(name=f"input {name}", count=1, lines=(), reason=reason)
+        for name, reason in reasons
+        if reason
+    ]
+    if bad:
+        raise UnsupportedOps(model=model, ops=bad)
 
 
 def describe(nodes: Iterable[tuple[torch.fx.Node, str]]) -> list[UnsupportedOp]:

@@ -51,10 +51,17 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedOutput:
-    """One result of ``forward``: its value and its SambaFlow name."""
+    """One result of ``forward``.
+
+    Args:
+        value: Its value.
+        name: Its SambaFlow name.
+        region_name: Name of its place in device memory, if it shares that with other tensors.
+    """
 
     value: int
     name: str
+    region_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

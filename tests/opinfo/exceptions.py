@@ -23,7 +23,7 @@ UNINITIALISED = frozenset(
 )
 """They give memory as it is found."""
 
-GAUGE = frozenset({"linalg.eigh", "linalg.svd", "svd", "linalg.eig"})
+GAUGE = frozenset({"linalg.eigh", "linalg.svd", "svd", "linalg.eig", "svd_lowrank", "pca_lowrank"})
 """Vectors are defined but for a sign: the sample's own post-processing makes them unique."""
 
 HERMITIAN = frozenset(

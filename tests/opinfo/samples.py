@@ -52,7 +52,8 @@ class Sample:
     def key(self) -> Hashable:
         """Equal for samples that trace to the same program."""
         tensors = tuple((tuple(t.shape), t.dtype, t.requires_grad, t.layout) for t in self.tensors)
-        return tensors, self._settings(), str(self.spec)
+        process = getattr(self.process, "__qualname__", "")
+        return tensors, self._settings(), str(self.spec), process
 
     def _settings(self) -> Hashable:
         return tuple(x.index if isinstance(x, Slot) else repr(x) for x in self.leaves)
@@ -134,6 +135,8 @@ def cap(dtype: str) -> int:
 def choose(samples: list[Sample], count: int) -> list[list[Sample]]:
     """Up to ``count`` groups of samples of one structure each; the most different come first.
 
+    Among equally different ones those without an empty tensor come first.
+
     Args:
         samples: Samples in the order of the database.
         count: Largest number of groups.
@@ -142,7 +145,9 @@ def choose(samples: list[Sample], count: int) -> list[list[Sample]]:
         Groups of up to ``REPEATS`` samples; those of a group have equal keys.
     """
     groups: dict[Hashable, list[Sample]] = {}
-    for sample in samples:
+    full = [s for s in samples if all(t.numel() for t in s.tensors)]
+    known = set(map(id, full))
+    for sample in [*full, *(s for s in samples if id(s) not in known)]:
         group = groups.setdefault(sample.key(), [])
         if len(group) < REPEATS:
             group.append(sample)

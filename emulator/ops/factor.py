@@ -1,0 +1,247 @@
+"""Lowerings: Cholesky, QR and LU factors, and products of Householder reflectors."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from emulator.errors import LoweringError
+from emulator.ops._gradient import with_gradient
+from emulator.ops.linalg import cholesky
+from emulator.ops.registry import op
+
+_mm = jnp.matmul
+Pair = tuple[jax.Array, jax.Array]
+
+
+def _triu_of(x: jax.Array) -> jax.Array:
+    return jnp.triu(x) + jnp.triu(x, 1).mT
+
+
+# -- Cholesky ----------------------------------------------------------------
+
+
+@op("aten.cholesky.default", reads=(0,))
+def cholesky_of(x: jax.Array, upper: bool = False) -> jax.Array:
+    """See :func:`emulator.ops.linalg.cholesky`."""
+    return cholesky(x, upper=upper)
+
+
+@op("aten.linalg_cholesky_ex.default", reads=(0,))
+def cholesky_ex(x: jax.Array, *, upper: bool = False, check_errors: bool = False) -> Pair:
+    """Cholesky factor, and the order of the first minor that is not positive (0 for none)."""
+    del check_errors  # a program cannot raise
+    lower = jnp.tril(x) if not upper else jnp.triu(x).mT
+    return cholesky(x, upper=upper), _bad_minor(lax.stop_gradient(lower))
+
+
+def _bad_minor(lower: jax.Array) -> jax.Array:
+    """The first pivot of a Cholesky decomposition that is not positive, counted from 1."""
+    n = lower.shape[-1]
+
+    def eliminate(k: jax.Array, state: Pair) -> Pair:
+        rest, bad = state
+        pivot = lax.dynamic_index_in_dim(jnp.diagonal(rest, axis1=-2, axis2=-1), k, -1, False)
+        column = lax.dynamic_index_in_dim(rest, k, -1, False)
+        bad = jnp.where((bad == 0) & ~(pivot > 0), k + 1, bad)
+        safe = jnp.where(pivot > 0, pivot, 1)[..., None, None]
+        return rest - column[..., :, None] * column[..., None, :] / safe, bad
+
+    both = lower + jnp.tril(lower, -1).mT
+    start = jnp.zeros(lower.shape[:-2], jnp.int32)
+    return lax.fori_loop(0, n, eliminate, (both, start))[1].astype(jnp.int32)
+
+
+# -- QR ----------------------------------------------------------------------
+
+
+def _qr_forward(a: jax.Array, complete: bool) -> tuple[Pair, tuple[jax.Array, ...]]:
+    q, r = _qr(a, complete)
+    return (q, r), (a, q, r)
+
+
+def _qr_backward(complete: bool, saved: tuple[jax.Array, ...], g: Pair) -> tuple[jax.Array]:
+    """Seeger et al., "Auto-differentiating linear algebra", 2017; wide matrices by blocks."""
+    a, q, r = saved
+    gq, gr = g
+    m, n = a.shape[-2:]
+    if m >= n:
+        if complete and m > n:
+            raise LoweringError(
+                op="aten.linalg_qr",
+                source="",
+                module="qr",
+                reason="mode='complete' of a matrix with more rows than columns has no gradient",
+            )
+        return (_square_qr_backward(q, r, gq, gr),)
+    # a = [a1 | a2], r = [x | y] with y = q.mT @ a2
+    a2, x, gx, gy = a[..., m:], r[..., :m], gr[..., :m], gr[..., m:]
+    gq = gq + _mm(a2, gy.mT)
+    left = _square_qr_backward(q, x, gq, gx)
+    return (jnp.concatenate([left, _mm(q, gy)], axis=-1),)
+
+
+def _square_qr_backward(q: jax.Array, r: jax.Array, gq: jax.Array, gr: jax.Array) -> jax.Array:
+    inner = _triu_of(_mm(gr, r.mT) - _mm(q.mT, gq))
+    right = gq + _mm(q, inner)
+    return lax.linalg.triangular_solve(r, right, left_side=False, lower=False, transpose_a=True)
+
+
+@with_gradient(_qr_forward, _qr_backward, static=(1,))
+def _qr(a: jax.Array, complete: bool) -> Pair:
+    m, n = a.shape[-2:]
+    k = m if complete else min(m, n)
+    if a.size == 0:
+        q = jnp.broadcast_to(jnp.eye(m, k, dtype=a.dtype), (*a.shape[:-1], k))
+        return q, jnp.zeros((*a.shape[:-2], k, n), a.dtype)
+    q, r = lax.linalg.qr(a, full_matrices=complete)
+    return q, r
+
+
+@op("aten.linalg_qr.default", reads=(0,))
+def qr(a: jax.Array, mode: str = "reduced") -> Pair:
+    """QR decomposition; ``mode`` is ``reduced``, ``complete`` or ``r`` (no q).
+
+    Args:
+        a: Matrices ``(..., m, n)``.
+        mode: Which parts, in which size.
+
+    Returns:
+        q and r.
+    """
+    if mode == "r":
+        return jnp.zeros((0,), a.dtype), _qr(lax.stop_gradient(a), False)[1]
+    return _qr(a, mode == "complete")
+
+
+@op("aten.geqrf.default", reads=(), differentiable=False)
+def geqrf(a: jax.Array) -> Pair:
+    """QR decomposition as LAPACK packs it: r above, reflectors below, and their factors."""
+    if a.size == 0:
+        return a, jnp.zeros((*a.shape[:-2], min(a.shape[-2:])), a.dtype)
+    packed, tau = jnp.linalg.qr(a, mode="raw")
+    return packed.mT, tau
+
+
+def _reflect(a: jax.Array, tau: jax.Array, c: jax.Array, reverse: bool) -> jax.Array:
+    """Apply ``H_k = 1 - tau_k v_k v_k^T`` to ``c`` from the left, the first one first.
+
+    Args:
+        a: Vectors in the columns below the diagonal, ``(..., m, k)``.
+        tau: Factors ``(..., k)``.
+        c: ``(..., m, p)``.
+        reverse: The last one first, which gives ``H_1 H_2 ... H_k @ c``.
+    """
+    k = tau.shape[-1]
+    vectors = jnp.tril(a[..., :k], -1) + jnp.eye(a.shape[-2], k, dtype=a.dtype)
+
+    def step(c: jax.Array, pair: Pair) -> tuple[jax.Array, None]:
+        v, t = pair
+        return c - t[..., None, None] * v[..., :, None] * _mm(v[..., None, :], c), None
+
+    pairs = (jnp.moveaxis(vectors, -1, 0), jnp.moveaxis(tau, -1, 0))
+    return lax.scan(step, c, pairs, reverse=reverse)[0]
+
+
+@op("aten.linalg_householder_product.default", "aten.orgqr.default", reads=(0, 1))
+def householder_product(a: jax.Array, tau: jax.Array) -> jax.Array:
+    """The first columns of a product of Householder reflectors."""
+    eye = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
+    return _reflect(a, tau, eye, True)
+
+
+@op("aten.ormqr.default", reads=(0, 1, 2))
+def ormqr(
+    a: jax.Array, tau: jax.Array, other: jax.Array, left: bool = True, transpose: bool = False
+) -> jax.Array:
+    """Product of ``q`` (or its transpose), given by reflectors, and a matrix."""
+    if left:
+        return _reflect(a, tau, other, not transpose)
+    # other @ q is (q.mT @ other.mT).mT
+    return _reflect(a, tau, other.mT, transpose).mT
+
+
+# -- LU ----------------------------------------------------------------------
+
+
+def _factor(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Packed factors, row exchanges counted from 1, and the permutation of the rows."""
+    if a.size == 0:
+        batch, (m, n) = a.shape[:-2], a.shape[-2:]
+        pivots = jnp.zeros((*batch, min(m, n)), jnp.int32)
+        return a, pivots, jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32), (*batch, m))
+    packed, pivots, rows = lax.linalg.lu(a)
+    return packed, (pivots + 1).astype(jnp.int32), rows
+
+
+def _singular(packed: jax.Array) -> jax.Array:
+    """The first zero on the diagonal of the upper factor, counted from 1; 0 for none."""
+    zero = jnp.diagonal(packed, axis1=-2, axis2=-1) == 0
+    if zero.shape[-1] == 0:
+        return jnp.zeros(zero.shape[:-1], jnp.int32)
+    return jnp.where(zero.any(-1), jnp.argmax(zero, -1) + 1, 0).astype(jnp.int32)
+
+
+Lu = tuple[jax.Array, jax.Array, jax.Array]
+
+
+@op("aten.linalg_lu_factor_ex.default", reads=(0,))
+def lu_factor_ex(a: jax.Array, *, pivot: bool = True, check_errors: bool = False) -> Lu:
+    """Packed LU factors with partial pivoting, the exchanges, and where it is singular."""
+    del pivot, check_errors  # torch's CPU kernels always pivot; a program cannot raise
+    packed, pivots, _ = _factor(a)
+    return packed, pivots, _singular(packed)
+
+
+@op("aten._lu_with_info.default", reads=(0,))
+def lu_with_info(a: jax.Array, pivot: bool = True, check_errors: bool = True) -> Lu:
+    """See :func:`lu_factor_ex`."""
+    return lu_factor_ex(a, pivot=pivot, check_errors=check_errors)
+
+
+@op("aten.linalg_lu_factor.default", reads=(0,))
+def lu_factor(a: jax.Array, *, pivot: bool = True) -> Pair:
+    """See :func:`lu_factor_ex`."""
+    packed, pivots, _ = lu_factor_ex(a, pivot=pivot)
+    return packed, pivots
+
+
+def split(packed: jax.Array) -> Pair:
+    """The lower factor, with ones on the diagonal, and the upper one."""
+    m, n = packed.shape[-2:]
+    k = min(m, n)
+    lower = jnp.tril(packed[..., :, :k], -1) + jnp.eye(m, k, dtype=packed.dtype)
+    return lower, jnp.triu(packed[..., :k, :])
+
+
+def permutation(rows: jax.Array, dtype: object) -> jax.Array:
+    """``p`` with ``a == p @ l @ u`` where row ``i`` of ``l @ u`` is row ``rows[i]`` of ``a``."""
+    return jax.nn.one_hot(rows, rows.shape[-1], axis=-2, dtype=dtype)
+
+
+@op("aten.linalg_lu.default", reads=(0,))
+def lu(a: jax.Array, *, pivot: bool = True) -> Lu:
+    """LU decomposition ``p @ l @ u``."""
+    del pivot
+    packed, _, rows = _factor(a)
+    lower, upper = split(packed)
+    return permutation(rows, a.dtype), lower, upper
+
+
+def rows_of(pivots: jax.Array, m: int) -> jax.Array:
+    """The order of ``m`` rows after exchanges counted from 1."""
+    if pivots.shape[-1] == 0:
+        return jnp.broadcast_to(jnp.arange(m, dtype=jnp.int32), (*pivots.shape[:-1], m))
+    return lax.linalg.lu_pivots_to_permutation(pivots - 1, m)
+
+
+@op("aten.lu_unpack.default", reads=(1,))
+def lu_unpack(
+    packed: jax.Array, pivots: jax.Array, unpack_data: bool = True, unpack_pivots: bool = True
+) -> Lu:
+    """Permutation and factors of packed ones; empty where they are not wanted."""
+    none = jnp.zeros((0,), packed.dtype)
+    lower, upper = split(packed) if unpack_data else (none, none)
+    rows = rows_of(pivots, packed.shape[-2])
+    return permutation(rows, packed.dtype) if unpack_pivots else none, lower, upper

@@ -1,0 +1,177 @@
+"""Lowerings: solutions of linear systems from factors, inverses, the matrix exponential."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import expm, solve_triangular
+
+from emulator.ops._gradient import with_gradient
+from emulator.ops.factor import lu_factor_ex, rows_of, split
+from emulator.ops.linalg import det, inv, solve, triangular
+from emulator.ops.registry import op
+
+_mm = jnp.matmul
+Pair = tuple[jax.Array, jax.Array]
+
+
+def _batched(a: jax.Array, b: jax.Array) -> Pair:
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    return (
+        jnp.broadcast_to(a, batch + a.shape[-2:]),
+        jnp.broadcast_to(b, batch + b.shape[-2:]),
+    )
+
+
+def _cholesky_solve_forward(
+    b: jax.Array, factor: jax.Array, upper: bool
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    x = _cholesky_solve(b, factor, upper)
+    return x, (factor, x)
+
+
+def _cholesky_solve_backward(upper: bool, saved: Pair, g: jax.Array) -> Pair:
+    """As in torch, the unread triangle of the factor has a gradient, too."""
+    factor, x = saved
+    gb = _cholesky_solve(g, factor, upper)
+    common = _mm(gb, x.mT)
+    common = common + common.mT
+    return gb, -_mm(factor, common) if upper else -_mm(common, factor)
+
+
+@with_gradient(_cholesky_solve_forward, _cholesky_solve_backward, static=(2,))
+def _cholesky_solve(b: jax.Array, factor: jax.Array, upper: bool) -> jax.Array:
+    lower = jnp.triu(factor).mT if upper else jnp.tril(factor)
+    y = solve_triangular(lower, b, lower=True)
+    return solve_triangular(lower.mT, y, lower=False)
+
+
+@op("aten.cholesky_solve.default", reads=(0, 1))
+def cholesky_solve(b: jax.Array, factor: jax.Array, upper: bool = False) -> jax.Array:
+    """Solution of ``(l @ l.mT) @ x = b``, or ``(u.mT @ u) @ x = b``."""
+    factor, b = _batched(factor, b)
+    return _cholesky_solve(b, factor, upper)
+
+
+def _cholesky_inverse_forward(
+    factor: jax.Array, upper: bool
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    x = _cholesky_inverse(factor, upper)
+    return x, (factor, x)
+
+
+def _cholesky_inverse_backward(upper: bool, saved: Pair, g: jax.Array) -> tuple[jax.Array]:
+    factor, x = saved
+    common = _mm(_mm(x, g + g.mT), x)
+    return (-_mm(factor, common) if upper else -_mm(common, factor),)
+
+
+@with_gradient(_cholesky_inverse_forward, _cholesky_inverse_backward, static=(1,))
+def _cholesky_inverse(factor: jax.Array, upper: bool) -> jax.Array:
+    eye = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
+    return _cholesky_solve(eye, factor, upper)
+
+
+@op("aten.cholesky_inverse.default", reads=(0,))
+def cholesky_inverse(factor: jax.Array, upper: bool = False) -> jax.Array:
+    """Inverse of ``l @ l.mT``, or of ``u.mT @ u``."""
+    return _cholesky_inverse(factor, upper)
+
+
+@op("aten.triangular_solve.default", reads=(0, 1))
+def triangular_solve(
+    b: jax.Array,
+    a: jax.Array,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
+) -> Pair:
+    """Solution of ``a @ x = b`` that reads one triangle of a, and a."""
+    a, b = _batched(a, b)
+    turned = a.mT if transpose else a
+    x = triangular(turned, b, upper=upper != transpose, unitriangular=unitriangular)
+    return x, a
+
+
+@op("aten.linalg_lu_solve.default", reads=(0, 1, 2))
+def lu_solve(
+    packed: jax.Array,
+    pivots: jax.Array,
+    b: jax.Array,
+    *,
+    left: bool = True,
+    adjoint: bool = False,
+) -> jax.Array:
+    """Solution of ``a @ x = b`` (``x @ a = b``) from the packed factors of a."""
+    if not left:
+        return lu_solve(packed, pivots, b.mT, adjoint=not adjoint).mT
+    rows = rows_of(pivots, packed.shape[-2])
+    packed, b = _batched(packed, b)
+    rows = jnp.broadcast_to(rows, b.shape[:-1])
+    lower, upper = split(packed)
+    if adjoint:
+        y = solve_triangular(upper.mT, b, lower=True)
+        y = solve_triangular(lower.mT, y, lower=False, unit_diagonal=True)
+        back = jnp.argsort(rows, axis=-1)
+        return jnp.take_along_axis(y, back[..., None], axis=-2)
+    y = jnp.take_along_axis(b, rows[..., None], axis=-2)
+    y = solve_triangular(lower, y, lower=True, unit_diagonal=True)
+    return solve_triangular(upper, y, lower=False)
+
+
+@op("aten.lu_solve.default", reads=(0, 1, 2))
+def lu_solve_of(b: jax.Array, packed: jax.Array, pivots: jax.Array) -> jax.Array:
+    """See :func:`lu_solve`."""
+    return lu_solve(packed, pivots, b)
+
+
+@op("aten._linalg_solve_ex.default", reads=(0, 1))
+def solve_with_factors(
+    a: jax.Array, b: jax.Array, *, left: bool = True, check_errors: bool = False
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Solution of a linear system, the packed factors, the exchanges, where it is singular."""
+    packed, pivots, info = lu_factor_ex(jax.lax.stop_gradient(a), check_errors=check_errors)
+    return solve(a, b, left=left), packed, pivots, info
+
+
+@op("aten.linalg_solve_ex.default", reads=(0, 1))
+def solve_ex(a: jax.Array, b: jax.Array, *, left: bool = True, check_errors: bool = False) -> Pair:
+    """Solution of a linear system, and where it is singular."""
+    x, _, _, info = solve_with_factors(a, b, left=left, check_errors=check_errors)
+    return x, info
+
+
+@op("aten.linalg_inv_ex.default", reads=(0,))
+def inv_ex(a: jax.Array, *, check_errors: bool = False) -> Pair:
+    """Inverse, and where it is singular."""
+    info = lu_factor_ex(jax.lax.stop_gradient(a), check_errors=check_errors)[2]
+    return inv(a), info
+
+
+@op("aten._linalg_det.default", reads=(0,))
+def det_with_factors(a: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Determinants, the packed factors, the exchanges."""
+    packed, pivots, _ = lu_factor_ex(jax.lax.stop_gradient(a))
+    return det(a), packed, pivots
+
+
+@op("aten._linalg_slogdet.default", reads=(0,))
+def slogdet_with_factors(
+    a: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Sign and logarithm of determinants, the packed factors, the exchanges."""
+    packed, pivots, _ = lu_factor_ex(jax.lax.stop_gradient(a))
+    sign, log = jnp.linalg.slogdet(a)
+    return jax.lax.stop_gradient(sign), log, packed, pivots
+
+
+_MAX_SQUARINGS = 64
+"""Enough for any norm whose exponential is finite; jax gives NaN above its default of 16."""
+
+
+@op("aten.linalg_matrix_exp.default", "aten.matrix_exp.default", reads=(0,))
+def matrix_exp(a: jax.Array) -> jax.Array:
+    """Exponential of square matrices, in float64: squaring doubles rounding errors each time."""
+    if a.size == 0:
+        return a
+    return expm(a.astype(jnp.float64), max_squarings=_MAX_SQUARINGS).astype(a.dtype)

@@ -1,0 +1,174 @@
+"""Lowerings: orthogonal polynomials of a degree that is data, by their recurrences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from emulator.ops._promote import elementwise
+from emulator.ops.registry import op
+
+Step = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
+"""``(x, k, p, q)`` to the polynomial after ``q``, where ``p`` comes before it."""
+
+
+def _recur(x: jax.Array, n: jax.Array, first: jax.Array, step: Step, start: int) -> jax.Array:
+    """Polynomials of degree ``n`` from those of degree 0 (which is 1) and 1.
+
+    Args:
+        x: Where.
+        n: Degrees, int64, of the shape of ``x``; negative ones give 0.
+        first: The polynomial of degree 1.
+        step: The recurrence.
+        start: ``k`` of the first step; the last one has ``n - 2 + start``.
+
+    Returns:
+        Values of the shape of ``x``.
+    """
+
+    def goes_on(state: tuple[jax.Array, ...]) -> jax.Array:
+        k, _, q = state
+        return jnp.any((k - start + 2 <= n) & ~jnp.isnan(q))
+
+    def advance(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        k, p, q = state
+        more = k - start + 2 <= n
+        r = step(x, k.astype(x.dtype), p, q)
+        return k + 1, jnp.where(more, q, p), jnp.where(more, r, q)
+
+    begin = (jnp.asarray(start, n.dtype), jnp.ones_like(x), first)
+    _, _, q = lax.while_loop(goes_on, advance, begin)
+    return jnp.where(n < 0, 0, jnp.where(n == 0, 1, q)).astype(x.dtype)
+
+
+def _chebyshev_step(x: jax.Array, k: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
+    return (x + x) * q - p
+
+
+def _alternating(n: jax.Array, value: Any) -> jax.Array:
+    return jnp.where(n % 2 == 0, value, -value)
+
+
+def _t(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
+    angular = (n > angular_above) & (jnp.abs(x) < 1)
+    edge = jnp.abs(x) == 1
+    value = _recur(x, jnp.where(angular | edge, 0, n), x, _chebyshev_step, 2)
+    value = jnp.where(angular, jnp.cos(n.astype(x.dtype) * jnp.arccos(x)), value)
+    value = jnp.where(edge, jnp.where(x > 0, 1, _alternating(n, 1)), value)
+    return jnp.where(n < 0, 0, value).astype(x.dtype)
+
+
+def _u(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
+    angular = (n > angular_above) & (jnp.abs(x) < 1)
+    edge = jnp.abs(x) == 1
+    value = _recur(x, jnp.where(angular | edge, 0, n), x + x, _chebyshev_step, 2)
+    m = (n + 1).astype(x.dtype)
+    a = jnp.arccos(x)
+    sine = jnp.sin(a)
+    by_angle = jnp.where(sine != 0, jnp.sin(m * a) / sine, m * jnp.cos(m * a) / x)
+    value = jnp.where(angular, by_angle, value)
+    value = jnp.where(edge, jnp.where(x > 0, m, _alternating(n, m)), value)
+    return jnp.where(n < 0, 0, value).astype(x.dtype)
+
+
+def _v(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
+    angular = (n > angular_above) & (jnp.abs(x) < 1)
+    edge = jnp.abs(x) == 1
+    value = _recur(x, jnp.where(angular | edge, 0, n), x + x - 1, _chebyshev_step, 2)
+    m = n.astype(x.dtype)
+    a = jnp.arccos(x)
+    ends = _alternating(n, m + m + 1)
+    by_angle = jnp.cos((m + 0.5) * a) / jnp.cos(a / 2)
+    value = jnp.where(angular, jnp.where(jnp.sin(a / 2) != 1, by_angle, ends), value)
+    value = jnp.where(edge, jnp.where(x > 0, 1, ends), value)
+    return jnp.where(n < 0, 0, value).astype(x.dtype)
+
+
+def _w(x: jax.Array, n: jax.Array, angular_above: int) -> jax.Array:
+    angular = (n > angular_above) & (jnp.abs(x) < 1)
+    edge = jnp.abs(x) == 1
+    value = _recur(x, jnp.where(angular | edge, 0, n), x + x + 1, _chebyshev_step, 2)
+    m = n.astype(x.dtype)
+    a = jnp.arccos(x)
+    ends = jnp.where(x > 0, m + m + 1, _alternating(n, 1))
+    by_angle = jnp.sin((m + 0.5) * a) / jnp.sin(a / 2)
+    value = jnp.where(angular, jnp.where(jnp.cos(a / 2) != 1, by_angle, ends), value)
+    value = jnp.where(edge, ends, value)
+    return jnp.where(n < 0, 0, value).astype(x.dtype)
+
+
+def _limited(value: jax.Array, x: jax.Array, n: jax.Array) -> jax.Array:
+    """Torch gives NaN above a degree that depends on the dtype."""
+    return jnp.where(n > (512 if x.dtype == jnp.float64 else 128), jnp.nan, value)
+
+
+def _hermite_h(x: jax.Array, n: jax.Array) -> jax.Array:
+    n = jnp.minimum(n, 513)
+    value = _recur(x, n, x + x, lambda x, k, p, q: (x + x) * q - (k + k) * p, 1)
+    return _limited(value, x, n)
+
+
+def _hermite_he(x: jax.Array, n: jax.Array) -> jax.Array:
+    n = jnp.minimum(n, 513)
+    return _limited(_recur(x, n, x, lambda x, k, p, q: x * q - k * p, 1), x, n)
+
+
+def _laguerre(x: jax.Array, n: jax.Array) -> jax.Array:
+    def step(x: jax.Array, k: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
+        return (((k + k) + (1 - x)) * q - k * p) / (k + 1)
+
+    return _recur(x, jnp.where(x == 0, jnp.minimum(n, 0), n), 1 - x, step, 1)
+
+
+def _legendre(x: jax.Array, n: jax.Array) -> jax.Array:
+    def step(x: jax.Array, k: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
+        return ((k + k + 1) * x * q - k * p) / (k + 1)
+
+    edge = jnp.abs(x) == 1
+    value = _recur(x, jnp.where(edge, jnp.minimum(n, 0), n), x, step, 1)
+    ends = jnp.where(x > 0, 1, _alternating(n, 1))
+    return jnp.where(edge & (n >= 0), ends, value).astype(x.dtype)
+
+
+def _plain(kind: Callable[..., jax.Array], above: int) -> Callable[..., jax.Array]:
+    return lambda x, n: kind(x, n, above)
+
+
+def _shifted(kind: Callable[..., jax.Array], above: int) -> Callable[..., jax.Array]:
+    return lambda x, n: kind(x + x - 1, n, above)
+
+
+_FUNCTIONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "chebyshev_polynomial_t": _plain(_t, 6),
+    "chebyshev_polynomial_u": _plain(_u, 8),
+    "chebyshev_polynomial_v": _plain(_v, 8),
+    "chebyshev_polynomial_w": _plain(_w, 8),
+    "hermite_polynomial_h": _hermite_h,
+    "hermite_polynomial_he": _hermite_he,
+    "laguerre_polynomial_l": _laguerre,
+    "legendre_polynomial_p": _legendre,
+    "shifted_chebyshev_polynomial_t": _shifted(_t, 6),
+    "shifted_chebyshev_polynomial_u": _shifted(_u, 6),
+    "shifted_chebyshev_polynomial_v": _shifted(_v, 6),
+    "shifted_chebyshev_polynomial_w": _shifted(_w, 4),
+}
+
+
+def _register(name: str, function: Callable[[jax.Array, jax.Array], jax.Array]) -> None:
+    def degree(x: jax.Array, n: jax.Array) -> jax.Array:
+        # A degree that is no number counts as negative.
+        return function(x, jnp.where(jnp.isfinite(n), n, -1).astype(jnp.int64))
+
+    names = [f"aten.special_{name}.{kind}" for kind in ("default", "n_scalar", "x_scalar")]
+
+    @op(*names, reads=(), differentiable=False)
+    def lower(x: Any, n: Any) -> jax.Array:
+        return elementwise(degree, x, n, to_float=True)
+
+
+for _name, _function in _FUNCTIONS.items():
+    _register(_name, _function)

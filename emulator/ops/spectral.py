@@ -1,0 +1,221 @@
+"""Lowerings: singular values, eigenvalues of symmetric matrices, and what follows from them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+from emulator.ops._gradient import with_gradient
+from emulator.ops.registry import op
+
+_mm = jnp.matmul
+
+
+def _divide(a: jax.Array, gaps: jax.Array) -> jax.Array:
+    """``a / gaps`` off the diagonal; 0 where ``a`` is, so that equal values do no harm unasked."""
+    n = gaps.shape[-1]
+    gaps = jnp.where(jnp.eye(n, dtype=bool), 1, gaps)
+    return jnp.where(a == 0, 0, a / jnp.where(a == 0, 1, gaps))
+
+
+def _diagonal(x: jax.Array) -> jax.Array:
+    """Vectors as diagonal matrices."""
+    return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
+
+
+Factors = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def _svd_forward(a: jax.Array, full: bool) -> tuple[Factors, Factors]:
+    u, s, vh = _svd(a, full)
+    k = s.shape[-1]
+    return (u, s, vh), (u[..., :, :k], s, vh[..., :k, :])
+
+
+def _svd_backward(full: bool, saved: Factors, cotangents: Factors) -> tuple[jax.Array]:
+    """Townsend, "Differentiating the singular value decomposition", 2016.
+
+    Only the first ``min(m, n)`` vectors are functions of the matrix; the gradient of others
+    is left out.
+    """
+    del full
+    u, s, vh = saved
+    k = s.shape[-1]
+    gu, gs, gvh = cotangents
+    gu, gvh = gu[..., :, :k], gvh[..., :k, :]
+    gaps = s[..., None, :] ** 2 - s[..., :, None] ** 2
+    skew_u = _mm(u.mT, gu)
+    skew_v = _mm(vh, gvh.mT)
+    inner = _divide(skew_u - skew_u.mT, gaps) * s[..., None, :]
+    inner = inner + s[..., :, None] * _divide(skew_v - skew_v.mT, gaps)
+    inner = inner + _diagonal(gs)
+    ga = _mm(_mm(u, inner), vh)
+    if u.shape[-2] > k:
+        ga = ga + _mm((gu - _mm(u, skew_u)) / s[..., None, :], vh)
+    if vh.shape[-1] > k:
+        ga = ga + _mm(u, (gvh - _mm(skew_v.mT, vh)) / s[..., :, None])
+    return (ga,)
+
+
+@with_gradient(_svd_forward, _svd_backward, static=(1,))
+def _svd(a: jax.Array, full: bool) -> Factors:
+    if 0 in a.shape:
+        return _empty_svd(a, full)
+    u, s, vh = jnp.linalg.svd(a, full_matrices=full)
+    return u, s, vh
+
+
+def _empty_svd(a: jax.Array, full: bool) -> Factors:
+    *batch, m, n = a.shape
+    k = min(m, n)
+    u = jnp.eye(m, m if full else k, dtype=a.dtype)
+    vh = jnp.eye(n if full else k, n, dtype=a.dtype)
+    return (
+        jnp.broadcast_to(u, (*batch, *u.shape)),
+        jnp.zeros((*batch, k), a.dtype),
+        jnp.broadcast_to(vh, (*batch, *vh.shape)),
+    )
+
+
+@op("aten._linalg_svd.default", reads=(0,))
+def svd(
+    a: jax.Array, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
+) -> Factors:
+    """Singular value decomposition ``u @ diag(s) @ vh``, values descending.
+
+    Args:
+        a: Matrices ``(..., m, n)``.
+        full_matrices: Square ``u`` and ``vh``.
+        compute_uv: False gives empty vectors.
+        driver: Ignored: there is one algorithm.
+    """
+    del driver
+    u, s, vh = _svd(a, full_matrices)
+    if compute_uv:
+        return u, s, vh
+    return jnp.zeros((0,), a.dtype), s, jnp.zeros((0,), a.dtype)
+
+
+Pair = tuple[jax.Array, jax.Array]
+
+
+def _eigh_forward(a: jax.Array, lower: bool) -> tuple[Pair, Pair]:
+    pair = _eigh(a, lower)
+    return pair, pair
+
+
+def _eigh_backward(lower: bool, saved: Pair, cotangents: Pair) -> tuple[jax.Array]:
+    """Giles, "Collected matrix derivative results", 2008; not symmetrised, as in torch."""
+    del lower
+    values, vectors = saved
+    gvalues, gvectors = cotangents
+    gaps = values[..., None, :] - values[..., :, None]
+    inner = _divide(_mm(vectors.mT, gvectors), gaps)
+    n = values.shape[-1]
+    inner = jnp.where(jnp.eye(n, dtype=bool), 0, inner) + _diagonal(gvalues)
+    return (_mm(_mm(vectors, inner), vectors.mT),)
+
+
+@with_gradient(_eigh_forward, _eigh_backward, static=(1,))
+def _eigh(a: jax.Array, lower: bool) -> Pair:
+    if a.size == 0:
+        return jnp.zeros(a.shape[:-1], a.dtype), jnp.zeros(a.shape, a.dtype)
+    values, vectors = jnp.linalg.eigh(a, UPLO="L" if lower else "U", symmetrize_input=False)
+    return values, vectors
+
+
+@op("aten._linalg_eigh.default", reads=(0,))
+def eigh(a: jax.Array, UPLO: str = "L", compute_v: bool = True) -> Pair:
+    """Eigenvalues, ascending, and vectors of symmetric matrices; reads one triangle."""
+    values, vectors = _eigh(a, UPLO.upper() == "L")
+    return values, vectors if compute_v else jnp.zeros((0,), a.dtype)
+
+
+@op("aten.linalg_eigh.default", reads=(0,))
+def linalg_eigh(a: jax.Array, UPLO: str = "L") -> Pair:
+    """See :func:`eigh`."""
+    return eigh(a, UPLO)
+
+
+def _pinv_forward(a: jax.Array, cut: jax.Array, hermitian: bool) -> tuple[jax.Array, Pair]:
+    p = _pinv(a, cut, hermitian)
+    return p, (a, p)
+
+
+def _pinv_backward(hermitian: bool, saved: Pair, g: jax.Array) -> tuple[jax.Array, None]:
+    """Golub and Pereyra, "The differentiation of pseudo-inverses", 1973."""
+    del hermitian
+    a, p = saved
+    gt, pt = g.mT, p.mT
+    ga = -_mm(_mm(pt, g), pt)
+    ga = ga + _mm(gt - _mm(a, _mm(p, gt)), _mm(p, pt))
+    ga = ga + _mm(_mm(pt, p), gt - _mm(_mm(gt, p), a))
+    return ga, None
+
+
+@with_gradient(_pinv_forward, _pinv_backward, static=(2,))
+def _pinv(a: jax.Array, cut: jax.Array, hermitian: bool) -> jax.Array:
+    if hermitian:
+        values, vectors = _eigh(a, True)
+        kept = jnp.abs(values) > cut[..., None]
+        inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
+        return _mm(vectors * inverse[..., None, :], vectors.mT)
+    u, s, vh = _svd(a, False)
+    kept = s > cut[..., None]
+    inverse = jnp.where(kept, 1 / jnp.where(kept, s, 1), 0)
+    return _mm(vh.mT * inverse[..., None, :], u.mT)
+
+
+def _singular_values(a: jax.Array, hermitian: bool) -> jax.Array:
+    return jnp.abs(_eigh(a, True)[0]) if hermitian else _svd(a, False)[1]
+
+
+def pseudo_inverse(
+    a: jax.Array,
+    atol: jax.Array | float | None,
+    rtol: jax.Array | float | None,
+    hermitian: bool,
+) -> jax.Array:
+    """Moore-Penrose inverse; values not above ``max(atol, rtol * largest)`` count as zero.
+
+    Args:
+        a: Matrices ``(..., m, n)``.
+        atol: 0 by default.
+        rtol: ``max(m, n)`` times the dtype's epsilon by default, 0 beside a positive ``atol``.
+        hermitian: Whether ``a`` is symmetric.
+
+    Returns:
+        Matrices ``(..., n, m)``.
+    """
+    if 0 in a.shape:
+        return jnp.zeros(a.mT.shape, a.dtype)
+    default = max(a.shape[-2:]) * float(jnp.finfo(a.dtype).eps)
+    absolute = jnp.asarray(0.0 if atol is None else atol, a.dtype)
+    if rtol is None:
+        relative = jnp.where(absolute > 0, 0, default).astype(a.dtype)
+    else:
+        relative = jnp.asarray(rtol, a.dtype)
+    largest = jnp.max(_singular_values(jax.lax.stop_gradient(a), hermitian), axis=-1)
+    return _pinv(a, jnp.maximum(absolute, relative * largest), hermitian)
+
+
+@op("aten.linalg_pinv.atol_rtol_tensor", "aten.linalg_pinv.atol_rtol_float", reads=(0,))
+def pinv(
+    a: jax.Array,
+    *,
+    atol: jax.Array | float | None = None,
+    rtol: jax.Array | float | None = None,
+    hermitian: bool = False,
+) -> jax.Array:
+    """See :func:`pseudo_inverse`."""
+    return pseudo_inverse(a, atol, rtol, hermitian)
+
+
+@op(
+    "aten.linalg_pinv.default", "aten.linalg_pinv.rcond_tensor", "aten.pinverse.default", reads=(0,)
+)
+def pinv_rcond(
+    a: jax.Array, rcond: jax.Array | float = 1e-15, hermitian: bool = False
+) -> jax.Array:
+    """The pseudo-inverse with a relative threshold."""
+    return pseudo_inverse(a, 0.0, rcond, hermitian)
