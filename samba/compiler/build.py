@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -14,6 +14,7 @@ from pef_schema.program import (
     ArginKind,
     Call,
     Graph,
+    Optimizer,
     Output,
     OutputGrad,
     Program,
@@ -98,20 +99,115 @@ def build_program(
     Raises:
         SambaError: If loss indices, optimizers or shared regions do not fit the model.
     """
-    return _Builder(traced, describe_optimizers(optimizers), options).build()
+    return _program([traced], describe_optimizers(optimizers), options)
+
+
+def build_multigraph(graphs: Sequence[Traced], options: CompileOptions) -> Program:
+    """Compile several traced models, or parts of one, into a Program for inference.
+
+    Regions of the same name are one region: weights of a module that was traced several times,
+    and whatever tensors were given a common ``sn_region_name``. A region that is both an output
+    and an input is state: what one run writes there, the next one reads.
+
+    Args:
+        graphs: Traced graphs with different names, in the order of their schedules.
+        options: Settings.
+
+    Returns:
+        The program, with one schedule for each graph.
+
+    Raises:
+        SambaError: If tensors that share a region do not agree.
+    """
+    return _program(graphs, [], replace(options, inference=True))
+
+
+def _program(graphs: Sequence[Traced], groups: list[GroupSpec], options: CompileOptions) -> Program:
+    shared = _Shared(state=_state_regions(graphs))
+    parts: list[Graph] = []
+    schedules: list[Schedule] = []
+    optimizers: tuple[Optimizer, ...] = ()
+    calls = 0
+    for index, traced in enumerate(graphs):
+        prefix = f"{traced.name}__" if len(graphs) > 1 else ""
+        graph, sections, optimizers = _Builder(
+            traced, groups, options, shared, index, prefix
+        ).build()
+        first = len(shared.sections)
+        shared.sections += [replace(s, twin=first + i) for i, s in enumerate(sections)]
+        parts.append(graph)
+        schedules.append(
+            Schedule(
+                graph=index,
+                calls=tuple(
+                    Call(call_id=calls + i, section=first + i) for i in range(len(sections))
+                ),
+            )
+        )
+        calls += len(sections)
+    return Program(
+        name=options.name,
+        mapping=options.mapping,
+        inference=options.inference,
+        regions=tuple(shared.table.regions),
+        symbols=tuple(shared.table.symbols),
+        graphs=tuple(parts),
+        optimizers=optimizers,
+        argins=tuple(shared.argins),
+        sections=tuple(shared.sections),
+        schedules=tuple(schedules),
+        segments=tuple(shared.table.segments),
+        metadata=tuple(sorted(options.metadata)),
+    )
+
+
+def _state_regions(graphs: Sequence[Traced]) -> frozenset[str]:
+    """Regions that are an output of some graph and an input of some graph."""
+    inputs = {s.region_name for g in graphs for s in g.sources if s.role is Role.INPUT}
+    return frozenset(inputs & {o.region_name for g in graphs for o in g.outputs})
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shared:
+    """What the graphs of a program have in common."""
+
+    state: frozenset[str]
+    table: RegionTable = field(default_factory=RegionTable)
+    argins: list[Argin] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
 
 
 class _Builder:
-    def __init__(self, traced: Traced, groups: list[GroupSpec], options: CompileOptions) -> None:
+    """Builds one graph with its sections.
+
+    Args:
+        traced: The graph.
+        groups: Parameter groups of its optimizers.
+        options: Settings.
+        shared: What it adds to.
+        index: Its number.
+        prefix: Put before the names of its sections.
+    """
+
+    def __init__(
+        self,
+        traced: Traced,
+        groups: list[GroupSpec],
+        options: CompileOptions,
+        shared: _Shared,
+        index: int,
+        prefix: str,
+    ) -> None:
         self.traced, self.groups, self.options = traced, groups, options
+        self.shared, self.index, self.prefix = shared, index, prefix
         self.ops = load_ops()
-        self.table = RegionTable()
+        self.table, self.argins = shared.table, shared.argins
         self.values: list[Value] = list(traced.values)
-        self.argins: list[Argin] = []
         self.trains = not options.inference
         self.source_of = {s.value: s for s in traced.sources}
 
-    def build(self) -> Program:
+    def build(self) -> tuple[Graph, list[Section], tuple[Optimizer, ...]]:
         traced, options = self.traced, self.options
         losses = self._losses()
         starts = [o.value for o in traced.outputs if o.value not in self.source_of]
@@ -133,6 +229,7 @@ class _Builder:
         }
         self._place_sources()
         updates = self._place_updates()
+        self.written_at = self._state_writers(cuts)
         boundary = self._boundary(cuts)
         stored = (
             frozenset(self.source_of)
@@ -166,35 +263,15 @@ class _Builder:
         )
         sections = self._sections(cuts, needs, outputs, updates, buckets, optimizers)
         self._name_tensors(outputs)
-        order = self._order(sections)
-        return Program(
-            name=options.name,
-            mapping=options.mapping,
-            inference=options.inference,
-            regions=tuple(self.table.regions),
-            symbols=tuple(self.table.symbols),
-            graphs=(
-                Graph(
-                    name=traced.name,
-                    values=tuple(self.values),
-                    nodes=traced.nodes,
-                    inputs=traced.inputs,
-                    outputs=outputs,
-                    updates=updates,
-                ),
-            ),
-            optimizers=optimizers.optimizers,
-            argins=tuple(self.argins),
-            sections=tuple(sections),
-            schedules=(
-                Schedule(
-                    graph=0,
-                    calls=tuple(Call(call_id=i, section=s) for i, s in enumerate(order)),
-                ),
-            ),
-            segments=tuple(self.table.segments),
-            metadata=tuple(sorted(options.metadata)),
+        graph = Graph(
+            name=traced.name,
+            values=tuple(self.values),
+            nodes=traced.nodes,
+            inputs=traced.inputs,
+            outputs=outputs,
+            updates=updates,
         )
+        return graph, sections, optimizers.optimizers
 
     # -- values and regions -------------------------------------------------
 
@@ -228,7 +305,7 @@ class _Builder:
             source.region_name,
             value.shape,
             value.dtype,
-            source.role,
+            Role.BUFFER if self._is_state(source) else source.role,
             share=source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER),
             data=data,
         )
@@ -246,6 +323,26 @@ class _Builder:
             self.argins.append(
                 Argin(name=source.name, region=region, kind=ArginKind.DROPOUT_SEED, default=0.0)
             )
+
+    def _is_state(self, source: Source) -> bool:
+        return source.role is Role.INPUT and source.region_name in self.shared.state
+
+    def _state_writers(self, cuts: list[range]) -> dict[int, int]:
+        """The section that writes each output whose region is an input's.
+
+        That is the last one that reads the input, or a later one that makes the output.
+        """
+        readers: dict[str, int] = {}
+        for section, cut in enumerate(cuts):
+            for i in cut:
+                for v in self.traced.nodes[i].refs():
+                    if v in self.source_of and self._is_state(self.source_of[v]):
+                        readers[self.source_of[v].region_name] = section
+        return {
+            i: max(self.section_of.get(o.value, 0), readers.get(o.region_name, 0))
+            for i, o in enumerate(self.traced.outputs)
+            if o.region_name in self.shared.state
+        }
 
     def _place_updates(self) -> tuple[Update, ...]:
         updates = []
@@ -265,6 +362,10 @@ class _Builder:
                 for v in self.traced.nodes[i].refs():
                     if self.section_of.get(v, section) != section and self.values[v].region < 0:
                         found[v] = None
+        for output, section in self.written_at.items():
+            v = self.traced.outputs[output].value
+            if self.section_of.get(v, section) != section and self.values[v].region < 0:
+                found[v] = None
         return sorted(found)
 
     def _place_activations(self, boundary: list[int], needs: list[BackwardNeeds]) -> None:
@@ -281,8 +382,14 @@ class _Builder:
         outputs = []
         for i, traced in enumerate(self.traced.outputs):
             value = self.values[traced.value]
-            name = traced.name
-            region = self.table.add(name, value.shape, value.dtype, Role.OUTPUT)
+            name, place = traced.name, traced.region_name
+            region = self.table.add(
+                place or name,
+                value.shape,
+                value.dtype,
+                Role.BUFFER if place in self.shared.state else Role.OUTPUT,
+                share=bool(place),
+            )
             grad, grad_region = OutputGrad.ABSENT, -1
             if self.grads[traced.value] and traced.value not in self.source_of:
                 grad = OutputGrad.ONES if i in losses else OutputGrad.NONE
@@ -363,6 +470,9 @@ class _Builder:
     def _name_tensors(self, outputs: tuple[Output, ...]) -> None:
         for source in self.traced.sources:
             if source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT):
+                if source.name in self.shared.named:
+                    continue  # another graph of the program has it too
+                self.shared.named.add(source.name)
                 value = self.values[source.value]
                 self.table.name_tensor(source.name, value.region, value.grad_region)
         for output in outputs:
@@ -395,13 +505,11 @@ class _Builder:
                 steps.append((f"bckwd_{s}", (step,)))
                 steps += [_reduce(n, buckets[n]) for n in reduces[s]]
         steps += optimizers.steps
+        # Sections are laid out in the order in which a full run calls them.
         return [
-            Section(name=name, steps=section, twin=i) for i, (name, section) in enumerate(steps)
+            Section(name=f"{self.prefix}{name}", steps=section, twin=i)
+            for i, (name, section) in enumerate(steps)
         ]
-
-    def _order(self, sections: list[Section]) -> list[int]:
-        """Sections are laid out in the order in which a full run calls them."""
-        return list(range(len(sections)))
 
     def _weight_gradients(self) -> set[int]:
         return {
@@ -421,10 +529,11 @@ class _Builder:
             if v not in produced
         }
         writes = {self.values[v].region for v in produced if v >= 0 and self.values[v].region >= 0}
-        for output in outputs:
-            if output.value in produced or (section == 0 and output.value in self.source_of):
+        for i, output in enumerate(outputs):
+            home = self.section_of.get(output.value, 0)
+            if section == self.written_at.get(i, home):
                 writes.add(output.region)
-                if output.value in self.source_of:
+                if output.value not in produced:
                     reads.add(self.values[output.value].region)
         for update in updates:
             if update.value in produced or (section == 0 and update.value in self.source_of):
@@ -433,7 +542,7 @@ class _Builder:
                     reads.add(self.values[update.value].region)
         return Step(
             kind=SectionKind.FWD,
-            graph=0,
+            graph=self.index,
             nodes=tuple(cut),
             reads=tuple(sorted(reads)),
             writes=tuple(sorted(writes)),
@@ -466,7 +575,7 @@ class _Builder:
             written |= writes
             steps[section] = Step(
                 kind=SectionKind.BCKWD,
-                graph=0,
+                graph=self.index,
                 nodes=need.nodes,
                 recompute=need.recompute,
                 reads=tuple(sorted(reads | accumulates)),
