@@ -8,6 +8,7 @@ One scheduler answers both, for real runs and for simulated ones.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import heapq
 from collections import deque
@@ -196,11 +197,22 @@ def execute(schedule: Prepared, hands: Hands) -> None:
         hands: Who runs it. Device tasks run on the calling thread.
 
     Raises:
-        Exception: What ``hands`` raise. Tasks that the network has by then may still run.
+        Exception: What ``hands`` raise.
     """
+    flying: deque[tuple[int, Ticket]] = deque()
+    try:
+        _execute(schedule, hands, flying)
+    except BaseException:
+        # Other replicas may wait for what the network has been given; let it end.
+        for _, ticket in flying:
+            with contextlib.suppress(Exception):
+                hands.wait((ticket,))
+        raise
+
+
+def _execute(schedule: Prepared, hands: Hands, flying: deque[tuple[int, Ticket]]) -> None:
     tasks, mode = schedule.tasks, schedule.mode
     chooser = Chooser(tasks, schedule.needs, mode)
-    flying: deque[tuple[int, Ticket]] = deque()
     left = len(tasks)
     while left:
         while flying and flying[0][1].done():

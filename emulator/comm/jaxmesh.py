@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from emulator.comm.errors import DataParallelError
+from emulator.comm.errors import DataParallelError, PeerLost
 from emulator.comm.protocol import Communicator, ReduceOp
 
 _AXIS = "dp"
@@ -116,8 +116,12 @@ class JaxMesh(Communicator):
             whole = jax.make_array_from_single_device_arrays(
                 (self.size * local.size,), self._sharding, [local]
             )
-            result = compiled(whole).addressable_shards[0].data
-            result.block_until_ready()
+            try:
+                result = compiled(whole).addressable_shards[0].data
+                result.block_until_ready()
+            except (RuntimeError, ValueError) as error:
+                text = str(error).strip().splitlines()
+                raise PeerLost(operation=key[0], reason=text[0] if text else "") from error
             return result
 
     def _put(self, buffer: np.ndarray) -> jax.Array:

@@ -41,16 +41,18 @@ class CommThread:
         name: Name of the thread.
         deadline: Seconds after which somebody who waits gives up, beside the deadlines that the
             engine applies itself.
-        alarm: Called now and then while somebody waits; raises if the job has failed elsewhere.
+        alarm: Called now and then while somebody waits, with the name of the work; raises if the
+            job has failed elsewhere.
     """
 
     def __init__(
-        self, name: str, *, deadline: float, alarm: Callable[[], None] = lambda: None
+        self, name: str, *, deadline: float, alarm: Callable[[str], None] = lambda _: None
     ) -> None:
         self.deadline, self.alarm = deadline, alarm
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._failed: list[Work] = []
+        self._last: Work | None = None
         self._thread = threading.Thread(
             target=_work, args=(self._queue, self._changed, self._failed), name=name, daemon=True
         )
@@ -68,7 +70,7 @@ class CommThread:
         Returns:
             What :meth:`wait` takes.
         """
-        work = Work(name, do)
+        work = self._last = Work(name, do)
         self._queue.put(work)
         return work
 
@@ -86,7 +88,7 @@ class CommThread:
         with self._changed:
             while not any(work.done() for work in works):
                 if not self._changed.wait(_LOOK_SECONDS):
-                    self.alarm()
+                    self.alarm(works[0].name)
                     if time.monotonic() > until:
                         raise CollectiveTimeout(operation=works[0].name, seconds=self.deadline)
         for work in works:
@@ -101,6 +103,11 @@ class CommThread:
     def close(self) -> None:
         """End the thread when it has done what it has."""
         self._queue.put(None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was handed over is not done yet."""
+        return self._last is not None and not self._last.done()
 
     @property
     def failure(self) -> BaseException | None:

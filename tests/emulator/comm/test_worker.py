@@ -80,11 +80,11 @@ def test_waiting_ends_at_the_deadline_or_at_an_alarm() -> None:
         thread.wait((work,))
     assert 0.3 < time.monotonic() - start < 3
 
-    def alarm() -> None:
-        raise DataParallelError("rank 1 is gone")
+    def alarm(name: str) -> None:
+        raise DataParallelError(f"{name}: rank 1 is gone")
 
     thread.alarm, thread.deadline = alarm, 60.0
-    with pytest.raises(DataParallelError, match="rank 1 is gone"):
+    with pytest.raises(DataParallelError, match="bucket 7: rank 1 is gone"):
         thread.wait((work,))
     gate.set()
 
