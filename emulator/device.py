@@ -44,8 +44,8 @@ class Device:
 
     Example:
         >>> nothing = Program(
-        ...     name="nothing", mapping="section", inference=True, regions=(), symbols=(), graphs=(),
-        ...     optimizers=(), argins=(), sections=(), schedules=(),
+        ...     name="nothing", mapping="section", inference=True, regions=(), symbols=(),
+        ...     graphs=(), optimizers=(), argins=(), sections=(), schedules=(),
         ... )
         >>> Device(nothing).counters
         Counters(compiles=0, runs=0)
