@@ -14,7 +14,7 @@ from pef_schema.program import Program
 from samba.errors import ArgumentError, NoHostData
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
-from samba.transfer import copy_as_numpy
+from samba.transfer import copy_as_numpy, view_plainly
 
 Feed = Sequence[tuple[int, np.ndarray]]
 """Input regions with the arrays to put there."""
@@ -47,10 +47,13 @@ class Feeder:
         program: The loaded program.
         given: The inputs that the model was traced with: keys of a dict may be their
             argument names, and None may keep the place of another.
+        graph_number: Which graph of the program.
     """
 
-    def __init__(self, program: Program, given: Sequence[NamedInput] = ()) -> None:
-        graph = program.graphs[0]
+    def __init__(
+        self, program: Program, given: Sequence[NamedInput] = (), graph_number: int = 0
+    ) -> None:
+        graph = program.graphs[graph_number]
         self.slots = tuple(
             InputSlot(
                 name=graph.values[v].name,
@@ -92,7 +95,7 @@ class Feeder:
                         or not tensor._has_data
                     ):
                         break
-                    feed.append((slot.region, copy_as_numpy(tensor)))
+                    feed.append((slot.region, view_plainly(tensor).copy()))
                 else:
                     return feed
             return [

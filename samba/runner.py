@@ -27,6 +27,9 @@ from samba.selection import Selector, frozen
 from samba.tracer.inputs import NamedInput
 from samba.transfer import copy_as_torch, view_as_numpy
 
+Seeds = Sequence[tuple[int, np.ndarray, str]]
+"""Gradients of outputs: regions, values, and names for errors."""
+
 _ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
 """Roles of regions that can be read before anything was written."""
 
@@ -45,15 +48,16 @@ class Runner:
     Args:
         device: An open device with its program.
         given: The inputs that the model was traced with.
+        graph: Which graph of the program.
     """
 
-    def __init__(self, device: Device, given: Sequence[NamedInput] = ()) -> None:
+    def __init__(self, device: Device, given: Sequence[NamedInput] = (), graph: int = 0) -> None:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
-        self._graph = program.graphs[0]
-        self._feeder = Feeder(program, given)
-        self._selector = Selector(program)
+        self._graph = program.graphs[graph]
+        self._feeder = Feeder(program, given, graph)
+        self._selector = Selector(program, graph)
         self._hyperparameters = Hyperparameters(program)
         self._settings = self._hyperparameters.initial
         self._told: set[str] = set()
@@ -136,17 +140,28 @@ class Runner:
         grads: Any,
         train: bool,
     ) -> None:
+        """Put inputs on the device and start the plan, prepared or new."""
+        same_outputs = outputs is self._outputs or self._same_list(outputs)
+        same_select = select == self._select
         if (
-            (outputs is self._outputs or self._same_list(outputs))
+            same_outputs
+            and same_select
             and train is self._train
             and grads is None
             and self._device.variant is self._variant
-            and select == self._select
             and _equal(hyper, self._hyper)
         ):
             self._repeat(feed)
-        else:
-            self._change(feed, outputs, hyper, select, grads, bool(train))
+            return
+        fetches = self._fetches if same_outputs else self._resolve_outputs(outputs)
+        steps = self._steps if same_select else self._resolve_steps(select)
+        seeds = () if grads is None else self._seeds(grads)
+        self._change(feed, fetches, steps, seeds, hyper, bool(train))
+        fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
+        self._outputs = outputs if fixed else _NOTHING
+        self._listed = outputs.copy() if isinstance(outputs, list) else None
+        if not same_select:
+            self._select = frozen(select)
 
     def _fetch(self) -> tuple[SambaTensor, ...]:
         buffers = self._buffers
@@ -187,17 +202,14 @@ class Runner:
     def _change(
         self,
         feed: Feed,
-        outputs: Any,
+        fetches: Fetches,
+        steps: StepKey,
+        seeds: Seeds,
         hyper: Mapping[str, Any],
-        select: tuple[Any, ...],
-        grads: Any,
         train: bool,
     ) -> None:
-        device = self._device
-        fetches = self._resolve_outputs(outputs)
-        steps = self._steps if select == self._select else self._resolve_steps(select)
+        device, buffers = self._device, self._buffers
         argins, settings = self._hyperparameters.resolve(hyper, self._settings, train)
-        seeds = () if grads is None else self._seeds(grads)
         with device.unchanged_on_error():
             for index, value in argins.items():
                 if device.argin(index) != value:
@@ -205,17 +217,17 @@ class Runner:
             for region, array, name in seeds:
                 device.write(region, array, name=name)
             for region, array in feed:
-                self._buffers[region] = array
-            plan = device.plan(steps) if steps else None
-            self._require_written(fetches, plan)
+                buffers[region] = array
+            plan = self._plan
+            if steps is not self._steps or device.variant is not self._variant:
+                plan = device.plan(steps) if steps else None
+            if plan is not self._plan or fetches is not self._fetches:
+                self._require_written(fetches, plan)
             if plan is not None:
                 device.run(plan)
-        fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
-        self._outputs = outputs if fixed else _NOTHING
-        self._listed = outputs.copy() if isinstance(outputs, list) else None
-        self._select, self._hyper, self._train = frozen(select), dict(hyper), train
-        self._settings, self._variant = settings, device.variant
+        self._hyper, self._train, self._settings = dict(hyper), train, settings
         self._steps, self._plan, self._fetches = steps, plan, fetches
+        self._variant = device.variant
 
     # -- what a call asks for -----------------------------------------------
 
@@ -270,7 +282,7 @@ class Runner:
         for role, names in missing.items():
             raise NotWritten(names=names, role=role.name.lower())
 
-    def _seeds(self, grads: Any) -> list[tuple[int, np.ndarray, str]]:
+    def _seeds(self, grads: Any) -> Seeds:
         where = "session.run(grad_of_outputs=...)"
         if isinstance(grads, torch.Tensor):
             grads = (grads,)

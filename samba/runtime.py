@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from samba._session_profile import PROFILER
-from samba.transfer import copy_as_numpy, view_as_torch
+from samba.transfer import view_as_numpy, view_as_torch
 
 if TYPE_CHECKING:
     from emulator.device import Device
@@ -73,12 +73,12 @@ class Memory:
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to the device."""
         with PROFILER.event("PyRT_SET_TENSORS"):
-            self._device.write(self._device.region_of(name), copy_as_numpy(tensor), name=name)
+            self._device.write(self._device.region_of(name), view_as_numpy(tensor), name=name)
 
     def write_grad(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to its gradient on the device."""
         region = self._device.gradient_of(name)
-        self._device.write(region, copy_as_numpy(tensor), name=f"{name}__grad")
+        self._device.write(region, view_as_numpy(tensor), name=f"{name}__grad")
 
 
 _current: list[DeviceTensors] = []

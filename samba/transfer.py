@@ -19,10 +19,15 @@ def view_as_numpy(tensor: torch.Tensor) -> np.ndarray:
         An array that shares the tensor's memory; bfloat16 as ``ml_dtypes.bfloat16``.
     """
     with torch._C.DisableTorchFunctionSubclass():
-        plain = tensor.detach() if tensor.requires_grad else tensor
-        if plain.dtype == torch.bfloat16:
-            return plain.view(torch.int16).numpy().view(_BFLOAT16)
-        return plain.numpy()
+        return view_plainly(tensor)
+
+
+def view_plainly(tensor: torch.Tensor) -> np.ndarray:
+    """:func:`view_as_numpy` where torch's dispatch to subclasses is off already."""
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.dtype is torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(_BFLOAT16)
+    return plain.numpy()
 
 
 def copy_as_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -81,10 +82,9 @@ def measure_performance(
     """
     import samba
 
-    if n_iterations < 1:
-        raise ArgumentError(
-            where="measure_performance(n_iterations)", found=str(n_iterations), wanted="1 or more"
-        )
+    for what, value in (("n_iterations", n_iterations), ("batch_size", batch_size)):
+        _at_least_one(f"measure_performance({what})", value)
+    _in_a_folder("measure_performance", json, compiled_stats_json)
     session = samba.session
     graph = session.need_program("measure_performance()").graphs[0]
     types = ["FWD"] if inference else []
@@ -161,10 +161,10 @@ def measure_sections(
     import samba
     from samba.compiler.report import section_types
 
-    if n_iterations < 1:
-        raise ArgumentError(
-            where="measure_sections(n_iterations)", found=str(n_iterations), wanted="1 or more"
-        )
+    for what, value in (("n_iterations", n_iterations), ("num_sections", num_sections)):
+        if value is not None:
+            _at_least_one(f"measure_sections({what})", value)
+    _in_a_folder("measure_sections", json)
     session = samba.session
     program = session.need_program("measure_sections()")
     calls = program.schedules[0].calls[:num_sections]
@@ -205,6 +205,22 @@ def measure_sections(
             json, [(json_module.dumps([asdict(row) for row in rows], indent=2) + "\n").encode()]
         )
     return rows
+
+
+def _at_least_one(where: str, value: int) -> None:
+    if value < 1:
+        raise ArgumentError(where=where, found=str(value), wanted="1 or more")
+
+
+def _in_a_folder(function: str, *reports: str | None) -> None:
+    """Refuse a report that could not be written before time is spent on it."""
+    for path in reports:
+        if path and not Path(path).absolute().parent.is_dir():
+            raise ArgumentError(
+                where=f"{function}(json={path!r})",
+                found=f"no folder {Path(path).absolute().parent}",
+                wanted="a file in a folder that exists",
+            )
 
 
 def format_sections(rows: Sequence[SectionTime]) -> str:

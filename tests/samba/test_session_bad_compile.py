@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,9 @@ def refused(folder: Path, *parts: str, kind: type[SambaError] = SambaError):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, pefs):
     """A folder with a PEF and its log, which no refused compile may touch."""
-    scene = MLP.build()
-    scene.compile(tmp_path)
+    shutil.copytree(Path(pefs(MLP)).parent, tmp_path / "mlp")
     return tmp_path
 
 

@@ -36,12 +36,28 @@ def state_of(scene) -> list[torch.Tensor]:
     return tensors
 
 
+def assert_state_is_torchs(scene) -> None:
+    """Optimizer state has torch's names, dtypes and values, so plain torch can go on."""
+    for step in range(BREAK):
+        scene.host_step(other_batch(step))
+    ours, theirs = scene.optimizer.state_dict(), scene.host_optimizer.state_dict()
+    assert ours["param_groups"] == theirs["param_groups"]
+    for index, want in theirs["state"].items():
+        got = ours["state"].get(index, {})
+        kept = {key: value for key, value in want.items() if value is not None}
+        assert got.keys() == kept.keys()
+        for key, value in kept.items():
+            assert got[key].dtype == value.dtype
+            close(got[key], value, key)
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_checkpoint_continues_bitwise(pefs, tmp_path, name):
     """Stop, save, load into new objects and go on: the bits are those of the unbroken run."""
     scene = pefs.loaded(WORLDS[name])
     losses = train(scene, range(BREAK))
     samba.session.to_cpu(scene.model, scene.optimizer)
+    assert_state_is_torchs(scene)
     path = tmp_path / "checkpoint.pt"
     torch.save({"model": scene.model.state_dict(), "optim": scene.optimizer.state_dict()}, path)
     losses += train(scene, range(BREAK, STEPS))
@@ -60,26 +76,6 @@ def test_a_checkpoint_continues_bitwise(pefs, tmp_path, name):
     got = state_of(again)
     assert len(got) == len(want)
     assert all(map(torch.equal, got, want))
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_the_state_is_torchs(pefs, name):
-    """State brought to the host lets plain torch go on, and has torch's names and dtypes."""
-    scene = pefs.loaded(WORLDS[name])
-    for step in range(BREAK):
-        batch = other_batch(step)
-        scene.run(named(batch))
-        scene.host_step(batch)
-    samba.session.to_cpu(scene.model, scene.optimizer)
-    ours, theirs = scene.optimizer.state_dict(), scene.host_optimizer.state_dict()
-    assert ours["param_groups"] == theirs["param_groups"]
-    for index, want in theirs["state"].items():
-        got = ours["state"].get(index, {})
-        kept = {key: value for key, value in want.items() if value is not None}
-        assert got.keys() == kept.keys()
-        for key, value in kept.items():
-            assert got[key].dtype == value.dtype
-            close(got[key], value, key)
 
 
 def test_loading_after_trace_graph(pefs):
