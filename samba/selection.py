@@ -47,11 +47,12 @@ class Selector:
 
     Args:
         program: The loaded program.
+        graph: Which graph of the program.
     """
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._calls = program.schedules[0].calls
+    def __init__(self, program: Program, graph: int = 0) -> None:
+        self._program, self._graph = program, graph
+        self._calls = program.schedules[graph].calls
         self._present = tuple(
             kind
             for kind in SectionKind
@@ -92,7 +93,7 @@ class Selector:
             return Selection(steps=self._of_sections(sections))
         steps = self._of_calls(self._bounded(from_call, until_call)) if bounded else None
         if steps is None:
-            steps = full_run(self._program)
+            steps = full_run(self._program, self._graph)
         if not kinds:
             return Selection(steps=steps)
         absent = tuple(dict.fromkeys(k for k in kinds if k not in self._present))
