@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import samba.version
 import sambaflow
 from sambaflow._alias import AliasFinder, alias_package
 from sambaflow.logging import SambaLogger, samba_logger
@@ -141,7 +142,7 @@ def test_one_finder_however_often_asked(package):
 
 def test_version_is_the_projects():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert sambaflow.__version__ == project["version"]
+    assert sambaflow.__version__ == project["version"] == samba.version.__version__
     assert sambaflow.is_demo() is False
 
 

@@ -139,6 +139,7 @@ def bench(tmp_path, *argv: str) -> dict:
         cwd=ROOT,
         capture_output=True,
         text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert "ours/peer" in done.stdout

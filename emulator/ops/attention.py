@@ -7,11 +7,13 @@ import math
 import jax
 import jax.numpy as jnp
 
+from emulator.dtypes import TO_NUMPY
 from emulator.ops import _gemm as gemm
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
 from emulator.ops.registry import op
+from pef_schema.program import DType
 
 
 def _softmax_backward(p: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -32,6 +34,16 @@ def _safe_softmax(scores: jax.Array) -> jax.Array:
     e = jnp.exp(scores - top)
     total = jnp.sum(e, axis=-1, keepdims=True)
     return e / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
+
+
+@op("aten._safe_softmax.default", reads=(0,))
+def safe_softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
+    """Softmax along ``dim``; lines of nothing but -inf give zeros."""
+    kind = x.dtype if dtype is None else TO_NUMPY[dtype]
+    if x.ndim == 0:
+        return safe_softmax(x[None], 0, dtype)[0]
+    y = _safe_softmax(jnp.moveaxis(widen(x.astype(kind)), dim, -1))
+    return jnp.moveaxis(y, -1, dim).astype(kind)
 
 
 _NAME = "aten.scaled_dot_product_attention.default"

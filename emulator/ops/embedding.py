@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from emulator.ops._gradient import with_gradient
+from emulator.ops._precision import widen
 from emulator.ops.index import DataDependentIndex, take_slices
 from emulator.ops.registry import op
 
@@ -124,15 +125,16 @@ def embedding_bag_plain(
     if mode == _MAX:
         out, chosen = _bag_maximum(rows, indices, bag, real, bags)
         return out, bag, sizes, chosen
+    rows = widen(rows)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None].astype(rows.dtype)
     rows = jnp.where(real[:, None], rows, 0)
-    out = jnp.zeros((bags, width), weight.dtype).at[bag].add(rows)
+    out = jnp.zeros((bags, width), rows.dtype).at[bag].add(rows)
     if mode == _SUM:
         sizes = jnp.zeros_like(sizes)
     else:
         out = out / jnp.maximum(sizes, 1)[:, None].astype(out.dtype)
-    return out, bag, sizes, sizes
+    return out.astype(weight.dtype), bag, sizes, sizes
 
 
 def _bag_maximum(

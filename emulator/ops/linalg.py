@@ -78,10 +78,11 @@ def triangular(
 
 @op("aten.linalg_cholesky.default")
 def cholesky(x: jax.Array, *, upper: bool = False) -> jax.Array:
-    """Cholesky factor of the lower triangle; NaN where a matrix is not positive (torch raises)."""
-    # The value reads the lower triangle; torch spreads the gradient over both.
+    """Cholesky factor from one triangle; NaN where a matrix is not positive (torch raises)."""
+    # The value reads one triangle; torch spreads the gradient over both.
     both = (x + x.mT) / 2
-    lower = jnp.tril(x) + jnp.tril(x, -1).mT
+    half = x.mT if upper else x
+    lower = jnp.tril(half) + jnp.tril(half, -1).mT
     base = both + jax.lax.stop_gradient(lower - both)
     factor = jnp.linalg.cholesky(base, symmetrize_input=False)
     return factor.mT if upper else factor

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from emulator.ops._windows import Window, expand, pad, taps, untaps
 from emulator.ops.registry import op
+from emulator.ops.scatter import put
 
 Sizes = int | Sequence[int]
 
@@ -62,9 +63,10 @@ def _unpool(x: jax.Array, indices: jax.Array, size: Sequence[int], n: int) -> ja
     lead = x.shape[: x.ndim - n]
     rows = math.prod(lead)
     flat = jnp.zeros((rows, math.prod(size)), x.dtype)
-    at = indices.reshape(rows, -1)
-    row = jnp.arange(rows)[:, None]
-    return flat.at[row, at].set(x.reshape(rows, -1)).reshape(*lead, *size)
+    places = math.prod(x.shape[x.ndim - n :])
+    at = indices.reshape(rows, places)
+    row = jnp.broadcast_to(jnp.arange(rows)[:, None], at.shape)
+    return put(flat, (row, at), x.reshape(rows, places)).reshape(*lead, *size)
 
 
 @op("aten.max_unpool2d.default", reads=(1,))

@@ -248,10 +248,12 @@ def heaviside(x: jax.Array, values: jax.Array) -> jax.Array:
     return elementwise(lambda a, v: jnp.where(a == 0, v, (a > 0).astype(a.dtype)), x, values)
 
 
-@op("aten.nextafter.default", cheap=True, differentiable=False)
+@op("aten.nextafter.default", reads=(0, 1), cheap=True)
 def nextafter(x: jax.Array, other: jax.Array) -> jax.Array:
-    """The next representable number after ``x`` towards ``other``."""
-    return lax.nextafter(*broadcast_all(x, other))
+    """The next representable number after ``x`` towards ``other``; a step that moves with ``x``."""
+    x, other = broadcast_all(x, lax.stop_gradient(other))
+    slope = jnp.where(x == other, 0, 1).astype(x.dtype)
+    return slopes.with_slope(x, lax.nextafter(lax.stop_gradient(x), other), slope)
 
 
 @op("aten.gcd.default", cheap=True, differentiable=False)

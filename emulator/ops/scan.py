@@ -90,6 +90,8 @@ def diff(
     append: jax.Array | None = None,
 ) -> jax.Array:
     """The ``n``-th difference of neighbours; of booleans, whether they differ."""
+    if n == 0:
+        return x  # torch adds nothing to it then
     axis = normalize_axis(dim, x.ndim)
     parts = [part for part in (prepend, x, append) if part is not None]
     x = lax.concatenate(parts, axis)

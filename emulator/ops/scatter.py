@@ -36,7 +36,15 @@ def _read(x: jax.Array, key: Key) -> jax.Array:
 
 
 def _add(x: jax.Array, key: Key, values: jax.Array) -> jax.Array:
+    if x.dtype == np.bool_:  # a sum of booleans is their or
+        return x.at[key].max(values, mode=_MODE, wrap_negative_indices=False)
     return x.at[key].add(values, mode=_MODE, wrap_negative_indices=False)
+
+
+def _multiply(x: jax.Array, key: Key, values: jax.Array) -> jax.Array:
+    if x.dtype == np.bool_:  # a product of booleans is their and
+        return x.at[key].min(values, mode=_MODE, wrap_negative_indices=False)
+    return x.at[key].multiply(values, mode=_MODE, wrap_negative_indices=False)
 
 
 def _set(x: jax.Array, key: Key, values: Any) -> jax.Array:
@@ -210,9 +218,8 @@ def scatter_old(x: jax.Array, dim: int, index: jax.Array, src: Any, *, reduce: s
     line, index = _along(x, index)
     key = _scatter_key(line, dim, index)
     values = cast(src, x.dtype) if is_number(src) else _head(src, index).astype(x.dtype)
-    at = line.at[key]
-    write = at.add if reduce == "add" else at.multiply
-    return write(values, mode=_MODE, wrap_negative_indices=False).reshape(x.shape)
+    write = _add if reduce == "add" else _multiply
+    return write(line, key, values).reshape(x.shape)
 
 
 @op("aten.index_add.default", reads=(2,))
@@ -342,12 +349,10 @@ def _reduced(
     x: jax.Array, values: jax.Array, key: Key, reduce: str, include_self: bool
 ) -> jax.Array:
     base = x if include_self else _set(x, key, _start(x.dtype, reduce))
-    write = {
-        "amax": base.at[key].max,
-        "amin": base.at[key].min,
-        "prod": base.at[key].multiply,
-    }.get(reduce, base.at[key].add)
-    out = write(values, mode=_MODE, wrap_negative_indices=False)
+    if reduce in ("amax", "amin"):
+        write = base.at[key].max if reduce == "amax" else base.at[key].min
+        return write(values, mode=_MODE, wrap_negative_indices=False)
+    out = (_multiply if reduce == "prod" else _add)(base, key, values)
     if reduce != "mean":
         return out
     count = _count(x, values, key, include_self)

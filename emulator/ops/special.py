@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.scipy import special
 
+from emulator.ops import _slopes as slopes
 from emulator.ops._promote import elementwise
 from emulator.ops.registry import op
 
@@ -27,20 +28,137 @@ def _float_function(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array
     return lower
 
 
+_STIRLING = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
+"""Coefficients of digamma's asymptotic series, ``B_2k / 2k``."""
+
+
+def _digamma(x: jax.Array) -> jax.Array:
+    """Reflection, ten steps of recurrence and the asymptotic series, as torch computes it."""
+    whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) == x
+    part = x - jnp.trunc(x)
+    below = jnp.where(x < 0, -math.pi / jnp.tan(math.pi * part), 0)
+    z = jnp.where(x < 0, 1 - x, x)
+    total = jnp.zeros_like(x)
+    for _ in range(10):
+        low = z < 10
+        total = jnp.where(low, total - 1 / jnp.where(low, z, 1), total)
+        z = jnp.where(low, z + 1, z)
+    w = 1 / (z * z)
+    series = jnp.zeros_like(x)
+    for c in reversed(_STIRLING):
+        series = series * w + c
+    value = total + jnp.log(z) - 0.5 / z - series * w + below
+    value = jnp.where((x < 0) & whole, jnp.nan, value)
+    return jnp.where(x == 0, jnp.copysign(jnp.inf, -x), jnp.where(x == jnp.inf, x, value))
+
+
+_EULER = (
+    *(12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1.8924375803183791606e9),
+    *(7.47242496e10, -2.950130727918164224e12, 1.1646782814350067249e14),
+    *(-4.5979787224074726105e15, 1.8152105401943546773e17, -7.1661652561756670113e18),
+)
+"""Coefficients of the Euler-Maclaurin sum, ``(2k)! / B_2k``."""
+
+
+def _zeta_of(s: jax.Array, q: jax.Array) -> jax.Array:
+    """Hurwitz zeta: terms up to 9, then the Euler-Maclaurin sum (Cephes).
+
+    The number of terms before 9 depends on how far below zero ``q`` is. In float64: terms next
+    to a pole are large, and XLA's float32 powers are off by many units in the last place.
+    """
+    dtype = q.dtype
+    s, q = s.astype(np.float64), q.astype(np.float64)
+    eps = np.finfo(np.float64).eps / 2
+    total = q**-s
+    at_pole = (q <= 0) & (jnp.floor(q) == q)
+    undefined = (q < 0) & (jnp.floor(s) != s)
+
+    def unfinished(state: tuple[jax.Array, ...]) -> jax.Array:
+        a, _, _, steps, negligible = state
+        return ~negligible & ((steps < 9) | (a <= 9))
+
+    def advance(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        a, b, total, steps, negligible = state
+        more = unfinished(state)
+        a = jnp.where(more, a + 1, a)
+        b = jnp.where(more, a**-s, b)
+        total = jnp.where(more, total + b, total)
+        small = jnp.abs(b) < eps * jnp.abs(total)
+        return a, b, total, steps + 1, negligible | (more & small)
+
+    start = (q, total, total, jnp.zeros((), np.int32), at_pole | undefined)
+    state = lax.while_loop(lambda state: jnp.any(unfinished(state)), advance, start)
+    a, b, total, _, negligible = state
+    rest = b * a / (s - 1) - b / 2
+    factor, k = jnp.ones_like(q), 0.0
+    for c in _EULER:
+        factor = factor * (s + k)
+        b = b / a
+        rest = rest + factor * b / c
+        factor = factor * (s + k + 1)
+        b = b / a
+        k += 2
+    value = jnp.where(negligible, total, total + rest)
+    value = jnp.where(undefined, jnp.nan, value)
+    value = jnp.where(at_pole, jnp.inf, value)
+    value = jnp.where(s < 1, jnp.nan, jnp.where(s == 1, jnp.inf, value))
+    return jnp.where(jnp.isnan(s) | jnp.isnan(q), jnp.nan, value).astype(dtype)
+
+
+@jax.custom_jvp
+def _zeta(s: jax.Array, q: jax.Array) -> jax.Array:
+    return _zeta_of(s, q)
+
+
+@_zeta.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    (s, q), (_, dq) = primals, tangents  # torch has no gradient for the first argument
+    return _zeta(s, q), dq * -s * _zeta(s + 1, q)
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _polygamma(n: int, x: jax.Array) -> jax.Array:
     if n == 0:
-        return special.digamma(x)
+        return _digamma(x)
     if n == 1:
         return _trigamma(x)
-    order = np.asarray(n + 1, x.dtype)
-    return (-1) ** (n + 1) * math.factorial(n) * special.zeta(order, x)
+    order = jnp.full_like(x, n + 1)
+    return (-1) ** (n + 1) * math.factorial(n) * _zeta_of(order, x)
 
 
 @_polygamma.defjvp
 def _(n: int, primals: Any, tangents: Any) -> Any:
     (x,), (dx,) = primals, tangents
     return _polygamma(n, x), dx * _polygamma(n + 1, x)
+
+
+def _bessel(
+    function: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array], jax.Array]:
+    """A function with torch's derivative; jax's own is wrong at 0."""
+
+    def value(x: jax.Array) -> jax.Array:
+        return slopes.with_slope(x, function(lax.stop_gradient(x)), slope(lax.stop_gradient(x)))
+
+    return value
+
+
+def _over_x(x: jax.Array, value: jax.Array) -> jax.Array:
+    """``value / x`` for a function that is ``x / 2`` near 0."""
+    zero = x == 0
+    return jnp.where(zero, 0.5, value / jnp.where(zero, 1, x))
+
+
+def _i0e_slope(x: jax.Array) -> jax.Array:
+    return special.i1e(x) - jnp.sign(x) * special.i0e(x)
+
+
+def _i1_slope(x: jax.Array) -> jax.Array:
+    return special.i0(x) - _over_x(x, special.i1(x))
+
+
+def _i1e_slope(x: jax.Array) -> jax.Array:
+    return special.i0e(x) - jnp.sign(x) * special.i1e(x) - _over_x(x, special.i1e(x))
 
 
 def _trigamma(x: jax.Array) -> jax.Array:
@@ -65,10 +183,10 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("special_ndtr",), special.ndtr),
     (("special_ndtri",), special.ndtri),
     (("special_log_ndtr",), special.log_ndtr),
-    (("i0", "special_i0"), special.i0),
-    (("special_i0e",), special.i0e),
-    (("special_i1",), special.i1),
-    (("special_i1e",), special.i1e),
+    (("i0", "special_i0"), _bessel(special.i0, special.i1)),
+    (("special_i0e",), _bessel(special.i0e, _i0e_slope)),
+    (("special_i1",), _bessel(special.i1, _i1_slope)),
+    (("special_i1e",), _bessel(special.i1e, _i1e_slope)),
 )
 for _names, _fn in _FUNCTIONS:
     op(*(f"aten.{n}.default" for n in _names), reads=(0,), cheap=True)(_float_function(_fn))
@@ -112,4 +230,4 @@ def igammac(a: jax.Array, x: jax.Array) -> jax.Array:
 )
 def zeta(x: Operand, other: Operand) -> jax.Array:
     """Hurwitz zeta function."""
-    return elementwise(special.zeta, x, other, to_float=True)
+    return elementwise(_zeta, x, other, to_float=True)

@@ -298,6 +298,8 @@ class _Converter:
         outputs: list[TracedOutput] = []
         names = Namer()
         for spec in self.program.graph_signature.output_specs:
+            if spec.kind is OutputKind.TOKEN:
+                continue  # torch's order of checks, which are dropped
             if not isinstance(spec.arg, TensorArgument):
                 value = getattr(spec.arg, "value", spec.arg)
                 if value is None:

@@ -144,6 +144,7 @@ def test_the_demo_as_a_process(tmp_path):
             env=os.environ | {"PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
+            timeout=600,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

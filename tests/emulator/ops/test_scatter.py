@@ -69,6 +69,12 @@ def test_source_larger_than_the_index() -> None:
     check("aten.scatter_add.default", X, 1, OFTEN[:2], randn(3, 6, 6), grad=False)
 
 
+def test_booleans_add_and_multiply_as_logic() -> None:
+    check("aten.index_put.default", MASK, [ROWS], MASK[:2, :3, None, :1].expand(2, 3, 4, 5), True)
+    check("aten.scatter_add.default", MASK, 1, ONCE, MASK[:, :2])
+    check("aten.scatter_reduce.two", MASK, 1, OFTEN, OFTEN > 1, "prod")
+
+
 def test_add_a_multiple() -> None:
     check("aten.index_add.default", X, -1, T([0]), randn(3, 4, 1), alpha=2.5)
 
