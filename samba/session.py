@@ -205,15 +205,19 @@ class SambaSession(Transfers, Facts, Profiling, Modes):
             input_tensors: Inputs, matched by name (unnamed ones by position): a tuple,
                 list, single tensor, or dict; None entries are skipped. None transfers
                 nothing: the device keeps what it has.
-            output_tensors: Outputs to fetch; every one is returned, whatever ran.
+            output_tensors: Outputs to fetch, or their names; every one is returned, whatever
+                ran. One that no run has computed yet is zeros, and a warning says so.
             hyperparam_dict: ``lr``, ``momentum``, ``weight_decay``, ``p`` (all dropout
-                rates) or names of single argins. Values stay until changed.
-            section_ids: Sections to run, in this order.
+                rates) or names of single argins. Values stay until changed; those of the
+                compile hold at first. A key without a prefix leaves optimizers alone that
+                have an ``argin_region_name``. Unknown keys are ignored, with a warning.
+            section_ids: Sections to run, in this order; lists of them may be nested.
             section_types: Types to run, in this order and in either case.
             run_until_call_id: Last call of the schedule to run.
             run_from_call_id: First call of the schedule to run.
             train: False sets dropout rates to 0 until a call with True.
-            grad_of_outputs: One gradient or None for each output.
+            grad_of_outputs: One gradient or None for each output; like those that are set as
+                ``output.sn_grad`` they stay until others are given.
             data_parallel, reduce_on_rdu, data_parallel_mode: Replicas; without effect
                 while there is one.
             graph_name: Name of the graph to run.
