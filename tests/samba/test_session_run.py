@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
+from tests.api.covers import covers
 from tests.samba.worlds import MLP, Scene, World, close, named, other_batch
 
 
@@ -35,6 +36,7 @@ FORMS = {
 }
 
 
+@covers("samba.session.run(input_tensors)")
 def test_forms_of_inputs(scene):
     for seed, (form, make) in enumerate(FORMS.items()):
         batch = other_batch(seed)

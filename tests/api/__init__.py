@@ -1,0 +1,11 @@
+"""A behavioural test for every documented name of the front end, and the page that lists them.
+
+* ``names.py``: every documented name, by page: names and nothing else.
+* ``covers.py``: the decorator ``@covers("samba.session.run")``, put on a test that would fail if
+  that name misbehaved, here or anywhere else under ``tests/``.
+* ``python -m tests.api`` writes ``docs/api_coverage.md``: each name with its tests, found by
+  reading the decorators; no test runs and nothing is imported for it.
+* ``test_coverage.py`` fails if that page is out of date or a decorator names an unknown name.
+
+To add a test: write it, decorate it, run ``python -m tests.api``, commit the page with it.
+"""
