@@ -22,8 +22,8 @@ def page(tests: dict[str, list[str]]) -> str:
     lines = [
         "# Documented names and their tests",
         "",
-        "Made by `python -m tests.api` from the `@covers` decorators of the tests. A name in brackets",
-        "is an argument.",
+        "Made by `python -m tests.api` from the `@covers` decorators of the tests. A name in",
+        "brackets is an argument.",
         "",
         f"{total - missing} of {total} names are covered.",
     ]
