@@ -28,6 +28,7 @@ FAMILIES = (
     "creation",
     "distance",
     "grid",
+    "grouped",
     "embedding",
     "factor",
     "factor_solve",

@@ -25,6 +25,7 @@ from samba.tracer.convert import convert
 from samba.tracer.errors import UnsupportedOps
 from samba.tracer.failure import explain
 from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.outputs import plain_outputs
 from samba.tracer.promote import MixedPrecision, insert_casts
 from samba.tracer.refuse import describe, refused_ops
 from samba.tracer.traced import Traced
@@ -66,7 +67,15 @@ def trace_model(
 
 def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> ExportedProgram:
     try:
-        with _quiet(), _plain_tensors(model), _mode(model, inference), MixedPrecision():
+        with ExitStack() as stack:
+            for context in (
+                _quiet(),
+                _plain_tensors(model),
+                plain_outputs(model),
+                _mode(model, inference),
+                MixedPrecision(),
+            ):
+                stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
             return program.run_decompositions({})
     except Exception as error:

@@ -330,8 +330,8 @@ class _Converter:
         return TraceError(
             where=f"model {self.root}",
             reason=f"forward() returns {found}, which is no tensor",
-            hint="It must return a tensor or a tuple or list of tensors; None among them is left "
-            "out.",
+            hint="It must return a tensor, or tensors in tuples, lists, dicts or dataclasses; None "
+            "among them is left out.",
         )
 
     def _apart(self, index: int) -> int:

@@ -1,0 +1,74 @@
+"""What forward returns, brought into the form that ``torch.export`` takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+LOG = logging.getLogger("samba")
+_PLAIN = (torch.Tensor, bool, int, float, str, type(None))
+
+
+@contextmanager
+def plain_outputs(model: torch.nn.Module) -> Iterator[None]:
+    """While active, ``model`` returns what a graph can: containers of tensors.
+
+    A plain dataclass becomes a dict of its fields. An object beside tensors that holds
+    none that torch knows of, such as the key-value cache of a language model, becomes None;
+    the log names it. A result that is nothing but such an object stays, for the error.
+
+    Args:
+        model: The model; a hook on it is added and removed.
+    """
+
+    def hook(module: torch.nn.Module, args: Any, result: Any) -> Any:
+        return _plain(result)
+
+    handle = model.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _plain(result: Any) -> Any:
+    result = _as_dict(result)
+    leaves, spec = pytree.tree_flatten_with_path(result, is_leaf=_is_dataclass)
+    foreign = [(path, leaf) for path, leaf in leaves if path and not isinstance(leaf, _PLAIN)]
+    if not foreign:
+        return result
+    kept: list[Any] = []
+    for path, leaf in leaves:
+        if path and _is_dataclass(leaf):
+            kept.append(_plain(leaf))
+        elif path and not isinstance(leaf, _PLAIN):
+            LOG.warning(
+                "forward() returns %s (%s), which is no tensor: it is left out",
+                pytree.keystr(path),
+                type(leaf).__name__,
+            )
+            kept.append(None)
+        else:
+            kept.append(leaf)
+    return pytree.tree_unflatten(kept, spec)
+
+
+def _is_dataclass(value: Any) -> bool:
+    """A dataclass that torch does not know as a container."""
+    return (
+        dataclasses.is_dataclass(value)
+        and not isinstance(value, type)
+        and type(value) not in pytree.SUPPORTED_NODES
+    )
+
+
+def _as_dict(value: Any) -> Any:
+    if not _is_dataclass(value):
+        return value
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}

@@ -1,0 +1,87 @@
+"""What forward may return besides tensors and tuples of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from samba.tracer import trace_model
+from samba.tracer.errors import TraceError
+from tests.samba.worlds import told
+
+
+class Cache:
+    """An object of the model's own, such as the keys and values of earlier tokens."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self.keys = keys
+
+
+@dataclass
+class Result:
+    loss: Tensor
+    logits: Tensor | None = None
+    cache: Cache | None = None
+
+
+class Pair(NamedTuple):
+    loss: Tensor
+    rest: Any
+
+
+class Model(nn.Module):
+    """Returns what it is told to make of its loss and its logits."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__()
+        self.lin, self.make = nn.Linear(3, 2), make
+
+    def forward(self, x: Tensor) -> Any:
+        out = self.lin(x)
+        return self.make(out.sum(), out)
+
+
+def shapes(make: Any) -> list[tuple[int, ...]]:
+    model = Model(make)
+    traced = trace_model(model, (torch.randn(4, 3),))
+    assert not model._forward_hooks
+    return [traced.values[o.value].shape for o in traced.outputs]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda loss, out: Result(loss, out),
+        lambda loss, out: {"loss": loss, "rest": Result(out)},
+        lambda loss, out: Pair(loss, [out, None]),
+    ],
+)
+def test_containers_of_tensors(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert shapes(make) == [(), (4, 2)]
+    assert not told(caplog)
+
+
+@pytest.mark.parametrize(
+    ("make", "where"),
+    [
+        (lambda loss, out: Result(loss, out, Cache(out)), "['cache']"),
+        (lambda loss, out: (loss, (out, Cache(out))), "[1][1]"),
+        (lambda loss, out: (loss, Result(out, None, Cache(out))), "['cache']"),
+    ],
+)
+def test_objects_beside_tensors_are_left_out_and_named(
+    make: Any, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert shapes(make) == [(), (4, 2)]
+    assert told(caplog) == [
+        f"forward() returns {where} (Cache), which is no tensor: it is left out"
+    ]
+
+
+def test_nothing_but_an_object_is_refused() -> None:
+    with pytest.raises(TraceError, match="Cache"):
+        shapes(lambda loss, out: Cache(out))
