@@ -65,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         help="seed of the weights that are not given (default 0)",
     )
+    run.add_argument("--graph", metavar="NAME", help="graph to run; the first if not given")
     run.add_argument("--section-types", nargs="+", metavar="TYPE", help="run only these types")
     run.add_argument("--iterations", type=int, default=1, help="how often to run (default 1)")
     run.add_argument("--output", metavar="NPZ", help="where to write the outputs")
@@ -86,13 +87,21 @@ def _verify(args: argparse.Namespace, program: Program) -> int:
 
 
 def _inspect(args: argparse.Namespace, program: Program) -> int:
-    graph = program.graphs[0] if program.graphs else None
+    graphs = [
+        {
+            "name": graph.name,
+            "inputs": [_tensor(program, graph.values[v].region) for v in graph.inputs],
+            "outputs": [_tensor(program, o.region) for o in graph.outputs],
+        }
+        for graph in program.graphs
+    ]
     report: dict[str, Any] = {
         "name": program.name,
         "mapping": program.mapping,
         "inference": program.inference,
-        "inputs": [_tensor(program, graph.values[v].region) for v in graph.inputs] if graph else [],
-        "outputs": [_tensor(program, o.region) for o in graph.outputs] if graph else [],
+        "inputs": graphs[0]["inputs"] if graphs else [],
+        "outputs": graphs[0]["outputs"] if graphs else [],
+        "graphs": graphs,
         "weights": [_tensor(program, i) for i in _regions(program, Role.WEIGHT)],
         "argins": {a.name: a.default for a in program.argins},
         "sections": [
@@ -111,16 +120,23 @@ def _inspect(args: argparse.Namespace, program: Program) -> int:
         print(json.dumps(report, indent=2))
         return 0
     print(f"{report['name']}: mapping={program.mapping} inference={program.inference}")
-    for key in ("inputs", "outputs", "weights"):
-        print(f"{key}:")
-        for tensor in report[key]:
-            print(f"  {tensor['name']}  {tensor['shape']} {tensor['dtype']}")
+    for graph in graphs:
+        title = f" of graph {graph['name']}" if len(graphs) > 1 else ""
+        _print_tensors(f"inputs{title}", graph["inputs"])
+        _print_tensors(f"outputs{title}", graph["outputs"])
+    _print_tensors("weights", report["weights"])
     print("argins: " + (", ".join(f"{k}={v:g}" for k, v in report["argins"].items()) or "none"))
     print("sections:")
     for section in report["sections"]:
         kinds = "+".join(section["types"])
         print(f"  {section['id']:4d}  {kinds:<10} {section['name']}  {section['nodes']} nodes")
     return 0
+
+
+def _print_tensors(title: str, tensors: Sequence[dict[str, Any]]) -> None:
+    print(f"{title}:")
+    for tensor in tensors:
+        print(f"  {tensor['name']}  {tensor['shape']} {tensor['dtype']}")
 
 
 def _run(args: argparse.Namespace, program: Program) -> int:
@@ -130,6 +146,11 @@ def _run(args: argparse.Namespace, program: Program) -> int:
     if args.iterations < 1:
         print("error: --iterations must be 1 or more", file=sys.stderr)
         return 2
+    names = [graph.name for graph in program.graphs]
+    if args.graph is not None and args.graph not in names:
+        print(f"error: no graph {args.graph}; there are {', '.join(names)}", file=sys.stderr)
+        return 2
+    graph = names.index(args.graph) if args.graph is not None else 0
     device = Device(program)
     arrays: dict[str, np.ndarray] = {}
     for path in (args.weights, args.inputs, args.inputs_option):
@@ -147,14 +168,18 @@ def _run(args: argparse.Namespace, program: Program) -> int:
             f"drawn with seed {args.init_seed}",
             file=sys.stderr,
         )
-    steps = select_kinds(program, args.section_types) if args.section_types else full_run(program)
+    steps = (
+        select_kinds(program, args.section_types, graph)
+        if args.section_types
+        else full_run(program, graph)
+    )
     plan = device.plan(steps)
     start = time.perf_counter()
     for _ in range(args.iterations):
         device.run(plan)
     device.synchronize()
     seconds = (time.perf_counter() - start) / args.iterations
-    outputs = {o.name: device.read(o.region) for o in program.graphs[0].outputs}
+    outputs = {o.name: device.read(o.region) for o in program.graphs[graph].outputs}
     if args.output:
         np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})  # type: ignore[arg-type]  # names are keywords
     _report(outputs, seconds, args)

@@ -5,6 +5,7 @@ from samba import (
     env,
     errors,
     functional,
+    graph,
     nn,
     optim,
     profiler,
@@ -29,6 +30,7 @@ from samba.nn.parameter import SambaParameter
 from samba.random import *  # noqa: F403  # the creation functions are named once, in samba.random
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.session import SambaSession
+from samba.utils.utils import trace_multigraph
 from samba.version import __version__
 
 session = SambaSession()
@@ -56,6 +58,7 @@ __all__ = [
     "from_torch_model_",
     "from_torch_tensor",
     "functional",
+    "graph",
     "is_internal",
     "nn",
     "optim",
@@ -68,6 +71,7 @@ __all__ = [
     "sn_private",
     "to_torch",
     "to_torch_tensor",
+    "trace_multigraph",
     "utils",
 ]
 __all__ += random.__all__

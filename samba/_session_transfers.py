@@ -13,6 +13,7 @@ from samba.sambatensor import SambaTensor
 
 if TYPE_CHECKING:
     from samba.loading import Loaded
+    from samba.multigraph import Traces
 
 
 class Transfers:
@@ -20,6 +21,7 @@ class Transfers:
 
     _traced_by_name: dict[str, SambaTensor]
     _forgotten: set[str]
+    _graph_traces: Traces | None
 
     if TYPE_CHECKING:
 
@@ -118,11 +120,18 @@ class Transfers:
     def get_samba_tensor_by_name(self, name: str) -> SambaTensor:
         """The traced host tensor of a name; fetches nothing from the device.
 
+        After ``trace_multigraph`` any result inside the module has a handle too, at which a
+        ``FwdGraph`` may start or stop.
+
         Raises:
             ArgumentError: If no traced tensor has that name.
         """
-        self._need("get_samba_tensor_by_name()")
+        traces = self._graph_traces
+        if traces is None:
+            self._need("get_samba_tensor_by_name()")
         found = self._traced_by_name.get(name)
+        if found is None and traces is not None:
+            found = traces.inner(name)
         if found is None:
             close = difflib.get_close_matches(name, self._traced_by_name, 3)
             raise ArgumentError(

@@ -14,12 +14,13 @@ from pef_schema import write_pef
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import PefUnwritable
 from pef_schema.program import Program
-from samba.compiler import CompileOptions, build_program
+from pef_schema.verify import verify
+from samba.compiler import CompileOptions, build_multigraph, build_program
 from samba.compiler.optimizer import as_optimizers
 from samba.compiler.report import pef_log
 from samba.errors import ArgumentError
 from samba.settings import CompileSettings
-from samba.tracer import trace_model
+from samba.tracer import Traced, trace_model
 
 
 def compile_pef(
@@ -63,12 +64,60 @@ def compile_pef(
             accumulate=settings.accumulate,
             data_parallel=settings.data_parallel and not settings.inference,
             bucket_bytes=settings.bucket_bytes,
-            metadata=tuple((str(k), str(v)) for k, v in (metadata or {}).items()),
+            metadata=_text(metadata),
         ),
     )
     path = settings.pef.absolute()
     _write(path, program)
     return path
+
+
+def compile_graphs(
+    graphs: Sequence[Traced],
+    *,
+    name: str,
+    settings: CompileSettings,
+    mapping: str,
+    metadata: Mapping[str, Any] | None,
+    write: bool,
+) -> Path | None:
+    """Compile several traced graphs and write a PEF with its log.
+
+    Args:
+        graphs: The graphs, in their order in the PEF.
+        name: Name of the program.
+        settings: Output path and options.
+        mapping: Mapping that takes the place of the configured one, empty for that.
+        metadata: Text to store.
+        write: Whether to write the files.
+
+    Returns:
+        Absolute path of the PEF, None if nothing was to be written.
+
+    Raises:
+        SambaError: If the graphs cannot be compiled or the files cannot be written; those that
+            were there before are then untouched.
+    """
+    program = build_multigraph(
+        graphs,
+        CompileOptions(
+            name=name,
+            inference=True,
+            mapping=mapping or settings.mapping,
+            optim_level=settings.optim_level,
+            metadata=_text(metadata),
+        ),
+    )
+    if not write:
+        verify(program)
+        return None
+    path = settings.pef.absolute()
+    _write(path, program)
+    return path
+
+
+def _text(metadata: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((str(k), str(v)) for k, v in (metadata or {}).items())
 
 
 def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:

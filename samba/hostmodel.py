@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,7 +42,12 @@ class HostState:
 
 
 def model_tensors(
-    model: torch.nn.Module, traced: Traced, program: Program, *, operation: str
+    model: torch.nn.Module,
+    traced: Traced,
+    program: Program,
+    *,
+    operation: str,
+    places: Mapping[str, int] | None = None,
 ) -> list[HostTensor]:
     """Parameters and buffers of a model with the regions that mirror them.
 
@@ -51,6 +56,8 @@ def model_tensors(
         traced: The trace that was loaded.
         program: The program on the device.
         operation: Who asks, for errors.
+        places: Regions by tensor name, for a program of several graphs; what is not there is left
+            out.
 
     Returns:
         One entry per parameter and buffer that the graph has.
@@ -58,14 +65,16 @@ def model_tensors(
     Raises:
         ArgumentError: If the model lacks one of them, or has it in another shape or dtype.
     """
-    values = program.graphs[0].values
+    if places is None:
+        values = program.graphs[0].values
+        places = {s.name: values[s.value].region for s in traced.sources}
     tables: dict[Role, dict[str, torch.Tensor]] = {
         Role.WEIGHT: dict(model.named_parameters(remove_duplicate=False)),
         Role.BUFFER: dict(model.named_buffers(remove_duplicate=False)),
     }
     found = []
     for source in traced.sources:
-        if source.role not in tables:
+        if source.role not in tables or source.name not in places:
             continue
         tensor = tables[source.role].get(source.path)
         wanted = source.tensor
@@ -82,7 +91,7 @@ def model_tensors(
             HostTensor(
                 path=source.path,
                 role=source.role,
-                region=values[source.value].region,
+                region=places[source.name],
                 tensor=tensor,
             )
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,15 @@ from samba._session_profile import PROFILER
 from samba.compiler.optimizer import as_optimizers
 from samba.compiling import loss_index_tuple
 from samba.errors import ArgumentError
-from samba.hostmodel import HostState, model_tensors, optimizer_states
+from samba.hostmodel import HostState, HostTensor, model_tensors, optimizer_states
 from samba.matching import check_losses, check_optimizers
 from samba.runner import Runner
 from samba.runtime import Memory
 from samba.sambatensor import SambaTensor
 from samba.settings import parsed_config
 from samba.tracer import trace_model
-from samba.tracer.inputs import collect_inputs
-from samba.tracer.traced import FROM_DTYPE, Traced
+from samba.tracer.inputs import NamedInput, collect_inputs
+from samba.tracer.traced import FROM_DTYPE, Source, Traced
 from samba.transfer import view_as_numpy, view_as_torch
 
 
@@ -46,62 +47,73 @@ class GraphMismatch(SambaError):
         )
 
 
-class Loaded:
-    """A program on the device together with the host model it mirrors.
+class Loaded(ABC):
+    """A program on the device together with the host models it mirrors.
 
     Args:
-        model: The model.
-        inputs: The inputs it was traced with.
-        traced: Its trace.
-        optimizers: Its optimizers.
-        program: The program from the PEF.
+        program: The program.
+        given: The inputs of each of its graphs, as the host was traced with them.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        inputs: Any,
-        traced: Traced,
-        optimizers: tuple[torch.optim.Optimizer, ...],
-        program: Program,
-    ) -> None:
-        self.model, self.traced, self.optimizers = model, traced, optimizers
+    outputs: tuple[SambaTensor, ...]
+
+    def __init__(self, program: Program, given: Sequence[Sequence[NamedInput]]) -> None:
         self.program = program
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
             self.device = Device(program)
         self.memory = Memory(self.device)
-        self.runner = Runner(self.device, collect_inputs(model, inputs).tensors)
-        values = program.graphs[0].values
-        self.outputs = tuple(
-            SambaTensor(
-                shape=values[o.value].shape,
-                dtype=FROM_DTYPE[values[o.value].dtype],
-                name=o.name,
-            )
-            for o in program.graphs[0].outputs
-        )
+        self._runners = {
+            graph.name: Runner(self.device, inputs, number)
+            for number, (graph, inputs) in enumerate(zip(program.graphs, given, strict=True))
+        }
+        runners = list(self._runners.values())
+        self.only = runners[0] if len(runners) == 1 else None
+        """What runs the only graph; None where there are several."""
 
-    def tensors_by_name(self) -> dict[str, SambaTensor]:
-        """Traced host tensors by name: inputs, parameters, buffers and output handles."""
-        found: dict[str, SambaTensor] = {}
-        for source in self.traced.sources:
-            if source.tensor is not None and source.role is not Role.CONSTANT:
-                tensor = source.tensor
-                if not isinstance(tensor, SambaTensor):
-                    tensor = SambaTensor(tensor, name=source.name, region_name=source.region_name)
-                found[source.name] = tensor
-        found.update({o.sn_name: o for o in self.outputs})
+    def runner(self, graph_name: str | None = None) -> Runner:
+        """What runs a graph.
+
+        Args:
+            graph_name: Its name; None for the only one.
+
+        Raises:
+            ArgumentError: There is no graph of that name, or there are several and none is named.
+        """
+        found = self.only if graph_name is None else self._runners.get(graph_name)
+        if found is None:
+            raise ArgumentError(
+                where="session.run(graph_name=...)",
+                found="none" if graph_name is None else repr(graph_name),
+                wanted=" or ".join(map(repr, self._runners)),
+                hint="The .pef.log beside the PEF lists its graphs.",
+            )
         return found
 
+    @abstractmethod
+    def tensors_by_name(self) -> dict[str, SambaTensor]:
+        """Traced host tensors by name: inputs, parameters, buffers and output handles."""
+
+    @abstractmethod
+    def model_tensors(self, model: torch.nn.Module, operation: str) -> list[HostTensor]:
+        """Parameters and buffers of a traced model, or of one like it, with their regions."""
+
+    @abstractmethod
+    def all_tensors(self, operation: str) -> list[HostTensor]:
+        """Parameters and buffers of everything that was traced, with their regions."""
+
+    @abstractmethod
     def to_device(self, forgotten: frozenset[str] = frozenset()) -> None:
         """Copy weights, buffers, inputs and optimizer state to the device.
 
         Args:
             forgotten: Names of inputs to leave out.
         """
-        self.to_rdu(self.model, self.optimizers, operation="to_device()")
-        values = self.program.graphs[0].values
-        for source in self.traced.sources:
+
+    def _inputs_to_device(
+        self, graph: int, sources: Sequence[Source], forgotten: Collection[str]
+    ) -> None:
+        values = self.program.graphs[graph].values
+        for source in sources:
             if source.role is not Role.INPUT or source.tensor is None or source.name in forgotten:
                 continue
             if getattr(source.tensor, "has_data", True):
@@ -117,22 +129,25 @@ class Loaded:
         operation: str = "to_rdu()",
     ) -> None:
         """Copy host values to the device; nothing changes there if it raises."""
-        tensors = model_tensors(model, self.traced, self.program, operation=operation)
+        tensors = self.model_tensors(model, operation)
         states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
-        write = self.device.write
+        wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
+        self.write_tensors(wanted, states)
+
+    def write_tensors(
+        self, tensors: Sequence[HostTensor], states: Sequence[HostState] = ()
+    ) -> None:
+        """Copy tensors and optimizer state to the device; nothing changes there if it raises."""
         with PROFILER.event("PyRT_SET_TENSORS"), self.device.unchanged_on_error():
             for entry in tensors:
-                if not buffers_only or entry.role is Role.BUFFER:
-                    write(entry.region, view_as_numpy(_values(entry.tensor)), name=entry.path)
+                values = view_as_numpy(_values(entry.tensor))
+                self.device.write(entry.region, values, name=entry.path)
             for entry in states:
                 self._state_to_rdu(entry)
 
     def optimizers_to_rdu(self, optims: Any, *, operation: str) -> None:
         """Copy optimizer state alone to the device; nothing changes there if it raises."""
-        states = self._states(optims, operation)
-        with PROFILER.event("PyRT_SET_TENSORS"), self.device.unchanged_on_error():
-            for entry in states:
-                self._state_to_rdu(entry)
+        self.write_tensors((), self._states(optims, operation))
 
     def optimizers_to_cpu(self, optims: Any, *, operation: str) -> None:
         """Copy optimizer state alone to the host."""
@@ -140,7 +155,7 @@ class Loaded:
             self._state_to_cpu(entry)
 
     def _states(self, optims: Any, operation: str) -> list[HostState]:
-        tensors = model_tensors(self.model, self.traced, self.program, operation=operation)
+        tensors = self.all_tensors(operation)
         return optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
 
     def _state_to_rdu(self, entry: HostState) -> None:
@@ -165,7 +180,7 @@ class Loaded:
         operation: str = "to_cpu()",
     ) -> None:
         """Copy device values to the host, into the host's own memory."""
-        tensors = model_tensors(model, self.traced, self.program, operation=operation)
+        tensors = self.model_tensors(model, operation)
         states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
         wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
         with PROFILER.event("PyRT_GET_TENSORS"):
@@ -187,6 +202,71 @@ class Loaded:
 
     def _read(self, region: int) -> torch.Tensor:
         return view_as_torch(self.device.read(region))
+
+
+class LoadedModel(Loaded):
+    """A program of one graph, loaded for one model.
+
+    Args:
+        model: The model.
+        inputs: The inputs it was traced with.
+        traced: Its trace.
+        optimizers: Its optimizers.
+        program: The program from the PEF.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        inputs: Any,
+        traced: Traced,
+        optimizers: tuple[torch.optim.Optimizer, ...],
+        program: Program,
+    ) -> None:
+        super().__init__(program, [collect_inputs(model, inputs).tensors])
+        self.model, self.traced, self.optimizers = model, traced, optimizers
+        values = program.graphs[0].values
+        self.outputs = tuple(
+            SambaTensor(
+                shape=values[o.value].shape,
+                dtype=FROM_DTYPE[values[o.value].dtype],
+                name=o.name,
+            )
+            for o in program.graphs[0].outputs
+        )
+
+    def tensors_by_name(self) -> dict[str, SambaTensor]:
+        """Traced host tensors by name: inputs, parameters, buffers and output handles."""
+        return host_tensors(self.traced.sources) | {o.sn_name: o for o in self.outputs}
+
+    def model_tensors(self, model: torch.nn.Module, operation: str) -> list[HostTensor]:
+        """Parameters and buffers of the model, or of one like it, with their regions."""
+        return model_tensors(model, self.traced, self.program, operation=operation)
+
+    def all_tensors(self, operation: str) -> list[HostTensor]:
+        """Parameters and buffers of the model, with their regions."""
+        return self.model_tensors(self.model, operation)
+
+    def to_device(self, forgotten: frozenset[str] = frozenset()) -> None:
+        """Copy weights, buffers, inputs and optimizer state to the device.
+
+        Args:
+            forgotten: Names of inputs to leave out.
+        """
+        self.to_rdu(self.model, self.optimizers, operation="to_device()")
+        self._inputs_to_device(0, self.traced.sources, forgotten)
+
+
+def host_tensors(sources: Sequence[Source]) -> dict[str, SambaTensor]:
+    """Traced host tensors by name: inputs, parameters and buffers."""
+    found: dict[str, SambaTensor] = {}
+    for source in sources:
+        if source.tensor is not None and source.role is not Role.CONSTANT:
+            tensor = source.tensor
+            if not isinstance(tensor, SambaTensor):
+                tensor = SambaTensor(tensor, name=source.name, region_name=source.region_name)
+            found[source.name] = tensor
+    return found
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
@@ -253,4 +333,4 @@ def load_pef(
         raise GraphMismatch(pef=pef, difference=difference)
     check_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
-    return Loaded(model, inputs, traced, found, program)
+    return LoadedModel(model, inputs, traced, found, program)

@@ -10,6 +10,7 @@ import torch
 from samba import runtime
 from samba._keywords import refuse_unknown
 from samba._session_facts import Facts, NotLoaded
+from samba._session_graphs import Graphs
 from samba._session_modes import Modes
 from samba._session_profile import PROFILER, Profiling
 from samba._session_transfers import Transfers
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _PLAIN = (tuple, list, str, int, type(None))
 
 
-class SambaSession(Transfers, Facts, Profiling, Modes):
+class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
     """The way from a torch model to a running program.
 
     Args:
@@ -47,6 +48,7 @@ class SambaSession(Transfers, Facts, Profiling, Modes):
         self._traced_by_name: dict[str, SambaTensor] = {}
         self._loaded: Loaded | None = None
         self._forget_modes()
+        self._forget_graphs()
 
     # -- compile ------------------------------------------------------------
 
@@ -170,6 +172,12 @@ class SambaSession(Transfers, Facts, Profiling, Modes):
             )
         if transfer_device:
             loaded.to_device()
+        self._take(loaded, pef)
+        model.output_tensors = loaded.outputs  # type: ignore[assignment]  # where scripts look for it
+        return loaded.outputs
+
+    def _take(self, loaded: Loaded, pef: str) -> None:
+        """Make a loaded program the session's."""
         counted = self.counters
         self._compiles, self._runs = counted.compiles, counted.runs
         self._loaded = loaded
@@ -177,8 +185,6 @@ class SambaSession(Transfers, Facts, Profiling, Modes):
         self._forgotten = set()
         self._traced_by_name = loaded.tensors_by_name()
         runtime.set_device(loaded.memory)
-        model.output_tensors = loaded.outputs  # type: ignore[assignment]  # where scripts look for it
-        return loaded.outputs
 
     # -- run ----------------------------------------------------------------
 
@@ -220,7 +226,7 @@ class SambaSession(Transfers, Facts, Profiling, Modes):
                 ``output.sn_grad`` they stay until others are given.
             data_parallel, reduce_on_rdu, data_parallel_mode: Replicas; without effect
                 while there is one.
-            graph_name: Name of the graph to run.
+            graph_name: Name of the graph to run; needed where the PEF has several.
 
         Returns:
             The fetched outputs in the order of ``output_tensors``.
@@ -247,9 +253,12 @@ class SambaSession(Transfers, Facts, Profiling, Modes):
             grad_of_outputs,
             train,
         )
+        runner = loaded.only
+        if runner is None or graph_name is not None:
+            runner = loaded.runner(graph_name)
         if PROFILER.started:
-            return loaded.runner.run_timed(*wanted, pinned=self._pinned)
-        return loaded.runner.run(*wanted)
+            return runner.run_timed(*wanted, pinned=self._pinned)
+        return runner.run(*wanted)
 
     # -- life cycle ---------------------------------------------------------
 

@@ -306,10 +306,12 @@ class _Builder:
             value.shape,
             value.dtype,
             Role.BUFFER if self._is_state(source) else source.role,
-            share=source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER),
+            share=source.role is not Role.CONSTANT,
             data=data,
         )
         self._set(source.value, region=region)
+        if source.role in (Role.ARGIN, Role.SEED) and any(a.region == region for a in self.argins):
+            return  # another graph of the program has it too
         if source.role is Role.ARGIN:
             self.argins.append(
                 Argin(
@@ -476,7 +478,9 @@ class _Builder:
                 value = self.values[source.value]
                 self.table.name_tensor(source.name, value.region, value.grad_region)
         for output in outputs:
-            self.table.name_tensor(output.name, output.region, output.grad_region)
+            if output.name not in self.shared.named:
+                self.shared.named.add(output.name)
+                self.table.name_tensor(output.name, output.region, output.grad_region)
 
     # -- sections -----------------------------------------------------------
 

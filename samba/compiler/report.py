@@ -72,12 +72,7 @@ def pef_log(program: Program) -> str:
             for row in rows
         ),
         "",
-        "schedule: "
-        + " ".join(
-            f"{call.call_id}:{program.sections[call.section].name}"
-            for schedule in program.schedules
-            for call in schedule.calls
-        ),
+        *_schedules(program),
         "argins: " + (", ".join(f"{a.name}={a.default:g}" for a in program.argins) or "none"),
         "",
         "memory by role, bytes:",
@@ -87,6 +82,33 @@ def pef_log(program: Program) -> str:
         totals[region.role] += region.nbytes
     lines += [f"  {role.name.lower()}: {totals[role]}" for role in Role if totals[role]]
     return "\n".join(lines) + "\n"
+
+
+def _schedules(program: Program) -> list[str]:
+    """The calls of the one graph; of several, each with its calls, inputs and outputs."""
+    calls = [
+        " ".join(f"{c.call_id}:{program.sections[c.section].name}" for c in schedule.calls)
+        for schedule in program.schedules
+    ]
+    if len(calls) == 1:
+        return [f"schedule: {calls[0]}"]
+    lines = ["graphs:"]
+    for schedule, text in zip(program.schedules, calls, strict=True):
+        graph = program.graphs[schedule.graph]
+        values, regions = graph.values, program.regions
+        inputs = [_place(values[v].name, regions[values[v].region].name) for v in graph.inputs]
+        outputs = [_place(o.name, regions[o.region].name) for o in graph.outputs]
+        lines += [
+            f"  {graph.name}",
+            f"    schedule: {text}",
+            f"    inputs: {', '.join(inputs) or 'none'}",
+            f"    outputs: {', '.join(outputs)}",
+        ]
+    return lines
+
+
+def _place(tensor: str, region: str) -> str:
+    return tensor if tensor == region else f"{tensor} in {region}"
 
 
 def _operations(program: Program, section: Section) -> str:

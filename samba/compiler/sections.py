@@ -35,7 +35,7 @@ def cut_o0(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
 
 def cut_o1(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
     """A section per module, or per ``op_fusion`` directive where one covers the module."""
-    prefixes = {f"{traced.name}__{path.replace('.', '__')}" for path, _ in traced.fusions}
+    prefixes = {module for module, _ in traced.fusions}
 
     def group(module: str) -> str:
         fused = [p for p in prefixes if module == p or module.startswith(p + "__")]

@@ -34,7 +34,12 @@ _MAX_DECOMPOSITION_ROUNDS = 8
 
 
 def trace_model(
-    model: torch.nn.Module, inputs: Any, *, inference: bool = False, root: str = ""
+    model: torch.nn.Module,
+    inputs: Any,
+    *,
+    inference: bool = False,
+    root: str = "",
+    prefix: str = "",
 ) -> Traced:
     """Trace ``model`` on ``inputs`` into a functional graph.
 
@@ -44,6 +49,8 @@ def trace_model(
             argument), or a dict of keyword arguments. Only shapes and dtypes matter.
         inference: Trace in evaluation mode and without gradients.
         root: Root of all names; the lower-cased class name if empty.
+        prefix: Put before the names of operations, and so of outputs; parameters, buffers and
+            inputs keep theirs.
 
     Returns:
         The graph with names, source lines and the tensors it refers to.
@@ -61,7 +68,12 @@ def trace_model(
         _drop_checks(program.graph)
         insert_casts(program.graph)
     return convert(
-        program, model=model, given=given, root=root or root_name(model), inference=inference
+        program,
+        model=model,
+        given=given,
+        root=root or root_name(model),
+        prefix=prefix,
+        inference=inference,
     )
 
 

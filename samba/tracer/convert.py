@@ -41,6 +41,7 @@ def convert(
     model: torch.nn.Module,
     given: TraceInputs,
     root: str,
+    prefix: str = "",
     inference: bool,
 ) -> Traced:
     """Turn an exported program into a :class:`Traced`.
@@ -50,12 +51,13 @@ def convert(
         model: The model, for its parameters and their names.
         given: The trace-time inputs in the order of ``forward``.
         root: First part of every name.
+        prefix: What the names of operations have before it.
         inference: Whether no gradients are wanted.
 
     Returns:
         The graph and everything it refers to.
     """
-    return _Converter(program, model, given, root, inference).build()
+    return _Converter(program, model, given, (root, prefix), inference).build()
 
 
 class _Converter:
@@ -64,11 +66,13 @@ class _Converter:
         program: ExportedProgram,
         model: torch.nn.Module,
         given: TraceInputs,
-        root: str,
+        names: tuple[str, str],
         inference: bool,
     ) -> None:
         self.program, self.model, self.given = program, model, given
-        self.root, self.inference = root, inference
+        self.tensor_root, prefix = names
+        self.root = f"{prefix}__{self.tensor_root}" if prefix else self.tensor_root
+        self.inference = inference
         self.ops = load_ops()
         self.namer = Namer()
         self.values: list[Value] = []
@@ -104,7 +108,7 @@ class _Converter:
             outputs=outputs,
             updates=tuple(self.updates),
             structure=_structure(self.program),
-            fusions=_fusions(self.model),
+            fusions=_fusions(self.model, self.root),
             parameter_ids=frozenset(id(p) for p in self.model.parameters()),
         )
 
@@ -165,7 +169,7 @@ class _Converter:
         self.of[node] = index
 
     def _tensor_name(self, tensor: torch.Tensor, path: str) -> tuple[str, str]:
-        name = getattr(tensor, "sn_name", "") or join_name(self.root, path)
+        name = getattr(tensor, "sn_name", "") or join_name(self.tensor_root, path)
         return name, getattr(tensor, "sn_region_name", "") or name
 
     def _is_random(self, node: torch.fx.Node) -> bool:
@@ -414,12 +418,12 @@ def _structure(program: ExportedProgram) -> str:
     return {tuple: "tuple", list: "list", dict: "dict"}.get(type_, "tensor")
 
 
-def _fusions(model: torch.nn.Module) -> tuple[tuple[str, str], ...]:
+def _fusions(model: torch.nn.Module, root: str) -> tuple[tuple[str, str], ...]:
     from samba.directives import fusion_of
 
     found = []
     for path, module in model.named_modules():
         name = fusion_of(module)
         if name:
-            found.append((path, name))
+            found.append((join_name(root, path), name))
     return tuple(found)

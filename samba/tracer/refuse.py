@@ -63,12 +63,13 @@ def _reason(node: torch.fx.Node) -> str:
 
 def foreign_layout(tensor: torch.Tensor) -> str:
     """Why a tensor is not one block of plain numbers; empty if it is."""
-    if tensor.layout is not torch.strided:
-        return f"{str(tensor.layout).removeprefix('torch.')} tensors are not supported"
-    if tensor.is_nested:
-        return "nested tensors are not supported"
-    if tensor.is_quantized:
-        return "quantized tensors are not supported"
+    with torch._C.DisableTorchFunctionSubclass():  # an empty SambaTensor can be asked too
+        if tensor.layout is not torch.strided:
+            return f"{str(tensor.layout).removeprefix('torch.')} tensors are not supported"
+        if tensor.is_nested:
+            return "nested tensors are not supported"
+        if tensor.is_quantized:
+            return "quantized tensors are not supported"
     return ""
 
 

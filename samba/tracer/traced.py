@@ -76,7 +76,7 @@ class Traced:
         outputs: Results in order.
         updates: ``(new value, source value)`` pairs: state that forward changes.
         structure: ``"tensor"``, ``"tuple"``, ``"list"`` or ``"dict"``: what forward returns.
-        fusions: ``(module path, fusion name)`` pairs from ``directives.op_fusion``.
+        fusions: ``(module name, fusion name)`` pairs from ``directives.op_fusion``.
         parameter_ids: Identities of all parameters of the model.
     """
 

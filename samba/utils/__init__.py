@@ -20,7 +20,7 @@ from samba.utils.weight_norm import weight_norm_
 
 if TYPE_CHECKING:
     from samba.utils.measure import measure_performance, measure_sections
-    from samba.utils.utils import init_output_grads, trace_graph
+    from samba.utils.utils import init_output_grads, trace_graph, trace_multigraph
 
 __all__ = [
     "SNType",
@@ -36,6 +36,7 @@ __all__ = [
     "measure_sections",
     "set_seed",
     "trace_graph",
+    "trace_multigraph",
     "weight_norm_",
 ]
 
@@ -43,6 +44,7 @@ __all__ = [
 _LATER = {
     "init_output_grads": "samba.utils.utils",
     "trace_graph": "samba.utils.utils",
+    "trace_multigraph": "samba.utils.utils",
     "measure_performance": "samba.utils.measure",
     "measure_sections": "samba.utils.measure",
 }

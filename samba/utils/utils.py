@@ -71,6 +71,59 @@ def trace_graph(
     )
 
 
+def trace_multigraph(
+    graph: torch.nn.Module,
+    inputs: Any,
+    optimizers: Any = None,
+    init_output_grads: bool | None = None,
+    mapping: str = "",
+    trace_prefix: str | None = None,
+) -> tuple[SambaTensor, ...]:
+    """Trace a module that becomes one or several graphs of a PEF for inference.
+
+    Call it once for each module, or for each set of input shapes of one module, when compiling
+    and again when running. Set ``sn_region_name`` of its inputs and outputs to give them common
+    memory, make a ``samba.graph.FwdGraph`` of them, and add that with
+    ``samba.session.add_graph``.
+
+    Args:
+        graph: The module; traces of one module share its weights.
+        inputs: What its ``forward`` takes: a tensor, a tuple or list, or a dict. They may be
+            outputs of another trace.
+        optimizers: None or nothing in a list: graphs do not train.
+        init_output_grads: Not True: graphs have no gradients.
+        mapping: ``"section"`` or ``"spatial"``; that of the compile if empty.
+        trace_prefix: Put before the names of operations and so of outputs; needed where a module
+            is traced more than once.
+
+    Returns:
+        Handles of the outputs.
+
+    Raises:
+        SambaError: The module cannot be traced, has tied weights, or is to be trained.
+
+    Example:
+        >>> import samba
+        >>> model = samba.from_torch_model_(torch.nn.Linear(4, 2))
+        >>> x = samba.from_torch_tensor(torch.zeros(1, 4), name="x")
+        >>> (y,) = trace_multigraph(model, x, trace_prefix="short")
+        >>> y.sn_name
+        'short__linear__linear__outputs__0'
+        >>> samba.session.reset()
+    """
+    import samba
+
+    for what, given in (("optimizers", optimizers), ("init_output_grads", init_output_grads)):
+        if given:
+            raise ArgumentError(
+                where=f"utils.trace_multigraph({what}=...)",
+                found=repr(given) if isinstance(given, bool) else f"a {type(given).__name__}",
+                wanted="nothing: the graphs of a PEF are forward passes",
+                hint="A model that trains is compiled with session.compile.",
+            )
+    return samba.session.trace_part(graph, inputs, mapping=mapping or "", prefix=trace_prefix or "")
+
+
 def init_output_grads(
     output_tensors: Sequence[Any],
     unspecified_tensor_grad: Sequence[str] = (),

@@ -1,0 +1,439 @@
+"""Several graphs in one PEF: compiled together, run in turn over shared memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import emulator.__main__ as cli
+import samba
+import samba.utils as utils
+from emulator.errors import DeviceError
+from pef_schema import read_pef
+from samba.errors import ArgumentError, SambaError
+from samba.graph import FwdGraph, SambaGraph
+from samba.loading import GraphMismatch
+from samba.multigraph import GraphConflict, TiedWeights
+from tests.api.covers import covers
+from tests.samba.graphs import CACHES, PROMPT, ROOM, compiled, decoder, empty_caches, set_up
+from tests.samba.worlds import close
+
+TOKENS = torch.tensor([[4, 9, 1, 7, 2, 5]])
+
+
+@pytest.fixture(scope="module")
+def pef(tmp_path_factory: pytest.TempPathFactory) -> str:
+    set_up()
+    path = compiled(tmp_path_factory.mktemp("graphs"))
+    samba.session.reset()
+    return path
+
+
+@covers(
+    "samba.session.add_graph",
+    "samba.session.compile_multigraph",
+    "samba.session.init_multigraph_runtime",
+    "samba.session.run(graph_name)",
+    "samba.utils.trace_multigraph",
+    "samba.utils.trace_multigraph(graph)",
+    "samba.utils.trace_multigraph(inputs)",
+    "samba.utils.trace_multigraph(trace_prefix)",
+)
+def test_decoding_over_shared_caches_is_torch_step_by_step(pef):
+    host, caches = decoder(), empty_caches()
+    decoding = set_up()
+    samba.session.init_multigraph_runtime(pef)
+    graph, start = "prompt", 0
+    while start < ROOM:
+        tokens = TOKENS[:, start : start + (PROMPT if graph == "prompt" else 1)]
+        with torch.no_grad():
+            want, *caches = host(tokens, torch.arange(start, start + tokens.shape[1]), *caches)
+        assert decoding.run(graph, tokens, start) == ()
+        (logits,) = samba.session.get_tensors_by_name(["logits"])
+        close(logits.data, want, f"logits at {start}")
+        close(decoding.outputs[graph][0].sn_data, want)
+        for name, cache in zip(CACHES, caches, strict=True):
+            (ours,) = samba.session.get_tensors_by_name([name])
+            close(ours.data, cache, f"{name} at {start}")
+        start += tokens.shape[1]
+        graph = "token"
+    with torch.no_grad():
+        whole = host(TOKENS, torch.arange(ROOM), *empty_caches())[0]
+    close(logits.data, whole, "against one pass over all tokens")
+
+
+def test_outputs_of_a_graph_are_fetched_by_run(pef):
+    decoding = set_up()
+    samba.session.init_multigraph_runtime(pef)
+    outputs = decoding.outputs["prompt"]
+    results = decoding.run("prompt", TOKENS[:, :PROMPT], 0, output_tensors=outputs)
+    with torch.no_grad():
+        want = decoder()(TOKENS[:, :PROMPT], torch.arange(PROMPT), *empty_caches())
+    for ours, theirs in zip(results, want, strict=True):
+        close(samba.to_torch(ours), theirs)
+
+
+def test_the_pef_holds_both_graphs_and_their_memory_once(pef):
+    program = read_pef(pef)
+    assert [graph.name for graph in program.graphs] == ["prompt", "token"]
+    assert program.inference
+    names = [region.name for region in program.regions]
+    weights = [n for n in names if n.startswith("decoder__")]
+    assert len(weights) == len(dict(decoder().named_parameters()))
+    assert [n for n in names if n.startswith("cache")] == CACHES
+    calls = [call.call_id for schedule in program.schedules for call in schedule.calls]
+    assert calls == list(range(len(calls)))
+    log = Path(f"{pef}.log").read_text()
+    for line in (
+        "graphs:",
+        "  prompt\n    schedule: 0:prompt__fwd_0",
+        "  token\n    schedule: 1:token__fwd_0",
+        "inputs: token_tokens, token_places, cache_k, cache_v",
+        "outputs: token__decoder__head__linear__outputs__0 in logits",
+    ):
+        assert line in log
+
+
+def test_o0_gives_the_same_numbers(tmp_path):
+    set_up()
+    path = compiled(tmp_path, optim_level="o0")
+    samba.session.reset()
+    decoding = set_up()
+    samba.session.init_multigraph_runtime(path)
+    host, caches = decoder(), empty_caches()
+    for graph, start, stop in (("prompt", 0, 3), ("token", 3, 4), ("token", 4, 5)):
+        decoding.run(graph, TOKENS[:, start:stop], start)
+        with torch.no_grad():
+            want, *caches = host(TOKENS[:, start:stop], torch.arange(start, stop), *caches)
+    close(samba.session.get_tensors_by_name(["logits"])[0].data, want)
+
+
+def test_the_command_line_runs_a_graph_by_name(pef, tmp_path, capsys):
+    decoding, caches = set_up(), empty_caches()
+    arrays = {n: p.detach().numpy() for n, p in decoding.model.named_parameters()}
+    arrays = {f"decoder__{n.replace('.', '__')}": a for n, a in arrays.items()}
+    arrays |= {n: c.numpy() for n, c in zip(CACHES, caches, strict=True)}
+    arrays |= {"token_tokens": np.array([[4]]), "token_places": np.array([0])}
+    np.savez(tmp_path / "in.npz", **arrays)
+    command = ["run", pef, str(tmp_path / "in.npz"), "--graph"]
+    assert cli.main([*command, "token", "--output", str(tmp_path / "out.npz")]) == 0
+    logits = np.load(tmp_path / "out.npz")["token__decoder__head__linear__outputs__0"]
+    with torch.no_grad():
+        want = decoder()(torch.tensor([[4]]), torch.tensor([0]), *caches)[0]
+    close(torch.from_numpy(logits), want)
+    assert cli.main([*command, "none"]) == 2
+    assert "there are prompt, token" in capsys.readouterr().err
+    assert cli.main(["inspect", pef]) == 0
+    assert "inputs of graph token:\n  token_tokens  [1, 1] int64" in capsys.readouterr().out
+
+
+@covers("samba.session.init_multigraph_runtime(transfer_device)")
+def test_nothing_is_transferred_before_it_is_asked_for(pef):
+    decoding = set_up()
+    samba.session.init_multigraph_runtime(pef, transfer_device=False)
+    with pytest.raises(DeviceError, match="cache_k, cache_v hold no data"):
+        decoding.run("prompt", TOKENS[:, :PROMPT], 0)
+    samba.session.to_device()
+    decoding.run("prompt", TOKENS[:, :PROMPT], 0)
+
+
+def test_weights_move_both_ways(pef):
+    decoding = set_up()
+    samba.session.init_multigraph_runtime(pef)
+    decoding.run("prompt", TOKENS[:, :PROMPT], 0)
+    before = samba.session.get_tensors_by_name(["logits"])[0].data.clone()
+    with torch.no_grad():
+        decoding.model.head.weight.mul_(2)
+    samba.session.to_rdu(decoding.model)
+    decoding.run("prompt", TOKENS[:, :PROMPT], 0)
+    close(samba.session.get_tensors_by_name(["logits"])[0].data, 2 * before)
+    with torch.no_grad():
+        decoding.model.head.weight.zero_()
+    samba.session.to_cpu(decoding.model)
+    close(decoding.model.head.weight.data, 2 * decoder().head.weight.detach())
+    with pytest.raises(ArgumentError, match="a ReLU that was not traced"):
+        samba.session.to_cpu(nn.ReLU())
+
+
+class Two(nn.Module):
+    """A model to cut in two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("later", torch.ones(()))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.first(x).relu()
+        self.count += hidden.sum()
+        out = self.second(hidden) * y
+        self.later.mul_(out.abs().max())
+        return out, hidden
+
+
+def two() -> Two:
+    torch.manual_seed(1)
+    return Two()
+
+
+def pair() -> tuple[samba.SambaTensor, samba.SambaTensor]:
+    generator = torch.Generator().manual_seed(5)
+    return tuple(
+        samba.from_torch_tensor(torch.randn(2, n, generator=generator), name=name)
+        for name, n in (("x", 4), ("y", 3))
+    )  # type: ignore[return-value]  # a pair
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_graphs_that_share_out_a_model_are_the_whole(tmp_path, inner):
+    def add(model: Two) -> tuple[samba.SambaTensor, ...]:
+        x, y = pair()
+        out, hidden = utils.trace_multigraph(samba.from_torch_model_(model), {"x": x, "y": y})
+        if inner:  # not among the results of forward
+            hidden = samba.session.get_samba_tensor_by_name("two__first__linear__outputs__0")
+        samba.session.add_graph(FwdGraph({"x": x}, hidden, name="bottom"))
+        samba.session.add_graph(FwdGraph((hidden, y), (out,), name="top"))
+        return out, hidden
+
+    add(two())
+    path = compiled(tmp_path)
+    samba.session.reset()
+    model, host = two(), two()
+    out, hidden = add(model)
+    samba.session.init_multigraph_runtime(path)
+    x, y = pair()
+    with torch.no_grad():
+        want, _ = host(x.torch(), y.torch())
+    (got,) = samba.session.run({"x": x}, hidden, graph_name="bottom")
+    bottom = host.first(x.torch()).detach()
+    close(samba.to_torch(got), bottom if inner else bottom.relu())
+    (got,) = samba.session.run(y, (out,), graph_name="top")
+    close(samba.to_torch(got), want)
+    samba.session.to_cpu(model)
+    close(model.count, host.count, "state of the lower part")
+    close(model.later, host.later, "state of the upper part")
+
+
+def test_a_graph_may_span_two_modules(tmp_path):
+    first, second = two().first, two().second
+
+    def add() -> tuple[samba.SambaTensor, ...]:
+        x, _ = pair()
+        for module, name in ((first, "below"), (second, "above")):
+            samba.from_torch_model_(module, name)
+        (hidden,) = utils.trace_multigraph(first, x, trace_prefix="below")
+        (out,) = utils.trace_multigraph(second, hidden, trace_prefix="above")
+        samba.session.add_graph(FwdGraph(x, out, name="both"))
+        samba.session.add_graph(FwdGraph(hidden, out, name="last"))
+        return x, hidden, out
+
+    add()
+    path = compiled(tmp_path)
+    samba.session.reset()
+    x, hidden, out = add()
+    samba.session.init_multigraph_runtime(path)
+    (got,) = samba.session.run(x, out, graph_name="both")
+    want = second(first(x.torch())).detach()
+    close(samba.to_torch(got), want)
+    given = samba.from_torch_tensor(torch.ones(2, 5), name=hidden.sn_name)
+    (got,) = samba.session.run(given, out, graph_name="last")
+    close(samba.to_torch(got), second(torch.ones(2, 5)).detach())
+
+
+@covers("samba.session.add_graph(overwrite)")
+def test_a_graph_of_the_same_name_takes_the_place_only_on_request(tmp_path):
+    x, y = pair()
+    out, hidden = utils.trace_multigraph(samba.from_torch_model_(two()), (x, y))
+    samba.session.add_graph(FwdGraph((x, y), out, name="a"))
+    samba.session.add_graph(FwdGraph(x, hidden, name="b"))
+    with pytest.raises(ArgumentError, match="a second graph named 'a'"):
+        samba.session.add_graph(FwdGraph(x, hidden, name="a"))
+    samba.session.add_graph(FwdGraph((x, y), (hidden, out), name="a"), overwrite=True)
+    program = read_pef(compiled(tmp_path))
+    assert [g.name for g in program.graphs] == ["b", "a"]
+    assert [len(g.outputs) for g in program.graphs] == [1, 2]
+    with pytest.raises(ArgumentError, match="a SambaGraph"):
+        samba.session.add_graph(SambaGraph("c"))
+
+
+def test_samba_only_checks_and_writes_nothing(tmp_path):
+    x, y = pair()
+    out, _ = utils.trace_multigraph(samba.from_torch_model_(two()), (x, y))
+    samba.session.add_graph(FwdGraph((x, y), out, name="a"))
+    config = {"output_folder": str(tmp_path / "none")}
+    assert samba.session.compile_multigraph(samba_only=True, config_dict=config) is None
+    assert not (tmp_path / "none").exists()
+
+
+@covers("samba.utils.trace_multigraph(mapping)")
+def test_mapping_of_the_traces(tmp_path):
+    for number, mapping in enumerate(("spatial", "", "section")):
+        x, y = pair()
+        prefix = f"p{number}"
+        out, _ = utils.trace_multigraph(two(), (x, y), mapping=mapping, trace_prefix=prefix)
+        samba.session.add_graph(FwdGraph((x, y), out, name="a"), overwrite=True)
+        if mapping == "":
+            program = read_pef(compiled(tmp_path, optim_level="o0"))
+            assert (program.mapping, len(program.sections)) == ("spatial", 1)
+    with pytest.raises(ArgumentError, match="section and spatial"):
+        compiled(tmp_path)
+    with pytest.raises(ArgumentError, match="'diagonal'"):
+        utils.trace_multigraph(two(), pair(), mapping="diagonal")
+
+
+# -- what is refused ---------------------------------------------------------
+
+
+def test_tied_weights_are_refused_with_their_places():
+    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    with pytest.raises(TiedWeights, match=r"0\.weight and 1\.weight") as caught:
+        utils.trace_multigraph(model, torch.zeros(1, dtype=torch.int64))
+    assert caught.value.tied == (("0.weight", "1.weight"),)
+
+
+@covers(
+    "samba.utils.trace_multigraph(optimizers)",
+    "samba.utils.trace_multigraph(init_output_grads)",
+)
+def test_graphs_do_not_train(tmp_path):
+    model = nn.Linear(4, 2)
+    x, _ = pair()
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
+    for keywords in ({"optimizers": [optimizer]}, {"init_output_grads": True}):
+        with pytest.raises(ArgumentError, match="forward passes"):
+            utils.trace_multigraph(model, x, **keywords)
+    y = utils.trace_multigraph(model, x, optimizers=[], init_output_grads=False)
+    samba.session.add_graph(FwdGraph(x, y, name="a"))
+    with pytest.raises(ArgumentError, match=r"session\.compile\b"):
+        samba.session.compile_multigraph(inference=False)
+    program = read_pef(compiled(tmp_path))
+    assert {kind.name for s in program.sections for kind in s.kinds} == {"FWD"}
+
+
+def conflict() -> str:
+    with pytest.raises(GraphConflict) as caught:
+        samba.session.compile_multigraph(samba_only=True)
+    return str(caught.value)
+
+
+def test_all_conflicts_between_graphs_are_told_at_once():
+    for name in ("a", "b"):
+        x = samba.from_torch_tensor(torch.zeros(2, 4), name="x")
+        y = utils.trace_multigraph(nn.Linear(4, 2), x)
+        samba.session.add_graph(FwdGraph(x, y, name=name))
+    text = conflict()
+    assert "inputs x of a and x of b share region x; two inputs must not" in text
+    assert "both have an output linear__linear__outputs__0" in text
+    assert "trace_prefix" in text
+    assert "different parameters or buffers named linear__weight" in text
+
+
+def test_two_outputs_of_a_graph_in_one_region():
+    x, y = pair()
+    out, hidden = utils.trace_multigraph(two(), (x, y))
+    out.sn_region_name = hidden.sn_region_name = "r"
+    samba.session.add_graph(FwdGraph((x, y), (out, hidden), name="a"))
+    assert "one region, r" in conflict()
+
+
+def test_tensors_that_share_a_region_have_one_shape():
+    x, y = pair()
+    out, _ = utils.trace_multigraph(two(), (x, y))
+    out.sn_region_name = x.sn_region_name
+    samba.session.add_graph(FwdGraph((x, y), out, name="a"))
+    with pytest.raises(SambaError, match=r"region x: .*\[2, 4\].*\[2, 3\]"):
+        samba.session.compile_multigraph(samba_only=True)
+
+
+def test_what_a_graph_may_start_and_stop_at():
+    x, y = pair()
+    out, hidden = utils.trace_multigraph(samba.from_torch_model_(two()), (x, y))
+    stray = samba.from_torch_tensor(torch.zeros(1), name="stray")
+    for graph, text in (
+        (FwdGraph(x, out, name="a"), "a graph that needs y too"),
+        (FwdGraph(hidden, out, name="a"), "a graph that needs y too"),
+        (FwdGraph((x, y, stray), out, name="a"), "tensors of no trace: 'stray'"),
+        (FwdGraph((x, y), stray, name="a"), "tensors that no trace computes: 'stray'"),
+        (FwdGraph((x, hidden), hidden, name="a"), "relu__outputs__0, where the graph starts"),
+    ):
+        samba.session.add_graph(graph, overwrite=True)
+        with pytest.raises(ArgumentError, match=text):
+            samba.session.compile_multigraph(samba_only=True)
+    for arguments, text in (
+        ((x, out, ""), "a name of printable characters"),
+        ((x, out, "a\n"), "a name of printable characters"),
+        ((x, out, "é" * 600), "a name of 1200 bytes"),
+        ((x, (), "a"), "no tensors"),
+        ((3, out, "a"), "a int"),
+        (((x, "y"), out, "a"), "str at 1"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            FwdGraph(*arguments)
+
+
+def test_nothing_to_compile_or_to_load(pef):
+    for call in (
+        lambda: samba.session.compile_multigraph(),
+        lambda: samba.session.init_multigraph_runtime(pef),
+    ):
+        with pytest.raises(ArgumentError, match="no graphs"):
+            call()
+    with pytest.raises(ArgumentError, match="no path"):
+        samba.session.init_multigraph_runtime("")
+    with pytest.raises(TypeError, match="nmae"):
+        samba.session.compile_multigraph(nmae="x")
+
+
+def add_two(model: nn.Module, region: str) -> None:
+    x, y = pair()
+    out, hidden = utils.trace_multigraph(model, (x, y))
+    out.sn_region_name = region
+    samba.session.add_graph(FwdGraph((x, y), (out, hidden), name="two"))
+
+
+def test_the_session_must_have_the_graphs_of_the_pef(tmp_path):
+    add_two(two(), "place")
+    path = compiled(tmp_path)
+    samba.session.reset()
+    add_two(two(), "elsewhere")
+    with pytest.raises(GraphMismatch, match="region elsewhere here, place in the PEF"):
+        samba.session.init_multigraph_runtime(path)
+    samba.session.reset()
+
+    class Other(Two):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out, hidden = super().forward(x, y)
+            return out + 1, hidden
+
+    Other.__name__ = "Two"
+    add_two(Other(), "place")
+    with pytest.raises(GraphMismatch, match=r"graph two, node \d+"):
+        samba.session.init_multigraph_runtime(path)
+    samba.session.reset()
+    x, y = pair()
+    out, _ = utils.trace_multigraph(two(), (x, y))
+    samba.session.add_graph(FwdGraph((x, y), out, name="other"))
+    with pytest.raises(ArgumentError, match="graphs other in the session, wanted two"):
+        samba.session.init_multigraph_runtime(path)
+
+
+def test_run_needs_the_name_of_a_graph(pef, pefs):
+    from tests.samba.worlds import INFERENCE
+
+    decoding = set_up()
+    samba.session.init_multigraph_runtime(pef)
+    for name in (None, "none_such"):
+        with pytest.raises(ArgumentError, match="'prompt' or 'token'"):
+            decoding.run(name, TOKENS[:, :1], 0)
+    samba.session.reset()
+    scene = pefs.loaded(INFERENCE)
+    (by_name,) = scene.run(graph_name="mlp", output_tensors=scene.model.output_tensors[:1])
+    close(by_name, scene.host(**scene.tensors)[0].detach())
+    with pytest.raises(ArgumentError, match="'mlp'"):
+        scene.run(graph_name="prompt")
