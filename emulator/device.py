@@ -147,11 +147,17 @@ class Device:
 
     def _prepare(self, plan: Plan) -> None:
         """Before a first run: zeros where zeros are meant, an error where data is missing."""
-        for home in plan.reads:
-            role = self.program.regions[self.memory.first_region(home)].role
-            if self.pool.buffers[home] is None and role in _ZERO_AT_FIRST:
-                self.zero_buffer(home)
-        self._require(plan.reads)
+        empty = [home for home in plan.reads if self.pool.buffers[home] is None]
+        regions = self.program.regions
+        filled = {
+            home
+            for home in empty
+            if home in plan.overwritten
+            or regions[self.memory.first_region(home)].role in _ZERO_AT_FIRST
+        }
+        self._require([home for home in empty if home not in filled])
+        for home in sorted(filled):
+            self.zero_buffer(home)
         self._checked.add(id(plan))
 
     def _require(self, homes: Sequence[int]) -> None:

@@ -12,6 +12,7 @@ from emulator.autodiff import backward
 from emulator.buckets import Memory, pack, unpack
 from emulator.lower import State, Variant, forward
 from emulator.optim import gradnorm, update, zerograd
+from emulator.xla_options import xla_options
 from pef_schema.program import Program, Role, SectionKind, Step
 
 
@@ -27,6 +28,7 @@ class Plan:
         drops: Transient regions whose contents are void afterwards.
         checks: Transient regions it takes, which an earlier run must have left.
         donated: How many of ``reads`` are donated.
+        overwritten: Those of ``reads`` whose contents do not matter.
         kinds: Kinds of the steps it runs.
     """
 
@@ -36,6 +38,7 @@ class Plan:
     drops: tuple[int, ...]
     checks: tuple[int, ...]
     donated: int
+    overwritten: frozenset[int]
     kinds: frozenset[SectionKind]
 
 
@@ -112,14 +115,23 @@ def compile_plan(
             written[r] = position
     drops = _drops(program, steps, written, variant)
     kept = [r for r in written if r not in drops]
-    writes = tuple(sorted({memory.home(r) for r in kept}))
+    changed = {memory.home(r) for r in kept}
     inputs = {memory.home(r) for r in reads}
-    for home in writes:
+    for home in changed:
         bucket = memory.bucket(home)
         if bucket is not None and not written.keys() >= set(bucket.regions):
             inputs.add(home)  # the rest of the bucket stays as it is
-    donated = sorted(inputs & set(writes))
-    order = (*donated, *sorted(inputs - set(writes)))
+    # What is overwritten is given away even if it is not read: its memory holds the new contents.
+    overwritten = {
+        home
+        for home in changed - inputs
+        if not program.regions[memory.first_region(home)].role.is_transient
+    }
+    donated = sorted(overwritten | inputs & changed)
+    order = (*donated, *sorted(inputs - changed))
+    # jax pairs donated arguments with results of their form in order: the same order makes
+    # each buffer its own successor. Another pairing costs a copy of every weight in a step.
+    writes = (*donated, *sorted(changed - set(donated)))
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         given = dict(zip(order, arrays, strict=True))
@@ -145,7 +157,7 @@ def compile_plan(
     shapes = [jax.ShapeDtypeStruct(*memory.form(home), sharding=sharding) for home in order]
     with jax.enable_x64(True):
         jitted = jax.jit(run, donate_argnums=tuple(range(len(donated))), keep_unused=True)
-        executable = jitted.lower(*shapes).compile()
+        executable = jitted.lower(*shapes).compile(compiler_options=xla_options(device))
     transient = [r for r in order if r in reads and program.regions[r].role.is_transient]
     return Plan(
         call=executable,
@@ -154,6 +166,7 @@ def compile_plan(
         drops=tuple(sorted(drops)),
         checks=tuple(transient),
         donated=len(donated),
+        overwritten=frozenset(overwritten),
         kinds=frozenset(step.kind for step in chosen),
     )
 

@@ -58,7 +58,8 @@ def _weight_gradient(
     """
     n, outs = x.shape[0], math.prod(window.out)
     channels, features = shape[1], shape[0] // groups
-    padded = pad(x, window, 0)
+    # Once, whatever x is made of: XLA would make it again for every tap.
+    padded = lax.optimization_barrier(pad(x, window, 0))
     if groups == 1:
         cut = [t.reshape(channels, n * outs) for t in taps(padded.swapaxes(0, 1), window)]
         right = jnp.moveaxis(g, 1, -1).reshape(n * outs, features)
@@ -162,8 +163,20 @@ def _any_conv(
     return y if x.ndim == n + 2 else y[0]
 
 
-@op("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default", reads=(0, 1))
-@op("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding", reads=(0, 1))
+@op(
+    "aten.conv1d.default",
+    "aten.conv2d.default",
+    "aten.conv3d.default",
+    reads=(0, 1),
+    linear_in=(0, 1),
+)
+@op(
+    "aten.conv1d.padding",
+    "aten.conv2d.padding",
+    "aten.conv3d.padding",
+    reads=(0, 1),
+    linear_in=(0, 1),
+)
 def conv(
     x: jax.Array,
     weight: jax.Array,
@@ -187,6 +200,7 @@ def conv(
     "aten.conv_transpose2d.input",
     "aten.conv_transpose3d.input",
     reads=(0, 1),
+    linear_in=(0, 1),
 )
 def conv_transpose(
     x: jax.Array,
@@ -212,7 +226,7 @@ def conv_transpose(
     )
 
 
-@op("aten.convolution.default", reads=(0, 1))
+@op("aten.convolution.default", reads=(0, 1), linear_in=(0, 1))
 def convolution(
     x: jax.Array,
     weight: jax.Array,

@@ -14,7 +14,7 @@ from emulator.ops._precision import compute_dtype, widen, widened
 from emulator.ops.registry import op
 
 
-@op("aten.linear.default", reads=(0, 1))
+@op("aten.linear.default", reads=(0, 1), linear_in=(0, 1))
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """``x @ weight.T + bias`` for x ``(..., in)`` and weight ``(out, in)`` or ``(in,)``."""
     if weight.ndim == 1:
@@ -25,8 +25,12 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     return (y if bias is None else y + widen(bias)).astype(x.dtype)
 
 
-@op("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default", reads=(0, 1))
-@op("aten.dot.default", "aten.vdot.default", reads=(0, 1))
+@op(
+    *("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default"),
+    *("aten.dot.default", "aten.vdot.default"),
+    reads=(0, 1),
+    linear_in=(0, 1),
+)
 def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     """Product of vectors, matrices or batches of them."""
     return gemm.matmul(a, b).astype(a.dtype)
@@ -41,7 +45,13 @@ def _blend(
     return y.astype(dtype)
 
 
-@op("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default", reads=(1, 2))
+@op(
+    "aten.addmm.default",
+    "aten.addmv.default",
+    "aten.baddbmm.default",
+    reads=(1, 2),
+    linear_in=(1, 2),
+)
 def addmm(
     self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
 ) -> jax.Array:

@@ -55,6 +55,7 @@ def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
 @op(
     *("aten.mul.Tensor", "aten.mul.Scalar", "aten.multiply.Tensor", "aten.multiply.Scalar"),
     reads=(0, 1),
+    linear_in=(0, 1),
     cheap=True,
 )
 def mul(x: Operand, other: Operand) -> jax.Array:
@@ -66,6 +67,7 @@ def mul(x: Operand, other: Operand) -> jax.Array:
     *("aten.div.Tensor", "aten.div.Scalar", "aten.divide.Tensor", "aten.divide.Scalar"),
     *("aten.true_divide.Tensor", "aten.true_divide.Scalar"),
     reads=(0, 1),
+    linear_in=(0,),
     cheap=True,
 )
 def div(x: Operand, other: Operand) -> jax.Array:

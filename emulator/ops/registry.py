@@ -99,6 +99,9 @@ class OpSpec:
             reads (a position may be a list argument); ``ALL_INPUTS`` for all.
             An argument that is not listed may reach ``lower`` as zeros of the
             right shape when a gradient is computed.
+        linear_in: Those of ``reads`` in which the op is linear: the gradient of such an argument
+            does not read the argument itself, so ``x * 2`` reads nothing and ``x * y`` reads
+            ``x`` only where ``y`` wants a gradient.
         cheap: Whether recomputing costs less than keeping the result
             (pointwise, views, masks).
         differentiable: False where torch gives no gradient.
@@ -109,6 +112,7 @@ class OpSpec:
     name: str
     lower: Callable[..., Any]
     reads: tuple[int, ...] | None = ALL_INPUTS
+    linear_in: tuple[int, ...] = ()
     cheap: bool = False
     differentiable: bool = True
     random: bool = False
@@ -131,6 +135,7 @@ _OPS: dict[str, OpSpec] = {}
 def op(
     *names: str,
     reads: tuple[int, ...] | None = ALL_INPUTS,
+    linear_in: tuple[int, ...] = (),
     cheap: bool = False,
     differentiable: bool = True,
     random: bool = False,
@@ -140,7 +145,7 @@ def op(
 
     Args:
         names: Full names such as ``"aten.add.Tensor"``.
-        reads, cheap, differentiable, random, tol: See :class:`OpSpec`.
+        reads, linear_in, cheap, differentiable, random, tol: See :class:`OpSpec`.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -162,6 +167,7 @@ def op(
                 name=name,
                 lower=lower,
                 reads=reads,
+                linear_in=linear_in,
                 cheap=cheap,
                 differentiable=differentiable,
                 random=random,

@@ -9,12 +9,21 @@ from pef_schema.program import Node, refs_of
 from samba.tracer.traced import Traced
 
 
-def gradient_reads(node: Node, spec: OpSpec) -> Iterator[int]:
+def gradient_reads(node: Node, spec: OpSpec, grads: Sequence[bool]) -> Iterator[int]:
     """Values whose contents the gradient of ``node`` reads.
 
     Keyword values (a dropout's seed) always count: they decide the numbers.
+
+    Args:
+        node: The node.
+        spec: Its op.
+        grads: Per value, whether a gradient flows through it.
     """
+    arguments = (*enumerate(node.args), *((-1, arg) for _, arg in node.kwargs))
+    wanting = {p for p, arg in arguments if any(grads[v] for v in refs_of(arg))}
     for position, arg in enumerate(node.args):
+        if position in spec.linear_in and wanting <= {position}:
+            continue
         if spec.reads is None or position in spec.reads:
             yield from refs_of(arg)
     for _, arg in node.kwargs:

@@ -62,7 +62,7 @@ def backward_needs(
     )
     needed: set[int] = set()
     for i in differentiate:
-        needed.update(gradient_reads(nodes[i], ops[nodes[i].op]))
+        needed.update(gradient_reads(nodes[i], ops[nodes[i].op], grads))
 
     def size(value: int) -> int:
         return math.prod(values[value].shape) * values[value].dtype.itemsize

@@ -163,6 +163,15 @@ def check(
         for i, g, w in zip(diff, grads, expected, strict=True):
             if w is not None:
                 assert_matches(g, w, tol=gtol, what=f"{name} gradient of tensor {i}")
+        for i, g in zip(diff, grads, strict=True):
+            if where[i] in spec.linear_in and where.count(where[i]) == 1:
+                blanked = list(arrays)
+                blanked[i] = to_jax(torch.zeros_like(leaves[i]))
+                np.testing.assert_array_equal(
+                    np.asarray(g),
+                    np.asarray(both(blanked, cotangents)[1][diff.index(i)]),
+                    err_msg=f"{name}: gradient of tensor {i} is not linear in it",
+                )
         if spec.reads is not None:
             blanked = [
                 a if where[i] in spec.reads else to_jax(torch.zeros_like(leaves[i]))

@@ -291,3 +291,20 @@ def test_the_same_model_gives_the_same_bytes_in_two_processes() -> None:
 
 def test_encoding_a_compiled_program_is_small() -> None:
     assert len(encode(compiled(Net()))) < 10_000
+
+
+class Scaled(nn.Module):
+    """Products of which only one factor wants a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 8)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        shifted = self.fc(x).cumsum(1)  # not cheap: would be saved if its product read it
+        return (shifted * 2.0 / 3.0).sum() + y.sum()
+
+
+def test_a_product_with_a_constant_saves_nothing() -> None:
+    program = compiled(Scaled(), optimizers=())
+    assert not [name for name in regions(program, Role.ACTIVATION) if "cumsum" in name]

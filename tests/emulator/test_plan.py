@@ -1,0 +1,62 @@
+"""Plans: which memory a step reuses."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import nn
+
+import samba
+from emulator.device import Device
+from emulator.select import full_run
+from pef_schema.program import Role
+from samba.compiler import CompileOptions, build_program
+from samba.tracer import trace_model
+from samba.transfer import view_as_numpy
+
+
+class Net(nn.Module):
+    """Two layers of one shape, so that buffers could be mixed up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.fc2(torch.relu(self.fc1(x)))
+        return (out * out).mean(), out
+
+
+def device_of(model: nn.Module) -> Device:
+    """A device that holds the model's training program and weights."""
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    traced = trace_model(model, (torch.ones(4, 16),))
+    device = Device(build_program(traced, [optimizer], CompileOptions(name="net")))
+    values = device.program.graphs[0].values
+    for source in traced.sources:
+        if source.tensor is not None:
+            device.write(values[source.value].region, view_as_numpy(source.tensor.detach()))
+    return device
+
+
+def test_every_buffer_is_its_own_successor() -> None:
+    """A weight handed another weight's memory would cost a copy of both in every step."""
+    device = device_of(Net())
+    plan = device.plan(full_run(device.program))
+    found = re.findall(r"\{(\d+)\}: \((\d+), \{\}", plan.call.as_text().splitlines()[0])
+    pairs = [(int(result), int(argument)) for result, argument in found]
+    assert pairs == [(i, i) for i in range(plan.donated)]
+    assert plan.reads[: plan.donated] == plan.writes[: plan.donated]
+
+
+def test_gradients_and_outputs_are_written_where_they_were() -> None:
+    device = device_of(Net())
+    plan = device.plan(full_run(device.program))
+    roles = {device.program.regions[r].role for r in plan.overwritten}
+    assert {Role.GRADIENT, Role.OUTPUT} <= roles
+    device.run(plan)
+    before = {r: device.pool.buffers[r] for r in plan.overwritten}
+    device.run(plan)
+    assert all(old.is_deleted() for old in before.values())
+    assert all(not device.pool.buffers[r].is_deleted() for r in plan.overwritten)
