@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import jax
-
 _CPU: Mapping[str, str] = MappingProxyType(
     {
         # By default reductions and chains of elementwise work go to the same library as matrix
@@ -18,18 +16,19 @@ _CPU: Mapping[str, str] = MappingProxyType(
 )
 
 
-def xla_options(device: jax.Device) -> dict[str, Any]:
+def xla_options(device: Any) -> dict[str, Any]:
     """Compiler options for a device, as ``jax.stages.Lowered.compile`` takes them.
 
     They hold for one executable; nothing global changes.
 
     Args:
-        device: Where the executable runs.
+        device: The ``jax.Device`` where the executable runs.
 
     Returns:
         Options by name; none for platforms other than the CPU.
 
     Example:
+        >>> import jax
         >>> sorted(xla_options(jax.devices("cpu")[0]))
         ['xla_cpu_experimental_ynn_fusion_type']
     """
