@@ -74,6 +74,8 @@ def prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
     """``x`` above 0, else ``weight * x``, one weight or one per channel (axis 1)."""
     if weight.ndim == 1 and x.ndim > 1:
         weight = weight.reshape(1, -1, *(1,) * (x.ndim - 2))
+    elif x.ndim == 0:
+        weight = weight.reshape(())
     return jnp.where(x > 0, x, weight * x)
 
 

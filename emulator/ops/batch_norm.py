@@ -22,17 +22,6 @@ from emulator.ops.norm import (
     stats_dtype,
 )
 from emulator.ops.registry import op
-from pef_schema.errors import SambaError
-
-
-class EvalBatchNorm(SambaError):
-    """The training form of batch norm was used with ``training=False``."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "aten._native_batch_norm_legit_functional: found training=False, wanted True; "
-            "call torch.nn.functional.batch_norm, which exports its own op for evaluation"
-        )
 
 
 def _batch_axes(x: jax.Array) -> tuple[int, ...]:
@@ -60,7 +49,7 @@ def _running(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
     return lax.stop_gradient(mixed).astype(old.dtype)
 
 
-@op("aten._native_batch_norm_legit_functional.default", reads=(0, 1))
+@op("aten._native_batch_norm_legit_functional.default", reads=(0, 1, 3, 4))
 def batch_norm_functional(
     x: jax.Array,
     weight: jax.Array | None,
@@ -71,17 +60,15 @@ def batch_norm_functional(
     momentum: float,
     eps: float,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Batch norm of ``(N, C, ...)`` in training.
+    """Batch norm of ``(N, C, ...)``, in training or by running statistics.
 
     Returns:
-        Result, mean, reciprocal standard deviation, and the new running mean and variance.
-        The running variance takes the unbiased one.
-
-    Raises:
-        EvalBatchNorm: If ``training`` is false.
+        Result, mean, reciprocal standard deviation (both empty unless training), and the new
+        running mean and variance. The running variance takes the unbiased one.
     """
     if not training:
-        raise EvalBatchNorm
+        y, *empty = batch_norm_eval(x, weight, bias, running_mean, running_var, momentum, eps)
+        return y, empty[0], empty[1], running_mean, running_var
     axes = _batch_axes(x)
     count = math.prod(x.shape[a] for a in axes)
     stats = stats_dtype(x, weight, running_mean)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from emulator.ops import _gemm as gemm
 from emulator.ops._gemm import contract
 from emulator.ops._precision import compute_dtype, widen, widened
+from emulator.ops._promote import is_float
 from emulator.ops.registry import op
 
 
@@ -39,6 +40,8 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
 def _blend(
     self: jax.Array, product: jax.Array, beta: float, alpha: float, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
+    if not is_float(dtype):  # torch: integers take whole factors
+        beta, alpha = int(beta), int(alpha)
     y = product if alpha == 1 else product * alpha
     if beta != 0:  # torch: with beta 0 a NaN in self does not count
         y = y + (widen(self) if beta == 1 else widen(self) * beta)

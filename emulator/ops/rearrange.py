@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -204,10 +206,24 @@ def as_strided(
     x: jax.Array, size: Size, stride: Size, storage_offset: int | None = None
 ) -> jax.Array:
     """A strided view of the elements in row-major order; overlaps add in the gradient."""
-    places = np.asarray(storage_offset or 0, np.int64)
+    return x.reshape(-1)[jnp.asarray(strided_places(size, stride, storage_offset))]
+
+
+def strided_places(size: Size, stride: Size, offset: int | None) -> np.ndarray:
+    """Where the elements of a strided view lie in memory, in elements from its start."""
+    places = np.asarray(offset or 0, np.int64)
     for n, s in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(n, dtype=np.int64) * s
-    return x.reshape(-1)[jnp.asarray(places)]
+    return places
+
+
+@op("aten.resize.default", reads=(), differentiable=False)
+def resize(x: jax.Array, size: Size, *, memory_format: object = None) -> jax.Array:
+    """The elements in row-major order in another shape; zeros where there are too few."""
+    del memory_format
+    count = math.prod(size)
+    flat = x.reshape(-1)[:count]
+    return jnp.pad(flat, (0, count - flat.size)).reshape(size)
 
 
 @op("aten.slice_scatter.default", reads=(), cheap=True)

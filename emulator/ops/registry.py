@@ -32,6 +32,8 @@ FAMILIES = (
     "embedding",
     "factor",
     "factor_solve",
+    "fractional_pool",
+    "histogram",
     "index",
     "interpolate",
     "join",

@@ -24,6 +24,7 @@ from emulator.ops.index import (
     index_key,
     is_mask,
 )
+from emulator.ops.rearrange import strided_places
 from emulator.ops.registry import op
 
 Key = tuple[Any, ...]
@@ -245,7 +246,43 @@ def index_copy(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> j
 def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
     """Slices along a dimension filled with one number."""
     line, key = _slices(x, dim, index)
-    return put(line, key, jnp.asarray(cast(value, x.dtype))).reshape(x.shape)
+    # A mask, so that a place that is named twice counts once in the gradient of the number.
+    hit = _set(jnp.zeros(line.shape, bool), key, True)
+    return jnp.where(hit, jnp.asarray(cast(value, x.dtype)), line).reshape(x.shape)
+
+
+def _strided_put_forward(
+    x: jax.Array, src: jax.Array, places: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _strided_put(x, src, places), places
+
+
+def _strided_put_backward(where: jax.Array, g: jax.Array) -> tuple[Any, ...]:
+    part = _read(g, (where,))
+    return _set(jnp.zeros_like(g), (where,), part), part, None
+
+
+@with_gradient(_strided_put_forward, _strided_put_backward)
+def _strided_put(x: jax.Array, src: jax.Array, places: jax.Array) -> jax.Array:
+    return _set(x, (places,), src)
+
+
+@op("aten.as_strided_scatter.default", reads=(), cheap=True)
+def as_strided_scatter(
+    x: jax.Array,
+    src: jax.Array,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    storage_offset: int | None = None,
+) -> jax.Array:
+    """``x`` with the elements of a strided view of it replaced by ``src``.
+
+    In torch 2.13 the gradient of ``x`` is the one of the replaced elements and zero elsewhere,
+    the reverse of the derivative; it is so here too.
+    """
+    places = jnp.asarray(strided_places(size, stride, storage_offset))
+    src = broadcast_to(src.astype(x.dtype), places.shape)
+    return _strided_put(x.reshape(-1), src, places).reshape(x.shape)
 
 
 def _slices(x: jax.Array, dim: int, index: jax.Array) -> tuple[jax.Array, Key]:

@@ -7,6 +7,7 @@ limited to what the device cannot lower. Nothing of the model changes.
 from __future__ import annotations
 
 import logging
+import operator
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -66,6 +67,7 @@ def trace_model(
     program = _decompose(program, root or root_name(model))
     with _quiet():
         _drop_checks(program.graph)
+        _keep_statistics(program.graph)
         insert_casts(program.graph)
     return convert(
         program,
@@ -152,6 +154,17 @@ def _drop_checks(graph: torch.fx.Graph) -> None:
                 graph.erase_node(token)
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def _keep_statistics(graph: torch.fx.Graph) -> None:
+    """Running statistics that a batch norm does not train are the ones that went in."""
+    target = torch.ops.aten._native_batch_norm_legit_functional.default
+    for node in list(graph.nodes):
+        if node.target is target and not node.args[5]:
+            for user in list(node.users):
+                if user.target is operator.getitem and user.args[1] in (3, 4):
+                    user.replace_all_uses_with(node.args[user.args[1]])
+                    graph.erase_node(user)
 
 
 def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.fx.Node]:

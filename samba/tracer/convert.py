@@ -297,11 +297,12 @@ class _Converter:
         )
 
     def _outputs(self, node: torch.fx.Node) -> tuple[TracedOutput, ...]:
-        by_name = {n.name: n for n in self.program.graph.nodes}
+        results = cast("list[torch.fx.Node]", node.args[0])
         buffers = {s.path: s.value for s in self.sources if s.role is Role.BUFFER}
         outputs: list[TracedOutput] = []
         names = Namer()
-        for spec in self.program.graph_signature.output_specs:
+        specs = self.program.graph_signature.output_specs
+        for spec, result in zip(specs, results, strict=True):
             if spec.kind is OutputKind.TOKEN:
                 continue  # torch's order of checks, which are dropped
             if not isinstance(spec.arg, TensorArgument):
@@ -309,7 +310,9 @@ class _Converter:
                 if value is None:
                     continue
                 raise self._no_tensor(f"{type(value).__name__} {value!r:.60}")
-            index = self.of[by_name[spec.arg.name]]
+            if result.op == "placeholder" and result.target == spec.target:
+                continue  # changed in form only
+            index = self.of[result]
             if not isinstance(index, int):
                 raise self._no_tensor(spec.arg.name)
             if spec.kind is OutputKind.USER_OUTPUT:

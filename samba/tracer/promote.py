@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.overrides import TorchFunctionMode
 
+from samba.tracer.rewrite import rewritten
+
 _MIXED_FLOATS = frozenset(
     {
         F.linear,
@@ -117,7 +119,7 @@ class MixedPrecision(TorchFunctionMode):
                 args = (args[0], labels, *args[2:])
         elif func in _INDICES and args and args[0].dtype in _NARROW:
             args = (args[0].to(torch.int32), *args[1:])
-        return func(*args, **kwargs)
+        return rewritten(func)(*args, **kwargs)
 
 
 _PROMOTES_SCALARS = frozenset(

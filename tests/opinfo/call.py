@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.opinfo.samples import Sample
 
@@ -43,11 +44,39 @@ class Call(torch.nn.Module):
         """Positions of the arguments that the operator writes to."""
         copies = tuple(t.detach().clone() for t in self.sample.tensors)
         args, kwargs = self.sample.arguments(copies)
-        with warnings.catch_warnings(), torch.no_grad():
+        writes = _Writes()
+        with warnings.catch_warnings(), torch.no_grad(), writes:
             warnings.simplefilter("ignore")
             self.function(*args, **kwargs)
         pairs = enumerate(zip(copies, self.sample.tensors, strict=True))
-        return tuple(i for i, (copy, original) in pairs if copy._version or _differ(copy, original))
+        return tuple(
+            i
+            for i, (copy, original) in pairs
+            if copy._version or id(copy) in writes.written or _differ(copy, original)
+        )
+
+
+_UNDECLARED = {torch.ops.aten.native_batch_norm.default: (3, 4)}
+"""Arguments that an operator writes to without saying so in its schema."""
+
+
+class _Writes(TorchDispatchMode):
+    """Notes tensors that are written to, also where the contents stay the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        declared = [
+            i
+            for i, a in enumerate(func._schema.arguments[: len(args)])
+            if a.alias_info is not None and a.alias_info.is_write
+        ]
+        self.written |= {id(args[i]) for i in (*declared, *_UNDECLARED.get(func, ()))}
+        return func(*args, **(kwargs or {}))
 
 
 def _differ(copy: torch.Tensor, original: torch.Tensor) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from emulator.ops.registry import Tol
 from tests.opinfo.catalog import Entry
 from tests.opinfo.samples import Sample
@@ -40,6 +42,45 @@ HERMITIAN = frozenset(
 
 TOLERANCES: dict[str, tuple[Tol, Tol, str]] = {}
 """Entry to tolerance of results, of gradients, and the reason."""
+
+
+def _stable_sort(x: torch.Tensor, dim: int = -1, descending: bool = False, **kwargs: Any) -> Any:
+    return torch.sort(x, dim=dim, descending=descending, **{**kwargs, "stable": True})
+
+
+def _stable_argsort(
+    x: torch.Tensor, dim: int = -1, descending: bool = False, **kwargs: Any
+) -> torch.Tensor:
+    del kwargs
+    return torch.sort(x, dim=dim, descending=descending, stable=True)[1]
+
+
+def _stable_topk(
+    x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
+    del sorted
+    if not x.dim():
+        return torch.topk(x, k, dim, largest)
+    values, indices = torch.sort(x, dim=dim, descending=largest, stable=True)
+    return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
+
+
+def _stable_kthvalue(x: torch.Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Any:
+    if not x.dim():
+        return torch.kthvalue(x, k, dim, keepdim)
+    values, indices = torch.sort(x, dim=dim, stable=True)
+    pair = values.narrow(dim, k - 1, 1), indices.narrow(dim, k - 1, 1)
+    return pair if keepdim else tuple(t.squeeze(dim) for t in pair)
+
+
+TIES: dict[str, Callable[..., Any]] = {
+    "argsort": _stable_argsort,
+    "kthvalue": _stable_kthvalue,
+    "sort": _stable_sort,
+    "topk": _stable_topk,
+}
+"""Torch leaves open which of equal elements comes first (its choice changes with their number);
+the device takes them in their order, as torch does on ``stable=True``, which is compared with."""
 
 
 def function_of(entry: Entry, sample: Sample) -> Callable[..., Any]:

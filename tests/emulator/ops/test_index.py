@@ -108,3 +108,11 @@ def test_embedding_bag(mode: int, padding: int | None) -> None:
             np.testing.assert_array_equal(got, expected)
     for got, expected in zip(grads, want_grads, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [0, 3, 20])
+def test_nonzero_of_a_stated_size(size: int) -> None:
+    x = (X > 0.7)[0]
+    check("aten.nonzero_static.default", x, size=size)
+    check("aten.nonzero_static.default", x.int(), size=size, fill_value=7)
+    check("aten.nonzero_static.default", SCALAR, size=size)

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from emulator.ops.batch_norm import EvalBatchNorm
 from emulator.ops.norm import UntrackedStatistics
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check, to_jax, torch_op
@@ -104,11 +103,10 @@ def test_batch_norm_without_stats() -> None:
     check("aten._native_batch_norm_legit.no_stats", x, *params(3), True, 0.1, 1e-5)
 
 
-def test_batch_norm_training_form_refuses_eval() -> None:
-    lower = load_ops()["aten._native_batch_norm_legit_functional.default"].lower
-    x, mean, var = (to_jax(t) for t in (data(2, 3), *stats(3)))
-    with pytest.raises(EvalBatchNorm, match="batch_norm"):
-        lower(x, None, None, mean, var, False, 0.1, 1e-5)
+def test_batch_norm_training_form_evaluates() -> None:
+    functional = "aten._native_batch_norm_legit_functional.default"
+    args = (data(4, 3, 5), *params(3), *stats(3))
+    check(functional, *args, False, 0.1, 1e-5, frozen=(3, 4))
 
 
 @pytest.mark.parametrize("weight", [True, False])

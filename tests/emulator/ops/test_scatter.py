@@ -109,3 +109,12 @@ def test_a_mask_beside_other_indices_is_refused() -> None:
         load_ops()["aten.index_put.default"].lower(
             to_jax(X), (to_jax(MASK[:, 0, 0]), to_jax(ROWS[0])), to_jax(T(2.0))
         )
+
+
+def test_a_place_named_twice_is_filled_once() -> None:
+    check("aten.index_fill.int_Tensor", X, 1, T([0, 2, 0]), T(2.0))
+
+
+def test_strided_scatter() -> None:
+    check("aten.as_strided_scatter.default", X.reshape(-1), randn(2, 3), [2, 3], [7, 2], 1)
+    check("aten.as_strided_scatter.default", X, T(2.0), [], [], 3)

@@ -1,0 +1,203 @@
+"""Functions that torch's exporter cannot take as they are, said in other words.
+
+They read the value of a tensor on their way, to check it or to make a view, though the shape of
+their result does not depend on it. Each has the same value and gradient as torch's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+
+def _cov(
+    input: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``torch.cov`` without the check that weights are not negative.
+
+    Args:
+        input: Variables in rows, observations in columns; a vector is one variable.
+        correction: Taken from the number of observations.
+        fweights: How often each observation counts.
+        aweights: How much each observation counts.
+    """
+    rows = input.unsqueeze(0) if input.dim() < 2 else input
+    weights = fweights if aweights is None else aweights if fweights is None else None
+    if fweights is not None and aweights is not None:
+        weights = fweights * aweights
+    if weights is None:
+        total = torch.tensor(rows.shape[1], dtype=torch.int64)
+        weighted = rows
+    else:
+        total = weights.sum()
+        weighted = rows * weights
+    mean = weighted.sum(1) / total
+    if weights is not None and aweights is not None and correction != 0:
+        norm = total - correction * (weights * aweights).sum() / total
+    else:
+        norm = total - correction
+    centered = rows - mean.unsqueeze(1)
+    other = centered if weights is None else centered * weights
+    return torch.true_divide(centered @ other.t(), norm.clamp(min=0)).squeeze()
+
+
+def _corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """``torch.corrcoef`` by the rewritten covariance."""
+    c = _cov(input)
+    if c.dim() == 0:
+        return c / c
+    deviation = c.diag().sqrt()
+    return (c / deviation.view(-1, 1) / deviation.view(1, -1)).clip(-1, 1)
+
+
+def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: int) -> torch.Tensor:
+    """``torch.narrow``, which may start where a tensor says."""
+    if not isinstance(start, torch.Tensor):
+        return torch.narrow(input, dim, start, length)
+    first = torch.where(start < 0, start + input.shape[dim], start)
+    return input.index_select(dim, first.reshape(1) + torch.arange(length, device=input.device))
+
+
+def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
+    """``torch.combinations`` by places that are known while tracing."""
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = list(choose(range(input.shape[0]), r))
+    if not r or not places:
+        return input.new_empty(0 if not r else (0, r))
+    flat = torch.tensor([p for place in places for p in place], device=input.device)
+    return input.index_select(0, flat).reshape(-1, r)
+
+
+def _instance_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> torch.Tensor:
+    """``torch.instance_norm``, whose update of running statistics is seen by the exporter.
+
+    Every sample's channel is a channel of a batch norm of one sample; running statistics take
+    the mean over the samples.
+    """
+    if running_mean is None or running_var is None or not use_input_stats:
+        return torch.instance_norm(
+            *(input, weight, bias, running_mean, running_var),
+            *(use_input_stats, momentum, eps, cudnn_enabled),
+        )
+    batch, channels = input.shape[:2]
+    mean, var = running_mean.repeat(batch), running_var.repeat(batch)
+    out = F.batch_norm(
+        input.reshape(1, batch * channels, *input.shape[2:]),
+        mean,
+        var,
+        None if weight is None else weight.repeat(batch),
+        None if bias is None else bias.repeat(batch),
+        True,
+        momentum,
+        eps,
+    )
+    running_mean.copy_(mean.view(batch, channels).mean(0))
+    running_var.copy_(var.view(batch, channels).mean(0))
+    return out.reshape(input.shape)
+
+
+def _functional_instance_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """``torch.nn.functional.instance_norm`` by the rewritten operation."""
+    if running_mean is None or running_var is None or not use_input_stats:
+        return F.instance_norm(
+            *(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+        )
+    return _instance_norm(
+        *(input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, False)
+    )
+
+
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """``gaussian_nll_loss`` without the check that variances are not negative."""
+    if not isinstance(var, torch.Tensor):
+        return F.gaussian_nll_loss(input, target, var, full, eps, reduction)
+    if var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    elif var.dim() != input.dim() or _mismatch(input, var) not in (0, 1):
+        raise ValueError("var is of incorrect size")
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")
+    # The floor changes the value, not the gradient.
+    var = torch.where(var < eps, var + (eps - var).detach(), var)
+    loss = 0.5 * (torch.log(var) + (input - target) ** 2 / var)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    if reduction == "none":
+        return loss
+    return loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _mismatch(input: torch.Tensor, var: torch.Tensor) -> int:
+    """The sum of the sizes of ``var`` that differ: 1 if it has one entry for a whole dimension."""
+    return sum(b for a, b in zip(input.shape, var.shape, strict=True) if a != b)
+
+
+def _linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> torch.Tensor:
+    """``linear_cross_entropy`` without the advice on how to cut it into chunks."""
+    del options
+    return F.linear_cross_entropy(*args, **kwargs)
+
+
+_ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
+    {
+        torch.cov: _cov,
+        torch.Tensor.cov: _cov,
+        torch.corrcoef: _corrcoef,
+        torch.Tensor.corrcoef: _corrcoef,
+        torch.narrow: _narrow,
+        torch.Tensor.narrow: _narrow,
+        torch.combinations: _combinations,
+        torch.instance_norm: _instance_norm,
+        F.instance_norm: _functional_instance_norm,
+        F.gaussian_nll_loss: _gaussian_nll_loss,
+        F.linear_cross_entropy: _linear_cross_entropy,
+    }
+)
+
+
+def rewritten(func: Callable[..., Any]) -> Callable[..., Any]:
+    """What to call in the place of a function while a model is traced.
+
+    Args:
+        func: A function as torch passes it to ``__torch_function__``.
+
+    Returns:
+        Its rewritten form, or the function itself.
+    """
+    return _ON_TENSORS.get(func, func)
