@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from samba._keywords import refuse_unknown
 from samba.errors import ArgumentError, NotTraced, UnknownTensor
 from samba.sambatensor import SambaTensor
+
+_log = logging.getLogger("samba")
 
 
 def trace_graph(
@@ -40,7 +43,8 @@ def trace_graph(
             with none, unless :func:`init_output_grads` or ``sn_grad`` set one.
         loss_indices: The outputs that were compiled as losses; None to leave them unchecked.
         pef: Path of the PEF; the session's own if empty.
-        mapping: ``"section"`` or ``"spatial"``; the PEF's own mapping holds.
+        mapping: ``"section"`` or ``"spatial"``; the PEF's own mapping holds, and the log says so
+            if another one than the default is asked for.
         data_parallel_mode: Checked; without effect while there is one replica.
         transfer_device: Whether weights, buffers, inputs and optimizer state are
             transferred now.
@@ -60,7 +64,7 @@ def trace_graph(
     refuse_unknown("utils.trace_graph", trace_graph, unknown)
     check_mapping(mapping, "utils.trace_graph(mapping=...)")
     check_data_parallel_mode(data_parallel_mode, "utils.trace_graph")
-    return samba.session.load(
+    outputs = samba.session.load(
         model,
         inputs,
         optim,
@@ -69,6 +73,16 @@ def trace_graph(
         transfer_device=transfer_device,
         config=config_dict,
     )
+    compiled = samba.session.need_program("load()").mapping
+    if mapping != "section" and mapping != compiled:
+        _log.warning(
+            "trace_graph(mapping=%r): %s was compiled with mapping %r, which holds; "
+            "compile again to change it",
+            mapping,
+            samba.session.pef_path,
+            compiled,
+        )
+    return outputs
 
 
 def trace_multigraph(

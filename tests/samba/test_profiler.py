@@ -11,6 +11,7 @@ import pytest
 from samba.errors import ArgumentError
 from samba.profiler import Profiler, UnknownEvent
 from samba.runtime_profile import RuntimeProfile
+from tests.api.covers import covers
 
 
 @pytest.fixture
@@ -190,6 +191,7 @@ def test_a_runtime_profile_is_written_each_time(
     assert capsys.readouterr().out.count("between start and end") == 2
 
 
+@covers("samba.session.start_runtime_profile(timer_enabled)")
 def test_the_wall_time_is_printed_on_request_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ import samba
 import samba.utils as utils
 from pef_schema.errors import PefError
 from samba.errors import SambaError
+from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, NO_OPTIMIZER, Mlp, World, named, told
 
 BAD_FILES = Path(__file__).parents[1] / "bad"
@@ -351,6 +352,7 @@ def assert_still_running(scene) -> None:
     assert scene.model.output_tensors[0].sn_name == "mlp__cross_entropy_loss__outputs__0"
 
 
+@covers("samba.utils.trace_graph(pef)")
 def test_files_that_are_no_pef(running, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = Path(running.pef).read_bytes()
@@ -395,6 +397,7 @@ class Deeper(Mlp):
 Deeper.__name__ = "Mlp"
 
 
+@covers("samba.utils.trace_graph(model)")
 def test_another_graph_shows_the_first_difference(running, pefs, tmp_path):
     pef = running.pef
     model = Deeper()

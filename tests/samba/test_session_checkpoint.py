@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
+from tests.api.covers import covers
 from tests.samba.worlds import INFERENCE, MLP, Pefs, World, close, named, other_batch
 
 OPTIMIZERS = {
@@ -52,6 +53,7 @@ def assert_state_is_torchs(scene) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@covers("samba.session.to_cpu(optims)", "samba.session.to_cpu_", "samba.utils.trace_graph(optim)")
 def test_a_checkpoint_continues_bitwise(pefs, tmp_path, name):
     """Stop, save, load into new objects and go on: the bits are those of the unbroken run."""
     scene = pefs.loaded(WORLDS[name])
@@ -124,6 +126,7 @@ def test_training_goes_on_after_to_cpu(pefs):
     assert all(map(torch.equal, held, [p.data for p in scene.model.parameters()]))
 
 
+@covers("samba.session.to_cpu")
 def test_to_cpu_writes_in_place(pefs):
     """What shares memory with a parameter sees the new values."""
     scene = pefs.loaded(MLP)
@@ -207,6 +210,7 @@ class Normed(nn.Module):
 NORMED = World(name="normed", model=Normed)
 
 
+@covers("samba.session.sync_buffers_to_cpu", "samba.session.sync_buffers_to_rdu")
 def test_buffers_follow_torch(pefs: Pefs):
     scene = pefs.loaded(NORMED)
     for step in range(3):

@@ -18,6 +18,7 @@ import samba.utils as utils
 from pef_schema import read_pef
 from pef_schema.program import Role
 from samba.utils.argparser import parse_app_args
+from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, World
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,7 @@ def compiled(scene, *args, **keywords) -> Path:
     )
 
 
+@covers("samba.session.compile", "samba.session.compile(name)")
 def test_where_the_pef_goes(scene, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert compiled(scene, config_dict={}) == tmp_path / "out/mlp/mlp.pef"
@@ -70,6 +72,7 @@ def test_the_parsed_command_line_is_obeyed(scene, tmp_path, monkeypatch):
         lambda x, y: {"y": y, "x": x},
     ],
 )
+@covers("samba.session.compile(inputs)", "samba.utils.trace_graph(inputs)")
 def test_forms_of_trace_time_inputs(scene, tmp_path, form):
     inputs = form(*scene.inputs)
     config = {"output_folder": str(tmp_path)}

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import samba
+from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, MLP, World, close, named, other_batch, told
 
 ADAMW = World(
@@ -22,6 +23,11 @@ def set_host(scene, **values: float) -> None:
 
 
 @pytest.mark.parametrize("world", [MLP, ADAMW], ids=lambda w: w.name)
+@covers(
+    "samba.session.run(hyperparam_dict)",
+    "samba.session.run(hyperparam_dict[lr])",
+    "samba.session.run(hyperparam_dict[weight_decay])",
+)
 def test_values_stay_until_changed(pefs, world):
     scene = pefs.loaded(world)
     scene.run()  # the values of the compile
@@ -39,6 +45,7 @@ def test_values_stay_until_changed(pefs, world):
     scene.assert_follows()
 
 
+@covers("samba.session.run(hyperparam_dict[momentum])")
 def test_momentum(pefs):
     scene = pefs.loaded(MLP)
     for momentum in (0.9, 0.5, 0.0, 0.0, 0.9):
@@ -80,6 +87,7 @@ def test_unknown_keys_are_told_once(pefs, caplog):
     assert told(caplog) == ["hyperparameter 'betas' has no argin in this PEF and is ignored"]
 
 
+@covers("samba.session.get_argin_names")
 def test_argin_names(pefs):
     pefs.loaded(DROPOUT)
     names = samba.session.get_argin_names()
@@ -103,6 +111,7 @@ def halves(*prefixes: str, lrs: tuple[float, float] = (0.01, 0.02)):
     return make
 
 
+@covers("samba.session.compile(optimizers)")
 def test_one_key_drives_every_optimizer(tmp_path):
     scene = World(name="two", optimizer=halves("", "")).build()
     scene.compile(tmp_path)
@@ -217,6 +226,11 @@ def scene(pefs):
     return pefs.loaded(DROPOUT)
 
 
+@covers(
+    "samba.session.run(train)",
+    "samba.session.run(hyperparam_dict[p])",
+    "samba.session.get_dropout_rate_argin_names",
+)
 def test_train_and_p(scene):
     # The first run may be an evaluation.
     assert not dropped(scene, train=False)
@@ -255,6 +269,7 @@ def masks(scene, count: int = 3) -> torch.Tensor:
     return torch.stack([scene.run(section_types=["fwd"])[1] for _ in range(count)])
 
 
+@covers("samba.session.reset_random_generator", "samba.session.get_dropout_seed_argin_names")
 def test_the_random_stream_goes_on_and_restarts(scene):
     first = masks(scene)
     assert not torch.equal(first, masks(scene))

@@ -17,6 +17,7 @@ from samba.argconf.args import CompileArgs, RunArgs
 from samba.errors import ArgumentError
 from samba.lazy_param import lazy_param
 from samba.utils.argparser import last_parsed_args
+from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, MLP, Mlp, close, features, named
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,7 @@ def no_mode_left():
 # -- profiles ---------------------------------------------------------------
 
 
+@covers("samba.session.samba_profile", "samba.session.profiler")
 def test_events_of_a_session(pefs, tmp_path):
     scene = pefs.scene(MLP)
     path = tmp_path / "profile.txt"
@@ -61,6 +63,7 @@ def test_events_of_a_session(pefs, tmp_path):
     assert inside > 0 and whole > 0
 
 
+@covers("samba.session.start_samba_profile", "samba.session.end_samba_profile")
 def test_a_profiled_run_gives_the_same_results(pefs):
     plain = pefs.loaded(MLP)
     expected = [plain.run() for _ in range(3)]
@@ -72,6 +75,11 @@ def test_a_profiled_run_gives_the_same_results(pefs):
     samba.session.end_samba_profile()
 
 
+@covers(
+    "samba.session.enable_pinned_memory",
+    "samba.session.disable_pinned_memory",
+    "samba.session.use_pinned_memory",
+)
 def test_pinned_inputs_have_an_event_of_their_own(pefs):
     scene = pefs.loaded(MLP)
     samba.session.enable_pinned_memory()
@@ -89,6 +97,7 @@ def test_nothing_is_recorded_while_the_profiler_is_off(pefs):
     assert samba.session.profiler.names == []
 
 
+@covers("samba.session.start_runtime_profile", "samba.session.end_runtime_profile")
 def test_a_runtime_profile_counts_the_work_of_the_device(pefs, tmp_path, monkeypatch, capsys):
     scene = pefs.loaded(MLP)
     path = tmp_path / "runtime.log"
@@ -107,6 +116,11 @@ def test_a_runtime_profile_counts_the_work_of_the_device(pefs, tmp_path, monkeyp
 # -- modes ------------------------------------------------------------------
 
 
+@covers(
+    "samba.session.enable_lazy_param",
+    "samba.session.disable_lazy_param",
+    "samba.session.use_lazy_param",
+)
 def test_lazy_parameters_through_the_session():
     assert not samba.session.use_lazy_param()
     samba.session.enable_lazy_param(seed=3, init_threads=2)
@@ -120,6 +134,7 @@ def test_lazy_parameters_through_the_session():
     assert not first.has_data and torch.equal(first.torch_tensor(), second.torch_tensor())
 
 
+@covers("samba.session.use_static_functional")
 def test_static_functional_is_on_while_lazy_models_are_built_and_traced(pefs):
     seen = []
 
@@ -137,6 +152,7 @@ def test_static_functional_is_on_while_lazy_models_are_built_and_traced(pefs):
     assert seen[0] is False
 
 
+@covers("samba.session.disable_graphamp", "samba.session.use_legacy_names")
 def test_graphamp_and_legacy_names_are_recorded():
     assert not samba.session.graphamp_disabled
     with samba.session.disable_graphamp(), samba.session.disable_graphamp():
@@ -177,6 +193,7 @@ def test_dynamic_dimensions_are_declared(tmp_path):
 # -- configuration ----------------------------------------------------------
 
 
+@covers("samba.session.setup")
 def test_setup_counts_as_the_command_line(tmp_path):
     scene = MLP.build()
     args = CompileArgs(output_folder=str(tmp_path), pef_name="configured", optim_level="o0", own=1)
@@ -260,6 +277,7 @@ def ended(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@covers("samba.session.atexit_register")
 def test_exit_handlers_run_last_first_at_a_usual_end():
     done = ended(
         "samba.session.atexit_register(print, 'first', sep='')\n"
@@ -281,6 +299,7 @@ def test_exit_handlers_run_last_first_at_a_usual_end():
         ("raise KeyboardInterrupt", 1, "KeyboardInterrupt"),
     ],
 )
+@covers("samba.session.use_abexit")
 def test_a_failure_under_abexit_ends_the_process_at_once(failure, status, text):
     done = ended(
         "import threading\n"

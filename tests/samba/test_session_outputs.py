@@ -10,6 +10,7 @@ from torch import nn
 
 import samba
 import samba.utils as utils
+from tests.api.covers import covers
 from tests.samba.worlds import MLP, World, close, named, other_batch, told
 
 FORWARD = {"section_types": ["fwd"]}
@@ -20,6 +21,7 @@ def scene(pefs):
     return pefs.loaded(MLP)
 
 
+@covers("samba.utils.trace_graph")
 def test_handles(pefs):
     scene = pefs.scene(MLP)
     outputs = scene.trace()
@@ -47,6 +49,7 @@ def test_results_are_plain_values(scene):
     assert torch.max(out.data, 1)[1].shape == (5,)
 
 
+@covers("samba.session.run(output_tensors)")
 def test_any_selection_in_the_order_asked(scene):
     loss, out = scene.model.output_tensors
     everything = {o.sn_name: o for o in samba.session.run(scene.inputs, (loss, out), **FORWARD)}
@@ -175,6 +178,7 @@ def test_forms_of_forward(tmp_path, form):
 # -- by name ---------------------------------------------------------------------------
 
 
+@covers("samba.session.get_tensors", "samba.session.get_tensors_by_name")
 def test_get_tensors(scene):
     scene.run()
     scene.host_step()
@@ -194,6 +198,7 @@ def test_get_tensors(scene):
     assert not torch.equal(weight.data, scene.host.first.weight.detach())
 
 
+@covers("samba.session.get_samba_tensor_by_name")
 def test_get_samba_tensor_by_name(scene):
     get = samba.session.get_samba_tensor_by_name
     assert get("mlp__first__weight") is scene.model.first.weight
@@ -201,6 +206,7 @@ def test_get_samba_tensor_by_name(scene):
     assert get("mlp__second__linear__outputs__0") is scene.model.output_tensors[1]
 
 
+@covers("samba.session.get_weight_names", "samba.session.get_section_types")
 def test_names_in_the_pef(scene):
     assert samba.session.get_weight_names() == [
         "mlp__first__weight",
@@ -211,6 +217,7 @@ def test_names_in_the_pef(scene):
     assert samba.session.get_section_types() == {"FWD", "BCKWD", "OPT"}
 
 
+@covers("samba.session.update_tensor")
 def test_update_tensor(scene):
     batch = other_batch()
     x, y = named(batch)
@@ -272,6 +279,7 @@ def test_tracing_is_true_only_inside_a_trace(pefs):
     assert seen == [(False, False)]
 
 
+@covers("samba.session.tracing")
 def test_tracing_inside_a_compile(tmp_path):
     seen = []
 
@@ -284,6 +292,7 @@ def test_tracing_inside_a_compile(tmp_path):
     assert seen and all(seen) and not samba.session.tracing
 
 
+@covers("samba.session.reset")
 def test_reset_closes_the_device(scene):
     weight = scene.model.first.weight
     assert weight.sn_data.shape == (6, 4)
@@ -315,6 +324,7 @@ def test_trace_again_starts_from_the_host(scene):
     scene.assert_follows()
 
 
+@covers("samba.utils.trace_graph(transfer_device)", "samba.session.to_rdu")
 def test_without_a_transfer(pefs):
     scene = pefs.loaded(MLP, transfer_device=False)
     with pytest.raises(samba.SambaError, match="hold no data"):
@@ -325,6 +335,7 @@ def test_without_a_transfer(pefs):
     scene.assert_follows()
 
 
+@covers("samba.session.to_device")
 def test_to_device(pefs):
     scene = pefs.loaded(MLP, transfer_device=False)
     samba.session.to_device()

@@ -9,6 +9,7 @@ from torch import nn
 
 import samba
 import samba.utils as utils
+from tests.api.covers import covers
 from tests.samba.worlds import INFERENCE, MLP, World, close, features, named, told
 
 
@@ -44,6 +45,7 @@ def scene(pefs):
     return pefs.loaded(LOGITS)
 
 
+@covers("samba.session.run(grad_of_outputs)")
 def test_a_loss_on_the_host_as_on_the_slides(scene):
     for _ in range(3):
         (partial,) = scene.run(section_types=["fwd"])
@@ -113,6 +115,12 @@ def test_a_gradient_is_copied(scene):
     close(scene.model.output_tensors[0].sn_grad, torch.full((5, 3), 2.0))
 
 
+@covers(
+    "samba.utils.init_output_grads",
+    "samba.utils.init_output_grads(output_tensors)",
+    "samba.utils.init_output_grads(unspecified_tensor_grad)",
+    "samba.utils.init_output_grads(customized_tensors_dict)",
+)
 def test_init_output_grads(scene):
     (output,) = scene.model.output_tensors
     seed = torch.linspace(-1, 1, 15).reshape(5, 3)
@@ -172,6 +180,7 @@ def test_gradients_of_several_outputs_add_up(pefs):
     "indices, seeds",
     [([1], (None, torch.ones(5, 3))), ([(0,), (1,)], (ONE, torch.ones(5, 3))), ([], (None, SEED))],
 )
+@covers("samba.session.compile(loss_indices)", "samba.utils.trace_graph(loss_indices)")
 def test_loss_indices(tmp_path, indices, seeds):
     scene = World(name="mlp", compile={"loss_indices": indices}).build()
     scene.compile(tmp_path)

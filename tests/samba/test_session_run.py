@@ -140,6 +140,7 @@ def test_non_contiguous_and_differentiable_inputs(scene):
 # -- which sections run --------------------------------------------------------
 
 
+@covers("samba.session.run")
 def test_a_full_run_is_torch_training(scene):
     for seed in range(5):
         batch = other_batch(seed)
@@ -165,6 +166,7 @@ def test_section_types(scene):
     assert samba.session.counters.compiles == 1
 
 
+@covers("samba.session.run(section_types)")
 def test_section_types_select(scene):
     before = scene.weights()
     scene.run(section_types="fwd")
@@ -176,6 +178,7 @@ def test_section_types_select(scene):
     scene.assert_follows()
 
 
+@covers("samba.session.run(section_types)")
 def test_types_run_in_the_order_given(scene):
     """OPT before BCKWD takes the gradients of the step before."""
     scene.run()
@@ -190,6 +193,7 @@ def test_types_run_in_the_order_given(scene):
         close(scene.model.get_parameter(path).sn_grad, weight.grad, path)
 
 
+@covers("samba.session.run(section_ids)")
 def test_section_ids(scene):
     for ids in ([0, 1, 2], [[0, 1], [2]], (0, [1, [2]]), range(3), np.arange(3)):
         scene.run(section_ids=ids)
@@ -198,6 +202,7 @@ def test_section_ids(scene):
     assert samba.session.counters.compiles == 1
 
 
+@covers("samba.session.run(run_until_call_id)", "samba.session.run(run_from_call_id)")
 def test_call_ids_bound_the_schedule(scene):
     scene.run(run_until_call_id=0)
     before = scene.weights()

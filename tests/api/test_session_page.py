@@ -1,0 +1,137 @@
+"""Names of the session's page that ``tests/samba/test_session_*.py`` do not cover."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import samba
+from tests.api.covers import covers
+from tests.samba.worlds import MLP, World, close, named, other_batch
+
+
+@covers("samba.SambaSession")
+def test_a_session_of_its_own_with_a_pef(pefs):
+    scene = pefs.scene(MLP)
+    session = samba.SambaSession(scene.pef)
+    outputs = session.load(
+        scene.model, scene.inputs, scene.optimizer, pef="", loss_indices=None, transfer_device=True
+    )
+    loss, out = session.run(scene.inputs, outputs)
+    want_loss, want = scene.host_step()
+    close(loss, want_loss)
+    close(out, want)
+    with pytest.raises(samba.SambaError, match="nothing is on the device"):
+        samba.session.run(scene.inputs)  # the process's own has none
+    session.reset()
+
+
+@covers("samba.session.compile(io_host_memory)")
+def test_host_memory_is_the_compilers_business(tmp_path):
+    files = []
+    for wish in (None, True, False):
+        scene = World(name="mlp", compile={"io_host_memory": wish}).build()
+        files.append(Path(scene.compile(tmp_path / str(wish))).read_bytes())
+    assert files[0] == files[1] == files[2]
+
+
+# -- lazy parameters -----------------------------------------------------------
+
+
+@pytest.fixture
+def weight():
+    """Makes a layer with these settings of lazy parameters and gives its weight's values."""
+
+    def make(dtype: torch.dtype = torch.float32, **settings) -> torch.Tensor:
+        samba.session.enable_lazy_param(**settings)
+        try:
+            layer = nn.Linear(120, 90, dtype=dtype)
+            nn.init.normal_(layer.weight, 1.0, 0.5)
+        finally:
+            samba.session.disable_lazy_param()
+        assert not layer.weight.has_data
+        return layer.weight.torch_tensor()
+
+    return make
+
+
+@covers("samba.session.enable_lazy_param(seed)")
+def test_a_seed_fixes_lazy_values_whatever_the_random_state(weight):
+    first = weight(seed=5)
+    torch.manual_seed(99)
+    assert torch.equal(first, weight(seed=5))
+    assert not torch.equal(first, weight(seed=6))
+    assert not torch.equal(weight(), weight())
+
+
+@covers("samba.session.enable_lazy_param(init_threads)")
+def test_lazy_values_do_not_depend_on_threads(weight):
+    one = weight(seed=5, init_threads=1)
+    assert torch.equal(one, weight(seed=5, init_threads=7))
+    with pytest.raises(samba.SambaError, match="init_threads"):
+        weight(init_threads=0)
+
+
+@covers("samba.session.enable_lazy_param(inverse_transform_sampling)")
+def test_inverse_transform_sampling_draws_other_numbers_of_the_same_distribution(weight):
+    plain, inverse = weight(seed=5), weight(seed=5, inverse_transform_sampling=True)
+    assert not torch.equal(plain, inverse)
+    for values in (plain, inverse):  # standard errors of 10,800 numbers: 0.005 and 0.0034
+        assert abs(values.mean() - 1.0) < 0.025 and abs(values.std() - 0.5) < 0.017
+
+
+@covers("samba.session.enable_lazy_param(fp32_to_bf16_rounding)")
+def test_rounding_of_lazy_values(weight):
+    full = weight(seed=5)
+    nearest = weight(torch.bfloat16, seed=5)
+    cut = weight(torch.bfloat16, seed=5, fp32_to_bf16_rounding="truncation")
+    assert torch.equal(nearest, full.bfloat16())
+    assert torch.equal(cut.float(), (full.view(torch.int32) & -65536).view(torch.float32))
+    assert not torch.equal(cut, nearest)
+    with pytest.raises(samba.SambaError, match="'nearest_even'"):
+        weight(fp32_to_bf16_rounding="up")
+
+
+# -- run and transfers ---------------------------------------------------------
+
+
+@covers(
+    "samba.session.run(data_parallel)",
+    "samba.session.run(reduce_on_rdu)",
+    "samba.session.run(data_parallel_mode)",
+    "samba.utils.trace_graph(data_parallel_mode)",
+)
+def test_one_replica_trains_as_none(pefs):
+    """The mean of gradients over one replica is the gradient, in every mode."""
+    world = World(name="one_replica", config={"data_parallel": True})
+    for mode in ("normal", "inorder", "optimal"):
+        scene = pefs.loaded(world, data_parallel_mode=mode)
+        assert "REDUCE" in samba.session.get_section_types()
+        for step, on_rdu in enumerate((True, False)):
+            batch = other_batch(step)
+            loss, _ = scene.run(
+                named(batch), data_parallel=True, reduce_on_rdu=on_rdu, data_parallel_mode=mode
+            )
+            close(loss, scene.host_step(batch)[0])
+        scene.assert_follows()
+    with pytest.raises(samba.SambaError, match=r"session\.run.*'sideways'"):
+        scene.run(data_parallel_mode="sideways")
+    with pytest.raises(samba.SambaError, match=r"trace_graph.*'sideways'"):
+        scene.trace(data_parallel_mode="sideways")
+
+
+@covers("samba.session.to_cpu(inplace)")
+def test_to_cpu_in_place_keeps_the_memory(pefs):
+    scene = pefs.loaded(MLP)
+    weight = scene.model.first.weight
+    place = weight.data_ptr()
+    for inplace in (True, False):
+        scene.run()
+        scene.host_step()
+        samba.session.to_cpu(scene.model, inplace=inplace)
+        close(weight.data, scene.host.first.weight.detach())
+        if inplace:
+            assert weight.data_ptr() == place

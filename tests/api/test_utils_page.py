@@ -1,0 +1,57 @@
+"""Names of the page of ``samba.utils`` that other tests do not cover."""
+
+from __future__ import annotations
+
+import torch
+
+import samba.utils as utils
+from tests.api.covers import covers
+from tests.samba.worlds import MLP, World, close, told
+
+FORWARD_BACKWARD = {"section_types": ["fwd", "bckwd"]}
+
+
+@covers("samba.utils.trace_graph(init_output_grads)")
+def test_gradients_of_outputs_after_a_trace(pefs):
+    scene = pefs.loaded(MLP, init_output_grads=True)
+    loss, out = scene.model.output_tensors
+    close(loss.sn_grad, torch.ones(()))
+    close(out.sn_grad, torch.zeros(5, 3))
+    scene.run(**FORWARD_BACKWARD)
+    scene.host(**scene.tensors)[0].backward()
+    close(scene.model.first.weight.sn_grad, scene.host.first.weight.grad)
+    scene.trace(init_output_grads=False)
+    scene.model.output_tensors[0].sn_grad = torch.tensor(3.0)
+    scene.run(**FORWARD_BACKWARD)
+    close(scene.model.first.weight.sn_grad, 3 * scene.host.first.weight.grad)
+    scene.trace(init_output_grads=True)
+    close(scene.model.output_tensors[0].sn_grad, torch.ones(()))
+
+
+@covers("samba.utils.trace_graph(mapping)")
+def test_the_mapping_of_the_pef_holds(pefs, caplog):
+    spatial = World(name="spatial", config={"mapping": "spatial"})
+    for world, mappings in ((MLP, ("section", "spatial")), (spatial, ("spatial", "section"))):
+        for mapping in mappings:
+            scene = pefs.loaded(world, mapping=mapping)
+            scene.run()
+            scene.host_step()
+            scene.assert_follows()
+    (text,) = told(caplog)
+    assert text == (
+        f"trace_graph(mapping='spatial'): {pefs(MLP)} was compiled with mapping 'section', "
+        "which holds; compile again to change it"
+    )
+
+
+@covers("samba.utils.init_output_grads(is_variable_batch_size)")
+def test_gradients_have_the_compiled_batch_size(pefs):
+    scene = pefs.loaded(MLP)
+    _, out = scene.model.output_tensors
+    seed = torch.linspace(-1, 1, 15).reshape(5, 3)
+    for flag in (True, False):
+        utils.init_output_grads(
+            [out], customized_tensors_dict={out.sn_name: seed}, is_variable_batch_size=flag
+        )
+        close(out.sn_grad, seed)
+        seed = seed + 1
