@@ -104,6 +104,65 @@ def taps(x: jax.Array, window: Window) -> list[jax.Array]:
     return slices
 
 
+def stack_taps(x: jax.Array, window: Window) -> jax.Array:
+    """All taps of a padded array in one, cut axis by axis.
+
+    An axis at a time moves fewer elements than tap by tap, in longer runs. The barriers keep
+    XLA from making ``x`` anew for every slice.
+
+    Args:
+        x: Padded data ``(*lead, *padded)``.
+        window: Its window.
+
+    Returns:
+        Array ``(*reversed(kernel), *lead, *out)``.
+    """
+    first = x.ndim - window.ndim
+    for d in range(window.ndim):
+        stride, step = window.stride[d], window.dilation[d]
+        span = (window.out[d] - 1) * stride + 1
+        axis = first + 2 * d  # each axis cut so far has put one more in front
+        x = lax.optimization_barrier(x)
+        x = jnp.stack(
+            [
+                lax.slice_in_dim(x, t * step, t * step + span, stride, axis)
+                for t in range(window.kernel[d])
+            ]
+        )
+    return lax.optimization_barrier(x)
+
+
+def overlap_add(parts: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
+    """Add stacked taps back to where :func:`stack_taps` cut them out: its transpose.
+
+    Args:
+        parts: Array ``(*reversed(kernel), *lead, *out)``.
+        window: The window.
+        size: Unpadded sizes of the trailing axes.
+
+    Returns:
+        Array ``(*lead, *size)``.
+    """
+    zero = jnp.zeros((), parts.dtype)
+    for d in reversed(range(window.ndim)):
+        stride, step = window.stride[d], window.dilation[d]
+        whole = size[d] + window.low[d] + window.high[d]
+        span = (window.out[d] - 1) * stride + 1
+        axis = parts.ndim - 1 - window.ndim + d  # of one part
+        parts = lax.optimization_barrier(parts)
+        config = [(0, 0, 0)] * (parts.ndim - 1)
+        total: jax.Array | None = None
+        for t in range(window.kernel[d]):
+            config[axis] = (t * step, whole - t * step - span, stride - 1)
+            term = lax.pad(parts[t], zero, config)
+            total = term if total is None else total + term
+        parts = jnp.zeros_like(parts[0]) if total is None else total
+    first = parts.ndim - window.ndim
+    start = [0] * first + list(window.low)
+    stop = [*parts.shape[:first], *(lo + s for lo, s in zip(window.low, size, strict=True))]
+    return lax.slice(parts, start, stop)
+
+
 def untaps(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) -> jax.Array:
     """Add taps back to where :func:`taps` cut them out: its transpose.
 
