@@ -71,6 +71,11 @@ class Device:
         }
         self._seeded: frozenset[int] = frozenset()
         self._argin_values = [a.default for a in program.argins]
+        self._no_dropout = frozenset(
+            a.region
+            for a in program.argins
+            if a.kind is ArginKind.DROPOUT_RATE and a.default == 0.0
+        )
         self.argin_index = {a.name: i for i, a in enumerate(program.argins)}
         self.variant = Variant()
         for i in range(len(program.argins)):
@@ -128,7 +133,7 @@ class Device:
         """
         buffers = self.pool.buffers
         kept = buffers.copy()
-        others = self._argin_values.copy(), self._seeded, self.variant
+        others = self._argin_values.copy(), self._seeded, self._no_dropout, self.variant
         try:
             yield
         except BaseException:
@@ -136,7 +141,7 @@ class Device:
                 new if isinstance(old, jax.Array) and old.is_deleted() else old
                 for old, new in zip(kept, buffers, strict=True)
             ]
-            self._argin_values[:], self._seeded, self.variant = others
+            self._argin_values[:], self._seeded, self._no_dropout, self.variant = others
             raise
 
     def synchronize(self) -> None:
@@ -303,7 +308,7 @@ class Device:
         return self._argin_values[index]
 
     def set_argin(self, index: int, value: float) -> None:
-        """Set a hyperparameter; compiles nothing.
+        """Set a hyperparameter; compiles nothing but what ``Variant`` is specialised for.
 
         Args:
             index: Position in ``program.argins``.
@@ -311,7 +316,11 @@ class Device:
         """
         self._argin_values[index] = value
         self._store_argin(index)
-        if self.program.argins[index].kind is ArginKind.MOMENTUM:
+        argin = self.program.argins[index]
+        if argin.region in self._no_dropout and value != 0.0:
+            self._no_dropout -= {argin.region}
+            self._respecialise()
+        elif argin.kind is ArginKind.MOMENTUM:
             self._respecialise()
 
     def _store_argin(self, index: int) -> None:
@@ -331,4 +340,4 @@ class Device:
             if o.kind is OptimizerKind.SGD
             and self._argin_values[by_region[dict(o.argins)["momentum"]]] == 0.0
         )
-        self.variant = Variant(seeded=self._seeded, no_momentum=idle)
+        self.variant = Variant(seeded=self._seeded, no_momentum=idle, no_dropout=self._no_dropout)

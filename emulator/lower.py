@@ -18,8 +18,8 @@ from emulator.errors import LoweringError
 from emulator.ops.registry import OpSpec, load_ops
 from pef_schema.program import Arg, Graph, Node, Program, Ref, Role, Step
 
-State = dict[int, jax.Array]
-"""Device memory inside a plan, by region index."""
+State = dict[int, Any]
+"""Device memory inside a plan, by region index: arrays, and numbers that the plan relies on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +30,12 @@ class Variant:
         seeded: OUTPUT_GRADIENT regions that the host has written; the others hold
             their defaults, which cost nothing.
         no_momentum: SGD optimizers whose momentum is 0, so that no buffer is kept.
+        no_dropout: Regions of dropout rates that were 0 from the start, so that no mask is drawn.
     """
 
     seeded: frozenset[int] = frozenset()
     no_momentum: frozenset[int] = frozenset()
+    no_dropout: frozenset[int] = frozenset()
 
 
 def resolve(arg: Arg, env: Mapping[int, jax.Array]) -> Any:

@@ -139,6 +139,7 @@ def compile_plan(
         for home, array in given.items():
             bucket = memory.bucket(home)
             state.update({home: array} if bucket is None else unpack(bucket, array, reads))
+        state.update(dict.fromkeys(variant.no_dropout & state.keys(), 0.0))
         for (section, _), step in zip(steps, chosen, strict=True):
             with jax.named_scope(program.sections[section].name):
                 state.update(run_step(program, step, state, variant))

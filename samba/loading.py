@@ -19,12 +19,13 @@ from samba.compiler.optimizer import as_optimizers
 from samba.compiling import loss_index_tuple
 from samba.errors import ArgumentError
 from samba.hostmodel import HostState, HostTensor, model_tensors, optimizer_states
-from samba.matching import check_losses, check_optimizers
+from samba.matching import check_losses, check_optimizers, tell_rates
 from samba.runner import Runner
 from samba.runtime import Memory
 from samba.sambatensor import SambaTensor
 from samba.settings import parsed_config
 from samba.tracer import trace_model
+from samba.tracer.convert import rate_argins
 from samba.tracer.inputs import NamedInput, collect_inputs
 from samba.tracer.traced import FROM_DTYPE, Source, Traced
 from samba.transfer import view_as_numpy, view_as_torch
@@ -327,10 +328,14 @@ def load_pef(
     found = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
         found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
-    traced = trace_model(model, inputs, inference=program.inference, root=program.graphs[0].name)
-    difference = first_difference(program.graphs[0], traced.graph())
+    graph = program.graphs[0]
+    traced = trace_model(
+        model, inputs, inference=program.inference, root=graph.name, rates=rate_argins(graph)
+    )
+    difference = first_difference(graph, traced.graph())
     if difference is not None:
         raise GraphMismatch(pef=pef, difference=difference)
     check_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
+    tell_rates(traced, program)
     return LoadedModel(model, inputs, traced, found, program)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from pef_schema.errors import SambaError
-from pef_schema.program import Optimizer, OutputGrad, Program, SectionKind
+from pef_schema.program import ArginKind, Optimizer, OutputGrad, Program, Role, SectionKind
 from samba.compiler.optimizer import GroupSpec, describe_optimizers
 from samba.compiler.update import StaleParameter
 from samba.errors import ArgumentError
@@ -151,6 +151,20 @@ def _tell_defaults(group: GroupSpec, entry: Optimizer, program: Program) -> None
                 entry.name,
                 argin.name,
                 given,
+                argin.default,
+            )
+
+
+def tell_rates(traced: Traced, program: Program) -> None:
+    """Log dropout rates that differ from the compiled ones, which hold until they are set."""
+    given = {s.name: s.default for s in traced.sources if s.role is Role.ARGIN}
+    for argin in program.argins:
+        if argin.kind is ArginKind.DROPOUT_RATE and given.get(argin.name) != argin.default:
+            _log.warning(
+                "dropout rate %s is %g in the model, the PEF was compiled with %g, which holds "
+                "until hyperparam_dict sets another",
+                argin.name,
+                given.get(argin.name, 0.0),
                 argin.default,
             )
 

@@ -149,6 +149,8 @@ def next_seed(seed: jax.Array) -> jax.Array:
 
 
 def _dropout(x: jax.Array, p: Any, seed: jax.Array, stream: int) -> tuple[jax.Array, jax.Array]:
+    if isinstance(p, (int, float)) and p == 0:
+        return x, jnp.ones(x.shape, bool)
     rate = lax.stop_gradient(jnp.asarray(p))
     keep = uniform(seed, stream, x.shape) >= rate.astype(np.float32)
     kept = jnp.where(rate < 1, 1 - rate, 1)

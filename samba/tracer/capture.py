@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from types import MappingProxyType
@@ -41,6 +41,7 @@ def trace_model(
     inference: bool = False,
     root: str = "",
     prefix: str = "",
+    rates: Sequence[bool] = (),
 ) -> Traced:
     """Trace ``model`` on ``inputs`` into a functional graph.
 
@@ -52,6 +53,8 @@ def trace_model(
         root: Root of all names; the lower-cased class name if empty.
         prefix: Put before the names of operations, and so of outputs; parameters, buffers and
             inputs keep theirs.
+        rates: For each operation that takes a dropout rate, in order, whether the rate is an
+            argin even if it is 0; those of pure dropout always are.
 
     Returns:
         The graph with names, source lines and the tensors it refers to.
@@ -76,6 +79,7 @@ def trace_model(
         root=root or root_name(model),
         prefix=prefix,
         inference=inference,
+        rates=rates,
     )
 
 

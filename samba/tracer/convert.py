@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -10,8 +11,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
 
 from emulator.ops.registry import load_ops
-from pef_schema.program import Arg, DType, Node, Ref, Role, Value
+from pef_schema.program import Arg, DType, Graph, Node, Ref, Role, Value
 from samba.naming import join_name
+from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.errors import TraceError
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import Namer, source_line
@@ -31,6 +33,9 @@ _RATE_ARGUMENT = {
 }
 """Where an op takes its dropout rate: the rate becomes an argin."""
 
+_DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
+"""Those that do nothing else: their rate is an argin even if it is 0."""
+
 NEXT_SEED = "samba.next_seed"
 ALIAS = "aten.alias.default"
 
@@ -43,6 +48,7 @@ def convert(
     root: str,
     prefix: str = "",
     inference: bool,
+    rates: Sequence[bool] = (),
 ) -> Traced:
     """Turn an exported program into a :class:`Traced`.
 
@@ -53,11 +59,26 @@ def convert(
         root: First part of every name.
         prefix: What the names of operations have before it.
         inference: Whether no gradients are wanted.
+        rates: See :func:`samba.tracer.trace_model`.
 
     Returns:
         The graph and everything it refers to.
     """
-    return _Converter(program, model, given, (root, prefix), inference).build()
+    return _Converter(program, model, given, (root, prefix), inference, rates).build()
+
+
+def takes_rate(op: str) -> bool:
+    """Whether an operation takes a dropout rate, and so draws nothing at rate 0."""
+    return op in _RATE_ARGUMENT
+
+
+def rate_argins(graph: Graph) -> tuple[bool, ...]:
+    """For each operation of a graph that takes a dropout rate, whether that is an argin."""
+    return tuple(
+        isinstance(dict(enumerate(node.args)).get(_RATE_ARGUMENT[node.op]), Ref)
+        for node in graph.nodes
+        if node.op in _RATE_ARGUMENT
+    )
 
 
 class _Converter:
@@ -68,6 +89,7 @@ class _Converter:
         given: TraceInputs,
         names: tuple[str, str],
         inference: bool,
+        rates: Sequence[bool],
     ) -> None:
         self.program, self.model, self.given = program, model, given
         self.tensor_root, prefix = names
@@ -84,6 +106,8 @@ class _Converter:
         self.tied: dict[int, int] = {}
         self.seed: Ref | None = None
         self.streams = 0
+        self.rates = rates
+        self.random: set[torch.fx.Node] = set()
 
     def build(self) -> Traced:
         nodes = list(self.program.graph.nodes)
@@ -92,7 +116,8 @@ class _Converter:
         for node in nodes:
             if node.op == "placeholder":
                 self._source(node, specs[node.name], remaining)
-        if any(self._is_random(node) for node in nodes):
+        self._find_random(nodes)
+        if self.random:
             self._start_seed()
         last = _last_of_module(nodes)
         for node in nodes:
@@ -172,15 +197,22 @@ class _Converter:
         name = getattr(tensor, "sn_name", "") or join_name(self.tensor_root, path)
         return name, getattr(tensor, "sn_region_name", "") or name
 
-    def _is_random(self, node: torch.fx.Node) -> bool:
-        spec = self.ops.get(str(node.target)) if node.op == "call_function" else None
-        if spec is None or not spec.random:
-            return False
-        position = _RATE_ARGUMENT.get(str(node.target))
-        if position is None:
-            return True
-        rate = _argument(node, position, 0.0)
-        return bool(rate) and _trains(node)
+    def _find_random(self, nodes: list[torch.fx.Node]) -> None:
+        rated = 0
+        for node in nodes:
+            op = str(node.target)
+            spec = self.ops.get(op) if node.op == "call_function" else None
+            if spec is None or not spec.random:
+                continue
+            position = _RATE_ARGUMENT.get(op)
+            if position is None:
+                self.random.add(node)
+                continue
+            wanted = rated < len(self.rates) and self.rates[rated]
+            rated += 1
+            given = op in _DROPOUTS or bool(_argument(node, position, 0.0))
+            if (wanted or given) and _trains(node):
+                self.random.add(node)
 
     def _start_seed(self) -> None:
         """The stream state: read once, advanced once, used by every random op."""
@@ -211,8 +243,11 @@ class _Converter:
         prefix = join_name(self.root, module)
         args = [self._arg(a, node) for a in node.args]
         kwargs = {k: self._arg(a, node) for k, a in node.kwargs.items() if k not in _DROPPED_KWARGS}
-        if self._is_random(node):
-            position = _RATE_ARGUMENT.get(op)
+        position = _RATE_ARGUMENT.get(op)
+        if node not in self.random:
+            if position is not None and position < len(args) and not _trains(node):
+                args[position] = 0.0  # nothing is dropped, whatever the rate
+        else:
             if position is not None:
                 self._rate(args, kwargs, position, f"{prefix}__{label}", node)
             kwargs["seed"] = self.seed
@@ -243,18 +278,19 @@ class _Converter:
         schema = node.target._schema.arguments  # type: ignore[union-attr]  # checked by the caller
         index = self._value(f"{prefix}__p", (), DType.FLOAT64)
         name = self.values[index].name
-        if position < len(args):
-            rate, args[position] = args[position], Ref(index)
-        else:
-            key = schema[position].name
+        key = schema[position].name
+        if key in kwargs:
             rate, kwargs[key] = kwargs[key], Ref(index)
+        else:
+            args += [self._arg(s.default_value, node) for s in schema[len(args) : position + 1]]
+            rate, args[position] = args[position], Ref(index)
         self.sources.append(
             Source(
                 value=index,
                 role=Role.ARGIN,
                 name=name,
                 region_name=name,
-                default=float(rate),  # type: ignore[arg-type]  # schema says float
+                default=0.0 if rate == ZERO_RATE else float(rate),  # type: ignore[arg-type]  # schema says float
             )
         )
 
@@ -364,7 +400,7 @@ def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:
 
 def _trains(node: torch.fx.Node) -> bool:
     op = str(node.target)
-    if op in ("aten.native_dropout.default", "aten.dropout.default"):
+    if op in _DROPOUTS:
         return _argument(node, 2, True) is not False
     if op.startswith("aten.scaled_dot_product_attention"):
         return True

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.overrides import TorchFunctionMode
 
+from samba.tracer.dropout import DROPOUTS, keep_dropout
 from samba.tracer.rewrite import rewritten
 
 _MIXED_FLOATS = frozenset(
@@ -94,7 +95,10 @@ def _widen_labels(labels: torch.Tensor, ignore_index: int) -> torch.Tensor:
 
 
 class MixedPrecision(TorchFunctionMode):
-    """While active, functions that need one floating dtype get their arguments promoted to it."""
+    """While active, ``forward`` leaves a graph with promoted types and with every dropout.
+
+    Functions that need one floating dtype get their arguments promoted to it.
+    """
 
     def __torch_function__(
         self,
@@ -117,6 +121,10 @@ class MixedPrecision(TorchFunctionMode):
             if labels.dtype in (*_NARROW, torch.int32) and not labels.is_floating_point():
                 labels = _widen_labels(labels, kwargs.get("ignore_index", -100))
                 args = (args[0], labels, *args[2:])
+        elif func in DROPOUTS:
+            kept = keep_dropout(func, args, kwargs)
+            if kept is not None:
+                return kept
         elif func in _INDICES and args and args[0].dtype in _NARROW:
             args = (args[0].to(torch.int32), *args[1:])
         return rewritten(func)(*args, **kwargs)

@@ -1,0 +1,66 @@
+"""Dropout in a form that stays in the graph at every rate.
+
+Torch leaves no operation where a rate is 0, and numbers in the place of the rate where dropout
+works in place or on whole channels. The rate is an argin, and a PEF must not depend on what it
+was when it was compiled.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+_ELEMENTS = (F.dropout, torch.dropout, torch.dropout_)
+_CHANNELS = {F.dropout1d: (3, 2), F.dropout2d: (4, 3), F.dropout3d: (5, 4)}
+"""Dimensions with and without a batch; 2-d dropout takes the latter for a batch of sequences."""
+
+DROPOUTS = frozenset((*_ELEMENTS, *_CHANNELS))
+
+ZERO_RATE = sys.float_info.min
+"""Stands for rate 0 while tracing: at 0 the result would be the input itself, not a new tensor."""
+
+
+def keep_dropout(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor | None:
+    """Compute dropout with ``native_dropout``, which every trace keeps.
+
+    Args:
+        func: One of :data:`DROPOUTS`.
+        args, kwargs: Its arguments.
+
+    Returns:
+        Its result, None where torch's own function does as well.
+    """
+    tensor, rate, train, inplace = _arguments(func, *args, **kwargs)
+    if not train or not tensor.is_floating_point():
+        return None
+    if func in _ELEMENTS:
+        if rate != 0 and not inplace:
+            return None
+        result = torch.native_dropout(tensor, rate or ZERO_RATE, True)[0]
+    else:
+        batched, single = _CHANNELS[func]
+        if tensor.dim() not in (batched, single):
+            return None  # torch warns
+        kept = 1 if tensor.dim() == single and func is not F.dropout2d else 2
+        shape = (*tensor.shape[:kept], *(1,) * (tensor.dim() - kept))
+        result = tensor * torch.native_dropout(tensor.new_ones(shape), rate or ZERO_RATE, True)[0]
+    return tensor.copy_(result) if inplace else result
+
+
+def _arguments(
+    func: Callable[..., Any],
+    input: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool | None = None,
+) -> tuple[torch.Tensor, float, bool, bool]:
+    training = training if train is None else train
+    return input, p, training, inplace or func is torch.dropout_

@@ -1,0 +1,152 @@
+"""A PEF does not depend on whether a dropout rate was 0 when it was compiled."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import samba
+from pef_schema import read_pef
+from samba.loading import GraphMismatch
+from samba.tracer.dropout import keep_dropout
+from tests.samba.worlds import World, close, told
+
+
+class Drops(nn.Module):
+    """Dropout as a module, as a function, in place and of whole channels."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.first, self.second, self.drop = nn.Linear(4, 6), nn.Linear(6, 3), nn.Dropout(rate)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        first = self.first(x).tanh()
+        hidden = first + F.dropout(self.drop(first), self.rate, self.training)
+        hidden = F.dropout(hidden * 2, p=self.rate, training=self.training, inplace=True)
+        hidden = F.dropout1d(hidden.view(5, 3, 2), self.rate, self.training).flatten(1)
+        out = self.second(hidden)
+        return F.cross_entropy(out, y), out
+
+
+class Attends(nn.Module):
+    """Dropout inside attention and between the layers of an LSTM."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.lstm, self.head = nn.LSTM(4, 4, num_layers=2, dropout=rate), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        rate = self.rate if self.training else 0.0
+        mixed = F.scaled_dot_product_attention(x, x, x, dropout_p=rate)
+        out = self.head(self.lstm(mixed[:, None])[0][:, 0])
+        return F.cross_entropy(out, y), out
+
+
+def world(model: type[nn.Module], rate: float) -> World:
+    name = f"{model.__name__.lower()}_{round(rate * 10)}"
+    return World(name=name, model=functools.partial(model, rate))
+
+
+def on_the_device(pefs, model: type[nn.Module], *, compiled: float, run: float):
+    """A model of one rate on the PEF of another."""
+    scene = world(model, run).build()
+    scene.pef = pefs(world(model, compiled))
+    scene.trace()
+    return scene
+
+
+@pytest.mark.parametrize("model", [Drops, Attends])
+def test_a_model_of_rate_0_runs_from_a_pef_with_dropout(pefs, caplog, model):
+    scene = on_the_device(pefs, model, compiled=0.5, run=0.0)
+    rates = samba.session.get_dropout_rate_argin_names()
+    assert len(rates) == (4 if model is Drops else 2)
+    lines = [line for line in told(caplog) if "dropout rate" in line]
+    assert len(lines) == len(rates) and "compiled with 0.5" in lines[0]
+    _, first = scene.run(section_types=["fwd"])
+    _, second = scene.run(section_types=["fwd"])
+    assert not torch.equal(first, second)
+    for _ in range(2):
+        scene.run(hyperparam_dict={"p": 0.0})
+        scene.host_step()
+    scene.assert_follows()
+
+
+def test_a_model_with_dropout_runs_from_a_pef_of_rate_0(pefs, caplog):
+    scene = on_the_device(pefs, Drops, compiled=0.0, run=0.5)
+    assert "0.5 in the model, the PEF was compiled with 0" in caplog.text
+    scene.host.eval()
+    for _ in range(2):
+        scene.run()
+        scene.host_step()
+    scene.assert_follows()
+    before = samba.session.counters.compiles
+    _, dropped = scene.run(section_types=["fwd"], hyperparam_dict={"p": 1.0})
+    close(dropped, scene.host.second.bias.detach().expand(5, 3))
+    # Once a rate was raised, it may be any: nothing is compiled again.
+    assert samba.session.counters.compiles == before + 1
+    _, kept = scene.run(section_types=["fwd"], hyperparam_dict={"p": 0.0})
+    close(kept, scene.host(**scene.tensors)[1].detach())
+    _, some = scene.run(section_types=["fwd"], hyperparam_dict={"p": 0.5})
+    assert not torch.allclose(some, kept)
+    assert samba.session.counters.compiles == before + 1
+
+
+def test_an_error_leaves_a_rate_of_0_as_it_was(pefs):
+    scene = on_the_device(pefs, Drops, compiled=0.0, run=0.0)
+    _, kept = scene.run(section_types=["fwd"])
+    bad = samba.from_torch_tensor(torch.randn(5, 9), name="x")
+    with pytest.raises(samba.SambaError):
+        scene.run([bad, *scene.inputs[1:]], hyperparam_dict={"p": 0.5})
+    _, again = scene.run(section_types=["fwd"])
+    assert torch.equal(kept, again)
+    _, dropped = scene.run(section_types=["fwd"], hyperparam_dict={"p": 0.5})
+    assert not torch.allclose(dropped, kept)
+
+
+@pytest.mark.parametrize(
+    ("drop", "shape", "kept"),
+    [
+        (F.dropout1d, (40, 30, 4), (40, 30, 1)),
+        (F.dropout1d, (600, 4), (600, 1)),
+        (F.dropout2d, (30, 40, 2, 2), (30, 40, 1, 1)),
+        (F.dropout3d, (600, 2, 2, 2), (600, 1, 1, 1)),
+        (F.dropout3d, (30, 40, 2, 1, 2), (30, 40, 1, 1, 1)),
+        (torch.dropout_, (30, 40), (30, 40)),
+    ],
+)
+def test_what_takes_the_place_of_torchs_dropout_does_the_same(drop, shape, kept):
+    """Whole channels go, at the rate, and what stays is scaled."""
+    x = torch.rand(shape) + 1
+    out = keep_dropout(drop, (x.clone(), 0.25), {})
+    factor = (out / x).reshape(*kept, -1)
+    close(factor, torch.where(factor == 0, 0.0, torch.tensor(1 / 0.75)).expand_as(factor))
+    assert torch.equal(factor == 0, (factor[..., :1] == 0).expand_as(factor))
+    assert 0.19 < (factor[..., 0] == 0).float().mean() < 0.31  # 600 draws: 3 standard deviations
+    assert keep_dropout(drop, (x, 0.25, False), {}) is None
+
+
+def test_rates_of_attention_and_lstm_must_be_compiled(pefs):
+    """Torch leaves them out of its graph at rate 0, and models without dropout stay as they are."""
+    program = read_pef(pefs(world(Attends, 0.0)))
+    assert not any("seed" in argin.name for argin in program.argins)
+    with pytest.raises(GraphMismatch, match="next_seed"):
+        on_the_device(pefs, Attends, compiled=0.0, run=0.5)
+
+
+def test_the_rate_does_not_matter_for_inference(tmp_path):
+    for model in (Drops, Attends):
+        host = model(0.5)
+        inputs = torch.randn(5, 4), torch.randint(3, (5,))
+        config = {"output_folder": str(tmp_path), "inference": True}
+        pef = samba.session.compile(host, inputs, config_dict=config)
+        other = model(0.0)
+        samba.utils.trace_graph(other, inputs, pef=pef, config_dict=config)
+        assert samba.session.get_dropout_rate_argin_names() == []
+        _, out = samba.session.run(None, other.output_tensors)
+        close(out, other.eval()(*inputs)[1].detach())
