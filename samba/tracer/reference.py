@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from emulator.ops.registry import load_ops
-from pef_schema.program import Arg, DType, Graph, Ref
+from pef_schema.program import Arg, DType, Graph, Node, Ref
 from samba.tracer.convert import NEXT_SEED
 from samba.tracer.traced import FROM_DTYPE
 
@@ -34,25 +34,36 @@ def run_reference(graph: Graph, sources: Mapping[int, torch.Tensor]) -> dict[int
     Returns:
         All values by index.
     """
-    ops = load_ops()
     env: dict[int, Any] = dict(sources)
     for node in graph.nodes:
         if node.op == NEXT_SEED:
             continue
-        kwargs = {k: _resolve(a, env) for k, a in node.kwargs if k not in ("seed", "stream")}
-        args = [_resolve(a, env) for a in node.args]
-        if ops[node.op].random:
-            args = [float(a) if isinstance(a, torch.Tensor) and a.dim() == 0 else a for a in args]
-        namespace, packet, overload = node.op.split(".")
-        function = _COPYING.get(node.op)
-        if function is None:
-            function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
-        result = function(*args, **kwargs)
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        for index, value in zip(node.outputs, results, strict=False):
+        for index, value in zip(node.outputs, run_node(node, env), strict=False):
             if index >= 0:
                 env[index] = value
     return env
+
+
+def run_node(node: Node, env: Mapping[int, Any]) -> tuple[Any, ...]:
+    """Execute one node with torch.
+
+    Args:
+        node: The node; its seed is not read.
+        env: Tensors by value index.
+
+    Returns:
+        Its results, in the order of its outputs.
+    """
+    kwargs = {k: _resolve(a, env) for k, a in node.kwargs if k not in ("seed", "stream")}
+    args = [_resolve(a, env) for a in node.args]
+    if load_ops()[node.op].random:
+        args = [float(a) if isinstance(a, torch.Tensor) and a.dim() == 0 else a for a in args]
+    function = _COPYING.get(node.op)
+    if function is None:
+        namespace, packet, overload = node.op.split(".")
+        function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    result = function(*args, **kwargs)
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
 def _resolve(arg: Arg, env: Mapping[int, Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from samba.random import set_seed
 from samba.sn_type import SNType
-from samba.utils.compare import assert_close
+from samba.utils.closeness import assert_close
 from samba.utils.misc import (
     create_mac_resource_report,
     fix_rdu_affinity,
@@ -19,12 +19,14 @@ from samba.utils.misc import (
 from samba.utils.weight_norm import weight_norm_
 
 if TYPE_CHECKING:
+    from samba.comparison.walk import compare
     from samba.utils.measure import measure_performance, measure_sections
     from samba.utils.utils import init_output_grads, trace_graph, trace_multigraph
 
 __all__ = [
     "SNType",
     "assert_close",
+    "compare",
     "create_mac_resource_report",
     "fix_rdu_affinity",
     "get_file_dir",
@@ -42,6 +44,7 @@ __all__ = [
 
 # Tracing loads torch.export and the compiler: only when a script asks for it.
 _LATER = {
+    "compare": "samba.comparison.walk",
     "init_output_grads": "samba.utils.utils",
     "trace_graph": "samba.utils.utils",
     "trace_multigraph": "samba.utils.utils",

@@ -1,0 +1,135 @@
+"""How far two tensors are apart, and whether that is too far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+
+from emulator.ops.registry import DEFAULT_TOL, Tol
+from pef_schema.program import DType
+from samba.comparison.report import Gap, Statistics, Status
+from samba.tracer.traced import TO_DTYPE
+
+EXACT = Tol(rtol=0.0, atol=0.0)
+
+OWN_ERRORS = 4.0
+"""How many times as far from the float64 result the device may be as torch is anywhere in the
+tensor. Both round in their own order; neither is exact."""
+
+Exactly = Callable[[], torch.Tensor | None]
+"""Gives the same tensor computed in float64, None where that cannot be."""
+
+
+def tolerance(table: Mapping[DType, Tol], dtype: torch.dtype) -> Tol:
+    """An op's tolerance for a dtype; 0 for integers and bool."""
+    found = TO_DTYPE.get(dtype)
+    if found is None or not found.is_floating:
+        return EXACT
+    return table.get(found, DEFAULT_TOL.get(found, EXACT))
+
+
+def gap(got: torch.Tensor, want: torch.Tensor, tol: Tol, more: float = 0.0) -> Gap:
+    """The distance of two tensors of one shape.
+
+    Args:
+        got: The device's.
+        want: Torch's.
+        tol: What is allowed for an element.
+        more: Allowed in addition, for every element.
+
+    Returns:
+        The distance; NaN is equal to NaN and an infinity to itself.
+    """
+    a, b = got.detach().to(torch.float64).reshape(-1), want.detach().to(torch.float64).reshape(-1)
+    if b.numel() == 0:
+        return Gap(
+            largest=0.0,
+            relative=0.0,
+            index=(),
+            device=0.0,
+            torch=0.0,
+            wrong=0,
+            elements=0,
+            allowed=0.0,
+        )
+    same = (a == b) | (a.isnan() & b.isnan())
+    if not want.is_floating_point():
+        same = got.reshape(-1) == want.reshape(-1)  # 64-bit integers do not fit float64
+    distance = torch.where(same, 0.0, (a - b).abs())
+    allowed = torch.where(b.isfinite(), tol.atol + tol.rtol * b.abs() + more, 0.0)
+    wrong = ~same & ~(distance <= allowed)
+    excess = torch.where(wrong, (distance - allowed).nan_to_num(nan=torch.inf), -1.0)
+    worst = int(
+        excess.argmax() if bool(wrong.any()) else distance.nan_to_num(nan=torch.inf).argmax()
+    )
+    norm = b[b.isfinite()].norm().item()
+    off = distance.norm().item()
+    position = torch.unravel_index(torch.tensor(worst), want.shape)
+    return Gap(
+        largest=distance.max().item(),
+        relative=off / norm if norm else off,
+        index=tuple(int(i) for i in position),
+        device=a[worst].item(),
+        torch=b[worst].item(),
+        wrong=int(wrong.sum()),
+        elements=b.numel(),
+        allowed=allowed[worst].item(),
+    )
+
+
+def judge(
+    got: torch.Tensor, want: torch.Tensor, tol: Tol, exactly: Exactly
+) -> tuple[Status, Gap | None]:
+    """Whether the device's tensor is right.
+
+    Args:
+        got: The device's.
+        want: Torch's.
+        tol: The op's tolerance.
+        exactly: The same in float64; asked only if the tolerance alone does not do.
+
+    Returns:
+        The verdict and the distance, None for other shapes.
+    """
+    if got.shape != want.shape:
+        return Status.SHAPE, None
+    found = gap(got, want, tol)
+    if got.dtype != want.dtype:
+        return Status.DTYPE, found
+    if not found.wrong:
+        return Status.OK, found
+    if bool((got.isfinite() != want.isfinite()).any()):
+        return Status.NOT_FINITE, found
+    exact = exactly() if want.is_floating_point() else None
+    if exact is not None and exact.shape == want.shape:
+        own = gap(want, exact, EXACT).largest
+        more = OWN_ERRORS * own if own < torch.inf else 0.0
+        ours = gap(got, exact.to(torch.float64), tol, more)
+        if not ours.wrong:
+            return Status.OK, replace(found, wrong=0)
+    return Status.BEYOND, found
+
+
+def nonfinite(tensor: torch.Tensor) -> int:
+    """How many elements are NaN or infinite."""
+    return int((~tensor.isfinite()).sum()) if tensor.is_floating_point() else 0
+
+
+def statistics(name: str, tensor: torch.Tensor) -> Statistics:
+    """A tensor in numbers; NaN and infinities do not count for them."""
+    plain = tensor.detach().to(torch.float64)
+    finite = plain[plain.isfinite()]
+    none = float("nan")
+    return Statistics(
+        name=name,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        minimum=finite.min().item() if finite.numel() else none,
+        maximum=finite.max().item() if finite.numel() else none,
+        mean=finite.mean().item() if finite.numel() else none,
+        std=finite.std(correction=0).item() if finite.numel() else none,
+        nans=int(plain.isnan().sum()),
+        infs=int(plain.isinf().sum()),
+    )

@@ -1,0 +1,88 @@
+"""One operation, forward and backward, on each of the two sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from emulator.single import SingleNodes, gradient_targets
+from pef_schema.program import Graph, Node
+from samba.tracer import reference
+from samba.transfer import view_as_numpy, view_as_torch
+
+Tensors = Mapping[int, torch.Tensor]
+"""Tensors by value index."""
+
+
+def host_forward(node: Node, env: Tensors) -> dict[int, torch.Tensor]:
+    """Execute a node with torch."""
+    with torch.no_grad():
+        results = reference.run_node(node, env)
+    return {v: r.detach() for v, r in zip(node.outputs, results, strict=False) if v >= 0}
+
+
+def host_backward(
+    graph: Graph, node: Node, env: Tensors, cotangents: Tensors
+) -> dict[int, torch.Tensor]:
+    """Differentiate a node with torch.
+
+    Args:
+        graph: Its graph.
+        node: The node.
+        env: Values that it takes.
+        cotangents: Gradients of its results; missing ones are zeros.
+
+    Returns:
+        Gradients by value that it takes, without those that torch says are none.
+    """
+    targets = gradient_targets(graph, node)
+    leaves = {v: env[v].detach().clone().requires_grad_() for v in targets}
+    with torch.enable_grad():
+        results = reference.run_node(node, {**env, **leaves})
+    pairs = [
+        (result, cotangents[v].to(result.dtype))
+        for v, result in zip(node.outputs, results, strict=False)
+        if v in cotangents and isinstance(result, torch.Tensor) and result.requires_grad
+    ]
+    if not pairs:
+        return {}
+    found = torch.autograd.grad(
+        [result for result, _ in pairs],
+        list(leaves.values()),
+        [cotangent for _, cotangent in pairs],
+        allow_unused=True,
+    )
+    return {v: g for v, g in zip(targets, found, strict=True) if g is not None}
+
+
+def exactly(compute: Callable[[dict[int, torch.Tensor]], Tensors], env: Tensors) -> Tensors:
+    """Run one of the above on float64 copies of what it takes; empty if torch cannot."""
+    wide = {v: t.to(torch.float64) if t.is_floating_point() else t for v, t in env.items()}
+    try:
+        return compute(wide)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return {}
+
+
+class DeviceNodes:
+    """Runs single nodes as the device does.
+
+    Args:
+        graph: Their graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._nodes = SingleNodes(graph)
+
+    def forward(self, node: Node, env: Tensors) -> dict[int, torch.Tensor]:
+        """Execute a node on tensors by value; returns its results by value."""
+        given = {v: view_as_numpy(env[v]) for v in node.refs()}
+        return {v: view_as_torch(a) for v, a in self._nodes.forward(node, given).items()}
+
+    def backward(self, node: Node, env: Tensors, cotangents: Tensors) -> dict[int, torch.Tensor]:
+        """Differentiate a node; returns gradients by value that it takes."""
+        given = {v: view_as_numpy(env[v]) for v in node.refs()}
+        seeds = {v: view_as_numpy(t) for v, t in cotangents.items()}
+        found = self._nodes.backward(node, given, seeds)
+        return {v: view_as_torch(a) for v, a in found.items()}

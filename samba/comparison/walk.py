@@ -1,0 +1,324 @@
+"""Compare torch and the device, node by node and as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from emulator.ops.registry import OpSpec, load_ops
+from emulator.single import active_outputs, gradient_targets
+from pef_schema.program import Graph, Node, OutputGrad, Program, Role
+from samba.comparison.judge import gap, judge, nonfinite, statistics, tolerance
+from samba.comparison.report import Comparison, Phase, Row, Statistics, Status
+from samba.comparison.sides import DeviceNodes, exactly, host_backward, host_forward
+from samba.comparison.values import source_values
+from samba.comparison.whole import compiled_rows, model_rows
+from samba.tracer.convert import NEXT_SEED, takes_rate
+from samba.tracer.traced import Traced
+
+Values = dict[int, torch.Tensor]
+
+
+def compare(
+    model: torch.nn.Module,
+    inputs: Any,
+    *,
+    loss_indices: Sequence[Any] | None = None,
+    inference: bool = False,
+    backward: bool = True,
+) -> Comparison:
+    """Run torch and the device side by side and say where their numbers part.
+
+    Each operation is computed three times: by torch, by the device from torch's inputs, and by
+    the device from its own. The second shows what the operation itself does differently, and is
+    what the verdict is about; the third shows what has accumulated. After the operations the
+    whole compiled program, and the model itself, are held against the same values.
+
+    Dropout is off on both sides. Other random numbers are drawn by the device and given to torch.
+
+    Args:
+        model: The model; nothing of it changes.
+        inputs: What ``forward`` takes: a tensor, a tuple or list, or a dict.
+        loss_indices: Outputs that are losses, as for ``session.compile``.
+        inference: Whether to compare the model in evaluation mode, without gradients.
+        backward: Whether to compare gradients too.
+
+    Returns:
+        The report; ``print`` it, or look at ``first``.
+
+    Raises:
+        SambaError: If the model cannot be traced or compiled.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
+        >>> found = compare(model, torch.randn(2, 4))
+        >>> found.ok, found.first
+        (True, None)
+    """
+    from samba.compiler import CompileOptions, build_program
+    from samba.compiling import loss_index_tuple
+    from samba.tracer import trace_model
+
+    traced = trace_model(model, inputs, inference=inference)
+    options = CompileOptions(
+        name=traced.name, inference=inference, loss_indices=loss_index_tuple(loss_indices)
+    )
+    program = build_program(traced, [], options)
+    return _Walk(model, inputs, traced, program, backward and not inference).compare()
+
+
+class _Walk:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        inputs: Any,
+        traced: Traced,
+        program: Program,
+        backward: bool,
+    ) -> None:
+        self.model, self.inputs, self.traced, self.program = model, inputs, traced, program
+        self.with_backward = backward
+        self.graph: Graph = program.graphs[0]
+        self.ops: Mapping[str, OpSpec] = load_ops()
+        self.device = DeviceNodes(self.graph)
+        self.rows: list[Row] = []
+        self.notes: list[str] = []
+        self.host: Values = {}
+        self.own: Values = {}
+        self.host_cotangents: Values = {}
+        self.own_cotangents: Values = {}
+
+    def compare(self) -> Comparison:
+        self._sources()
+        sources = dict(self.host)
+        for i, node in enumerate(self.graph.nodes):
+            self._forward(i, node)
+        gradients = None
+        if self.with_backward and self._seed_cotangents():
+            for i in reversed(range(len(self.graph.nodes))):
+                self._backward(i, self.graph.nodes[i])
+            gradients = self.host_cotangents
+        self.rows += compiled_rows(
+            self.program, sources, (self.host, self.own), (gradients, self.own_cotangents)
+        )
+        rows, notes = model_rows(
+            self.model, self.inputs, self.traced, self.graph, self.host, gradients
+        )
+        self.rows += rows
+        self._add_inputs()
+        return Comparison(
+            model=self.traced.name, rows=tuple(self.rows), notes=(*self.notes, *notes)
+        )
+
+    # -- values from outside ------------------------------------------------
+
+    def _sources(self) -> None:
+        self.host, notes = source_values(self.traced)
+        self.notes += notes
+        self.own = dict(self.host)
+
+    # -- forward ------------------------------------------------------------
+
+    def _forward(self, i: int, node: Node) -> None:
+        if node.op == NEXT_SEED:
+            self.own.update(self.device.forward(node, self.own))
+            self.host.update({v: self.own[v] for v in node.outputs if v >= 0})
+            return
+        values = [v for v in node.outputs if v >= 0]
+        try:
+            whole = self.device.forward(node, self.own)
+            draws = self.ops[node.op].random and not takes_rate(node.op)
+            same = draws or self._same(node)
+            local = whole if same else self.device.forward(node, self.host)
+        except Exception as error:  # whatever a lowering raises is what is looked for
+            self.host.update(host_forward(node, self.host))
+            self.own.update({v: self.host[v] for v in values})
+            self._failed(Phase.FORWARD, i, node, values, error)
+            return
+        if draws:
+            self.host.update(whole)
+        else:
+            self.host.update(host_forward(node, self.host))
+        self.own.update(whole)
+        exact: dict[int, torch.Tensor] | None = None
+
+        def of(value: int) -> Callable[[], torch.Tensor | None]:
+            def compute() -> torch.Tensor | None:
+                nonlocal exact
+                if exact is None:
+                    given = {v: self.host[v] for v in node.refs()}
+                    exact = dict(exactly(lambda env: host_forward(node, env), given))
+                return exact.get(value)
+
+            return compute
+
+        for v in values:
+            row = self._row(Phase.FORWARD, i, node, v, local[v], self.host[v], whole[v], of(v))
+            self.rows.append(replace(row, status=Status.DRAWN) if draws else row)
+
+    def _same(self, node: Node) -> bool:
+        """Whether the device's inputs are torch's to the last bit."""
+        return all(
+            self.own[v] is self.host[v] or _identical(self.own[v], self.host[v])
+            for v in node.refs()
+        )
+
+    # -- backward -----------------------------------------------------------
+
+    def _seed_cotangents(self) -> bool:
+        for output in self.graph.outputs:
+            if output.grad is OutputGrad.ONES:
+                one = torch.ones_like(self.host[output.value])
+                for cotangents in (self.host_cotangents, self.own_cotangents):
+                    _add(cotangents, output.value, one)
+        if not self.host_cotangents:
+            self.notes.append("no output is a loss, so there are no gradients to compare")
+        return bool(self.host_cotangents)
+
+    def _backward(self, i: int, node: Node) -> None:
+        targets = gradient_targets(self.graph, node)
+        active = active_outputs(self.graph, node)
+        if not targets or not any(v in self.host_cotangents for v in active):
+            return
+        host_in = {v: self.host_cotangents[v] for v in active if v in self.host_cotangents}
+        own_in = {v: self.own_cotangents[v] for v in active if v in self.own_cotangents}
+        draws = self.ops[node.op].random and not takes_rate(node.op)
+        try:
+            whole = self.device.backward(node, self.own, own_in)
+            same = self._same(node) and all(_identical(own_in[v], host_in[v]) for v in host_in)
+            local = whole if same else self.device.backward(node, self.host, host_in)
+        except Exception as error:  # as in the forward pass
+            want = host_backward(self.graph, node, self.host, host_in)
+            for v, gradient in want.items():
+                _add(self.host_cotangents, v, gradient)
+                _add(self.own_cotangents, v, gradient)
+            self._failed(Phase.BACKWARD, i, node, targets, error)
+            return
+        want = local if draws else host_backward(self.graph, node, self.host, host_in)
+        exact: dict[int, torch.Tensor] | None = None
+
+        def of(value: int) -> Callable[[], torch.Tensor | None]:
+            def compute() -> torch.Tensor | None:
+                nonlocal exact
+                if exact is None:
+                    given = {v: self.host[v] for v in node.refs()}
+
+                    def run(env: Values) -> Values:
+                        return host_backward(self.graph, node, env, host_in)
+
+                    exact = dict(exactly(run, given))
+                return exact.get(value)
+
+            return compute
+
+        for v in targets:
+            expected = want.get(v)
+            if expected is None:  # torch gives no gradient: the device must not either
+                expected = torch.zeros_like(self.host[v])
+            _add(self.host_cotangents, v, expected)
+            _add(self.own_cotangents, v, whole[v])
+            row = self._row(
+                Phase.BACKWARD,
+                i,
+                node,
+                v,
+                local[v],
+                expected,
+                self.own_cotangents[v],
+                of(v),
+                self.host_cotangents[v],
+            )
+            self.rows.append(replace(row, status=Status.DRAWN) if draws else row)
+
+    # -- rows ---------------------------------------------------------------
+
+    def _row(
+        self,
+        phase: Phase,
+        i: int,
+        node: Node,
+        value: int,
+        local: torch.Tensor,
+        want: torch.Tensor,
+        whole: torch.Tensor,
+        exact: Callable[[], torch.Tensor | None],
+        total: torch.Tensor | None = None,
+    ) -> Row:
+        tol = tolerance(self.ops[node.op].tol, want.dtype)
+        status, found = judge(local, want, tol, exact)
+        total = want if total is None else total
+        detail = ""
+        if status is Status.SHAPE:
+            detail = f"the device gives shape {list(local.shape)}"
+        elif status is Status.DTYPE:
+            detail = f"the device gives dtype {local.dtype}"
+        return self._described(
+            phase,
+            i,
+            node,
+            value,
+            want,
+            status=status,
+            detail=detail,
+            local=found,
+            whole=gap(whole, total, tol) if whole.shape == total.shape else None,
+            nonfinite=(nonfinite(total), nonfinite(whole)),
+        )
+
+    def _failed(
+        self, phase: Phase, i: int, node: Node, values: Sequence[int], error: Exception
+    ) -> None:
+        text = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        for v in values:
+            row = self._described(phase, i, node, v, self.host[v], status=Status.FAILED)
+            self.rows.append(replace(row, detail=text))
+
+    def _described(
+        self, phase: Phase, i: int, node: Node, value: int, want: torch.Tensor, **more: Any
+    ) -> Row:
+        return Row(
+            phase=phase,
+            node=i,
+            op=node.op,
+            name=self.graph.values[value].name,
+            module=node.module,
+            source=node.source,
+            dtype=str(want.dtype).removeprefix("torch."),
+            shape=tuple(want.shape),
+            **more,
+        )
+
+    def _add_inputs(self) -> None:
+        """Statistics of what went in, for the rows that will be looked at."""
+        odd = next((k for k, row in enumerate(self.rows) if any(row.nonfinite)), -1)
+        for k, row in enumerate(self.rows):
+            if row.node >= 0 and (row.status.is_wrong or k == odd):
+                self.rows[k] = replace(row, inputs=self._statistics(row))
+
+    def _statistics(self, row: Row) -> tuple[Statistics, ...]:
+        node, values = self.graph.nodes[row.node], self.graph.values
+        roles = {s.value: s.role for s in self.traced.sources}
+        shown = [
+            statistics(values[v].name, self.host[v])
+            for v in dict.fromkeys(node.refs())
+            if roles.get(v) not in (Role.SEED, Role.ARGIN) and values[v].dtype.name != "UINT32"
+        ]
+        if row.phase is Phase.BACKWARD:
+            shown += [
+                statistics(f"gradient of {values[v].name}", self.host_cotangents[v])
+                for v in active_outputs(self.graph, node)
+                if v in self.host_cotangents
+            ]
+        return tuple(shown)
+
+
+def _identical(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def _add(cotangents: Values, value: int, cotangent: torch.Tensor) -> None:
+    have = cotangents.get(value)
+    cotangents[value] = cotangent if have is None else have + cotangent
