@@ -105,6 +105,10 @@ class Device:
             self._plans[key] = found
         return found
 
+    def is_compiled(self, steps: StepKey) -> bool:
+        """Whether there is a plan for these steps in the present variant."""
+        return (steps, self.variant) in self._plans
+
     def run(self, plan: Plan) -> None:
         """Start a plan and return without waiting for it.
 

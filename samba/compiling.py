@@ -19,6 +19,7 @@ from samba.compiler import CompileOptions, build_multigraph, build_program
 from samba.compiler.optimizer import as_optimizers
 from samba.compiler.report import pef_log
 from samba.errors import ArgumentError
+from samba.progress import stages
 from samba.settings import CompileSettings
 from samba.tracer import Traced, trace_model
 
@@ -50,25 +51,25 @@ def compile_pef(
             were there before are then untouched.
     """
     found = as_optimizers(optimizers)
-    losses = loss_index_tuple(loss_indices)
-    traced = trace_model(model, inputs, inference=settings.inference)
-    program = build_program(
-        traced,
-        found,
-        CompileOptions(
-            name=name,
-            inference=settings.inference,
-            mapping=settings.mapping,
-            optim_level=settings.optim_level,
-            loss_indices=losses,
-            accumulate=settings.accumulate,
-            data_parallel=settings.data_parallel and not settings.inference,
-            bucket_bytes=settings.bucket_bytes,
-            metadata=_text(metadata),
-        ),
+    options = CompileOptions(
+        name=name,
+        inference=settings.inference,
+        mapping=settings.mapping,
+        optim_level=settings.optim_level,
+        loss_indices=loss_index_tuple(loss_indices),
+        accumulate=settings.accumulate,
+        data_parallel=settings.data_parallel and not settings.inference,
+        bucket_bytes=settings.bucket_bytes,
+        metadata=_text(metadata),
     )
     path = settings.pef.absolute()
-    _write(path, program)
+    with stages(f"compile {name}", "tracing", "cutting into sections", "writing the PEF") as stage:
+        stage.start("tracing")
+        traced = trace_model(model, inputs, inference=settings.inference)
+        stage.start("cutting into sections")
+        program = build_program(traced, found, options)
+        stage.start("writing the PEF")
+        _write(path, program)
     return path
 
 
@@ -98,21 +99,22 @@ def compile_graphs(
         SambaError: If the graphs cannot be compiled or the files cannot be written; those that
             were there before are then untouched.
     """
-    program = build_multigraph(
-        graphs,
-        CompileOptions(
-            name=name,
-            inference=True,
-            mapping=mapping or settings.mapping,
-            optim_level=settings.optim_level,
-            metadata=_text(metadata),
-        ),
+    options = CompileOptions(
+        name=name,
+        inference=True,
+        mapping=mapping or settings.mapping,
+        optim_level=settings.optim_level,
+        metadata=_text(metadata),
     )
-    if not write:
-        verify(program)
-        return None
     path = settings.pef.absolute()
-    _write(path, program)
+    with stages(f"compile {name}", "cutting into sections", "writing the PEF") as stage:
+        stage.start("cutting into sections")
+        program = build_multigraph(graphs, options)
+        if not write:
+            verify(program)
+            return None
+        stage.start("writing the PEF")
+        _write(path, program)
     return path
 
 

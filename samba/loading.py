@@ -20,6 +20,7 @@ from samba.compiling import loss_index_tuple
 from samba.errors import ArgumentError
 from samba.hostmodel import HostState, HostTensor, model_tensors, optimizer_states
 from samba.matching import check_losses, check_optimizers, tell_rates
+from samba.progress import stages
 from samba.runner import Runner
 from samba.runtime import Memory
 from samba.sambatensor import SambaTensor
@@ -323,15 +324,18 @@ def load_pef(
             wanted="the path of a PEF",
             hint="session.compile(...) writes one and returns its path.",
         )
-    with PROFILER.event("SAMBA_SET_PEF"):
-        program = read_pef(Path(pef).absolute())
+    with stages(f"load {Path(pef).name}", "reading", "tracing") as stage:
+        stage.start("reading")
+        with PROFILER.event("SAMBA_SET_PEF"):
+            program = read_pef(Path(pef).absolute())
+        stage.start("tracing")
+        graph = program.graphs[0]
+        traced = trace_model(
+            model, inputs, inference=program.inference, root=graph.name, rates=rate_argins(graph)
+        )
     found = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
         found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
-    graph = program.graphs[0]
-    traced = trace_model(
-        model, inputs, inference=program.inference, root=graph.name, rates=rate_argins(graph)
-    )
     difference = first_difference(graph, traced.graph())
     if difference is not None:
         raise GraphMismatch(pef=pef, difference=difference)

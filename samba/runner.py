@@ -22,6 +22,7 @@ from samba._session_profile import PROFILER
 from samba.errors import ArgumentError, NoGradient, UnknownTensor
 from samba.feeding import Feed, Feeder
 from samba.hyperparams import Hyperparameters
+from samba.progress import stages
 from samba.sambatensor import SambaTensor
 from samba.selection import Selector, frozen
 from samba.tracer.inputs import NamedInput
@@ -220,7 +221,7 @@ class Runner:
                 buffers[region] = array
             plan = self._plan
             if steps is not self._steps or device.variant is not self._variant:
-                plan = device.plan(steps) if steps else None
+                plan = self._plan_for(steps)
             if plan is not self._plan or fetches is not self._fetches:
                 self._require_written(fetches, plan)
             if plan is not None:
@@ -228,6 +229,16 @@ class Runner:
         self._hyper, self._train, self._settings = dict(hyper), train, settings
         self._steps, self._plan, self._fetches = steps, plan, fetches
         self._variant = device.variant
+
+    def _plan_for(self, steps: StepKey) -> Plan | None:
+        if not steps:
+            return None
+        if self._device.is_compiled(steps):
+            return self._device.plan(steps)
+        what = f"compiling {len(steps)} section steps"
+        with stages(self._device.program.name, what) as stage:
+            stage.start(what)
+            return self._device.plan(steps)
 
     # -- what a call asks for -----------------------------------------------
 

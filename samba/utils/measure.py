@@ -14,6 +14,7 @@ import torch
 
 from pef_schema.atomic import write_atomically
 from samba.errors import ArgumentError
+from samba.progress import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,7 @@ def measure_performance(
     done = 0
     start = time.perf_counter()
     while True:
-        for _ in range(n_iterations):
+        for _ in counted("measure_performance: iterations", n_iterations):
             session.run(feed, fetch, section_types=types)
         session.synchronize()
         done += n_iterations
@@ -176,7 +177,7 @@ def measure_sections(
     session.synchronize()
     start = time.perf_counter()
     while True:
-        for _ in range(n_iterations):
+        for _ in counted("measure_sections: passes over the schedule", n_iterations):
             for call in calls:
                 begin = time.perf_counter()
                 session.run(None, (), section_ids=[call.section])

@@ -1,0 +1,169 @@
+"""What takes long says on a terminal what it is doing; elsewhere, as in logs, it says nothing."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
+
+__all__ = ["counted", "stages"]
+
+_EVERY = 0.1
+"""Seconds between two looks of a count."""
+
+
+class Line(Protocol):
+    """One line on a terminal."""
+
+    def show(self, text: str, done: int) -> None:
+        """Say what is being done, and how much is done before it."""
+        ...
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+
+class PlainLine:
+    """A line that is written over.
+
+    Args:
+        stream: The terminal.
+        title: What it begins with.
+        total: What is to be done.
+    """
+
+    def __init__(self, stream: TextIO, title: str, total: int) -> None:
+        self._stream, self._title, self._total = stream, title, total
+        self._width = 0
+
+    def show(self, text: str, done: int) -> None:
+        """Write the line anew."""
+        what = f"{self._title}: {text}" if text else self._title
+        line = f"{what} ({done}/{self._total})"
+        self._write(line)
+        self._width = len(line)
+
+    def close(self) -> None:
+        """Write blanks over it."""
+        self._write("")
+        self._stream.write("\r")
+        self._stream.flush()
+
+    def _write(self, line: str) -> None:
+        self._stream.write(f"\r{line.ljust(self._width)}")
+        self._stream.flush()
+
+
+class BarLine:
+    """A bar of tqdm.
+
+    Args:
+        bar: Its class.
+        stream: The terminal.
+        title: What it begins with.
+        total: What is to be done.
+    """
+
+    def __init__(self, bar: Any, stream: TextIO, title: str, total: int) -> None:
+        self._title = title
+        # No thread that looks after bars: nothing is left behind.
+        quiet = type("Bar", (bar,), {"monitor_interval": 0})
+        self._bar = quiet(desc=title, total=total, file=stream, leave=False, dynamic_ncols=True)
+
+    def show(self, text: str, done: int) -> None:
+        """Move it on."""
+        self._bar.set_description_str(f"{self._title}: {text}" if text else self._title, False)
+        self._bar.n = done
+        self._bar.refresh()
+
+    def close(self) -> None:
+        """Take it away."""
+        self._bar.close()
+
+
+def _line(title: str, total: int) -> Line | None:
+    """A line on the terminal; None if standard error is none."""
+    stream = sys.stderr
+    if stream is None or not stream.isatty():
+        return None
+    try:
+        bar = importlib.import_module("tqdm").tqdm
+    except ImportError:
+        return PlainLine(stream, title, total)
+    return BarLine(bar, stream, title, total)
+
+
+class Stages:
+    """Stages of a piece of work.
+
+    Args:
+        line: Where they are shown, None for nowhere.
+        names: Their names, in order.
+    """
+
+    def __init__(self, line: Line | None, names: Sequence[str]) -> None:
+        self._line, self._names = line, tuple(names)
+
+    def start(self, name: str) -> None:
+        """Say that a stage begins."""
+        if self._line is not None:
+            self._line.show(name, self._names.index(name))
+
+
+@contextmanager
+def stages(title: str, *names: str) -> Iterator[Stages]:
+    """Show the stages of a piece of work while it runs.
+
+    Args:
+        title: What is done.
+        names: The stages, in order.
+
+    Returns:
+        To be told which stage begins.
+
+    Example:
+        >>> with stages("compile net", "tracing", "writing") as stage:
+        ...     stage.start("tracing")
+        ...     stage.start("writing")
+    """
+    line = _line(title, len(names))
+    try:
+        yield Stages(line, names)
+    finally:
+        if line is not None:
+            line.close()
+
+
+def counted(title: str, count: int) -> Iterable[int]:
+    """Count, and show how far it is.
+
+    Args:
+        title: What is counted.
+        count: Up to where.
+
+    Returns:
+        ``range(count)``, itself where nothing is shown: counting then costs nothing.
+
+    Example:
+        >>> list(counted("steps", 3))
+        [0, 1, 2]
+    """
+    line = _line(title, count)
+    return range(count) if line is None else _counting(line, count)
+
+
+def _counting(line: Line, count: int) -> Iterator[int]:
+    shown = 0.0
+    try:
+        for i in range(count):
+            now = time.perf_counter()
+            if now - shown >= _EVERY:
+                shown = now
+                line.show("", i)
+            yield i
+    finally:
+        line.close()
