@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -72,7 +73,14 @@ class BarLine:
         self._title = title
         # No thread that looks after bars: nothing is left behind.
         quiet = type("Bar", (bar,), {"monitor_interval": 0})
-        self._bar = quiet(desc=title, total=total, file=stream, leave=False, dynamic_ncols=True)
+        self._bar = quiet(
+            desc=title,
+            total=total,
+            file=stream,
+            leave=False,
+            ncols=shutil.get_terminal_size().columns,  # tqdm shows nothing where it finds 0
+            bar_format="{desc} {n_fmt}/{total_fmt} |{bar}| {elapsed}",
+        )
 
     def show(self, text: str, done: int) -> None:
         """Move it on."""
