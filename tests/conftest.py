@@ -23,6 +23,15 @@ settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def quick_exports():
+    """Half the time of a small trace is torch listing its own operators, anew each time."""
+    if "torch" in sys.modules:
+        from tests.opinfo.speed import keep_bookkeeping
+
+        keep_bookkeeping()
+
+
 @pytest.fixture(autouse=True)
 def fixed_seeds():
     """Start every test from the same random state."""
