@@ -147,7 +147,12 @@ def dispatch(
             if not getattr(tensor, "_has_data", True):
                 return _on_empty(cls, func, tensor, args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError:
+            result = _promoted(func, args, kwargs)
+            if result is None:
+                raise
     if func in get_default_nowrap_functions():
         return result
     _adopt(cls, result, given)
@@ -155,6 +160,19 @@ def dispatch(
     if is_cast and result is not args[0]:
         keep_names(args[0], result)
     return result
+
+
+def _promoted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs a function that torch refused once more, with types that it takes; None if it had them.
+
+    What is traced is promoted so, and the same model must run eagerly.
+    """
+    from samba.tracer.promote import promoted
+
+    new_args, new_kwargs = promoted(func, args, kwargs)
+    if new_args is args and new_kwargs is kwargs:
+        return None
+    return func(*new_args, **new_kwargs)
 
 
 def _adopt(cls: type[T], result: Any, given: tuple[T, ...]) -> None:

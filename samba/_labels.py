@@ -28,7 +28,7 @@ class Labels(_Base):
     _named_dims: tuple[str | None, ...] | None = None
     _sized_dims: tuple[str | None, ...] | None = None
     _declared_complex: bool | None = None
-    _fast: bool = False
+    _fast: bool = False  # counts only while it has no name
     host_memory: bool | None = None
     """Whether the device should read it from host memory; recorded only."""
     mem_type: str | None = None
@@ -116,13 +116,24 @@ class Labels(_Base):
 
     @property
     def fast_access(self) -> bool:
-        """Whether its host memory is to be pinned."""
-        return self._fast
+        """Whether its host memory is to be pinned; tensors of one name share the answer.
+
+        Tracing marks all inputs, and the gradients of all outputs by their names.
+
+        Example:
+            >>> import samba
+            >>> x = samba.zeros(2, name="x")
+            >>> x.fast_access = True
+            >>> samba.SambaTensor.is_fast_access("x")
+            True
+        """
+        return self._sn_name in _fast_access if self._sn_name else self._fast
 
     @fast_access.setter
     def fast_access(self, fast: bool) -> None:
-        self._fast = bool(fast)
-        if self._fast:
+        if not self._sn_name:
+            self._fast = bool(fast)
+        elif fast:
             _fast_access.add(self._sn_name)
         else:
             _fast_access.discard(self._sn_name)
@@ -131,3 +142,13 @@ class Labels(_Base):
     def is_fast_access(name: str) -> bool:
         """Whether the tensor of that name was marked ``fast_access``."""
         return name in _fast_access
+
+
+def mark_fast_access(names: Iterable[str]) -> None:
+    """Marks names as ``fast_access``."""
+    _fast_access.update(names)
+
+
+def forget_fast_access() -> None:
+    """Marks no name any more."""
+    _fast_access.clear()

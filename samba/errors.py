@@ -14,6 +14,7 @@ __all__ = [
     "NotTraced",
     "SambaError",
     "UnknownTensor",
+    "UnsupportedKeyword",
 ]
 
 
@@ -38,6 +39,23 @@ class ArgumentError(SambaError, ValueError):
 
 class ConversionError(ArgumentError, TypeError):
     """An object cannot become a SambaTensor, a SambaParameter or a torch tensor."""
+
+
+class UnsupportedKeyword(SambaError, TypeError):
+    """A function was given a keyword that torch has and SambaFlow does not support.
+
+    Args:
+        function: Name of the function.
+        found: The keywords.
+        wanted: Those that it supports.
+    """
+
+    def __init__(self, *, function: str, found: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+        self.function, self.found, self.wanted = function, found, wanted
+        super().__init__(
+            f"{function}({', '.join(found)}): not supported on the RDU. "
+            f"Leave out what is not among {', '.join(wanted)}."
+        )
 
 
 class NoHostData(SambaError, RuntimeError):

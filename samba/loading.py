@@ -14,6 +14,7 @@ from emulator.device import Device
 from pef_schema import first_difference, read_pef
 from pef_schema.errors import SambaError
 from pef_schema.program import Program, Role
+from samba._labels import mark_fast_access
 from samba._session_profile import PROFILER
 from samba.compiler.optimizer import as_optimizers
 from samba.compiling import loss_index_tuple
@@ -71,6 +72,9 @@ class Loaded(ABC):
         runners = list(self._runners.values())
         self.only = runners[0] if len(runners) == 1 else None
         """What runs the only graph; None where there are several."""
+        for graph in program.graphs:
+            mark_fast_access(graph.values[v].name for v in graph.inputs)
+            mark_fast_access(f"{output.name}__grad" for output in graph.outputs)
 
     def runner(self, graph_name: str | None = None) -> Runner:
         """What runs a graph.

@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from samba._conversions import Conversions
 from samba._device_memory import DeviceMemory
 from samba._dispatch import dispatch, empty_data
 from samba._host_memory import Materializer, kind
+from samba._indexing import integral
+from samba._numpy import array_function, array_ufunc
 from samba.errors import ArgumentError, ConversionError
 
 __all__ = ["DimInfo", "Materializer", "SambaTensor", "from_torch_tensor", "to_torch"]
@@ -33,7 +36,7 @@ class DimInfo:
         return f"DimInfo(min={self.min}, max={self.max}, factor={self.factor})"
 
 
-class SambaTensor(DeviceMemory, Tensor):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]  # see the mixins
+class SambaTensor(DeviceMemory, Conversions, Tensor):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]  # see the mixins
     """A torch tensor that has a name on the device.
 
     It shares memory with the tensor it is made from and behaves as that tensor in every torch
@@ -115,10 +118,10 @@ class SambaTensor(DeviceMemory, Tensor):  # pyright: ignore[reportIncompatibleVa
             super().backward(to_torch(gradient), retain_graph, create_graph, inputs)
 
     def __getitem__(self, index: Any) -> Any:
-        return super().__getitem__(_integral(index))
+        return super().__getitem__(integral(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(_integral(index), value)
+        super().__setitem__(integral(index), value)
 
     def __hash__(self) -> int:
         return id(self)
@@ -128,13 +131,17 @@ class SambaTensor(DeviceMemory, Tensor):  # pyright: ignore[reportIncompatibleVa
             return format(self.item(), spec)
         return object.__format__(self, spec)
 
-    def __array_wrap__(
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return array_ufunc(SambaTensor, ufunc, method, *inputs, **kwargs)
+
+    def __array_function__(
         self,
-        array: np.ndarray,
-        context: Any = None,
-        return_scalar: bool = False,
-    ) -> SambaTensor:
-        return SambaTensor(torch.from_numpy(np.asarray(array)))
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        return array_function(SambaTensor, func, args, kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         shape, dims = self.shape, self.named_dims
@@ -315,12 +322,3 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_leaf:
         return torch.Tensor._make_subclass(torch.Tensor, tensor, tensor.requires_grad)
     return tensor.as_subclass(torch.Tensor)
-
-
-def _integral(index: Any) -> Any:
-    """Index tensors of floating type, which SambaFlow allows and torch does not, as int64."""
-    if isinstance(index, tuple):
-        return tuple(_integral(item) for item in index)
-    if isinstance(index, SambaTensor) and index.is_floating_point():
-        return index.long()
-    return index

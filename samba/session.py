@@ -9,6 +9,7 @@ import torch
 
 from samba import runtime
 from samba._keywords import refuse_unknown
+from samba._labels import forget_fast_access
 from samba._session_facts import Facts, NotLoaded
 from samba._session_graphs import Graphs
 from samba._session_modes import Modes
@@ -47,6 +48,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         self._forgotten: set[str] = set()
         self._traced_by_name: dict[str, SambaTensor] = {}
         self._loaded: Loaded | None = None
+        forget_fast_access()
         self._forget_modes()
         self._forget_graphs()
 

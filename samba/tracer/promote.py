@@ -1,8 +1,9 @@
 """Type promotion, made visible in the graph.
 
-Two parts. :class:`MixedPrecision` acts while ``forward`` runs: where eager torch
+Two parts. :class:`MixedPrecision` acts while ``forward`` is traced: where eager torch
 refuses mixed floating dtypes (a bfloat16 input against float32 weights), it casts
-to the promoted type first, as SambaFlow does. :func:`insert_casts` acts on the
+to the promoted type first, as SambaFlow does; :func:`promoted` does the same for eager
+calls with SambaTensors. :func:`insert_casts` acts on the
 exported graph: every tensor argument of a promoting operation gets an explicit
 cast to the type that torch computes in, so that no lowering has to promote.
 """
@@ -108,26 +109,43 @@ class MixedPrecision(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _MIXED_FLOATS:
-            dtypes = _floats((args, kwargs))
-            if len(set(dtypes)) > 1:
-                common = dtypes[0]
-                for dtype in dtypes[1:]:
-                    common = torch.promote_types(common, dtype)
-                args = _cast(args, common)
-                kwargs = {k: _cast(v, common) for k, v in kwargs.items()}
-        elif func in _LABELS and len(args) > _LABELS[func]:
-            labels = args[1]
-            if labels.dtype in (*_NARROW, torch.int32) and not labels.is_floating_point():
-                labels = _widen_labels(labels, kwargs.get("ignore_index", -100))
-                args = (args[0], labels, *args[2:])
-        elif func in DROPOUTS:
+        if func in DROPOUTS:
             kept = keep_dropout(func, args, kwargs)
             if kept is not None:
                 return kept
-        elif func in _INDICES and args and args[0].dtype in _NARROW:
-            args = (args[0].to(torch.int32), *args[1:])
+        args, kwargs = promoted(func, args, kwargs)
         return rewritten(func)(*args, **kwargs)
+
+
+def promoted(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a torch function in types that it takes together.
+
+    Args:
+        func: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        Both, cast where eager torch refuses the mixture, else the same objects.
+    """
+    if func in _MIXED_FLOATS:
+        dtypes = _floats((args, kwargs))
+        if len(set(dtypes)) > 1:
+            common = dtypes[0]
+            for dtype in dtypes[1:]:
+                common = torch.promote_types(common, dtype)
+            args = _cast(args, common)
+            kwargs = {k: _cast(v, common) for k, v in kwargs.items()}
+    elif func in _LABELS and len(args) > _LABELS[func]:
+        labels = args[1]
+        if labels.dtype in (*_NARROW, torch.int32) and not labels.is_floating_point():
+            labels = _widen_labels(labels, kwargs.get("ignore_index", -100))
+            args = (args[0], labels, *args[2:])
+    elif func in _INDICES and args and args[0].dtype in _NARROW:
+        args = (args[0].to(torch.int32), *args[1:])
+    return args, kwargs
 
 
 _PROMOTES_SCALARS = frozenset(

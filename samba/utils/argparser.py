@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -76,7 +77,26 @@ def parse_app_args(
     if level is not None and args.log_level != _DEFAULT_LEVEL:
         logging.getLogger("samba").setLevel(level)
     _last[:] = [args]
+    if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
+        note_measured()
+        atexit.register(_tell_nothing_measured, args.command)
     return args
+
+
+def _tell_nothing_measured(command: str) -> None:
+    """Says so when a process that was to measure ends without: some apps drop the command."""
+    if not hasattr(sys, "last_value"):  # an uncaught error has said enough
+        print(
+            f"{command}: nothing was measured, because the script does nothing with this command. "
+            f"It would have to call samba.utils.{command.replace('-', '_')}(...) or "
+            "samba.utils.common.common_app_driver(...).",
+            file=sys.stderr,
+        )
+
+
+def note_measured() -> None:
+    """Take note that something is measured in this process."""
+    atexit.unregister(_tell_nothing_measured)
 
 
 def _follow_redeclarations(

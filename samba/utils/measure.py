@@ -15,6 +15,7 @@ import torch
 from pef_schema.atomic import write_atomically
 from samba.errors import ArgumentError
 from samba.progress import counted
+from samba.utils.argparser import note_measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ def measure_performance(
     """
     import samba
 
+    note_measured()
     for what, value in (("n_iterations", n_iterations), ("batch_size", batch_size)):
         _at_least_one(f"measure_performance({what})", value)
     _in_a_folder("measure_performance", json, compiled_stats_json)
@@ -149,7 +151,8 @@ def measure_sections(
         inputs: Inputs to transfer once before.
         num_sections: Time only the first so many sections of the schedule.
         n_iterations: Passes over the schedule, at least 1.
-        batch_size, data_parallel, reduce_on_rdu: Accepted.
+        batch_size: Samples in one pass.
+        data_parallel, reduce_on_rdu: Accepted.
         json: Path of a report to write.
         min_duration: Keep on measuring for at least so many seconds.
 
@@ -162,7 +165,12 @@ def measure_sections(
     import samba
     from samba.compiler.report import section_types
 
-    for what, value in (("n_iterations", n_iterations), ("num_sections", num_sections)):
+    note_measured()
+    for what, value in (
+        ("n_iterations", n_iterations),
+        ("num_sections", num_sections),
+        ("batch_size", batch_size),
+    ):
         if value is not None:
             _at_least_one(f"measure_sections({what})", value)
     _in_a_folder("measure_sections", json)
@@ -201,6 +209,7 @@ def measure_sections(
         for s, t in times.items()
     )
     print(format_sections(rows))
+    print(f"sum of medians: {total * 1e3:.3f} ms, {batch_size / total:.3f} samples/s")
     if json:
         write_atomically(
             json, [(json_module.dumps([asdict(row) for row in rows], indent=2) + "\n").encode()]

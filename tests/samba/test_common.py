@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import json
 import os
@@ -30,6 +31,7 @@ from samba.utils.pef_utils import (
     get_pefmeta,
     get_pefmeta_dict,
 )
+from tests.api.covers import covers
 
 
 @pytest.fixture
@@ -60,6 +62,9 @@ def parsed(*arguments: str) -> Namespace:
 MODEL = torch.nn.Linear(2, 2)
 
 
+@covers(
+    "samba.utils.common.common_app_driver(name)",
+)
 def test_driver_compiles(calls):
     args = parsed("compile", "--pef-name=x")
     assert common_app_driver(args, MODEL, "inputs", "optim", name="app", app_dir="d") is None
@@ -84,6 +89,18 @@ def test_driver_measures(calls):
     assert keywords == {"init_output_grads": True, "pef": "p", "mapping": "section"}
     assert (second, measured) == ("measure_performance", (MODEL, "inputs", 4, 1, False))
     assert (options["n_iterations"], options["json"]) == (3, "r")
+
+
+@covers("samba.utils.common.common_app_driver(init_output_grads)")
+@pytest.mark.parametrize("wanted", [True, False])
+def test_driver_hands_on_whether_output_gradients_are_initialised(calls, wanted):
+    common_app_driver(parsed("compile"), MODEL, (), "optim", init_output_grads=wanted)
+    common_app_driver(
+        parsed("measure-performance", "--pef=p"), MODEL, (), "optim", init_output_grads=wanted
+    )
+    (first, _, compiled), (second, _, measured), _ = calls
+    assert (first, second) == ("compile", "trace_graph")
+    assert compiled["init_output_grads"] is measured["init_output_grads"] is wanted
 
 
 def test_driver_measures_sections_of_an_inference_pef(calls):
@@ -272,3 +289,21 @@ def test_import_is_light():
 def test_version_is_the_projects():
     project = tomllib.loads((Path(samba.__file__).parents[1] / "pyproject.toml").read_text())
     assert samba.__version__ == project["project"]["version"]
+
+
+def test_a_command_that_measures_nothing_says_so(monkeypatch, capsys):
+    at_exit: list[tuple] = []
+    monkeypatch.setattr(atexit, "register", lambda *call: at_exit.append(call))
+    monkeypatch.setattr(atexit, "unregister", lambda _: at_exit.clear())
+    monkeypatch.setattr(sys, "argv", ["app.py", "measure-sections", "--pef=p"])
+    parsed("measure-performance", "--pef=p")  # not the command of this process
+    assert at_exit == []
+    for _ in range(2):
+        argparser.parse_app_args()
+    ((tell, *arguments),) = at_exit
+    tell(*arguments)
+    expected = "measure-sections: nothing was measured, because the script does nothing with"
+    assert capsys.readouterr().err.startswith(expected)
+    with pytest.raises(ArgumentError, match="n_iterations"):
+        samba.utils.measure_sections(MODEL, (), n_iterations=0)
+    assert at_exit == []

@@ -13,6 +13,7 @@ from torch import nn
 import samba
 from samba.errors import ConversionError
 from samba.naming import default_name, join_name
+from tests.api.covers import covers
 
 
 class Block(nn.Module):
@@ -36,6 +37,9 @@ class Net(nn.Module):
         return self.head(self.block(x)) * self.scale
 
 
+@covers(
+    "samba.from_torch_model_",
+)
 def test_names_of_parameters_modules_and_buffers():
     model = Net()
     assert samba.from_torch_model_(model) is model

@@ -12,6 +12,7 @@ from torch import nn
 
 import samba
 from samba.errors import ArgumentError
+from tests.api.covers import covers
 
 PAIRS = {
     "sgd": (samba.optim.SGD, torch.optim.SGD, {"lr": 0.1}),
@@ -53,6 +54,9 @@ def check_equal(plain: nn.Module, model: nn.Module) -> None:
         assert torch.equal(expected.data, found.data)
 
 
+@covers(
+    "samba.optim.SGD",
+)
 @pytest.mark.parametrize(("ours", "theirs", "options"), PAIRS.values(), ids=PAIRS)
 def test_steps_are_torchs(ours, theirs, options):
     plain, model = models()

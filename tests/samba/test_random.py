@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import samba
+from tests.api.covers import covers
 
 CALLS = {
     "arange": (2, 9, 3),
@@ -64,6 +65,9 @@ def test_labels_and_keywords():
     assert half.dtype == torch.bfloat16
 
 
+@covers(
+    "samba.randint",
+)
 def test_both_forms_of_randint():
     label = samba.randint(10, (100,), name="label", batch_dim=0)
     assert label.dtype == torch.int64

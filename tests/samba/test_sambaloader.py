@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from samba.errors import ArgumentError
 from samba.sambaloader import DataLoaderException, SambaLoader
 from samba.sambatensor import SambaTensor
+from tests.api.covers import covers
 
 NAMES = ["image", "label"]
 
@@ -41,6 +42,10 @@ def no_thread_left() -> Iterator[None]:
     assert not _threads()
 
 
+@covers(
+    "samba.sambaloader.SambaLoader",
+    "samba.sambaloader.SambaLoader(names)",
+)
 def test_batches_come_in_order_as_named_sambatensors() -> None:
     loader = SambaLoader(_batches(25), NAMES, maxsize=3)
     seen = list(loader)

@@ -12,6 +12,7 @@ import samba
 import samba.utils as utils
 from samba.errors import SambaError
 from samba.utils import measure
+from tests.api.covers import covers
 from tests.samba.worlds import INFERENCE, MLP, World, close, named, other_batch
 
 
@@ -28,6 +29,11 @@ def scene(pefs):
     return pefs.loaded(MLP)
 
 
+@covers(
+    "samba.utils.measure_performance",
+    "samba.utils.measure_performance(n_iterations)",
+    "samba.utils.measure_performance(batch_size)",
+)
 def test_performance(scene, clock, capsys, tmp_path):
     report, copy = tmp_path / "report.json", tmp_path / "stats.json"
     result = utils.measure_performance(
@@ -69,6 +75,9 @@ def test_performance(scene, clock, capsys, tmp_path):
     scene.assert_follows()
 
 
+@covers(
+    "samba.utils.measure_performance(run_graph_only)",
+)
 def test_performance_of_the_graph_only(scene, clock, capsys):
     scene.run(named(other_batch()))
     utils.measure_performance(
@@ -80,6 +89,9 @@ def test_performance_of_the_graph_only(scene, clock, capsys):
     assert samba.session.counters.runs == 6
 
 
+@covers(
+    "samba.utils.measure_performance(inference)",
+)
 def test_performance_of_inference(pefs, clock):
     scene = pefs.loaded(MLP)
     before = scene.weights()
@@ -96,6 +108,11 @@ def test_performance_goes_on_for_a_while(scene, clock, capsys):
     assert "measured over 8 iterations" in capsys.readouterr().out
 
 
+@covers(
+    "samba.utils.measure_sections",
+    "samba.utils.measure_sections(n_iterations)",
+    "samba.utils.measure_sections(batch_size)",
+)
 def test_sections(scene, clock, capsys, tmp_path):
     report = tmp_path / "sections.json"
     rows = utils.measure_sections(
@@ -116,11 +133,12 @@ def test_sections(scene, clock, capsys, tmp_path):
     ]
     assert all((r.min_ms, r.median_ms, r.max_ms) == (250.0, 250.0, 250.0) for r in rows)
     assert sum(r.share for r in rows) == pytest.approx(1.0)
-    assert capsys.readouterr().out.splitlines()[-4:] == [
+    assert capsys.readouterr().out.splitlines()[-5:] == [
         "id  type   name      calls   min ms  median ms   max ms   share",
         " 0  FWD    fwd_0         3  250.000    250.000  250.000  33.3 %",
         " 1  BCKWD  bckwd_0       3  250.000    250.000  250.000  33.3 %",
         " 2  OPT    opt_sgd0      3  250.000    250.000  250.000  33.3 %",
+        "sum of medians: 750.000 ms, 6.667 samples/s",
     ]
     written = json.loads(report.read_text())
     assert written[1] == {
@@ -178,6 +196,7 @@ def test_training_goes_on_after_measuring(pefs, clock):
         (lambda m, i: utils.measure_performance(m, i, n_iterations=0), ["n_iterations", "0"]),
         (lambda m, i: utils.measure_performance(m, i, batch_size=0), ["batch_size", "0"]),
         (lambda m, i: utils.measure_sections(m, i, n_iterations=0), ["n_iterations", "1 or more"]),
+        (lambda m, i: utils.measure_sections(m, i, batch_size=0), ["batch_size", "1 or more"]),
         (lambda m, i: utils.measure_sections(m, i, num_sections=0), ["num_sections", "1 or more"]),
         (
             lambda m, i: utils.measure_performance(m, i, json="nowhere/x.json"),

@@ -1,0 +1,176 @@
+"""Casts and ``new_*`` of a SambaTensor, with the arguments that SambaFlow documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from samba.errors import UnsupportedKeyword
+
+if TYPE_CHECKING:
+    from samba.sambatensor import SambaTensor
+
+    _Base = Tensor
+else:
+    _Base = object
+
+# Inside the class ``type`` is a method, so annotations there need other names.
+DType = torch.dtype
+Size = int | Iterable[int]
+
+
+class Conversions(_Base):
+    """The part of SambaTensor that gives tensors of another type, or of another shape."""
+
+    __slots__ = ()
+
+    def new_empty(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's sizes are a tuple
+        """Makes a SambaTensor of uninitialised values.
+
+        Args:
+            size: Sizes of the result, as numbers or as one iterable of numbers.
+            dtype: Element type, that of this tensor if None.
+            requires_grad: Whether autograd records what is done with it.
+            device: Has no effect: SambaTensors live on the host.
+
+        Example:
+            >>> import samba, torch
+            >>> samba.ones((), dtype=torch.bfloat16).new_empty((2, 3)).shape
+            torch.Size([2, 3])
+        """
+        sizes, options = _new((size, *args), kwargs)
+        return cast("SambaTensor", super().new_empty(sizes, **options))
+
+    def new_zeros(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+        """Makes a SambaTensor of zeros; the arguments are those of ``new_empty``.
+
+        Example:
+            >>> import samba
+            >>> samba.ones(()).new_zeros(2).tolist()
+            [0.0, 0.0]
+        """
+        sizes, options = _new((size, *args), kwargs)
+        return cast("SambaTensor", super().new_zeros(sizes, **options))
+
+    def new_ones(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+        """Makes a SambaTensor of ones; the arguments are those of ``new_empty``.
+
+        Example:
+            >>> import samba
+            >>> samba.zeros(()).new_ones((2, 1)).tolist()
+            [[1.0], [1.0]]
+        """
+        sizes, options = _new((size, *args), kwargs)
+        return cast("SambaTensor", super().new_ones(sizes, **options))
+
+    def new_full(  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+        self,
+        size: Size,
+        fill_value: complex,
+        dtype: DType | None = None,
+        device: Any = None,
+        requires_grad: bool | None = False,
+        **kwargs: Any,
+    ) -> SambaTensor:
+        """Makes a SambaTensor of one value.
+
+        Args:
+            size: Sizes of the result.
+            fill_value: The value.
+            dtype: Element type, that of this tensor if None.
+            device: Has no effect: SambaTensors live on the host.
+            requires_grad: Whether autograd records what is done with it.
+            kwargs: Further arguments of ``torch.Tensor.new_full``.
+
+        Example:
+            >>> import samba
+            >>> samba.ones(()).new_full((2,), 5.0).tolist()
+            [5.0, 5.0]
+        """
+        given = {**kwargs, "dtype": dtype, "requires_grad": requires_grad}
+        sizes, options = _new((size,), given)
+        return cast("SambaTensor", super().new_full(sizes, fill_value, **options))
+
+    def to(self, *args: Any, other: Tensor | None = None, **kwargs: Any) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's overloads say the same
+        """Casts to a dtype, or to the dtype of another tensor; see ``torch.Tensor.to``.
+
+        Args:
+            args: A dtype, a tensor, or any other arguments of ``torch.Tensor.to``.
+            other: The tensor, given by name.
+            kwargs: Keywords of ``torch.Tensor.to``.
+
+        Returns:
+            A SambaTensor with the names of this one, or this one if nothing changes.
+
+        Example:
+            >>> import samba, torch
+            >>> samba.ones(2).to(torch.bfloat16).dtype
+            torch.bfloat16
+        """
+        if other is not None:
+            args = (other, *args)
+        return cast("SambaTensor", super().to(*args, **kwargs))
+
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+        """Names the type, or casts to another.
+
+        Args:
+            dtype: A dtype, or the name or class of a torch tensor type. None asks for the name.
+            non_blocking: Not supported, False only.
+            kwargs: None are supported.
+
+        Returns:
+            The name, or a SambaTensor with the names of this one; this one if nothing changes.
+
+        Raises:
+            UnsupportedKeyword: ``non_blocking`` or another keyword is given.
+
+        Example:
+            >>> import samba, torch
+            >>> samba.ones(2).type()
+            'torch.FloatTensor'
+            >>> samba.ones(2).type(torch.int16).dtype
+            torch.int16
+        """
+        refused = [*(["non_blocking"] if non_blocking else []), *kwargs]
+        if refused:
+            raise UnsupportedKeyword(
+                function="SambaTensor.type", found=tuple(refused), wanted=("dtype",)
+            )
+        return super().type() if dtype is None else super().type(dtype)
+
+    def type_as(self, tensor: Tensor) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # SambaFlow names the argument so
+        """Casts to the type of another tensor; the tensor itself if it has that type.
+
+        Example:
+            >>> import samba, torch
+            >>> samba.ones(2).type_as(samba.ones(1, dtype=torch.int8)).dtype
+            torch.int8
+        """
+        return cast("SambaTensor", super().type_as(tensor))
+
+    def view_as(self, other: Tensor) -> SambaTensor:
+        """Views the same values in the shape of another tensor, which may be empty.
+
+        Example:
+            >>> import samba
+            >>> samba.ones(2, 3).view_as(samba.SambaTensor(shape=(3, 2))).shape
+            torch.Size([3, 2])
+        """
+        return cast("SambaTensor", self.view(other.shape))
+
+
+def _new(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Sizes and options of a ``new_*`` method, whether written torch's or SambaFlow's way."""
+    count = 0
+    while count < len(args) and isinstance(args[count], int) and type(args[count]) is not bool:
+        count += 1
+    sizes = args[:count] if count else tuple(args[0])
+    rest = args[count:] if count else args[1:]
+    options = {**dict(zip(("dtype", "requires_grad"), rest, strict=False)), **kwargs}
+    options.pop("device", None)
+    options["requires_grad"] = bool(options.get("requires_grad"))
+    return sizes, options

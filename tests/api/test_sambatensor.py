@@ -1,0 +1,528 @@
+"""The page of SambaTensor: construction, indexing, casts, new tensors, host memory, autograd."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import samba
+from samba.errors import ArgumentError, NoHostData, UnsupportedKeyword
+from tests.api.covers import covers
+
+
+def counting(*shape: int, **labels) -> samba.SambaTensor:
+    """Numbers from 0 on, and a plain twin of them is ``.torch()``."""
+    values = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    return samba.SambaTensor(values, **labels)
+
+
+def values(tensor: torch.Tensor) -> list:
+    assert type(tensor) is samba.SambaTensor
+    return tensor.tolist()
+
+
+# -- construction -----------------------------------------------------------
+
+
+@covers(
+    "samba.SambaTensor",
+    "samba.SambaTensor(torch_tensor)",
+    "samba.SambaTensor(name)",
+    "samba.from_torch_tensor",
+    "samba.SambaTensor.data_ptr",
+)
+def test_both_constructions_share_memory():
+    source = torch.Tensor([1, 2])
+    direct = samba.SambaTensor(source)
+    converted = samba.from_torch_tensor(source, name="samba_tensor1")
+    source[0] = 7
+    assert direct.tolist() == converted.tolist() == [7, 2]
+    assert direct.data_ptr() == converted.data_ptr() == source.data_ptr()
+    assert (direct.sn_name, converted.sn_name) == ("", "samba_tensor1")
+    assert samba.from_torch_tensor(converted, name="other") is converted
+    assert samba.from_torch_tensor(None) is None
+
+
+@covers("samba.SambaTensor(shape)", "samba.SambaTensor(dtype)")
+def test_an_empty_tensor_has_a_shape_and_a_dtype():
+    tensor = samba.SambaTensor(shape=(2, 3), dtype=torch.bfloat16, name="e")
+    assert (tensor.shape, tensor.dtype, tensor.has_data) == ((2, 3), torch.bfloat16, False)
+    assert samba.SambaTensor(shape=[4]).dtype == torch.get_default_dtype()
+    with pytest.raises(NoHostData, match=r"SambaTensor e of shape \(2, 3\)"):
+        tensor + 1
+    for clash in ({"shape": (2,)}, {"dtype": torch.int8}):
+        with pytest.raises(ArgumentError, match="one or the other"):
+            samba.SambaTensor(torch.ones(2), **clash)
+
+
+@covers(
+    "samba.SambaTensor(batch_dim)",
+    "samba.SambaTensor(named_dims)",
+    "samba.SambaTensor(sized_dims)",
+    "samba.SambaTensor(is_complex)",
+    "samba.SambaTensor.batch_dim",
+)
+def test_labels_are_kept_by_casts_and_copies():
+    tensor = samba.SambaTensor(
+        torch.ones(4, 2),
+        batch_dim=0,
+        named_dims=("B", "F"),
+        sized_dims=(None, "width"),
+        is_complex=True,
+    )
+    for same in (tensor, tensor.bfloat16(), tensor.to(torch.float64)):
+        assert (same.batch_dim, same.named_dims) == (0, ("B", "F"))
+        assert same.sized_dims == (None, "width")
+    assert not tensor.is_complex()  # torch's question: the numbers themselves are real
+    tensor.batch_dim = 1
+    assert tensor.batch_dim == 1
+    with pytest.raises(ArgumentError, match="each of the 2 dimensions"):
+        samba.SambaTensor(torch.ones(4, 2), named_dims=("B",))
+
+
+@covers(
+    "samba.SambaTensor(materializer)",
+    "samba.SambaTensor.materializer",
+    "samba.SambaTensor.materializer_provided",
+    "samba.SambaTensor.materialize_",
+    "samba.SambaTensor.torch_tensor",
+    "samba.SambaTensor.clear_data",
+)
+def test_a_materializer_fills_an_empty_tensor():
+    def twos(shape, dtype, requires_grad):
+        assert requires_grad is False
+        return torch.full(shape, 2, dtype=dtype)
+
+    tensor = samba.SambaTensor(shape=(2, 2), dtype=torch.int16, materializer=twos)
+    assert tensor.materializer is twos
+    assert tensor.torch_tensor().tolist() == [[2, 2], [2, 2]]
+    assert not tensor.has_data
+    tensor.materialize_()
+    assert values(tensor * 2) == [[4, 4], [4, 4]]
+    tensor[0, 0] = 9
+    tensor.materialize_()  # it has data, so nothing happens
+    assert tensor[0, 0] == 9
+    tensor.clear_data()
+    with pytest.raises(NoHostData):
+        tensor.torch()
+    tensor.materializer = lambda t: torch.zeros(t.shape)
+    assert tensor.torch_tensor().tolist() == [[0, 0], [0, 0]]
+    bare = samba.SambaTensor(torch.ones(1))
+    assert (bare.materializer, bare.materializer_provided) == (None, False)
+    assert tensor.materializer_provided
+
+
+@covers(
+    "samba.SambaTensor(region_name)",
+    "samba.SambaTensor.sn_region_name",
+    "samba.SambaTensor.sn_name",
+    "samba.SambaTensor.sn_grad_name",
+)
+def test_names_of_the_documented_example():
+    t0 = samba.SambaTensor(torch.Tensor([1, 2]), name="t0")
+    t1 = samba.SambaTensor(torch.Tensor([3, 4]), name="t1", region_name="t1_other")
+    t2 = samba.SambaTensor(torch.Tensor([1, 2]), name="t2", region_name="t0")
+    assert [t.sn_region_name for t in (t0, t1, t2)] == ["t0", "t1_other", "t0"]
+    t0.sn_name = "renamed"
+    assert (t0.sn_name, t0.sn_region_name, t0.sn_grad_name) == (
+        "renamed",
+        "renamed",
+        "renamed__grad",
+    )
+    t0.sn_region_name = "pool"
+    assert (t0.sn_name, t0.sn_region_name) == ("renamed", "pool")
+    assert samba.SambaTensor(torch.ones(1)).sn_name == ""
+
+
+# -- indexing ---------------------------------------------------------------
+
+INDICES = {
+    "int": (1,),
+    "negative": (-1,),
+    "ints": (1, 2, 0),
+    "slice": (slice(0, 2),),
+    "steps": (slice(None), slice(0, None, 2)),
+    "None": (None, 0),
+    "list": ([1, 0],),
+    "list inside": (slice(None), [2, 0]),
+    "tensor": (slice(None), torch.tensor([0, 2])),
+    "documented": (None, slice(None), torch.tensor([0, 2])),
+    "mask": (torch.tensor([True, False]),),
+    "ellipsis": (..., 0),
+}
+
+
+def as_samba(index: tuple, dtype: torch.dtype | None) -> tuple:
+    def one(item):
+        if not isinstance(item, torch.Tensor):
+            return item
+        cast = item if dtype is None or item.dtype is torch.bool else item.to(dtype)
+        return samba.SambaTensor(cast)
+
+    return tuple(map(one, index))
+
+
+@covers("samba.SambaTensor.__getitem__")
+@pytest.mark.parametrize("dtype", [None, torch.int32, torch.float32], ids=str)
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_reading_by_index(index, dtype):
+    tensor = counting(2, 3, 4)
+    found = tensor[as_samba(index, dtype)]
+    assert torch.equal(found.torch(), tensor.torch()[index])
+    assert type(found) is samba.SambaTensor
+    if len(index) == 1:
+        assert torch.equal(tensor[as_samba(index, dtype)[0]].torch(), found.torch())
+
+
+@covers("samba.SambaTensor.__setitem__")
+@pytest.mark.parametrize("dtype", [None, torch.float32], ids=str)
+@pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
+def test_writing_by_index(index, dtype):
+    tensor, twin = counting(2, 3, 4), counting(2, 3, 4).torch().clone()
+    shape = twin[index].shape
+    for update in (5, 2.5, samba.full(shape, 7.0), torch.full(shape, 8.0)):
+        tensor[as_samba(index, dtype)] = update
+        twin[index] = update.torch() if isinstance(update, samba.SambaTensor) else update
+        assert torch.equal(tensor.torch(), twin)
+
+
+@covers("samba.SambaTensor.__setitem__")
+def test_assignment_of_the_documented_example():
+    source = torch.zeros(2, 3)
+    tensor = samba.SambaTensor(source, name="x")
+    tensor[:, 2] = samba.ones(2)
+    index = samba.SambaTensor(torch.Tensor([0, 2]))
+    assert values(tensor) == [[0, 0, 1], [0, 0, 1]]
+    tensor[None, :, index] = 2 * samba.ones(1, 2, 2)
+    assert source.tolist() == [[2, 0, 2], [2, 0, 2]]  # the memory is shared
+    assert tensor.sn_name == "x"
+
+
+@covers("samba.SambaTensor.__getitem__")
+def test_indices_that_cannot_be():
+    tensor = counting(2, 3)
+    with pytest.raises(IndexError, match="not whole, wanted whole numbers"):
+        tensor[:, samba.SambaTensor(torch.Tensor([0.5, 2]))]
+    for index in (5, (0, 3), samba.SambaTensor(torch.Tensor([4]))):
+        with pytest.raises(IndexError, match="out of bounds"):
+            tensor[index]
+    empty = samba.SambaTensor(shape=(2, 3))
+    with pytest.raises(NoHostData, match="__getitem__"):
+        empty[0]
+    with pytest.raises(NoHostData, match="__setitem__"):
+        empty[0] = 1
+
+
+# -- casts and new tensors --------------------------------------------------
+
+
+@covers(
+    "samba.SambaTensor.bfloat16",
+    "samba.SambaTensor.bool",
+    "samba.SambaTensor.float",
+    "samba.SambaTensor.int",
+    "samba.SambaTensor.long",
+    "samba.SambaTensor.short",
+    "samba.SambaTensor.dtype",
+)
+@pytest.mark.parametrize("name", ["bfloat16", "bool", "float", "int", "long", "short"])
+def test_casts_by_name_are_type(name):
+    source = torch.tensor([0.0, 1.7, -3.2], dtype=torch.float64)
+    tensor = samba.SambaTensor(source, name="x", region_name="r", batch_dim=0)
+    cast = getattr(tensor, name)()
+    assert cast.dtype == getattr(torch, name)
+    assert torch.equal(cast.torch(), source.type(getattr(torch, name)))
+    assert (cast.sn_name, cast.sn_region_name, cast.batch_dim) == ("x", "r", 0)
+    assert getattr(cast, name)() is cast
+    assert (tensor.dtype, tensor.tolist()) == (torch.float64, source.tolist())
+
+
+@covers("samba.SambaTensor.to")
+def test_to_takes_a_dtype_or_another_tensor():
+    tensor = counting(2, 2, name="x")
+    other = torch.randn((), dtype=torch.float64)
+    assert tensor.to(torch.bfloat16).dtype == torch.bfloat16
+    for cast in (tensor.to(other), tensor.to(samba.SambaTensor(other)), tensor.to(other=other)):
+        assert (cast.dtype, cast.sn_name) == (torch.float64, "x")
+        assert torch.equal(cast.torch(), tensor.torch().double())
+    assert tensor.to(dtype=torch.int32, copy=True).dtype == torch.int32
+    assert tensor.to(torch.float32) is tensor
+
+
+@covers("samba.SambaTensor.type", "samba.SambaTensor.type_as")
+def test_type_names_or_casts():
+    tensor = counting(3, name="x")
+    assert tensor.type() == "torch.FloatTensor"
+    for dtype in (torch.float16, "torch.HalfTensor", torch.HalfTensor):
+        assert tensor.type(dtype).dtype == torch.float16
+        assert tensor.type(dtype=dtype, non_blocking=False).sn_name == "x"
+    assert tensor.type(torch.float32) is tensor
+    assert tensor.type_as(tensor=samba.ones(1, dtype=torch.int8)).dtype == torch.int8
+    assert tensor.type_as(torch.ones(1)) is tensor
+
+
+@covers("samba.SambaTensor.type")
+@pytest.mark.parametrize("keyword", ["non_blocking", "async", "memory_format"])
+def test_type_refuses_what_the_hardware_does_not_have(keyword):
+    with pytest.raises(UnsupportedKeyword, match=rf"type\({keyword}\): not supported") as caught:
+        counting(3).type(torch.int8, **{keyword: True})
+    assert caught.value.found == (keyword,)
+    assert isinstance(caught.value, TypeError)
+
+
+@covers(
+    "samba.SambaTensor.new_empty",
+    "samba.SambaTensor.new_full",
+    "samba.SambaTensor.new_ones",
+    "samba.SambaTensor.new_zeros",
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_new_tensors(empty):
+    tensor = samba.ones((), dtype=torch.bfloat16, name="x")
+    if empty:
+        tensor.clear_data()
+    zeros, ones, full = tensor.new_zeros, tensor.new_ones, tensor.new_full
+    assert values(zeros((2, 3))) == [[0] * 3] * 2
+    assert values(ones(3)) == values(ones([3])) == values(ones(size=iter((3,)))) == [1] * 3
+    assert values(ones(2, 1)) == [[1], [1]]  # torch's own form
+    assert values(full((2,), 5.0)) == values(full(size=[2], fill_value=5)) == [5, 5]
+    for made in (zeros(2), ones(2), full((2,), 1), tensor.new_empty(2)):
+        assert (made.dtype, made.shape, made.sn_name) == (torch.bfloat16, (2,), "")
+        assert not made.requires_grad
+    for made in (
+        zeros((2,), torch.float64, True),
+        ones(2, dtype=torch.float64, requires_grad=True),
+        full((2,), 1, torch.float64, None, True),
+        tensor.new_empty((2,), torch.float64, requires_grad=True),
+    ):
+        assert (made.dtype, made.requires_grad) == (torch.float64, True)
+    assert full((2,), 1, device="cuda", requires_grad=None).device.type == "cpu"
+
+
+# -- torch's questions and forms --------------------------------------------
+
+
+@covers(
+    "samba.SambaTensor.dim",
+    "samba.SambaTensor.ndim",
+    "samba.SambaTensor.ndimension",
+    "samba.SambaTensor.numel",
+    "samba.SambaTensor.nelement",
+    "samba.SambaTensor.size",
+    "samba.SambaTensor.shape",
+    "samba.SambaTensor.stride",
+    "samba.SambaTensor.element_size",
+    "samba.SambaTensor.is_floating_point",
+    "samba.SambaTensor.device",
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_questions(empty):
+    tensor = samba.empty(3, 4, 5, dtype=torch.bfloat16)
+    if empty:
+        tensor.clear_data()
+    assert tensor.size() == tensor.shape == torch.Size([3, 4, 5])
+    assert (tensor.size(dim=1), tensor.size(-1)) == (4, 5)
+    assert tensor.dim() == tensor.ndim == tensor.ndimension() == 3
+    assert tensor.numel() == tensor.nelement() == 60
+    assert tensor.stride() == (20, 5, 1)
+    assert (tensor.stride(dim=1), tensor.stride(-1)) == (5, 1)
+    assert tensor.element_size() == 2
+    assert tensor.is_floating_point()
+    assert not samba.ones(1, dtype=torch.int8).is_floating_point()
+    assert tensor.device == torch.device("cpu")
+
+
+@covers(
+    "samba.SambaTensor.T",
+    "samba.SambaTensor.permute",
+    "samba.SambaTensor.reshape",
+    "samba.SambaTensor.view_as",
+)
+def test_other_shapes_of_the_same_values():
+    tensor = counting(2, 3)
+    plain = tensor.torch()
+    assert torch.equal(tensor.T.torch(), plain.T)
+    assert torch.equal(samba.t(tensor).torch(), plain.T)
+    cube = counting(2, 3, 4)
+    for permuted in (cube.permute(2, 0, 1), cube.permute((2, 0, 1)), cube.permute(dims=[2, 0, 1])):
+        assert torch.equal(permuted.torch(), cube.torch().permute(2, 0, 1))
+    for flat in (tensor.reshape(-1), tensor.reshape((6,)), tensor.reshape(6)):
+        assert values(flat) == [0, 1, 2, 3, 4, 5]
+    view = tensor.view_as(samba.SambaTensor(shape=(3, 2), name="other"))
+    assert torch.equal(view.torch(), plain.reshape(3, 2))
+    view[0, 0] = 9
+    assert plain[0, 0] == 9
+
+
+@covers("samba.SambaTensor.item", "samba.SambaTensor.torch", "samba.to_torch")
+def test_values_leave_as_plain_numbers_and_tensors():
+    assert samba.SambaTensor(torch.tensor([1.0])).item() == 1.0
+    with pytest.raises(RuntimeError, match="2 elements"):
+        samba.ones(2).item()
+    source = torch.ones(2)
+    tensor = samba.SambaTensor(source)
+    for plain in (tensor.torch(), samba.to_torch(tensor)):
+        assert type(plain) is torch.Tensor
+        assert plain.data_ptr() == source.data_ptr()
+    assert samba.to_torch(source) is source
+    assert samba.to_torch(None) is None
+
+
+@covers(
+    "samba.SambaTensor.backward",
+    "samba.SambaTensor.grad",
+    "samba.SambaTensor.data",
+    "samba.SambaTensor.requires_grad",
+    "samba.SambaTensor.requires_grad_",
+)
+def test_autograd_on_the_host():
+    tensor = counting(3)
+    assert not tensor.requires_grad
+    assert tensor.requires_grad_() is tensor
+    assert tensor.requires_grad
+    loss = (tensor**2).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    assert type(tensor.grad) is torch.Tensor
+    assert tensor.grad.tolist() == [0, 4, 8]
+    for gradient in (samba.full((3,), 5.0), torch.full((3,), 5.0)):
+        tensor.grad = None
+        (tensor * 2).backward(gradient)
+        assert tensor.grad.tolist() == [10, 10, 10]
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        loss.backward()
+    tensor.requires_grad_(False)
+    tensor.requires_grad = True
+    assert (tensor * 1).requires_grad
+    assert type(tensor.data) is torch.Tensor
+    tensor.data = torch.ones(3)
+    assert tensor.data.tolist() == [1, 1, 1]
+    assert not tensor.data.requires_grad
+
+
+@covers(
+    "samba.SambaTensor.fast_access",
+    "samba.SambaTensor.is_fast_access",
+    "samba.SambaTensor.reusable",
+)
+def test_fast_access_belongs_to_a_name():
+    tensor, twin, unnamed = counting(2, name="x"), counting(2, name="x"), counting(2)
+    assert not (tensor.fast_access or samba.SambaTensor.is_fast_access("x"))
+    tensor.fast_access = True
+    unnamed.fast_access = True
+    assert tensor.fast_access and twin.fast_access and unnamed.fast_access
+    assert samba.SambaTensor.is_fast_access("x")
+    assert not samba.SambaTensor.is_fast_access("")
+    twin.fast_access = False
+    assert not tensor.fast_access
+    # The gradient of an output has no SambaTensor of its own; one of its name will do.
+    samba.SambaTensor(shape=(2,), name="out__grad").fast_access = True
+    assert samba.SambaTensor.is_fast_access("out__grad")
+    assert counting(2, 3).reusable()
+    assert not counting(2, 3).T.reusable()
+    assert not samba.SambaTensor(shape=(2,)).reusable()
+
+
+# -- torch and NumPy functions ----------------------------------------------
+
+
+@covers("numpy.add", "torch.nn.functional.relu", "torch.nn.Conv2d", "torch.Tensor.split")
+def test_functions_of_the_slides():
+    a, b = samba.ones(2, 4), samba.zeros(2, 4)
+    assert values(np.add(a, b)) == [[1] * 4] * 2
+    assert values(np.add(a, torch.ones(2, 4))) == values(a + 1) == [[2] * 4] * 2
+    x = samba.randn(10, 20, name="input", batch_dim=0)
+    relu = torch.nn.functional.relu(x)
+    assert torch.equal(relu.torch(), x.torch().clamp(min=0))
+    first, second = x.split(10, dim=1)
+    assert torch.equal(second.torch(), x.torch()[:, 10:])
+    conv = torch.nn.Conv2d(3, 4, (3, 3), padding=1)
+    image = samba.randn(2, 3, 5, 5)
+    assert torch.equal(conv(image).torch(), conv(image.torch()))
+    assert type(relu) is type(first) is type(conv(image)) is samba.SambaTensor
+
+
+NUMPY = {
+    "matmul": lambda x: np.matmul(x, x.T),
+    "power": lambda x: np.power(x, 2.0),
+    "array on the left": lambda x: np.ones((2, 3), np.float32) - x,
+    "number on the left": lambda x: np.float32(2) * x,
+    "comparison": lambda x: np.greater(x, 1),
+    "reduce": np.add.reduce,
+    "dtype": lambda x: np.add(x, x, dtype=np.float64),
+    "mean": np.mean,
+    "sum over an axis": lambda x: np.sum(x, axis=1, keepdims=True),
+    "max": lambda x: np.max(x, axis=0),
+    "std": np.std,
+    "argmax": np.argmax,
+    "reshape": lambda x: np.reshape(x, (3, 2)),
+    "transpose": np.transpose,
+    "squeeze": lambda x: np.squeeze(x[None]),
+    "concatenate": lambda x: np.concatenate([x, x], axis=1),
+    "stack": lambda x: np.stack([x, x]),
+    "where": lambda x: np.where(x > 1, x, 0.0),
+    "norm": np.linalg.norm,
+    "clip": lambda x: np.clip(x, 1, 3),
+}
+
+
+@covers("numpy.add")
+@pytest.mark.parametrize("function", NUMPY.values(), ids=NUMPY)
+def test_numpy_functions(function):
+    tensor = counting(2, 3)
+    with np.errstate(all="raise"):
+        made, expected = function(tensor), function(tensor.numpy())
+    assert type(made) is samba.SambaTensor
+    assert made.numpy().dtype == expected.dtype
+    np.testing.assert_allclose(made.numpy(), expected, rtol=1e-6)
+
+
+@covers("numpy.add")
+def test_numpy_functions_that_torch_has_keep_autograd_and_bfloat16():
+    tensor = counting(2, 3).requires_grad_()
+    np.multiply(tensor, 3.0).sum().backward()
+    np.mean(tensor, axis=0).sum().backward()
+    assert torch.allclose(tensor.grad, torch.full((2, 3), 3.5))
+    half = samba.ones(2, dtype=torch.bfloat16)
+    assert np.add(half, 1).dtype == np.sum(half).dtype == torch.bfloat16
+    with pytest.raises(RuntimeError, match="requires grad"):
+        np.cumsum(tensor)
+
+
+@covers("numpy.add")
+def test_numpy_gives_back_what_is_no_tensor():
+    tensor, out = counting(2, 3), np.zeros((2, 3), np.float32)
+    assert np.allclose(tensor, tensor.numpy()) is True
+    assert np.shape(tensor) == (2, 3)
+    assert np.add(tensor, tensor, out=out) is out
+    assert out[1, 2] == 10
+    fraction, whole = np.modf(samba.SambaTensor(torch.tensor([1.5])))
+    assert (values(fraction), values(whole)) == ([0.5], [1])
+    np.testing.assert_array_equal(tensor, tensor.numpy())
+
+
+@covers("samba.SambaTensor")
+def test_mixed_dtypes_follow_torchs_promotion():
+    half, single = samba.ones(2, dtype=torch.bfloat16), samba.ones(2)
+    assert samba.add(half, single).dtype == torch.float32
+    assert (half * samba.ones(2, dtype=torch.int32)).dtype == torch.bfloat16
+    assert torch.add(single, samba.ones(2, dtype=torch.float64)).dtype == torch.float64
+
+
+@covers("samba.SambaTensor")
+def test_what_is_traced_runs_eagerly_too():
+    linear = samba.from_torch_model_(torch.nn.Linear(4, 3))
+    half = samba.randn(2, 4).bfloat16()
+    expected = torch.nn.functional.linear(half.torch().float(), linear.weight.data, linear.bias)
+    assert torch.equal(linear(half).torch(), expected)
+    labels = torch.tensor([2, -100])
+    gold = torch.nn.functional.cross_entropy(expected, labels)
+    for dtype in (torch.int16, torch.int32):
+        loss = torch.nn.functional.cross_entropy(linear(half), samba.SambaTensor(labels.to(dtype)))
+        assert loss == gold
+        loss.backward()
+    table = samba.from_torch_model_(torch.nn.Embedding(5, 2))
+    assert torch.equal(table(labels.clamp(min=0).short()), table.weight[[2, 0]])
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        linear(samba.ones(2, 5).bfloat16())
