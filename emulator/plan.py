@@ -113,7 +113,7 @@ def compile_plan(
                 reads[r] = None
         for r in step_writes(program, step, variant):
             written[r] = position
-    drops = _drops(program, steps, written, variant)
+    drops = _drops(program, steps, written)
     kept = [r for r in written if r not in drops]
     changed = {memory.home(r) for r in kept}
     inputs = {memory.home(r) for r in reads}
@@ -172,9 +172,27 @@ def compile_plan(
     )
 
 
-def _drops(
-    program: Program, steps: Sequence[tuple[int, int]], written: dict[int, int], variant: Variant
+def dropped_regions(
+    program: Program, steps: Sequence[tuple[int, int]], variant: Variant
 ) -> set[int]:
+    """Transient regions that are written by some steps and needed by no others after them.
+
+    Args:
+        program: The program.
+        steps: ``(section, step of the section)`` pairs in the order to run.
+        variant: What the steps are specialised for.
+
+    Returns:
+        The regions.
+    """
+    written: dict[int, int] = {}
+    for position, (s, k) in enumerate(steps):
+        for r in step_writes(program, program.sections[s].steps[k], variant):
+            written[r] = position
+    return _drops(program, steps, written)
+
+
+def _drops(program: Program, steps: Sequence[tuple[int, int]], written: dict[int, int]) -> set[int]:
     """Transient regions that nobody outside the plan can still need."""
     readers: dict[int, set[tuple[int, int]]] = {}
     for s, section in enumerate(program.sections):

@@ -14,7 +14,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 
 class Mode(enum.Enum):
@@ -145,18 +145,21 @@ class Ticket(Protocol):
         ...
 
 
-class Hands(Protocol):
+T = TypeVar("T", bound=Ticket)
+
+
+class Hands(Protocol[T]):
     """Who does the work of a schedule."""
 
     def run(self, index: int) -> None:
         """Do a device task, or start it so that later ones wait for it by themselves."""
         ...
 
-    def start(self, index: int) -> Ticket:
+    def start(self, index: int) -> T:
         """Hand a task to the network and return at once."""
         ...
 
-    def wait(self, tickets: Sequence[Ticket]) -> None:
+    def wait(self, tickets: Sequence[T]) -> None:
         """Return when the first of the tickets is done; raise if it failed."""
         ...
 
@@ -189,7 +192,7 @@ def prepare(tasks: Sequence[Task], mode: Mode) -> Prepared:
     return Prepared(tasks=tuple(tasks), needs=dependencies(tasks), mode=mode)
 
 
-def execute(schedule: Prepared, hands: Hands) -> None:
+def execute(schedule: Prepared, hands: Hands[T]) -> None:
     """Run a schedule; on return every task of the network is finished.
 
     Args:
@@ -199,7 +202,7 @@ def execute(schedule: Prepared, hands: Hands) -> None:
     Raises:
         Exception: What ``hands`` raise.
     """
-    flying: deque[tuple[int, Ticket]] = deque()
+    flying: deque[tuple[int, T]] = deque()
     try:
         _execute(schedule, hands, flying)
     except BaseException:
@@ -210,7 +213,7 @@ def execute(schedule: Prepared, hands: Hands) -> None:
         raise
 
 
-def _execute(schedule: Prepared, hands: Hands, flying: deque[tuple[int, Ticket]]) -> None:
+def _execute(schedule: Prepared, hands: Hands[T], flying: deque[tuple[int, T]]) -> None:
     tasks, mode = schedule.tasks, schedule.mode
     chooser = Chooser(tasks, schedule.needs, mode)
     left = len(tasks)

@@ -1,4 +1,8 @@
-"""``python -m samba compare``: see ``docs/compare.md``."""
+"""Tools for models and scripts.
+
+python -m samba compare   torch and the device side by side, see docs/compare.md
+python -m samba launch    replicas of a script on this host, see docs/data_parallel.md
+"""
 
 from __future__ import annotations
 
@@ -15,9 +19,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    if arguments[:1] in ([], ["-h"], ["--help"]):
+        print(__doc__)
+        return 0 if arguments else 2
+    if arguments[0] == "launch":
+        from samba.distributed.launcher import main as launch
+
+        return launch(arguments[1:])
     from samba.comparison.command import run
 
-    return run(sys.argv[1:] if argv is None else list(argv))
+    return run(arguments)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch
 from pef_schema import first_difference, read_pef
 from pef_schema.program import Program, Role
 from samba._session_profile import PROFILER
+from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.hostmodel import HostTensor, model_tensors
 from samba.loading import GraphMismatch, Loaded, host_tensors
@@ -109,6 +110,7 @@ def load_graphs(parts: Sequence[Part], traces: Sequence[GraphTrace], pef: str) -
         PefError: The file is not a whole PEF of a known version.
         ArgumentError: It has other graphs.
         GraphMismatch: A graph or the regions of its tensors are not the compiled ones.
+        Disagreement: Other replicas load something else.
     """
     with PROFILER.event("SAMBA_SET_PEF"):
         program = read_pef(Path(pef).absolute())
@@ -128,7 +130,9 @@ def load_graphs(parts: Sequence[Part], traces: Sequence[GraphTrace], pef: str) -
     different = list(_regions_that_differ(parts, program))
     if different:
         raise GraphMismatch(pef=pef, difference="\n".join(different))
-    return LoadedGraphs(parts, traces, program)
+    loaded = LoadedGraphs(parts, traces, program)
+    loaded.join(replicas_of(loaded.device, pef))
+    return loaded
 
 
 def _regions_that_differ(parts: Sequence[Part], program: Program) -> list[str]:

@@ -26,6 +26,16 @@ class SambaAtexit:
 
     _handlers: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []  # noqa: RUF012  # of the process
     _hooked = False
+    _watchers: list[Callable[[BaseException], None]] = []  # noqa: RUF012  # of the process
+
+    @classmethod
+    def on_failure(cls, watcher: Callable[[BaseException], None]) -> None:
+        """Registers who is told of the error when :meth:`run_with_abexit` ends the process.
+
+        Args:
+            watcher: Called with the error, before the handlers run.
+        """
+        cls._watchers.append(watcher)
 
     @classmethod
     def register(cls, func: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
@@ -63,10 +73,22 @@ class SambaAtexit:
         try:
             func(*args, **kwargs)
         except SystemExit as error:
-            cls._end(_status(error.code))
-        except BaseException:
+            status = _status(error.code)
+            if status:
+                cls._tell(error)
+            cls._end(status)
+        except BaseException as error:
             traceback.print_exc()
+            cls._tell(error)
             cls._end(1)
+
+    @classmethod
+    def _tell(cls, error: BaseException) -> None:
+        for watcher in cls._watchers:
+            try:
+                watcher(error)
+            except Exception:
+                _log.exception("telling of a failure failed")
 
     @classmethod
     def _end(cls, status: int) -> None:

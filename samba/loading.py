@@ -18,6 +18,7 @@ from samba._labels import mark_fast_access
 from samba._session_profile import PROFILER
 from samba.compiler.optimizer import as_optimizers
 from samba.compiling import loss_index_tuple
+from samba.distributed.replicas import Replicas, replicas_of
 from samba.errors import ArgumentError
 from samba.hostmodel import HostState, HostTensor, model_tensors, optimizer_states
 from samba.matching import check_losses, check_optimizers, tell_rates
@@ -75,6 +76,13 @@ class Loaded(ABC):
         for graph in program.graphs:
             mark_fast_access(graph.values[v].name for v in graph.inputs)
             mark_fast_access(f"{output.name}__grad" for output in graph.outputs)
+        self.join(Replicas(self.device))
+
+    def join(self, replicas: Replicas) -> None:
+        """Run with others from now on, and set tensors together with them."""
+        self.replicas = self.memory.replicas = replicas
+        for runner in self._runners.values():
+            runner.replicas = replicas
 
     def runner(self, graph_name: str | None = None) -> Runner:
         """What runs a graph.
@@ -144,7 +152,12 @@ class Loaded(ABC):
         self, tensors: Sequence[HostTensor], states: Sequence[HostState] = ()
     ) -> None:
         """Copy tensors and optimizer state to the device; nothing changes there if it raises."""
-        with PROFILER.event("PyRT_SET_TENSORS"), self.device.unchanged_on_error():
+        regions = [tensor.region for tensor in tensors] + _regions(states)
+        with (
+            self.device.unchanged_on_error(),
+            self.replicas.same_values(regions),
+            PROFILER.event("PyRT_SET_TENSORS"),
+        ):
             for entry in tensors:
                 values = view_as_numpy(_values(entry.tensor))
                 self.device.write(entry.region, values, name=entry.path)
@@ -275,6 +288,16 @@ def host_tensors(sources: Sequence[Source]) -> dict[str, SambaTensor]:
     return found
 
 
+def _regions(states: Sequence[HostState]) -> list[int]:
+    """Regions that hold the state of optimizers."""
+    return [
+        region
+        for entry in states
+        for region in (*(r for _, r in entry.states), entry.step)
+        if region >= 0
+    ]
+
+
 def _values(tensor: torch.Tensor) -> torch.Tensor:
     if isinstance(tensor, SambaTensor) and not tensor.has_data:
         return tensor.torch_tensor()
@@ -303,6 +326,8 @@ def load_pef(
     pef: str,
     loss_indices: Sequence[Any] | None,
     config: Mapping[str, Any] | None,
+    data_parallel_mode: str = "normal",
+    distlearn_config: Any = None,
 ) -> Loaded:
     """Read a PEF, trace the model again and check that the two agree.
 
@@ -311,6 +336,7 @@ def load_pef(
         pef: Path of the PEF.
         loss_indices: The compiled losses, None to leave them unchecked.
         config: ``config_dict`` of the application; the last parsed command line if None.
+        data_parallel_mode, distlearn_config: As in ``utils.trace_graph``.
 
     Returns:
         The loaded program; nothing has been transferred yet.
@@ -320,6 +346,7 @@ def load_pef(
         PefError: If the file is not a whole PEF of a known version.
         GraphMismatch: If the model's graph differs from the compiled one.
         MissingOptimizer, OptimizerMismatch: If optimizers are given that the PEF does not have.
+        Disagreement: If other replicas load something else.
     """
     if not pef:
         raise ArgumentError(
@@ -346,4 +373,6 @@ def load_pef(
     check_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
     tell_rates(traced, program)
-    return LoadedModel(model, inputs, traced, found, program)
+    loaded = LoadedModel(model, inputs, traced, found, program)
+    loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
+    return loaded

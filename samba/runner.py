@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,6 +27,9 @@ from samba.sambatensor import SambaTensor
 from samba.selection import Selector, frozen
 from samba.tracer.inputs import NamedInput
 from samba.transfer import copy_as_torch, view_as_numpy
+
+if TYPE_CHECKING:
+    from samba.distributed.replicas import Prepared, Replicas, Wish
 
 Seeds = Sequence[tuple[int, np.ndarray, str]]
 """Gradients of outputs: regions, values, and names for errors."""
@@ -61,6 +64,7 @@ class Runner:
         self._selector = Selector(program, graph)
         self._hyperparameters = Hyperparameters(program)
         self._settings = self._hyperparameters.initial
+        self.replicas: Replicas | None = None
         self._told: set[str] = set()
         self._selections: dict[Any, StepKey] = {}
         # What the last call asked for, and what was prepared for it.
@@ -71,7 +75,8 @@ class Runner:
         self._train = True
         self._variant: object = None
         self._steps: StepKey = ()
-        self._plan: Plan | None = None
+        self._plan: Plan | Prepared | None = None
+        self._wish: Wish | None = None
         self._fetches: Fetches = ()
 
     def run(
@@ -82,6 +87,7 @@ class Runner:
         select: tuple[Any, ...],
         grads: Any,
         train: bool,
+        wish: Wish | None = None,
     ) -> tuple[SambaTensor, ...]:
         """One call of ``session.run``; nothing on the device changes if it raises.
 
@@ -92,12 +98,13 @@ class Runner:
             select: ``(section_types, section_ids, from_call, until_call)`` as passed.
             grads: Gradients of the outputs, None for none.
             train: Whether dropout rates are honoured.
+            wish: How replicas reduce gradients, None if they do not.
 
         Returns:
             The fetched outputs.
         """
         feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
-        self._start(feed, outputs, hyper, select, grads, train)
+        self._start(feed, outputs, hyper, select, grads, train, wish)
         return self._fetch()
 
     def run_timed(
@@ -108,6 +115,7 @@ class Runner:
         select: tuple[Any, ...],
         grads: Any,
         train: bool,
+        wish: Wish | None = None,
         *,
         pinned: bool,
     ) -> tuple[SambaTensor, ...]:
@@ -125,7 +133,7 @@ class Runner:
                 with event(name):
                     feed = self._feeder.arrays(inputs)
             with event("PyRT_RUN"):
-                self._start(feed, outputs, hyper, select, grads, train)
+                self._start(feed, outputs, hyper, select, grads, train, wish)
                 self._device.synchronize()
             if not self._fetches:
                 return ()
@@ -140,6 +148,7 @@ class Runner:
         select: tuple[Any, ...],
         grads: Any,
         train: bool,
+        wish: Wish | None,
     ) -> None:
         """Put inputs on the device and start the plan, prepared or new."""
         same_outputs = outputs is self._outputs or self._same_list(outputs)
@@ -147,6 +156,7 @@ class Runner:
         if (
             same_outputs
             and same_select
+            and wish is self._wish
             and train is self._train
             and grads is None
             and self._device.variant is self._variant
@@ -157,7 +167,7 @@ class Runner:
         fetches = self._fetches if same_outputs else self._resolve_outputs(outputs)
         steps = self._steps if same_select else self._resolve_steps(select)
         seeds = () if grads is None else self._seeds(grads)
-        self._change(feed, fetches, steps, seeds, hyper, bool(train))
+        self._change(feed, fetches, steps, seeds, hyper, bool(train), wish)
         fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
         self._outputs = outputs if fixed else _NOTHING
         self._listed = outputs.copy() if isinstance(outputs, list) else None
@@ -194,7 +204,7 @@ class Runner:
             buffers[region] = array
         if self._plan is not None:
             try:
-                self._device.run(self._plan)
+                self._go(self._plan)
             except BaseException:
                 for region, buffer in before:
                     buffers[region] = buffer
@@ -208,6 +218,7 @@ class Runner:
         seeds: Seeds,
         hyper: Mapping[str, Any],
         train: bool,
+        wish: Wish | None,
     ) -> None:
         device, buffers = self._device, self._buffers
         argins, settings = self._hyperparameters.resolve(hyper, self._settings, train)
@@ -220,15 +231,33 @@ class Runner:
             for region, array in feed:
                 buffers[region] = array
             plan = self._plan
-            if steps is not self._steps or device.variant is not self._variant:
-                plan = self._plan_for(steps)
+            if (
+                steps is not self._steps
+                or device.variant is not self._variant
+                or wish is not self._wish
+            ):
+                plan = self._planned(steps, wish)
             if plan is not self._plan or fetches is not self._fetches:
                 self._require_written(fetches, plan)
             if plan is not None:
-                device.run(plan)
+                self._go(plan)
         self._hyper, self._train, self._settings = dict(hyper), train, settings
         self._steps, self._plan, self._fetches = steps, plan, fetches
-        self._variant = device.variant
+        self._variant, self._wish = device.variant, wish
+
+    def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | Prepared | None:
+        """What runs some steps, in parallel with other replicas where they have to reduce."""
+        if wish is not None and self.replicas is not None:
+            prepared = self.replicas.prepare(steps, wish)
+            if prepared is not None:
+                return prepared
+        return self._plan_for(steps)
+
+    def _go(self, plan: Plan | Prepared) -> None:
+        if type(plan) is Plan:
+            self._device.run(plan)
+        else:
+            plan.run()  # type: ignore[union-attr]  # nothing but Plan and Prepared comes here
 
     def _plan_for(self, steps: StepKey) -> Plan | None:
         if not steps:
@@ -272,7 +301,7 @@ class Runner:
             raise UnknownTensor(operation=where, name=name)
         return self._device.region_of(name), name
 
-    def _require_written(self, fetches: Fetches, plan: Plan | None) -> None:
+    def _require_written(self, fetches: Fetches, plan: Plan | Prepared | None) -> None:
         """Make sure before a run that everything asked for can be fetched after it.
 
         An output that no run has computed yet is zeros, because ``run`` returns every output

@@ -11,6 +11,7 @@ from samba.transfer import view_as_numpy, view_as_torch
 
 if TYPE_CHECKING:
     from emulator.device import Device
+    from samba.distributed.replicas import Replicas
 
 
 class DeviceTensors(Protocol):
@@ -44,6 +45,8 @@ class DeviceTensors(Protocol):
 class Memory:
     """:class:`DeviceTensors` over an open device."""
 
+    replicas: Replicas
+
     def __init__(self, device: Device) -> None:
         self._device = device
 
@@ -72,8 +75,9 @@ class Memory:
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to the device."""
-        with PROFILER.event("PyRT_SET_TENSORS"):
-            self._device.write(self._device.region_of(name), view_as_numpy(tensor), name=name)
+        region = self._device.region_of(name)
+        with self.replicas.same_values((region,)), PROFILER.event("PyRT_SET_TENSORS"):
+            self._device.write(region, view_as_numpy(tensor), name=name)
 
     def write_grad(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to its gradient on the device."""

@@ -141,6 +141,8 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         loss_indices: Sequence[Any] | None,
         transfer_device: bool,
         config: Mapping[str, Any] | None = None,
+        data_parallel_mode: str = "normal",
+        distlearn_config: Any = None,
     ) -> tuple[SambaTensor, ...]:
         """Load a PEF for a model: what ``utils.trace_graph`` does.
 
@@ -153,6 +155,8 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             transfer_device: Whether weights, buffers, inputs and optimizer state go to
                 the device now.
             config: ``config_dict`` of the application; the last parsed command line if None.
+            data_parallel_mode: The one that ``run`` will be given.
+            distlearn_config: Anything but None or "" asks for replicas.
 
         Returns:
             Handles of the outputs.
@@ -171,6 +175,8 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
                 pef=pef or self.pef_path,
                 loss_indices=loss_indices,
                 config=config,
+                data_parallel_mode=data_parallel_mode,
+                distlearn_config=distlearn_config,
             )
         if transfer_device:
             loaded.to_device()
@@ -226,8 +232,11 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             train: False sets dropout rates to 0 until a call with True.
             grad_of_outputs: One gradient or None for each output; like those that are set as
                 ``output.sn_grad`` they stay until others are given.
-            data_parallel, reduce_on_rdu, data_parallel_mode: Replicas; without effect
-                while there is one.
+            data_parallel: Average gradients over all replicas; they must then run the same.
+            reduce_on_rdu: Average them in device memory instead of in a copy on the host.
+            data_parallel_mode: ``"normal"``: everything in the order of the PEF; ``"inorder"``:
+                reductions beside other sections; ``"optimal"``: optimizer updates also out of
+                order. The results are the same. ``trace_graph`` must have been given the same.
             graph_name: Name of the graph to run; needed where the PEF has several.
 
         Returns:
@@ -235,6 +244,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
 
         Raises:
             SambaError: If anything does not fit the PEF. The device is then unchanged.
+            DataParallelError: If a replica is gone or does not answer in time.
         """
         if unknown:
             refuse_unknown("session.run", SambaSession.run, unknown)
@@ -254,6 +264,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             (section_types, section_ids, run_from_call_id, run_until_call_id),
             grad_of_outputs,
             train,
+            loaded.replicas.wish(data_parallel, reduce_on_rdu, data_parallel_mode),
         )
         runner = loaded.only
         if runner is None or graph_name is not None:

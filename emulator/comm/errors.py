@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pef_schema.errors import SambaError
 
@@ -25,12 +25,17 @@ class CollectiveTimeout(DataParallelError):
     Attributes:
         operation: The collective.
         seconds: The deadline.
+        reason: What is known about the rank; empty if nothing is.
     """
 
-    def __init__(self, *, operation: str, seconds: float, ranks: Sequence[int] = ()) -> None:
-        self.operation, self.seconds = operation, seconds
+    def __init__(
+        self, *, operation: str, seconds: float, ranks: Sequence[int] = (), reason: str = ""
+    ) -> None:
+        self.operation, self.seconds, self.reason = operation, seconds, reason
         super().__init__(
-            f"{operation}: no answer from {name_ranks(ranks)} within {seconds:g} s", ranks=ranks
+            f"{operation}: no answer from {name_ranks(ranks)} within {seconds:g} s"
+            + (f": {reason}" if reason else ""),
+            ranks=ranks,
         )
 
 
@@ -44,7 +49,8 @@ class PeerLost(DataParallelError):
 
     def __init__(self, *, operation: str, reason: str, ranks: Sequence[int] = ()) -> None:
         self.operation, self.reason = operation, reason
-        super().__init__(f"{operation}: {name_ranks(ranks)} is gone: {reason}", ranks=ranks)
+        verb = "are" if len(ranks) > 1 else "is"
+        super().__init__(f"{operation}: {name_ranks(ranks)} {verb} gone: {reason}", ranks=ranks)
 
 
 class CollectiveMismatch(DataParallelError):
@@ -62,6 +68,29 @@ class CollectiveMismatch(DataParallelError):
             f"ranks do not call the same collective:{lines}\n"
             "All of them must run the same PEF with the same arguments.",
             ranks=odd,
+        )
+
+
+class Disagreement(DataParallelError):
+    """Ranks are about to train different things.
+
+    Attributes:
+        facts: What each rank has, by the name of the fact; only those that differ.
+    """
+
+    def __init__(self, *, when: str, facts: Mapping[str, Sequence[str]]) -> None:
+        self.facts = {name: tuple(values) for name, values in facts.items()}
+        lines, odd = "", set[int]()
+        for name, values in self.facts.items():
+            common = max(dict.fromkeys(values), key=values.count)
+            for value in dict.fromkeys(values):
+                ranks = [r for r, v in enumerate(values) if v == value]
+                lines += f"\n  {name}: {name_ranks(ranks)}: {value}"
+                odd.update(ranks if value != common else ())
+        super().__init__(
+            f"{when}: the replicas differ.{lines}\n"
+            "All of them must run the same PEF with the same arguments.",
+            ranks=sorted(odd),
         )
 
 

@@ -100,9 +100,18 @@ class CommThread:
         for work in works:
             self.wait((work,))
 
-    def close(self) -> None:
-        """End the thread when it has done what it has."""
+    def close(self, seconds: float = 0.0) -> bool:
+        """End the thread when it has done what it has.
+
+        Args:
+            seconds: How long to wait for that.
+
+        Returns:
+            Whether it has ended.
+        """
         self._queue.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     @property
     def busy(self) -> bool:

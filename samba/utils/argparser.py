@@ -32,7 +32,9 @@ def parse_app_args(
 
     An app may declare built-in options again: its declaration replaces the built-in one for the
     spellings it names, and its default replaces the built-in default for all spellings.
-    ``--log-level`` takes effect on the logger ``samba``.
+    ``--log-level`` takes effect on the logger ``samba``. With ``--data-parallel``, a command that
+    runs and a launcher that has started several processes (mpirun, srun, torchrun, ``python -m
+    samba launch``), torch's default process group is up afterwards.
 
     Args:
         argv: The arguments, those of the process if None.
@@ -46,6 +48,7 @@ def parse_app_args(
 
     Raises:
         SystemExit: The command line is wrong; argparse has printed why.
+        DataParallelError: Other replicas do not come.
 
     Example:
         >>> args = parse_app_args(["compile", "-b=64", "-mb=4", "--inference"])
@@ -80,6 +83,10 @@ def parse_app_args(
     if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
         note_measured()
         atexit.register(_tell_nothing_measured, args.command)
+    if args.data_parallel and args.command != "compile":
+        from samba.distributed.job import start  # torch.distributed is for those who need it
+
+        start()
     return args
 
 

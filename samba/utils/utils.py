@@ -45,18 +45,21 @@ def trace_graph(
         pef: Path of the PEF; the session's own if empty.
         mapping: ``"section"`` or ``"spatial"``; the PEF's own mapping holds, and the log says so
             if another one than the default is asked for.
-        data_parallel_mode: Checked; without effect while there is one replica.
+        data_parallel_mode: The one that ``session.run`` will be given.
         transfer_device: Whether weights, buffers, inputs and optimizer state are
             transferred now.
         config_dict: Parsed command line as a dict; the last one parsed if None. With
             ``inference`` in it, a PEF for inference takes an optimizer and ignores it.
-        distlearn_config, dev_mode: Accepted for older scripts.
+        distlearn_config: Anything but None or "" asks for replicas, if a launcher has started
+            some and ``parse_app_args`` has not met them; what it says changes nothing.
+        dev_mode: Accepted for older scripts.
 
     Returns:
         Handles of the outputs, also kept as ``model.output_tensors``.
 
     Raises:
         SambaError: If the PEF cannot be read or does not fit the model.
+        DataParallelError: If replicas do not load the same.
     """
     import samba
     from samba.settings import check_data_parallel_mode, check_mapping
@@ -72,6 +75,8 @@ def trace_graph(
         loss_indices=loss_indices,
         transfer_device=transfer_device,
         config=config_dict,
+        data_parallel_mode=data_parallel_mode,
+        distlearn_config=distlearn_config,
     )
     compiled = samba.session.need_program("load()").mapping
     if mapping != "section" and mapping != compiled:

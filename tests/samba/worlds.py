@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -168,6 +170,27 @@ def other_batch(seed: int = 7, batch: int = 5) -> Tensors:
         "x": torch.randn(batch, 4, generator=generator),
         "y": torch.randint(3, (batch,), generator=generator),
     }
+
+
+@contextmanager
+def sharing_executables() -> Iterator[None]:
+    """Inside, devices that run the same program share what XLA made of it.
+
+    A plan follows from program, steps and variant alone. Devices count it all the same.
+    """
+    from emulator import device
+
+    compile_plan, plans = device.compile_plan, {}
+
+    def shared(program, memory, steps, variant, where):
+        key = (program, steps, variant)
+        if key not in plans:
+            plans[key] = compile_plan(program, memory, steps, variant, where)
+        return plans[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device, "compile_plan", shared)
+        yield
 
 
 MLP = World(name="mlp")

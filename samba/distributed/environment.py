@@ -1,0 +1,205 @@
+"""Which replica this process is, as its launcher tells it by environment variables."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from samba.errors import ArgumentError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """This process among its replicas.
+
+    Args:
+        launcher: Who started it: ``"torch"`` (torchrun, this project's launcher, or variables
+            set by hand), ``"mpich"``, ``"openmpi"`` or ``"slurm"``.
+        rank: Number of this process, from 0.
+        size: How many processes there are.
+        local_rank: Number of this process among those of its host.
+        local_size: How many processes its host has; 0 if the launcher does not tell.
+        address: Host and port at which rank 0 can be met; None if all must be on one host.
+        job: What the processes of this job have in common and those of others have not; empty
+            if the launcher does not tell.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    address: tuple[str, int] | None = None
+    job: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Family:
+    """Names of one launcher's variables."""
+
+    launcher: str
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+
+
+FAMILIES = (
+    _Family(
+        launcher="torch",
+        rank="RANK",
+        size="WORLD_SIZE",
+        local_rank="LOCAL_RANK",
+        local_size="LOCAL_WORLD_SIZE",
+    ),
+    _Family(
+        launcher="mpich",
+        rank="PMI_RANK",
+        size="PMI_SIZE",
+        local_rank="MPI_LOCALRANKID",
+        local_size="MPI_LOCALNRANKS",
+    ),
+    _Family(
+        launcher="openmpi",
+        rank="OMPI_COMM_WORLD_RANK",
+        size="OMPI_COMM_WORLD_SIZE",
+        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
+        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    _Family(
+        launcher="slurm",
+        rank="SLURM_PROCID",
+        size="SLURM_NTASKS",
+        local_rank="SLURM_LOCALID",
+        local_size="",
+    ),
+)
+"""Launchers in the order in which they are looked for. Those that are asked for on purpose come
+first: inside of a Slurm allocation one may still use mpirun or torchrun."""
+
+
+def detect(env: Mapping[str, str] | None = None) -> Launch | None:
+    """Find out which replica this process is.
+
+    Args:
+        env: Environment variables, those of the process if None.
+
+    Returns:
+        What the launcher tells, None if there is none.
+
+    Raises:
+        ArgumentError: If its variables contradict each other.
+
+    Example:
+        >>> found = detect({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"})
+        >>> found.launcher, found.rank, found.size, found.local_rank
+        ('mpich', 1, 2, 1)
+        >>> detect({}) is None
+        True
+    """
+    env = os.environ if env is None else env
+    for family in FAMILIES:
+        if not env.get(family.rank) or not env.get(family.size):
+            continue
+        if family.launcher == "slurm" and _is_batch_script(env):
+            continue
+        rank, size = _number(env, family.rank), _number(env, family.size)
+        if family.launcher == "slurm" and env.get("SLURM_STEP_NUM_TASKS"):
+            size = _number(env, "SLURM_STEP_NUM_TASKS")
+        if not 0 <= rank < size:
+            raise ArgumentError(
+                where=f"environment variables {family.rank} and {family.size}",
+                found=f"rank {rank} of {size}",
+                wanted="a rank from 0 to one less than the size",
+            )
+        local_rank = _number(env, family.local_rank) if env.get(family.local_rank) else rank
+        return Launch(
+            launcher=family.launcher,
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=_local_size(env, family, size),
+            address=_address(env, family.launcher),
+            job=_job(env, family.launcher),
+        )
+    return None
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    text = env[name]
+    if not text.isdigit():
+        raise ArgumentError(
+            where=f"environment variable {name}", found=repr(text), wanted="a whole number"
+        )
+    return int(text)
+
+
+def _is_batch_script(env: Mapping[str, str]) -> bool:
+    """Whether this is the script of a Slurm job itself, which is one process and not N."""
+    return bool(env.get("SLURM_JOB_ID")) and not any(
+        env.get(name) for name in ("SLURM_STEP_ID", "SLURM_STEPID", "SLURM_STEP_NODELIST")
+    )
+
+
+def _local_size(env: Mapping[str, str], family: _Family, size: int) -> int:
+    if family.launcher == "slurm":
+        # "2(x3),1": two tasks on each of three hosts, one on the next.
+        text = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or ""
+        counts: list[int] = []
+        for part in filter(None, text.split(",")):
+            match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
+            if match is None:
+                return 0
+            counts += [int(match[1])] * int(match[2] or 1)
+        node = env.get("SLURM_NODEID", "0")
+        if node.isdigit() and int(node) < len(counts):
+            return min(size, counts[int(node)])
+        return 0
+    return _number(env, family.local_size) if env.get(family.local_size) else 0
+
+
+def _address(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
+    if bool(env.get("MASTER_ADDR")) != bool(env.get("MASTER_PORT")):
+        raise ArgumentError(
+            where="environment variables MASTER_ADDR and MASTER_PORT",
+            found="one of the two",
+            wanted="both, or on a single host neither",
+        )
+    if env.get("MASTER_ADDR"):
+        return env["MASTER_ADDR"], _number(env, "MASTER_PORT")
+    if launcher == "slurm":
+        nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
+        count = env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or "1"
+        if nodes and count != "1":
+            # No process can tell another a port before they meet: all compute the same one.
+            key = _job(env, launcher).encode()
+            return first_host(nodes), 20000 + zlib.crc32(key) % 40000
+    return None
+
+
+def _job(env: Mapping[str, str], launcher: str) -> str:
+    names = {
+        "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEPID"),
+        "openmpi": ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),
+    }.get(launcher, ())
+    return "-".join(env[name] for name in names if env.get(name))
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a Slurm node list.
+
+    Example:
+        >>> first_host("gpu[03-04,09],login1"), first_host("b07")
+        ('gpu03', 'b07')
+    """
+    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?([^,\[]*)", nodes)
+    if match is None:
+        raise ArgumentError(
+            where="environment variable SLURM_JOB_NODELIST",
+            found=repr(nodes),
+            wanted="a list of hosts",
+        )
+    return match[1] + (match[2] or "") + match[3]

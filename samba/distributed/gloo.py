@@ -1,0 +1,111 @@
+"""The default engine: ``torch.distributed`` with gloo, over buffers in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from emulator.comm.errors import CollectiveTimeout, PeerLost
+from emulator.comm.protocol import Communicator, ReduceOp
+
+_OPS = {
+    ReduceOp.SUM: dist.ReduceOp.SUM,
+    ReduceOp.MEAN: dist.ReduceOp.SUM,
+    ReduceOp.MIN: dist.ReduceOp.MIN,
+    ReduceOp.MAX: dist.ReduceOp.MAX,
+}
+
+
+class TorchGloo(Communicator):
+    """Ranks of a gloo process group of its own.
+
+    Args:
+        group: The group; nobody else uses it.
+        ranks: Its ranks, as the default group numbers them.
+        deadline: Seconds that a collective may take; the group's own timeout.
+    """
+
+    engine = "torch"
+
+    def __init__(self, group: Any, ranks: Sequence[int], *, deadline: float) -> None:
+        super().__init__(rank=dist.get_rank(group), size=len(ranks), deadline=deadline)
+        self._group, self._ranks = group, tuple(ranks)
+
+    def _call(self, operation: str, collective: Callable[..., Any], *args: Any, **kw: Any) -> None:
+        try:
+            collective(*args, group=self._group, **kw)
+        except RuntimeError as error:
+            text = str(error).strip().splitlines()
+            reason = text[0] if text else type(error).__name__
+            if "imed out" in reason:
+                raise CollectiveTimeout(operation=operation, seconds=self.deadline) from error
+            raise PeerLost(operation=operation, reason=reason) from error
+
+    def all_reduce(self, buffer: np.ndarray, op: ReduceOp = ReduceOp.SUM) -> None:
+        tensor = as_torch(buffer)
+        self._call("all_reduce", dist.all_reduce, tensor, op=_OPS[op])
+        if op is ReduceOp.MEAN:
+            tensor.div_(self.size)
+
+    def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
+        self._call("broadcast", dist.broadcast, as_bytes(buffer), src=self._ranks[root])
+
+    def all_gather(self, out: np.ndarray, part: np.ndarray) -> None:
+        parts = list(as_bytes(out).chunk(self.size)) if part.size else []
+        if parts:
+            self._call("all_gather", dist.all_gather, parts, as_bytes(part))
+
+    def all_to_all(self, out: np.ndarray, whole: np.ndarray) -> None:
+        self._call("all_to_all", dist.all_to_all_single, as_bytes(out), as_bytes(whole))
+
+    def exchange(self, out: np.ndarray, part: np.ndarray, to: int, source: int) -> None:
+        if to == source == self.rank:
+            out[:] = part
+            return
+        sending = dist.isend(as_bytes(part), self._ranks[to], group=self._group)
+        self._call("exchange", dist.recv, as_bytes(out), self._ranks[source])
+        if sending is not None:
+            self._call("exchange", lambda group: sending.wait())
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        lengths = np.zeros(self.size, np.int64)
+        self.all_gather(lengths, np.array([len(data)], np.int64))
+        padded = np.zeros(max(1, int(lengths.max())), np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        rows = np.empty(self.size * padded.size, np.uint8)
+        self.all_gather(rows, padded)
+        parts = rows.reshape(self.size, -1)
+        return [row[:n].tobytes() for row, n in zip(parts, lengths, strict=True)]
+
+    def split(self, groups: Sequence[Sequence[int]], name: str) -> Communicator | None:
+        mine = None
+        for group in groups:
+            ranks = [self._ranks[r] for r in group]
+            made = new_group(ranks, self.deadline)
+            if self.rank in group:
+                mine = TorchGloo(made, ranks, deadline=self.deadline)
+        return mine
+
+
+def new_group(ranks: Sequence[int], deadline: float) -> Any:
+    """A gloo group whose collectives have a deadline; every process of the job calls this."""
+    return dist.new_group(list(ranks), timeout=timedelta(seconds=deadline), backend="gloo")
+
+
+def as_torch(buffer: np.ndarray) -> torch.Tensor:
+    """A numpy buffer as a tensor that shares its memory, bfloat16 included."""
+    if buffer.dtype.name == "bfloat16":  # numpy has no such type of its own
+        return torch.from_numpy(buffer.view(np.uint16)).view(torch.bfloat16)
+    if buffer.dtype == np.bool_:
+        return torch.from_numpy(buffer.view(np.uint8))
+    return torch.from_numpy(buffer)
+
+
+def as_bytes(buffer: np.ndarray) -> torch.Tensor:
+    """A numpy buffer as a tensor of bytes that shares its memory."""
+    return torch.from_numpy(buffer.view(np.uint8))

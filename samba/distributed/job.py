@@ -1,0 +1,338 @@
+"""One process among its replicas: how it joins them, communicates with them, and leaves."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from emulator.comm.errors import (
+    CollectiveTimeout,
+    DataParallelError,
+    Disagreement,
+    PeerLost,
+    name_ranks,
+)
+from emulator.comm.protocol import Communicator
+from emulator.comm.worker import CommThread
+from samba.abexit import SambaAtexit
+from samba.distributed.environment import Launch, detect
+from samba.distributed.gloo import TorchGloo, new_group
+from samba.distributed.rendezvous import LOOPBACK, Meeting, meet
+from samba.distributed.settings import deadline_seconds, engine_name
+from samba.distributed.stores import PrefixStore, Store
+from samba.distributed.threads import divide_cores
+from samba.distributed.watchdog import Watchdog
+
+T = TypeVar("T")
+
+_STORE_SECONDS = 5
+_STUCK_SECONDS = 2
+_END_SECONDS = 5
+"""How long a process that failed may take to end in the usual way."""
+_ADVICE = "All ranks stop; start again from the last checkpoint."
+
+
+class Job:
+    """The replicas of a data parallel run, as this process sees them.
+
+    Args:
+        control: Communicator over gloo, for agreements and broadcasts.
+        watchdog: Signs of life; None if this is the only rank.
+        data: Communicator of the engine that reduces gradients.
+    """
+
+    def __init__(
+        self, control: Communicator, watchdog: Watchdog | None, data: Communicator
+    ) -> None:
+        self.control, self.watchdog, self.data = control, watchdog, data
+        self.rank, self.size, self.deadline = control.rank, control.size, control.deadline
+        self.failure: DataParallelError | None = None
+        self._pid = os.getpid()
+        self._told: set[str] = set()
+        self.thread = CommThread(
+            "samba-comm",
+            deadline=self.deadline,
+            alarm=(lambda _: None) if watchdog is None else watchdog.check,
+        )
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine that reduces gradients."""
+        return self.data.engine
+
+    def together(self, operation: str, do: Callable[[Communicator], T]) -> T:
+        """Do something that all ranks do at the same point of their programs.
+
+        Args:
+            operation: What it is, for errors.
+            do: A function of the control communicator; runs on the communication thread.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            DataParallelError: If a rank does not take part.
+        """
+        self.check()
+        results: list[T] = []
+        work = self.thread.submit(operation, lambda: results.append(do(self.control)))
+        try:
+            self.thread.wait((work,))
+        except Disagreement:
+            raise
+        except Exception as error:
+            raise self.explain(operation, error) from error
+        return results[0]
+
+    def agree(self, when: str, facts: dict[str, str]) -> None:
+        """Make sure that all ranks are about to do the same.
+
+        Args:
+            when: Where in the program this is, for the error.
+            facts: What must be the same, by name.
+
+        Raises:
+            Disagreement: If it is not; every rank raises it.
+        """
+        text = "\0".join(f"{name}\1{value}" for name, value in facts.items()).encode()
+        rows = self.together(when, lambda control: control.gather_bytes(text))
+        if len(set(rows)) == 1:
+            return
+        tables = [dict(p.split("\1", 1) for p in row.decode().split("\0")) for row in rows]
+        names = dict.fromkeys(name for table in tables for name in table)
+        columns = {name: [table.get(name, "(none)") for table in tables] for name in names}
+        raise Disagreement(
+            when=when, facts={n: values for n, values in columns.items() if len(set(values)) > 1}
+        )
+
+    # -- failures -----------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise if replicas have failed before: no collective can work after that.
+
+        Raises:
+            DataParallelError: Then.
+        """
+        if self.failure is not None:
+            raise DataParallelError(
+                f"the replicas have failed before, and cannot go on: {self.failure}",
+                ranks=self.failure.ranks,
+            ) from self.failure
+
+    def explain(self, operation: str, error: BaseException) -> BaseException:
+        """An error that names the rank at fault, for one that an engine raised.
+
+        Args:
+            operation: What was done, with its step and bucket.
+            error: What was raised; errors that are not about communication are returned as
+                they are.
+        """
+        if not isinstance(error, DataParallelError):
+            return error
+        ranks, reason = error.ranks, getattr(error, "reason", "")
+        if self.watchdog is not None and not ranks:
+            blame = self.watchdog.blame()
+            ranks, reason = blame.ranks, blame.reason
+        made: DataParallelError
+        if isinstance(error, CollectiveTimeout):
+            made = CollectiveTimeout(
+                operation=operation,
+                seconds=error.seconds,
+                ranks=ranks,
+                reason=f"{reason}. {_ADVICE}",
+            )
+        else:
+            made = PeerLost(operation=operation, reason=f"{reason}. {_ADVICE}", ranks=ranks)
+        self.failure = made
+        if self.watchdog is not None:
+            text = f"{operation} failed because of {name_ranks(ranks)}"
+            self.watchdog.tell("failed", text, ranks)
+        return made
+
+    # -- the end of the process ---------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks that an error ends this one, and see to it that it does end.
+
+        Args:
+            error: What the program raised and nobody caught.
+        """
+        if self.watchdog is None or os.getpid() != self._pid:
+            return
+        if not isinstance(error, DataParallelError) and _is_of_collective(error):
+            blame = self.watchdog.blame()
+            text = f"a collective of {name_ranks(blame.ranks)}"
+            print(f"samba: {name_ranks(blame.ranks)} at fault: {blame.reason}", file=sys.stderr)
+            self.watchdog.tell("failed", text, blame.ranks)
+        blames = error.ranks if isinstance(error, DataParallelError) else ()
+        self.watchdog.tell("failed", f"{type(error).__name__}: {error}".strip(), blames)
+        if self.engine == "jax":
+            # What jax does at exit waits for all ranks and then aborts the process.
+            SambaAtexit.run_handlers()
+            _flush()
+            os._exit(1)
+        with contextlib.suppress(ValueError, OSError):
+            faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=2)
+
+    def leave(self) -> None:
+        """Tell the other ranks that this program has ended."""
+        if self.watchdog is None or os.getpid() != self._pid:
+            return
+        self.watchdog.tell("left", "it ran to its end, or exited")
+        if self.engine == "jax":
+            self._leave_jax(self.watchdog)
+        self.watchdog.stop()
+        if not self.thread.close(_STUCK_SECONDS):
+            # It waits for somebody who does not come, and would abort the process later on.
+            _flush()
+            os._exit(1)
+
+    def _leave_jax(self, watchdog: Watchdog) -> None:
+        """Wait for the others: jax gives them only seconds to end after the first has."""
+        waited = threading.Event()
+        for _ in range(int(self.deadline / 0.2)):
+            if watchdog.any_failed():
+                _flush()
+                os._exit(1)
+            if watchdog.all_ended():
+                return
+            waited.wait(0.2)
+
+
+def _is_of_collective(error: BaseException) -> bool:
+    """Whether an error looks as if a collective of the script's own had raised it."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        word in text for word in ("gloo", "Connection", "Timed out", "Timeout", "store", "Socket")
+    )
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+
+
+_current: list[Job] = []
+
+
+def current() -> Job | None:
+    """The job of this process, None outside of a data parallel run."""
+    return _current[-1] if _current else None
+
+
+def start(launch: Launch | None = None) -> Job | None:
+    """Join the other replicas: afterwards torch's default process group is up.
+
+    Args:
+        launch: Which replica this is; what the launcher's variables tell if None.
+
+    Returns:
+        The job; None if no launcher has started this process. A second call returns the job
+        of the first.
+
+    Raises:
+        DataParallelError: If the others do not come.
+        ArgumentError: If environment variables have values they cannot have.
+    """
+    if _current:
+        return _current[-1]
+    if dist.is_initialized():
+        return adopt()
+    launch = detect() if launch is None else launch
+    if launch is None:
+        return None
+    deadline, engine = deadline_seconds(), engine_name()
+    divide_cores(launch)
+    with meet(launch, seconds=max(60.0, deadline)) as meeting:
+        try:
+            dist.init_process_group(
+                "gloo",
+                store=PrefixStore("pg", meeting.store),
+                rank=launch.rank,
+                world_size=launch.size,
+                timeout=timedelta(seconds=deadline),
+            )
+        except RuntimeError as error:
+            raise DataParallelError(
+                f"rank {launch.rank}: {launch.size} replicas did not come together: {error}"
+            ) from error
+    return _join(meeting, engine, deadline)
+
+
+def adopt() -> Job:
+    """Make a job of the processes of torch's default group, which the script has set up.
+
+    Returns:
+        The job.
+    """
+    if _current:
+        return _current[-1]
+    store = dist.distributed_c10d._get_default_store()
+    meeting = Meeting(
+        store=PrefixStore("samba/adopted", store),
+        host=os.environ.get("MASTER_ADDR") or LOOPBACK,
+        keeper=0,
+    )
+    return _join(meeting, engine_name(), deadline_seconds())
+
+
+def _join(meeting: Meeting, engine: str, deadline: float) -> Job:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ranks = range(size)
+    control: Communicator = TorchGloo(new_group(ranks, deadline), ranks, deadline=deadline)
+    watchdog = None
+    if size > 1:
+        watchdog = Watchdog(_own_client(meeting.store), rank=rank, size=size, keeper=meeting.keeper)
+        control.barrier()  # all of them have given a sign
+        watchdog.start()
+    data = control
+    if engine == "jax" and size > 1:
+        data = _start_jax(meeting, rank, size, deadline)
+    job = Job(control, watchdog, data)
+    _current[:] = [job]
+    atexit.register(job.leave)
+    SambaAtexit.on_failure(job.fail)
+    _hook_exceptions(job)
+    return job
+
+
+def _own_client(store: Store) -> Any:
+    """A client of a store that shares no connection with others, with short timeouts."""
+    whole: Any = PrefixStore("watch", store)
+    made = whole.clone()
+    made.set_timeout(timedelta(seconds=_STORE_SECONDS))
+    return made
+
+
+def _start_jax(meeting: Meeting, rank: int, size: int, deadline: float) -> Communicator:
+    from emulator.comm import jaxmesh
+
+    if rank == 0:
+        with socket.socket() as probe:
+            probe.bind((meeting.host, 0))
+            meeting.store.set("jax", f"{meeting.host}:{probe.getsockname()[1]}")
+    address = meeting.store.get("jax").decode()
+    return jaxmesh.start(address, rank=rank, size=size, deadline=deadline)
+
+
+def _hook_exceptions(job: Job) -> None:
+    """Tell the others of an error that ends this process."""
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        before(kind, error, trace)
+        job.fail(error)
+
+    sys.excepthook = hook

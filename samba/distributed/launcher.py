@@ -1,0 +1,237 @@
+"""``python -m samba launch``: start replicas on this host, without MPI.
+
+The launcher serves the store at which the replicas meet, passes their output on, and ends all of
+them when one fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, TextIO
+
+from samba.distributed.rendezvous import LOOPBACK
+from samba.distributed.stores import TCPStore
+
+_GRACE_SECONDS = 6.0
+"""How long the others may take to notice that a replica has failed, and to say so."""
+_TERM_SECONDS = 4.0
+"""How long a replica may take to end after SIGTERM."""
+_FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run ``launch``.
+
+    Args:
+        argv: Its arguments.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m samba launch",
+        description="Start replicas of a script on this host. The script must meet the others, as "
+        "parse_app_args does for run --data-parallel. Ends with the exit code of the first "
+        "replica that fails.",
+    )
+    parser.add_argument("-n", "--replicas", type=_count, required=True, help="how many")
+    parser.add_argument(
+        "--log-folder", type=Path, help="also keep each replica's output in rank<N>.log here"
+    )
+    parser.add_argument(
+        "--no-prefix", action="store_true", help="do not put [rank] before lines of output"
+    )
+    parser.add_argument("-m", "--module", action="store_true", help="script is a module's name")
+    parser.add_argument("script", help="the script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    return _launch(parser.parse_args(argv))
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def _launch(args: argparse.Namespace) -> int:
+    """Start the replicas and wait for them; 0 if all end well, 128 + N for signal N."""
+    command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
+    if args.log_folder is not None:
+        args.log_folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        listener.listen(args.replicas)
+        port = listener.getsockname()[1]
+        with _forwarding() as received:
+            replicas = [
+                _Replica(rank, command, _environment(rank, args.replicas, port), args)
+                for rank in range(args.replicas)
+            ]
+            try:
+                # Served only now: starting processes while threads run is asking for trouble.
+                # Who connects before waits at the listening socket.
+                store = TCPStore(
+                    LOOPBACK,
+                    port,
+                    args.replicas,
+                    True,
+                    timedelta(seconds=60),
+                    wait_for_workers=False,
+                    master_listen_fd=listener.detach(),
+                )
+                code = _watch(replicas, received)
+                del store
+            finally:
+                for replica in replicas:
+                    replica.end()
+    return code
+
+
+def _environment(rank: int, size: int, port: int) -> dict[str, str]:
+    return os.environ | {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        # What torchrun says as well: the store is served already, rank 0 is a client too.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+class _Replica:
+    """A process and the threads that pass its output on."""
+
+    def __init__(
+        self, rank: int, command: Sequence[str], env: dict[str, str], args: argparse.Namespace
+    ) -> None:
+        self.rank = rank
+        self._log = None
+        if args.log_folder is not None:
+            self._log = (args.log_folder / f"rank{rank}.log").open("w", encoding="utf-8")
+        self._process = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,  # a group of its own: its helpers end with it
+            preexec_fn=_end_with_parent(),
+        )
+        prefix = "" if args.no_prefix else f"[{rank}] "
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None  # both are pipes
+        self._threads = [
+            threading.Thread(target=self._pass_on, args=(source, target, prefix), daemon=True)
+            for source, target in (
+                (self._process.stdout, sys.stdout),
+                (self._process.stderr, sys.stderr),
+            )
+        ]
+
+    def listen(self) -> None:
+        """Begin to pass output on."""
+        for thread in self._threads:
+            thread.start()
+
+    def _pass_on(self, source: IO[str], target: TextIO, prefix: str) -> None:
+        for line in source:
+            with contextlib.suppress(OSError, ValueError):
+                target.write(prefix + line if line.endswith("\n") else f"{prefix}{line}\n")
+                target.flush()
+            if self._log is not None:
+                self._log.write(line)
+                self._log.flush()
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, 128 + N for signal N; None while it runs."""
+        code = self._process.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def send(self, number: int) -> None:
+        """Send it a signal."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def end(self) -> None:
+        """Kill it and what it started, and pass the rest of its output on."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(2)
+        if self._log is not None:
+            self._log.close()
+
+
+def _watch(replicas: Sequence[_Replica], received: list[int]) -> int:
+    """Wait until all have ended; once one fails, or a signal comes, see to it that all do."""
+    for replica in replicas:
+        replica.listen()
+    first = 0
+    end = float("inf")
+    next_signal = signal.SIGTERM
+    while any(replica.code is None for replica in replicas):
+        while received:
+            number = received.pop(0)
+            for replica in replicas:
+                replica.send(number)
+            first = first or 128 + number
+            end, next_signal = time.monotonic() + _TERM_SECONDS, signal.SIGKILL
+        failed = next((r for r in replicas if r.code not in (None, 0)), None)
+        if failed is not None and end == float("inf"):
+            first = first or failed.code or 1
+            end = time.monotonic() + _GRACE_SECONDS
+            print(f"launch: rank {failed.rank} ended with code {failed.code}", file=sys.stderr)
+        if time.monotonic() >= end:
+            for replica in replicas:
+                replica.send(next_signal)
+            end, next_signal = time.monotonic() + _TERM_SECONDS, signal.SIGKILL
+        time.sleep(0.05)
+    return first or next((r.code or 0 for r in replicas if r.code), 0)
+
+
+@contextmanager
+def _forwarding() -> Iterator[list[int]]:
+    """Collect signals that would end this process."""
+    received: list[int] = []
+    before = {s: signal.signal(s, lambda number, _: received.append(number)) for s in _FORWARDED}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_with_parent():  # a function to run in the new process, or None
+    """What makes a new process end when this one is killed; None where the system cannot."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return ask

@@ -1,0 +1,193 @@
+"""Where replicas meet: a store that all of them reach, and nobody of another job does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from emulator.comm.errors import DataParallelError
+from pef_schema.atomic import write_atomically
+from samba.distributed.environment import Launch
+from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore
+
+LOOPBACK = "127.0.0.1"
+_LAUNCHER_PROCESSES = ("hydra_pmi_proxy", "prterun", "prted", "orted", "slurmstepd")
+"""Processes that are an ancestor of all replicas of a job on this host, and of no other's."""
+_CONNECT_SECONDS = 2.0
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """A place where all replicas of a job are.
+
+    Args:
+        store: Their common store.
+        host: Address of rank 0.
+        keeper: The rank whose process serves the store, -1 if another process does.
+    """
+
+    store: Store
+    host: str
+    keeper: int
+
+
+@contextmanager
+def meet(launch: Launch, *, seconds: float) -> Iterator[Meeting]:
+    """Meet the other replicas; inside, all of them must come together once.
+
+    Args:
+        launch: Which replica this is.
+        seconds: How long to wait for the others.
+
+    Returns:
+        A context that yields the meeting. At its end the way to it is taken away, so that
+        another program under the same launcher does not find it.
+
+    Raises:
+        DataParallelError: If the others do not come.
+    """
+    wait = timedelta(seconds=seconds)
+    if launch.size == 1:
+        yield Meeting(store=HashStore(), host=LOOPBACK, keeper=0)
+    elif launch.address is not None:
+        yield _by_address(launch, launch.address, wait)
+    else:
+        path = _meeting_file(launch)
+        try:
+            yield _by_file(launch, path, wait)
+        finally:
+            if launch.rank == 0:
+                path.unlink(missing_ok=True)
+
+
+def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Meeting:
+    host, port = address
+    # Whoever started this process may serve the store, and outlive several attempts.
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = TCPStore(
+            host,
+            port,
+            launch.size,
+            launch.rank == 0 and not served,
+            wait,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except RuntimeError as error:
+        raise DataParallelError(
+            f"rank {launch.rank} of {launch.size} ({launch.launcher}) found nobody at "
+            f"{host}:{port} within {wait.total_seconds():g} s. MASTER_ADDR and MASTER_PORT must "
+            f"name a free port on the host of rank 0. {error}",
+            ranks=() if launch.rank == 0 else (0,),
+        ) from error
+    # A store that outlives a failed attempt still holds what that attempt wrote.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return Meeting(
+        store=PrefixStore(f"samba/attempt{attempt}", store),
+        host=host,
+        keeper=-1 if served else 0,
+    )
+
+
+def _by_file(launch: Launch, path: Path, wait: timedelta) -> Meeting:
+    if launch.rank == 0:
+        with socket.socket() as listener:
+            listener.bind((LOOPBACK, 0))
+            listener.listen()
+            port = listener.getsockname()[1]
+            store = TCPStore(
+                LOOPBACK,
+                port,
+                launch.size,
+                True,
+                wait,
+                wait_for_workers=False,
+                master_listen_fd=listener.detach(),
+            )
+        token = secrets.token_hex(8)
+        store.set("token", token)
+        write_atomically(str(path), [f"{port} {token}\n".encode()])
+        return Meeting(store=store, host=LOOPBACK, keeper=0)
+    end = time.monotonic() + wait.total_seconds()
+    while time.monotonic() < end:
+        store = _visit(path)
+        if store is not None:
+            store.set_timeout(wait)
+            return Meeting(store=store, host=LOOPBACK, keeper=0)
+        time.sleep(_LOOK_SECONDS)
+    raise DataParallelError(
+        f"rank {launch.rank} of {launch.size} ({launch.launcher}) did not meet rank 0 on this "
+        f"host within {wait.total_seconds():g} s ({path}). If the replicas are on several hosts, "
+        "set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a free port there.",
+        ranks=(0,),
+    )
+
+
+def _visit(path: Path) -> Store | None:
+    """The store that a file tells of; None if there is none, or a dead one or another one."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        port, token = path.read_text().split()
+        with socket.create_connection((LOOPBACK, int(port)), timeout=_CONNECT_SECONDS):
+            pass  # torch would go on trying, with a warning each time
+        wait = timedelta(seconds=_CONNECT_SECONDS)
+        store = TCPStore(LOOPBACK, int(port), None, False, wait, wait_for_workers=False)
+        if store.get("token").decode() == token:
+            return store
+    return None
+
+
+def _meeting_file(launch: Launch) -> Path:
+    if launch.local_size not in (0, launch.size):
+        raise DataParallelError(
+            f"the {launch.size} replicas ({launch.launcher}) are on several hosts, "
+            f"{launch.local_size} of them here, and do not know where to meet. Set MASTER_ADDR "
+            "to the host of rank 0 and MASTER_PORT to a free port there, for all of them."
+        )
+    job = launch.job or _common_ancestor()
+    name = f"rendezvous-{launch.launcher}-{job}-{launch.size}"
+    return private_folder() / "".join(c if c.isalnum() or c in "-." else "_" for c in name)
+
+
+def private_folder() -> Path:
+    """A folder for temporary files that nobody else can write to.
+
+    Raises:
+        DataParallelError: If somebody else has made it.
+    """
+    folder = Path(tempfile.gettempdir()) / f"samba-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise DataParallelError(
+            f"{folder} must be a folder of yours that only you can use; remove it, or set TMPDIR "
+            "to another place."
+        )
+    return folder
+
+
+def _common_ancestor() -> str:
+    """The process that started all replicas of this host, told from any other ever."""
+    chain: list[tuple[str, str]] = []
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            name, rest = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
+        except OSError:
+            break
+        fields = rest.split()
+        chain.append((name, f"{pid}-{fields[19]}"))  # with its start time: pids are used again
+        pid = int(fields[1])
+    of_launcher = next((key for name, key in chain if name in _LAUNCHER_PROCESSES), None)
+    return of_launcher or (chain[0][1] if chain else str(os.getppid()))

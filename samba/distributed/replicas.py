@@ -1,0 +1,332 @@
+"""The replicas of one loaded program: what ``session.run(data_parallel=True)`` does."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+
+from emulator.buckets import Bucket
+from emulator.comm.worker import CommThread
+from emulator.device import Device, StepKey
+from emulator.parallel import ParallelPlan, prepare_parallel, reducer, run_parallel
+from emulator.schedule import Mode
+from pef_schema.program import Role, SectionKind
+from samba._session_profile import PROFILER
+from samba.distributed import job as jobs
+from samba.distributed.job import Job
+from samba.distributed.settings import checks_every_run
+from samba.errors import ArgumentError, SambaError
+
+_log = logging.getLogger("samba")
+
+_CHECKED_RUNS = 2
+"""Runs before which replicas always compare notes; what differs usually does from the start."""
+_CHUNK = 64 << 20
+_SAME_EVERYWHERE = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
+"""Roles of regions of which rank 0's values hold for all."""
+
+
+class NotDataParallel(SambaError, ValueError):
+    """A PEF without buckets was asked to run data parallel.
+
+    Attributes:
+        program: Name of its program.
+    """
+
+    def __init__(self, *, program: str) -> None:
+        self.program = program
+        super().__init__(
+            f"session.run(data_parallel=True): the PEF of {program} was compiled without "
+            "--data-parallel, so it has no REDUCE sections and the replicas' weights would "
+            "diverge. Compile it with --data-parallel (or config_dict={'data_parallel': True})."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How a run is to be parallel.
+
+    Args:
+        reduce_on_rdu: Whether gradients are reduced in device memory, not in a host copy.
+        mode: What may overlap and overtake.
+    """
+
+    reduce_on_rdu: bool
+    mode: Mode
+
+
+class Replicas:
+    """What a loaded program knows of its replicas.
+
+    Args:
+        device: The device.
+        mode: ``data_parallel_mode`` that ``trace_graph`` was given; None if any may come.
+        job: The other replicas; None if there are none.
+    """
+
+    def __init__(self, device: Device, mode: str | None = None, job: Job | None = None) -> None:
+        self._device, self._job, self.mode = device, job, mode
+        self.size = 1 if job is None else job.size
+        self.step = 0
+        self._program = device.program
+        self._reducers: dict[bool, _Reducer] = {}
+        self._wishes = {
+            (on_device, mode.value): Wish(reduce_on_rdu=on_device, mode=mode)
+            for on_device in (False, True)
+            for mode in Mode
+        }
+        self._told: set[str] = set()
+
+    # -- loading ------------------------------------------------------------
+
+    def agree(self, pef: str) -> None:
+        """Make sure that all replicas have loaded the same.
+
+        Args:
+            pef: Path of the PEF.
+
+        Raises:
+            Disagreement: If they have not.
+        """
+        if self._job is None or not self._trains:
+            return
+        with Path(pef).open("rb") as file:
+            head = file.read(64)  # the envelope, with the digest of all the rest
+        layout = repr([(b.regions, b.offsets, b.size, b.dtype.name) for b in self._buckets])
+        self._job.agree(
+            "utils.trace_graph",
+            {
+                "PEF": hashlib.sha256(head).hexdigest()[:16],
+                "gradient buckets": f"{len(self._buckets)}, layout {_digest(layout)}",
+                "engine": self._job.engine,
+                "data_parallel_mode": self.mode or "any",
+            },
+        )
+
+    @contextmanager
+    def same_values(self, regions: Sequence[int]) -> Iterator[None]:
+        """After the body has written regions, give all replicas those of rank 0.
+
+        Args:
+            regions: The regions; those that are a replica's own, such as inputs, are left out.
+        """
+        yield
+        if self._job is None or not self._trains:
+            return
+        job, of = self._job, self._program.regions
+        chosen = [r for r in dict.fromkeys(regions) if of[r].role in _SAME_EVERYWHERE]
+        if not chosen:
+            return
+        with PROFILER.event("PyRT_SET_TENSORS_BROADCAST"):
+            job.agree("setting tensors", {"tensors": _digest(repr(chosen))})
+            held = np.array([self._device.pool.buffers[r] is not None for r in chosen], np.uint8)
+            job.together("setting tensors", lambda control: control.broadcast(held))
+            for region, is_held in zip(chosen, held, strict=True):
+                self._broadcast(job, region, bool(is_held))
+
+    def _broadcast(self, job: Job, region: int, held: bool) -> None:
+        device, name = self._device, self._program.regions[region].name
+        if not held:
+            device.pool.drop(region)
+            return
+        if job.rank == 0 or device.pool.buffers[region] is not None:
+            values = device.read(region)
+        else:
+            shape, dtype = device.memory.form(region)
+            values = np.zeros(shape, dtype)
+        flat = values.reshape(-1).view(np.uint8)
+        for start in range(0, flat.size, _CHUNK):
+            part = flat[start : start + _CHUNK]
+            job.together(f"setting {name}", lambda control, part=part: control.broadcast(part))
+        if job.rank != 0:
+            device.write(region, values)
+
+    # -- running ------------------------------------------------------------
+
+    def wish(self, data_parallel: bool, reduce_on_rdu: bool, mode: str) -> Wish | None:
+        """Settle the arguments of a run.
+
+        Args:
+            data_parallel, reduce_on_rdu: As ``session.run`` was given them.
+            mode: Its ``data_parallel_mode``.
+
+        Returns:
+            How to run, None if there is nobody to run with.
+
+        Raises:
+            ArgumentError: If the mode is not that of ``trace_graph``.
+        """
+        if not data_parallel:
+            if self.size > 1 and self._trains:
+                self._tell(
+                    f"session.run without data_parallel=True in one of {self.size} replicas: "
+                    "gradients are not reduced, and the replicas' weights will diverge"
+                )
+            return None
+        if self.mode is not None and mode != self.mode:
+            raise ArgumentError(
+                where="session.run(data_parallel_mode=...)",
+                found=repr(mode),
+                wanted=f"{self.mode!r}, as utils.trace_graph was given",
+                hint="Give both the same.",
+            )
+        if self.size == 1:
+            self._tell(
+                "session.run(data_parallel=True) with one replica: there is nothing to reduce. "
+                "Start several with mpirun -np, torchrun or python -m samba launch -n"
+            )
+            return None
+        return self._wishes[bool(reduce_on_rdu), mode]
+
+    def prepare(self, steps: StepKey, wish: Wish) -> Prepared | None:
+        """Prepare a run.
+
+        Args:
+            steps: What to run.
+            wish: How.
+
+        Returns:
+            What the runner runs; None if it has nothing to reduce.
+
+        Raises:
+            NotDataParallel: If it should have.
+        """
+        of = self._program.sections
+        kinds = {of[s].steps[k].kind for s, k in steps}
+        trains = not kinds.isdisjoint({SectionKind.BCKWD, SectionKind.OPT})
+        if trains and not self._buckets and self._has_gradients:
+            raise NotDataParallel(program=self._program.name)
+        if SectionKind.REDUCE not in kinds:
+            if kinds >= {SectionKind.BCKWD, SectionKind.OPT} and self._has_gradients:
+                self._tell(
+                    "session.run(data_parallel=True) runs BCKWD and OPT without REDUCE: the "
+                    "replicas' weights will diverge"
+                )
+            return None
+        assert self._job is not None  # who has a wish has replicas
+        if wish.reduce_on_rdu not in self._reducers:
+            reduce = reducer(self._device, self._job.data, on_device=wish.reduce_on_rdu)
+            self._reducers[wish.reduce_on_rdu] = _Reducer(self, self._job, reduce)
+        plan = prepare_parallel(self._device, steps, wish.mode)
+        facts = {
+            "sections": " ".join(of[s].name for s, _ in steps),
+            "reduce_on_rdu": str(wish.reduce_on_rdu),
+            "data_parallel_mode": wish.mode.value,
+        }
+        return Prepared(
+            replicas=self, plan=plan, net=self._reducers[wish.reduce_on_rdu], facts=facts
+        )
+
+    def run(self, prepared: Prepared) -> None:
+        """Run what was prepared; on return no reduction is under way."""
+        job = self._job
+        assert job is not None  # nothing is prepared without
+        job.check()
+        self.step += 1
+        if self.step <= _CHECKED_RUNS or checks_every_run():
+            job.agree(f"step {self.step} of session.run", prepared.facts)
+        run_parallel(self._device, prepared.plan, prepared.net)
+
+    @property
+    def _trains(self) -> bool:
+        return not self._program.inference
+
+    @property
+    def _buckets(self) -> tuple[Bucket, ...]:
+        return self._device.memory.buckets
+
+    @property
+    def _has_gradients(self) -> bool:
+        return any(region.role is Role.GRADIENT for region in self._program.regions)
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run with reductions, as the runner sees it: like a plan.
+
+    Args:
+        replicas: Whose it is.
+        plan: Its plans and reductions.
+        net: Who reduces.
+        facts: What must be the same on all ranks.
+    """
+
+    replicas: Replicas
+    plan: ParallelPlan
+    net: Any
+    facts: dict[str, str]
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """Buffers that hold something afterwards."""
+        return self.plan.writes
+
+    @property
+    def drops(self) -> tuple[int, ...]:
+        """Buffers whose contents are void afterwards."""
+        return self.plan.drops
+
+    def run(self) -> None:
+        """Run it."""
+        self.replicas.run(self)
+
+
+class _Reducer:
+    """``emulator.parallel.Net`` of a job."""
+
+    def __init__(self, replicas: Replicas, job: Job, reduce: Any) -> None:
+        self._replicas, self._job, self._reduce = replicas, job, reduce
+        self.thread: CommThread = job.thread
+
+    def reduce(self, bucket: Bucket, array: Any) -> Any:
+        if self._job.watchdog is not None:
+            self._job.watchdog.at(self._replicas.step, bucket.index)
+        return self._reduce(array)
+
+    def failure(self, bucket: Bucket, error: BaseException) -> BaseException:
+        where = f"REDUCE bucket {bucket.index} of step {self._replicas.step}"
+        return self._job.explain(where, error)
+
+
+def replicas_of(
+    device: Device, pef: str, mode: str | None = None, distlearn_config: Any = None
+) -> Replicas:
+    """The replicas of a program that is being loaded.
+
+    Args:
+        device: The device.
+        pef: Path of its PEF.
+        mode: ``data_parallel_mode`` of ``trace_graph``; None if any may come.
+        distlearn_config: Anything but None or "" asks for replicas, if a launcher has made some.
+
+    Returns:
+        The replicas; alone if there is one process only.
+
+    Raises:
+        Disagreement: If other replicas load something else.
+    """
+    job = jobs.current()
+    if job is None and dist.is_available() and dist.is_initialized():
+        job = jobs.adopt()
+    if job is None and distlearn_config:
+        job = jobs.start()
+    replicas = Replicas(device, mode, None if job is None or job.size == 1 else job)
+    replicas.agree(pef)
+    return replicas
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,53 @@
+"""Environment variables of data parallel runs."""
+
+from __future__ import annotations
+
+import os
+
+from samba.errors import ArgumentError
+
+ENGINES = ("torch", "jax")
+_DEADLINE_SECONDS = 600.0
+
+
+def deadline_seconds() -> float:
+    """Seconds that a collective may take: ``CCL_TIMEOUT``.
+
+    Raises:
+        ArgumentError: If it is no positive number.
+    """
+    text = os.environ.get("CCL_TIMEOUT", "")
+    if not text:
+        return _DEADLINE_SECONDS
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ArgumentError(
+            where="environment variable CCL_TIMEOUT",
+            found=repr(text),
+            wanted="a number of seconds above 0",
+        )
+    return seconds
+
+
+def engine_name() -> str:
+    """Who reduces gradients: ``SN_DP_ENGINE``, ``"torch"`` without it.
+
+    Raises:
+        ArgumentError: If there is no such engine.
+    """
+    name = os.environ.get("SN_DP_ENGINE") or ENGINES[0]
+    if name not in ENGINES:
+        raise ArgumentError(
+            where="environment variable SN_DP_ENGINE",
+            found=repr(name),
+            wanted=" or ".join(map(repr, ENGINES)),
+        )
+    return name
+
+
+def checks_every_run() -> bool:
+    """Whether replicas compare notes before every run: ``SN_DP_CHECK=1``."""
+    return os.environ.get("SN_DP_CHECK", "0") not in ("", "0")

@@ -1,0 +1,75 @@
+"""N replicas train as one process with the whole batch does, whatever the mode and the engine."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+
+import samba
+from tests.samba.distributed.processes import all_well, run_replicas, worker
+from tests.samba.distributed.worlds import BATCH, OPTIMIZERS, batch, compile_to, state_of, world
+from tests.samba.worlds import Tensors, named
+
+STEPS = 10
+MODES = ("normal", "inorder", "optimal")
+
+
+def alone(optimizer: str, size: int, folder: Path) -> Tensors:
+    """Where one process with the whole batch ends."""
+    of = world(optimizer, BATCH * size, data_parallel=False)
+    scene = of.build()
+    scene.compile(folder)
+    scene.trace()
+    for step in range(STEPS):
+        samba.session.run(named(batch(BATCH * size, step)), ())
+    return state_of(scene)
+
+
+ALL = list(itertools.product(OPTIMIZERS, MODES, "01"))
+
+
+def check(
+    folder: Path, engine: str, size: int, seconds: float, combinations: list[tuple[str, str, str]]
+) -> None:
+    for optimizer in OPTIMIZERS:
+        compile_to(folder, world(optimizer))
+    all_well(
+        run_replicas(
+            size,
+            worker("train"),
+            str(folder),
+            str(STEPS),
+            *map(":".join, combinations),
+            seconds=seconds,
+            env={"SN_DP_ENGINE": engine, "CCL_TIMEOUT": "60"},
+        )
+    )
+    for optimizer in OPTIMIZERS:
+        expected = alone(optimizer, size, folder)
+        first: Tensors | None = None
+        chosen = [c for c in combinations if c[0] == optimizer]
+        for combination, rank in itertools.product(chosen, range(size)):
+            name = f"{'-'.join(combination)}-{engine}-{size}-{rank}"
+            found = torch.load(folder / f"{name}.pt", weights_only=True)
+            first = found if first is None else first
+            assert found.keys() == expected.keys()
+            for path, values in found.items():
+                assert torch.equal(values, first[path]), f"{name}: {path}"
+        assert first is not None
+        for path, values in first.items():
+            off = (values - expected[path]).norm() / expected[path].norm()
+            assert off < 1e-6, f"{optimizer}: {path} is off by {off:.2g}"
+
+
+def test_two_replicas(tmp_path):
+    check(tmp_path, "torch", 2, 120, [ALL[i] for i in (0, 3, 4, 7, 8, 11)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_combination(tmp_path, engine, size):
+    check(tmp_path, engine, size, 400, ALL)

@@ -1,0 +1,46 @@
+"""A replica that trains every combination it is told, and saves where each ends.
+
+python -m tests.samba.distributed.workers.train FOLDER STEPS OPTIMIZER:MODE:ON_DEVICE ...
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+import samba
+from samba.distributed import job as jobs
+from tests.samba.distributed.worlds import BATCH, batch, part_of, state_of, world
+from tests.samba.worlds import named, sharing_executables
+
+
+def main(folder: Path, steps: int, combinations: list[str]) -> None:
+    job = jobs.start()
+    assert job is not None
+    for combination in combinations:
+        optimizer, mode, on_device = combination.split(":")
+        samba.session.reset()
+        scene = world(optimizer).build()
+        scene.pef = str(folder / scene.world.name / f"{scene.world.name}.pef")
+        if job.rank:  # rank 0's values are to hold
+            for tensor in [*scene.model.parameters(), *scene.model.buffers()]:
+                tensor.data.add_(1.0)
+        scene.trace(data_parallel_mode=mode)
+        for step in range(steps):
+            mine = part_of(batch(BATCH * job.size, step), job.rank, job.size)
+            samba.session.run(
+                named(mine),
+                scene.model.output_tensors,
+                data_parallel=True,
+                reduce_on_rdu=on_device == "1",
+                data_parallel_mode=mode,
+            )
+        name = combination.replace(":", "-")
+        torch.save(state_of(scene), folder / f"{name}-{job.engine}-{job.size}-{job.rank}.pt")
+
+
+if __name__ == "__main__":
+    with sharing_executables():
+        main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,80 @@
+"""Programs with several buckets, for data parallel tests."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import samba
+from tests.samba.worlds import Scene, Tensors, World
+
+BATCH = 8
+"""Samples of one replica."""
+
+
+class Deep(nn.Module):
+    """Three linear layers and a buffer; returns the loss and the logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 10), nn.Linear(10, 10), nn.Linear(10, 3)])
+        self.scale: torch.Tensor
+        self.register_buffer("scale", torch.full((6,), 0.5))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = x * self.scale
+        for layer in self.layers[:-1]:
+            x = layer(x).tanh()
+        out = self.layers[-1](x)
+        return F.cross_entropy(out, y), out
+
+
+def batch(samples: int, step: int = 0) -> Tensors:
+    """Samples of one step, for all replicas together."""
+    generator = torch.Generator().manual_seed(100 + step)
+    return {
+        "x": torch.randn(samples, 6, generator=generator),
+        "y": torch.randint(3, (samples,), generator=generator),
+    }
+
+
+def part_of(tensors: Tensors, rank: int, size: int) -> Tensors:
+    """The samples of one replica: every ``size``-th, as a ``DistributedSampler`` deals them."""
+    return {name: t[rank::size].contiguous() for name, t in tensors.items()}
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    "sgd": lambda m: samba.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01),
+    "adamw": lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1),
+}
+
+
+def world(optimizer: str, samples: int = BATCH, *, data_parallel: bool = True) -> World:
+    """A program with a section per operation and several buckets."""
+    return World(
+        name=f"{optimizer}_{samples}_{'dp' if data_parallel else 'alone'}",
+        model=Deep,
+        inputs=functools.partial(batch, samples),
+        optimizer=OPTIMIZERS[optimizer],
+        config={"data_parallel": data_parallel, "optim_level": "o0"},
+    )
+
+
+def state_of(scene: Scene) -> Tensors:
+    """Weights, buffers and optimizer state on the device."""
+    samba.session.sync_buffers_to_cpu(scene.model)
+    state = scene.weights() | {n: b.clone() for n, b in scene.model.named_buffers()}
+    return state | {n: s.sn_data for n, s in samba.session.optim_dict.items()}
+
+
+def compile_to(folder: Path, of: World, bucket_bytes: int = 500) -> str:
+    """Compile a world with small buckets; returns the path of the PEF."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BAGUA_DEFAULT_BUCKET_SIZE", str(bucket_bytes))
+        return of.build().compile(folder)
