@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-__all__ = ["default_name", "join_name", "name_modules", "root_name"]
+__all__ = ["default_name", "join_name", "name_modules", "root_name", "root_of"]
 
 _RECORD = "_samba_name"
 
@@ -29,6 +29,16 @@ def root_name(model: nn.Module, prefix: str | None = None) -> str:
     """
     root = type(model).__name__.lower()
     return f"{prefix}__{root}" if prefix else root
+
+
+def root_of(model: nn.Module) -> str:
+    """First part of every name of a model, as it was converted or would be.
+
+    Example:
+        >>> root_of(nn.Linear(2, 2))
+        'linear'
+    """
+    return model.__dict__.get(_RECORD) or root_name(model)
 
 
 def join_name(root: str, path: str) -> str:

@@ -1,11 +1,11 @@
-"""Checkpoints in several files, loaded one file at a time."""
+"""Checkpoints: saved tensor by tensor, loaded file by file, from several files too."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,14 +13,29 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
 from samba.errors import MissingPackage
+from samba.naming import join_name, root_of
 from samba.sambatensor import SambaTensor, to_torch
 
-__all__ = ["BadCheckpoint", "LoadResult", "load_sharded_checkpoint"]
+__all__ = ["BadCheckpoint", "LoadResult", "load_sharded_checkpoint", "save_checkpoint"]
 
 _INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Names of element types in safetensors files."""
 
 
 class BadCheckpoint(SambaError, ValueError):
@@ -44,6 +59,76 @@ class LoadResult(NamedTuple):
 
     missing_keys: list[str]
     unexpected_keys: list[str]
+
+
+def save_checkpoint(model: nn.Module, path: str | PathLike[str]) -> None:
+    """Saves parameters and buffers of a model to a safetensors file, under their region names.
+
+    Tensors that share a region are written once. One tensor at a time is made where parameters
+    are lazy, so no more memory is needed than for the largest. The file is replaced as a whole.
+    :func:`load_sharded_checkpoint` and the safetensors package read it.
+
+    Args:
+        model: The model, as it is on the host: ``samba.session.to_cpu(model)`` comes first.
+        path: The file, by custom ``*.safetensors``.
+
+    Raises:
+        BadCheckpoint: A tensor has a dtype that such files cannot hold.
+        SambaError: The file cannot be written; what was there is then untouched.
+
+    Example:
+        >>> import tempfile
+        >>> model = nn.Linear(2, 3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_checkpoint(model, f"{folder}/linear.safetensors")
+        ...     load_sharded_checkpoint(nn.Linear(2, 3), f"{folder}/linear.safetensors")
+        LoadResult(missing_keys=[], unexpected_keys=[])
+    """
+    tensors = _regions(model)
+    bad = [f"{name} has {t.dtype}" for name, t in tensors.items() if t.dtype not in _DTYPES]
+    if bad:
+        raise BadCheckpoint(
+            path=str(path), problem=f"{', '.join(bad)}, which safetensors files cannot hold"
+        )
+    write_atomically(str(path), _chunks(tensors))
+
+
+def _chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes]:
+    """A safetensors file: the size of its header, the header, then tensor after tensor."""
+    # The largest elements first, so that all are aligned.
+    names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name in names:
+        tensor = tensors[name]
+        start, end = end, end + tensor.shape.numel() * tensor.dtype.itemsize
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in names:
+        tensor = tensors[name]
+        values = tensor.torch_tensor() if isinstance(tensor, SambaTensor) else tensor
+        flat = to_torch(values).detach().contiguous().reshape(-1)
+        if flat.numel():
+            yield flat.view(torch.uint8).numpy().data
+
+
+def _regions(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and persistent buffers by region name; the first of those that share one."""
+    found: dict[str, torch.Tensor] = {}
+    for path, tensor in model.state_dict(keep_vars=True).items():
+        found.setdefault(_region(model, path, tensor), tensor)
+    return found
+
+
+def _region(model: nn.Module, path: str, tensor: torch.Tensor) -> str:
+    return getattr(tensor, "sn_region_name", "") or join_name(root_of(model), path)
 
 
 def load_sharded_checkpoint(
@@ -101,8 +186,8 @@ def _targets(model: nn.Module) -> dict[str, torch.Tensor]:
     targets: dict[str, torch.Tensor] = {}
     for key, tensor in model.state_dict(keep_vars=True).items():
         targets[key] = tensor
-        if isinstance(tensor, SambaTensor) and tensor.sn_region_name:
-            targets.setdefault(tensor.sn_region_name, tensor)
+    for key, tensor in model.state_dict(keep_vars=True).items():
+        targets.setdefault(_region(model, key, tensor), tensor)
     return targets
 
 

@@ -25,7 +25,7 @@ from samba.ops.op_utils import broadcast_input_shapes
 from samba.schema.snconfig import SNConfig
 from samba.test import Different, TestWithGold, consistency_test
 from samba.utils.argparser import SambaConfig
-from samba.utils.checkpoint import BadCheckpoint, load_sharded_checkpoint
+from samba.utils.checkpoint import BadCheckpoint, load_sharded_checkpoint, save_checkpoint
 from samba.utils.numeric import MAX_BF16_TRUNCATE_NORMAL_REL
 from samba.utils.read_perf_counters import main
 from samba.utils.tensorboard_debug import dump_accuracy_debug_info
@@ -284,6 +284,53 @@ def test_keys_may_be_names_on_the_device(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "pytorch_model.bin")
     load_sharded_checkpoint(other, tmp_path / "pytorch_model.bin")
     close(other.weight, model.weight.detach())
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_saved_regions_are_read_back_by_safetensors_and_by_us(tmp_path: Path, lazy: bool) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(3, 4).bfloat16(), nn.BatchNorm1d(4), nn.Linear(4, 4))
+        return samba.from_torch_model_(model, "part")
+
+    if lazy:
+        with lazy_param():
+            model = make()
+    else:
+        model = make()
+    weight = model[2].weight
+    model[0].bias.sn_region_name = "shared"
+    model[2].register_parameter("tied", model[0].bias)
+    file = tmp_path / "model.safetensors"
+    save_checkpoint(model, file)
+    read = safetensors.torch.load_file(str(file))
+    assert read["shared"].dtype is torch.bfloat16
+    assert set(read) == {
+        "shared",
+        *(f"part__sequential__{name}" for name in ("0__weight", "2__weight", "2__bias")),
+        *(f"part__sequential__1__{name}" for name in ("weight", "bias")),
+        *(f"part__sequential__1__running_{name}" for name in ("mean", "var")),
+        "part__sequential__1__num_batches_tracked",
+    }
+    other = make()
+    other[0].bias.sn_region_name = "shared"
+    with torch.no_grad():
+        other[1].running_mean.fill_(7)
+    assert load_sharded_checkpoint(other, tmp_path) == ([], [])
+    assert torch.equal(other[2].weight.data, samba.to_torch(weight.torch_tensor()))
+    assert torch.equal(read["part__sequential__2__weight"], other[2].weight.data)
+    assert other[1].running_mean.sum() == 0
+
+
+def test_what_cannot_be_saved(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("odd", torch.zeros(2, dtype=torch.complex64))
+    file = tmp_path / "model.safetensors"
+    with pytest.raises(BadCheckpoint, match=r"linear__odd has torch\.complex64"):
+        save_checkpoint(model, file)
+    assert not file.exists()
+    with pytest.raises(samba.SambaError, match="none"):
+        save_checkpoint(nn.Linear(2, 2), tmp_path / "none" / "model.safetensors")
 
 
 def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
