@@ -121,6 +121,8 @@ def sum_to_size(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
     """Sum over what broadcasting ``size`` to the shape of ``x`` would add."""
     lead = x.ndim - len(size)
     axes = tuple(a for a in range(x.ndim) if a < lead or (size[a - lead] == 1 and x.shape[a] != 1))
+    if axes and not is_float(x.dtype):
+        x = x.astype(np.int64)
     return lax.reshape(reduce_sum(x, axes), size)
 
 

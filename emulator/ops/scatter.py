@@ -340,6 +340,11 @@ def index_reduce(
     return _reduced(line, source.astype(x.dtype), key, reduce, include_self).reshape(x.shape)
 
 
+def put_reduced(x: jax.Array, values: jax.Array, key: Key, reduce: str) -> jax.Array:
+    """``x`` with values combined into the places a key names; ``reduce`` as in scatter_reduce."""
+    return _reduced(x, values, key, reduce, True)
+
+
 def _start(dtype: Any, reduce: str) -> np.ndarray:
     """What changes nothing under a reduction."""
     if reduce == "amax":

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -168,6 +169,60 @@ def _mismatch(input: torch.Tensor, var: torch.Tensor) -> int:
     return sum(b for a, b in zip(input.shape, var.shape, strict=True) if a != b)
 
 
+@cache
+def _ctc_operation() -> Callable[..., torch.Tensor]:
+    """``samba::ctc_loss``: torch's own cannot run on tensors without values.
+
+    Made when it is first needed, since importing must leave torch as it is.
+    """
+
+    def ctc_loss(
+        log_probs: torch.Tensor,
+        targets: torch.Tensor,
+        input_lengths: torch.Tensor,
+        target_lengths: torch.Tensor,
+        longest: int,
+        blank: int,
+        reduction: str,
+        zero_infinity: bool,
+    ) -> torch.Tensor:
+        del longest
+        return F.ctc_loss(
+            *(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
+        )
+
+    operation = torch.library.custom_op("samba::ctc_loss", ctc_loss, mutates_args=())
+
+    def shape_of(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
+        batch = log_probs.shape[1:-1] if args[5] == "none" else ()
+        return log_probs.new_empty(batch)
+
+    operation.register_fake(shape_of)
+    return operation
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor | Sequence[int],
+    target_lengths: torch.Tensor | Sequence[int],
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """``torch.nn.functional.ctc_loss`` as one operation, whose lengths may be tensors."""
+    longest = targets.shape[-1]
+    if not isinstance(target_lengths, torch.Tensor):
+        longest = max(target_lengths, default=0)
+        target_lengths = torch.tensor(target_lengths, dtype=torch.int64)
+    if not isinstance(input_lengths, torch.Tensor):
+        input_lengths = torch.tensor(input_lengths, dtype=torch.int64)
+    return _ctc_operation()(
+        *(log_probs, targets, input_lengths, target_lengths, longest),
+        *(blank, reduction, zero_infinity),
+    )
+
+
 def _linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> torch.Tensor:
     """``linear_cross_entropy`` without the advice on how to cut it into chunks."""
     del options
@@ -185,6 +240,7 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         torch.combinations: _combinations,
         torch.instance_norm: _instance_norm,
         F.instance_norm: _functional_instance_norm,
+        F.ctc_loss: _ctc_loss,
         F.gaussian_nll_loss: _gaussian_nll_loss,
         F.linear_cross_entropy: _linear_cross_entropy,
     }

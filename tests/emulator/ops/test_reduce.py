@@ -106,6 +106,7 @@ def test_products_beside_zeros(zeros: int) -> None:
 
 def test_sum_to_size() -> None:
     check("aten.sum_to_size.default", X, [3, 1])
+    check("aten.sum_to_size.default", X > 0, [3, 1])
 
 
 @pytest.mark.parametrize("name", ["sum.dim_IntList", "amax.default", "mean.dim"])
