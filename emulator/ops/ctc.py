@@ -71,7 +71,7 @@ def _paths(
         after = jnp.where((t < steps)[:, None], after, before)
         return after, after
 
-    times = np.arange(log_probs.shape[0])
+    times = lax.iota(np.int32, log_probs.shape[0])
     # With no time at all only the empty target is possible.
     first = jnp.where((place == 2 * lengths[:, None]) & (lengths == 0)[:, None], 0, -jnp.inf)
     first = first.astype(log_probs.dtype)
@@ -104,7 +104,7 @@ def _onward(
         return before, before
 
     first = jnp.full(labels.shape, -jnp.inf, emit.dtype)
-    times = np.arange(emit.shape[0])
+    times = lax.iota(np.int32, emit.shape[0])
     return lax.scan(retreat, first, (times, emit), reverse=True)[1]
 
 
