@@ -87,7 +87,8 @@ class _Cut:
             )
         updates = self._updates(found)
         sources = [*inputs, *self._sources(found)]
-        nodes = [self._node(key) for key in sorted(found.nodes)]
+        keys = sorted(found.nodes)
+        nodes = [self._node(key) for key in keys]
         numbers = sorted({number for number, _ in found.nodes})
         traced = [self._traces.traces[n].traced for n in numbers]
         outputs = tuple(t for t in self._graph.stop if isinstance(t, SambaTensor))
@@ -110,6 +111,11 @@ class _Cut:
                 structure="tuple",
                 fusions=tuple(dict.fromkeys(f for t in traced for f in t.fusions)),
                 parameter_ids=frozenset().union(*(t.parameter_ids for t in traced)),
+                exempt=frozenset(
+                    i
+                    for i, (number, position) in enumerate(keys)
+                    if position in self._traces.traces[number].traced.exempt
+                ),
             ),
             given=given,
             outputs=outputs,

@@ -10,12 +10,15 @@ import torch
 from pef_schema import first_difference, read_pef
 from pef_schema.program import Program, Role
 from samba._session_profile import PROFILER
+from samba.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
+from samba.compiler.precision import apply_arithmetic
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.hostmodel import HostTensor, model_tensors
 from samba.loading import GraphMismatch, Loaded, host_tensors
 from samba.multigraph import GraphTrace, Part
 from samba.sambatensor import SambaTensor
+from samba.settings import parsed_config
 
 
 class LoadedGraphs(Loaded):
@@ -109,6 +112,7 @@ def load_graphs(parts: Sequence[Part], traces: Sequence[GraphTrace], pef: str) -
     Raises:
         PefError: The file is not a whole PEF of a known version.
         ArgumentError: It has other graphs.
+        ArithmeticMismatch: The options ask for another arithmetic than the compiled one.
         GraphMismatch: A graph or the regions of its tensors are not the compiled ones.
         Disagreement: Other replicas load something else.
     """
@@ -123,8 +127,10 @@ def load_graphs(parts: Sequence[Part], traces: Sequence[GraphTrace], pef: str) -
             wanted=f"{', '.join(compiled)}, the graphs of {pef}, in this order",
             hint="Repeat the calls of trace_multigraph and add_graph that were compiled.",
         )
+    arithmetic = compiled_arithmetic(dict(program.metadata))
+    check_arithmetic(wanted_arithmetic(parsed_config(None)), arithmetic, pef=pef)
     for part, graph in zip(parts, program.graphs, strict=True):
-        difference = first_difference(graph, part.traced.graph())
+        difference = first_difference(graph, apply_arithmetic(part.traced, arithmetic).graph())
         if difference is not None:
             raise GraphMismatch(pef=pef, difference=f"graph {graph.name}, {difference}")
     different = list(_regions_that_differ(parts, program))

@@ -105,13 +105,19 @@ class Modes:
 
     @contextmanager
     def disable_graphamp(self) -> Iterator[None]:
-        """Mark what is traced inside as exempt from GraphAMP.
+        """Exempt what ``forward`` computes inside from GraphAMP.
 
-        A model is computed in the dtypes it is written in, so nothing is lowered anyway.
+        Where a compile asks for it (``--graphamp-preset``), operations outside take their inputs
+        down to bfloat16 and those inside do not. Inputs that were rounded before stay so.
         """
+        from torch.fx.traceback import annotate, preserve_node_meta
+
+        from samba.tracer.convert import NO_GRAPHAMP
+
         self._graphamp_off += 1
         try:
-            yield
+            with preserve_node_meta(), annotate({NO_GRAPHAMP: True}):
+                yield
         finally:
             self._graphamp_off -= 1
 

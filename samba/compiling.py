@@ -17,6 +17,7 @@ from pef_schema.program import Program
 from pef_schema.verify import verify
 from samba.compiler import CompileOptions, build_multigraph, build_program
 from samba.compiler.optimizer import as_optimizers
+from samba.compiler.precision import apply_arithmetic
 from samba.compiler.report import pef_log
 from samba.errors import ArgumentError
 from samba.progress import stages
@@ -60,13 +61,14 @@ def compile_pef(
         accumulate=settings.accumulate,
         data_parallel=settings.data_parallel and not settings.inference,
         bucket_bytes=settings.bucket_bytes,
-        metadata=_text(metadata),
+        metadata=_text(metadata, settings),
     )
     path = settings.pef.absolute()
     with stages(f"compile {name}", "tracing", "cutting into sections", "writing the PEF") as stage:
         stage.start("tracing")
         traced = trace_model(model, inputs, inference=settings.inference)
         stage.start("cutting into sections")
+        traced = apply_arithmetic(traced, settings.arithmetic)
         program = build_program(traced, found, options)
         stage.start("writing the PEF")
         _write(path, program)
@@ -104,12 +106,13 @@ def compile_graphs(
         inference=True,
         mapping=mapping or settings.mapping,
         optim_level=settings.optim_level,
-        metadata=_text(metadata),
+        metadata=_text(metadata, settings),
     )
     path = settings.pef.absolute()
     with stages(f"compile {name}", "cutting into sections", "writing the PEF") as stage:
         stage.start("cutting into sections")
-        program = build_multigraph(graphs, options)
+        lowered = [apply_arithmetic(traced, settings.arithmetic) for traced in graphs]
+        program = build_multigraph(lowered, options)
         if not write:
             verify(program)
             return None
@@ -118,8 +121,11 @@ def compile_graphs(
     return path
 
 
-def _text(metadata: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
-    return tuple((str(k), str(v)) for k, v in (metadata or {}).items())
+def _text(
+    metadata: Mapping[str, Any] | None, settings: CompileSettings
+) -> tuple[tuple[str, str], ...]:
+    given = {str(k): str(v) for k, v in (metadata or {}).items()}
+    return tuple((given | settings.arithmetic.metadata()).items())
 
 
 def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:

@@ -16,7 +16,9 @@ from pef_schema.errors import SambaError
 from pef_schema.program import Program, Role
 from samba._labels import mark_fast_access
 from samba._session_profile import PROFILER
+from samba.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.optimizer import as_optimizers
+from samba.compiler.precision import apply_arithmetic
 from samba.compiling import loss_index_tuple
 from samba.distributed.replicas import Replicas, replicas_of
 from samba.errors import ArgumentError
@@ -344,6 +346,7 @@ def load_pef(
     Raises:
         ArgumentError: If no PEF is named, or the losses are not the compiled ones.
         PefError: If the file is not a whole PEF of a known version.
+        ArithmeticMismatch: If the options ask for another arithmetic than the compiled one.
         GraphMismatch: If the model's graph differs from the compiled one.
         MissingOptimizer, OptimizerMismatch: If optimizers are given that the PEF does not have.
         Disagreement: If other replicas load something else.
@@ -367,6 +370,9 @@ def load_pef(
     found = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
         found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
+    arithmetic = compiled_arithmetic(dict(program.metadata))
+    check_arithmetic(wanted_arithmetic(parsed_config(config)), arithmetic, pef=pef)
+    traced = apply_arithmetic(traced, arithmetic)
     difference = first_difference(graph, traced.graph())
     if difference is not None:
         raise GraphMismatch(pef=pef, difference=difference)

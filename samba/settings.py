@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samba.arithmetic import Arithmetic, wanted_arithmetic
 from samba.errors import ArgumentError
 
 _MAPPINGS = ("section", "spatial")
@@ -27,6 +28,7 @@ class CompileSettings:
         accumulate: Whether gradients add up until ZEROGRAD runs.
         data_parallel: Whether gradients are reduced between replicas.
         bucket_bytes: What a bucket of gradients may hold.
+        arithmetic: What is rounded to bfloat16.
     """
 
     pef: Path
@@ -36,6 +38,7 @@ class CompileSettings:
     accumulate: bool
     data_parallel: bool
     bucket_bytes: int
+    arithmetic: Arithmetic
 
 
 def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -117,6 +120,7 @@ def compile_settings(
         accumulate=bool(is_split_batch) or _steps(config.get("grad_accumulation_steps")) > 1,
         data_parallel=bool(config.get("data_parallel", False)),
         bucket_bytes=_bucket_bytes(),
+        arithmetic=wanted_arithmetic(config).settled(),
     )
 
 

@@ -56,6 +56,7 @@ FAMILIES = (
     "reduce",
     "regression",
     "rnn",
+    "rounding",
     "sampling",
     "scan",
     "scatter",

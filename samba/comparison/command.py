@@ -18,11 +18,12 @@ from typing import Any
 
 import torch
 
+from samba.arithmetic import Bf16Cast, Preset
 from samba.comparison.report import Comparison
 from samba.comparison.walk import compare
 from samba.errors import ArgumentError, SambaError
 from samba.session import SambaSession
-from samba.settings import compile_settings
+from samba.settings import CompileSettings, compile_settings
 
 _TROUBLE = 2
 
@@ -75,6 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--all", action="store_true", help="show every row of the table")
     command.add_argument("--forward", action="store_true", help="leave gradients out")
     command.add_argument("--inference", action="store_true", help="compare in evaluation mode")
+    for flag, kind in (("--graphamp-preset", Preset), ("--bf16-cast", Bf16Cast)):
+        names = [member.value for member in kind]
+        command.add_argument(flag, choices=names, help="RDU arithmetic; a script's own option too")
     command.add_argument("--seed", type=int, default=0, help="torch's seed at first (default 0)")
     command.add_argument("target", metavar="TARGET", help="app.py, or module:function")
     command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the app")
@@ -121,7 +125,14 @@ def _compare_factory(args: argparse.Namespace) -> Comparison:
             "(model, inputs): a torch.nn.Module and what its forward() takes",
         )
     model, inputs = made
-    return compare(model, inputs, inference=args.inference, backward=not args.forward)
+    return compare(
+        model,
+        inputs,
+        inference=args.inference,
+        backward=not args.forward,
+        graphamp_preset=args.graphamp_preset,
+        bf16_cast=args.bf16_cast,
+    )
 
 
 def _factory(target: str) -> Callable[[], Any]:
@@ -155,14 +166,16 @@ def _compare_app(args: argparse.Namespace) -> int:
     path = _script(args.target)
     codes: list[int] = []
 
-    def meet(model: torch.nn.Module, inputs: Any, inference: bool, losses: Any) -> None:
+    def meet(model: torch.nn.Module, inputs: Any, settings: CompileSettings, losses: Any) -> None:
         try:
             found = compare(
                 model,
                 inputs,
                 loss_indices=losses,
-                inference=inference or args.inference,
+                inference=settings.inference or args.inference,
                 backward=not args.forward,
+                graphamp_preset=args.graphamp_preset or settings.arithmetic.preset.value,
+                bf16_cast=args.bf16_cast or settings.arithmetic.cast.value,
             )
         except SambaError as error:
             print(f"error: {error}", file=sys.stderr)
@@ -207,13 +220,13 @@ def _instead_of_compiling(meet: Callable[..., None]) -> Iterator[None]:
             is_split_batch=False,
         )
         losses = more.get("loss_indices", args[2] if len(args) > 2 else None)
-        meet(model, inputs, settings.inference, losses)
+        meet(model, inputs, settings, losses)
 
     def load(self: Any, model: Any, inputs: Any, optimizers: Any = None, **more: Any) -> None:
         settings = compile_settings(
             name="compare", config=more.get("config"), inference=None, is_split_batch=False
         )
-        meet(model, inputs, settings.inference, more.get("loss_indices"))
+        meet(model, inputs, settings, more.get("loss_indices"))
 
     for name, function in {"compile": compile_, "load": load}.items():
         setattr(SambaSession, name, function)

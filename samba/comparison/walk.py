@@ -9,13 +9,16 @@ from typing import Any
 import torch
 
 from emulator.ops.registry import OpSpec, load_ops
+from emulator.ops.rounding import CASTS
 from emulator.single import active_outputs, gradient_targets
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role
-from samba.comparison.judge import gap, judge, nonfinite, statistics, tolerance
+from samba.arithmetic import wanted_arithmetic
+from samba.comparison.judge import EXACT, gap, judge, nonfinite, statistics, tolerance
 from samba.comparison.report import Comparison, Phase, Row, Statistics, Status
 from samba.comparison.sides import DeviceNodes, exactly, host_backward, host_forward
 from samba.comparison.values import source_values
 from samba.comparison.whole import compiled_rows, model_rows
+from samba.tracer import reference
 from samba.tracer.convert import NEXT_SEED, takes_rate
 from samba.tracer.traced import Traced
 
@@ -29,6 +32,8 @@ def compare(
     loss_indices: Sequence[Any] | None = None,
     inference: bool = False,
     backward: bool = True,
+    graphamp_preset: str | None = None,
+    bf16_cast: str | None = None,
 ) -> Comparison:
     """Run torch and the device side by side and say where their numbers part.
 
@@ -45,12 +50,14 @@ def compare(
         loss_indices: Outputs that are losses, as for ``session.compile``.
         inference: Whether to compare the model in evaluation mode, without gradients.
         backward: Whether to compare gradients too.
+        graphamp_preset, bf16_cast: RDU arithmetic, as for a compile. Torch then rounds where the
+            device does; what the rounding changes is told as an expected difference.
 
     Returns:
         The report; ``print`` it, or look at ``first``.
 
     Raises:
-        SambaError: If the model cannot be traced or compiled.
+        SambaError: If the model cannot be traced or compiled, or an option does not exist.
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
@@ -59,10 +66,14 @@ def compare(
         (True, None)
     """
     from samba.compiler import CompileOptions, build_program
+    from samba.compiler.precision import apply_arithmetic
     from samba.compiling import loss_index_tuple
     from samba.tracer import trace_model
 
-    traced = trace_model(model, inputs, inference=inference)
+    arithmetic = wanted_arithmetic(
+        {"graphamp_preset": graphamp_preset, "bf16_cast": bf16_cast}
+    ).settled()
+    traced = apply_arithmetic(trace_model(model, inputs, inference=inference), arithmetic)
     options = CompileOptions(
         name=traced.name, inference=inference, loss_indices=loss_index_tuple(loss_indices)
     )
@@ -130,7 +141,7 @@ class _Walk:
         values = [v for v in node.outputs if v >= 0]
         try:
             whole = self.device.forward(node, self.own)
-            draws = self.ops[node.op].random and not takes_rate(node.op)
+            draws = _draws(node)
             same = draws or self._same(node)
             local = whole if same else self.device.forward(node, self.host)
         except Exception as error:  # whatever a lowering raises is what is looked for
@@ -156,8 +167,28 @@ class _Walk:
             return compute
 
         for v in values:
+            if node.op in CASTS:
+                self.rows.append(self._rounding(i, node, local[v], draws, whole[v]))
+                continue
             row = self._row(Phase.FORWARD, i, node, v, local[v], self.host[v], whole[v], of(v))
             self.rows.append(replace(row, status=Status.DRAWN) if draws else row)
+
+    def _rounding(
+        self, i: int, node: Node, got: torch.Tensor, draws: bool, whole: torch.Tensor
+    ) -> Row:
+        """A rounding that was asked for: right, and shown with what it changes."""
+        (value,) = node.outputs
+        before = self.host[next(node.refs())]
+        want = self.host[value]
+        if draws:  # either neighbour is right
+            low = reference.round_to_bfloat16(before, "truncation")
+            step = torch.finfo(torch.bfloat16).eps * before.abs() * 2
+            want = torch.where((got - low).abs() <= step, got, low)
+        row = self._row(Phase.FORWARD, i, node, value, got, want, whole, lambda: None)
+        if row.status is not Status.OK:
+            return row
+        change = gap(got, before, EXACT)
+        return replace(row, status=Status.EXPECTED, local=replace(change, wrong=0))
 
     def _same(self, node: Node) -> bool:
         """Whether the device's inputs are torch's to the last bit."""
@@ -185,7 +216,7 @@ class _Walk:
             return
         host_in = {v: self.host_cotangents[v] for v in active if v in self.host_cotangents}
         own_in = {v: self.own_cotangents[v] for v in active if v in self.own_cotangents}
-        draws = self.ops[node.op].random and not takes_rate(node.op)
+        draws = _draws(node)
         try:
             whole = self.device.backward(node, self.own, own_in)
             same = self._same(node) and all(_identical(own_in[v], host_in[v]) for v in host_in)
@@ -313,6 +344,11 @@ class _Walk:
                 if v in self.host_cotangents
             ]
         return tuple(shown)
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node draws random numbers even at a dropout rate of 0."""
+    return "seed" in dict(node.kwargs) and not takes_rate(node.op)
 
 
 def _identical(a: torch.Tensor, b: torch.Tensor) -> bool:

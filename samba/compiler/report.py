@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from pef_schema.program import OptimizerParam, Program, Role, Section, SectionKind, Step
+from samba.arithmetic import compiled_arithmetic
+from samba.compiler.precision import precisions
 
 
 def section_types(section: Section) -> str:
@@ -81,6 +83,7 @@ def pef_log(program: Program) -> str:
     for region in program.regions:
         totals[region.role] += region.nbytes
     lines += [f"  {role.name.lower()}: {totals[role]}" for role in Role if totals[role]]
+    lines += _precision(program)
     return "\n".join(lines) + "\n"
 
 
@@ -109,6 +112,19 @@ def _schedules(program: Program) -> list[str]:
 
 def _place(tensor: str, region: str) -> str:
     return tensor if tensor == region else f"{tensor} in {region}"
+
+
+def _precision(program: Program) -> list[str]:
+    """Which operation runs in which precision: what its inputs hold -> what is kept of it."""
+    written = compiled_arithmetic(dict(program.metadata))
+    lines = ["", f"precision of operations ({written}):"]
+    for graph in program.graphs:
+        prefix = f"{graph.name} " if len(program.graphs) > 1 else ""
+        lines += [
+            f"  {prefix}{i}  {graph.nodes[i].op}  {graph.nodes[i].module}  {text}"
+            for i, text in precisions(graph.nodes, graph.values)
+        ]
+    return lines
 
 
 def _operations(program: Program, section: Section) -> str:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from emulator.ops.rounding import CAST_INPUT, CAST_RESULT
 from pef_schema.errors import SambaError
 from pef_schema.program import Role
+from samba.tracer.convert import NEXT_SEED
 from samba.tracer.traced import Traced
 
 DEFAULT_SECTION_BYTES = 64 << 20
@@ -28,9 +30,15 @@ class UnknownOptimLevel(SambaError):
 
 def cut_o0(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
     """A section per operator. The node that advances the seed stays with its successor."""
-    return [
-        i for i in range(len(traced.nodes)) if i == 0 or traced.nodes[i - 1].op != "samba.next_seed"
-    ]
+    return [i for i in range(len(traced.nodes)) if i == 0 or _may_start(traced, i)]
+
+
+def _may_start(traced: Traced, i: int) -> bool:
+    """False behind the advance of the seed, and between an operation and its rounding."""
+    return traced.nodes[i].op != CAST_RESULT and traced.nodes[i - 1].op not in (
+        NEXT_SEED,
+        CAST_INPUT,
+    )
 
 
 def cut_o1(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
@@ -45,7 +53,7 @@ def cut_o1(traced: Traced, budget: int, weight_budget: int | None) -> list[int]:
     return [
         i
         for i in range(len(groups))
-        if i == 0 or (groups[i] != groups[i - 1] and traced.nodes[i - 1].op != "samba.next_seed")
+        if i == 0 or (groups[i] != groups[i - 1] and traced.nodes[i - 1].op != NEXT_SEED)
     ]
 
 

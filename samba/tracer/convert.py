@@ -37,6 +37,9 @@ _DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
 """Those that do nothing else: their rate is an argin even if it is 0."""
 
 NEXT_SEED = "samba.next_seed"
+NO_GRAPHAMP = "samba_no_graphamp"
+"""What ``session.disable_graphamp()`` leaves on the nodes of an exported graph."""
+
 ALIAS = "aten.alias.default"
 
 
@@ -108,6 +111,7 @@ class _Converter:
         self.streams = 0
         self.rates = rates
         self.random: set[torch.fx.Node] = set()
+        self.exempt: list[int] = []
 
     def build(self) -> Traced:
         nodes = list(self.program.graph.nodes)
@@ -135,6 +139,7 @@ class _Converter:
             structure=_structure(self.program),
             fusions=_fusions(self.model, self.root),
             parameter_ids=frozenset(id(p) for p in self.model.parameters()),
+            exempt=frozenset(self.exempt),
         )
 
     def _value(self, name: str, shape: tuple[int, ...], dtype: DType) -> int:
@@ -255,6 +260,8 @@ class _Converter:
             self.streams += 1
         outputs, by_position = self._results(node, f"{prefix}__{label}__outputs")
         self.of[node] = by_position
+        if NO_GRAPHAMP in (node.meta.get("custom") or {}):
+            self.exempt.append(len(self.nodes))
         self.nodes.append(
             Node(
                 op=op,

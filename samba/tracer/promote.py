@@ -228,6 +228,9 @@ def _operands(node: torch.fx.Node, packet: str) -> list[Any]:
     return args
 
 
+_KEPT_META = ("nn_module_stack", "stack_trace", "custom")
+
+
 def insert_casts(graph: torch.fx.Graph) -> None:
     """Insert ``aten._to_copy`` before every argument that torch would promote.
 
@@ -250,9 +253,7 @@ def insert_casts(graph: torch.fx.Graph) -> None:
                 new = graph.call_function(
                     torch.ops.aten._to_copy.default, (arg,), {"dtype": common}
                 )
-            new.meta = {
-                k: v for k, v in node.meta.items() if k in ("nn_module_stack", "stack_trace")
-            }
+            new.meta = {k: v for k, v in node.meta.items() if k in _KEPT_META}
             new.meta["val"] = value.to(common)
             return new
 

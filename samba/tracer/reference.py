@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from emulator.ops.registry import load_ops
+from emulator.ops.rounding import CASTS
 from pef_schema.program import Arg, DType, Graph, Node, Ref
 from samba.tracer.convert import NEXT_SEED
 from samba.tracer.traced import FROM_DTYPE
@@ -56,6 +57,8 @@ def run_node(node: Node, env: Mapping[int, Any]) -> tuple[Any, ...]:
     """
     kwargs = {k: _resolve(a, env) for k, a in node.kwargs if k not in ("seed", "stream")}
     args = [_resolve(a, env) for a in node.args]
+    if node.op in CASTS:
+        return (round_to_bfloat16(args[0], args[1]),)
     if load_ops()[node.op].random:
         args = [float(a) if isinstance(a, torch.Tensor) and a.dim() == 0 else a for a in args]
     function = _COPYING.get(node.op)
@@ -64,6 +67,40 @@ def run_node(node: Node, env: Mapping[int, Any]) -> tuple[Any, ...]:
         function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     result = function(*args, **kwargs)
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+class _Rounded(torch.autograd.Function):
+    """Rounds values, and their gradients in the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mode: str) -> torch.Tensor:
+        ctx.mode = mode
+        return _rounded(x, mode)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _rounded(grads[0], ctx.mode), None
+
+
+def round_to_bfloat16(x: torch.Tensor, mode: str) -> torch.Tensor:
+    """Round to what bfloat16 can hold, keeping the dtype.
+
+    Args:
+        x: Any floating dtype.
+        mode: ``"truncation"``, or else to the nearest; a host has no stream of random numbers.
+
+    Returns:
+        A new tensor; its gradient is rounded in the same way.
+    """
+    return _Rounded.apply(x, mode)  # type: ignore[no-any-return]  # apply is untyped
+
+
+def _rounded(x: torch.Tensor, mode: str) -> torch.Tensor:
+    if mode != "truncation":
+        return x.to(torch.bfloat16).to(x.dtype)
+    bits = x.to(torch.float32).contiguous().view(torch.int32)
+    cut = (bits & -65536).view(torch.float32).to(x.dtype)
+    return torch.where(x.isfinite(), cut, x)
 
 
 def _resolve(arg: Arg, env: Mapping[int, Any]) -> Any:

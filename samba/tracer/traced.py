@@ -78,6 +78,7 @@ class Traced:
         structure: ``"tensor"``, ``"tuple"``, ``"list"`` or ``"dict"``: what forward returns.
         fusions: ``(module name, fusion name)`` pairs from ``directives.op_fusion``.
         parameter_ids: Identities of all parameters of the model.
+        exempt: Nodes traced inside of ``session.disable_graphamp()``.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Traced:
     structure: str
     fusions: tuple[tuple[str, str], ...] = ()
     parameter_ids: frozenset[int] = frozenset()
+    exempt: frozenset[int] = frozenset()
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether a tensor is a parameter of the traced model, used by ``forward`` or not."""

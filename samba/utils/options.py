@@ -113,6 +113,22 @@ _USED: tuple[Option, ...] = (
     _level("o1", "one section a fused module"),
     _level("o3", "sections as large as they may be (default)"),
     _value(
+        "--graphamp-preset",
+        _ALL,
+        "what goes down to bfloat16: nothing (mp0, default), inputs of matrix products (mp1), "
+        "everything (mp4); a run follows its PEF",
+        choices=("mp0", "mp1", "mp4"),
+    ),
+    _value(
+        "--bf16-cast",
+        _ALL,
+        "how float32 becomes bfloat16 (default nearest_even); a run follows its PEF",
+        choices=("nearest_even", "truncation", "stochastic"),
+    ),
+    _switch(
+        "--enable-stochastic-rounding", ("compile", "run"), "the same as --bf16-cast stochastic"
+    ),
+    _value(
         "--grad-accumulation-steps",
         ("compile", "run"),
         "runs whose gradients are added before an update",
@@ -176,7 +192,6 @@ _COMPILER_VALUES: dict[str, dict[str, Any]] = {
     "--compiler-configs-file": {"default": ""},
     "--compiler-mode": {},
     "--enable-mixed-precision-ops": {"nargs": "+"},
-    "--graphamp-preset": {"choices": ("mp0", "mp1", "mp4")},
     "--hbm-auto-alloc": {},
     "--input-layout": {},
     "--latency-budget-bwd": {"type": float},
@@ -223,7 +238,6 @@ _COMPILER_SWITCHES = [
     "enable-node-trial-compile",
     "enable-pcu-scaling",
     "enable-safe-stochastic-rounding",
-    "enable-stochastic-rounding",
     "force-node-proximity",
     "fp32-params",
     "fuse-fwd-bwd",
