@@ -14,6 +14,7 @@ from samba.sambatensor import SambaTensor
 if TYPE_CHECKING:
     from samba.loading import Loaded
     from samba.multigraph import Traces
+    from samba.onnx_model import OnnxModels
 
 
 class Transfers:
@@ -22,6 +23,7 @@ class Transfers:
     _traced_by_name: dict[str, SambaTensor]
     _forgotten: set[str]
     _graph_traces: Traces | None
+    _onnx: OnnxModels
 
     if TYPE_CHECKING:
 
@@ -31,12 +33,13 @@ class Transfers:
         """Copy parameters, buffers and optimizer state from the device to the host.
 
         Args:
-            model: The model to update.
+            model: The model to update; for an ONNX model, the module made of it.
             optims: Its optimizers, None to leave their state alone.
             inplace: Whether host memory is written in place; it always is, so that
                 everything that shares it sees the new values.
         """
-        self._need("to_cpu()").to_cpu(model, optims)
+        loaded = self._need("to_cpu()")
+        loaded.to_cpu(self._onnx.module(model, "session.to_cpu"), optims)
 
     def to_cpu_(self, model: torch.nn.Module, optims: Any = None) -> None:
         """:meth:`to_cpu` in place."""
@@ -49,7 +52,8 @@ class Transfers:
             model: The model to read.
             optims: Its optimizers, None to leave their state alone.
         """
-        self._need("to_rdu()").to_rdu(model, optims)
+        loaded = self._need("to_rdu()")
+        loaded.to_rdu(self._onnx.module(model, "session.to_rdu"), optims)
 
     def optimizers_to_cpu(self, optims: Any) -> None:
         """Copy optimizer state alone from the device to the host.

@@ -15,6 +15,7 @@ from samba._session_graphs import Graphs
 from samba._session_modes import Modes
 from samba._session_profile import PROFILER, Profiling
 from samba._session_transfers import Transfers
+from samba.onnx_model import OnnxModels
 from samba.sambatensor import SambaTensor
 from samba.settings import check_data_parallel_mode
 
@@ -51,12 +52,13 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         forget_fast_access()
         self._forget_modes()
         self._forget_graphs()
+        self._onnx = OnnxModels()
 
     # -- compile ------------------------------------------------------------
 
     def compile(
         self,
-        model: torch.nn.Module,
+        model: torch.nn.Module | Any,
         inputs: Any,
         optimizers: Any = None,
         name: str = "",
@@ -79,7 +81,8 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         """Trace a model and its optimizers and compile them into a PEF.
 
         Args:
-            model: The model; its parameters may be plain or converted.
+            model: The model; its parameters may be plain or converted. An ONNX ``ModelProto``
+                needs the extra ``onnx``.
             inputs: What ``forward`` takes: a tensor, a tuple or list, or a dict.
             optimizers: None, one optimizer or a list of them.
             name: Name of the program, and of the PEF where no ``pef_name`` is configured.
@@ -105,7 +108,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         from samba.settings import compile_settings
 
         refuse_unknown("session.compile", SambaSession.compile, unknown)
-
+        model = self._onnx.module(model, "session.compile")
         program_name = name or type(model).__name__.lower()
         settings = compile_settings(
             name=program_name,
@@ -133,7 +136,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
 
     def load(
         self,
-        model: torch.nn.Module,
+        model: torch.nn.Module | Any,
         inputs: Any,
         optimizers: Any,
         *,
@@ -167,6 +170,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         """
         from samba.loading import load_pef
 
+        model = self._onnx.module(model, "utils.trace_graph")
         with self._tracing():
             loaded = load_pef(
                 model,

@@ -16,7 +16,7 @@ _log = logging.getLogger("samba")
 
 
 def trace_graph(
-    model: torch.nn.Module,
+    model: torch.nn.Module | Any,
     inputs: Any,
     optim: Any = None,
     init_output_grads: bool = True,
@@ -36,7 +36,8 @@ def trace_graph(
     The model is traced again and must give the graph that was compiled.
 
     Args:
-        model: The model.
+        model: The model; an ONNX ``ModelProto`` needs the extra ``onnx``, and is the same module
+            in all calls of a session.
         inputs: Inputs with the compiled names, shapes and dtypes.
         optim: The optimizers that were compiled, None for none.
         init_output_grads: Accepted: losses start with a gradient of ones and other outputs

@@ -15,6 +15,11 @@ def test_page_is_up_to_date():
     assert PAGE.read_text(encoding="utf-8") == page(found()), "run: python -m tests.api"
 
 
+def test_every_name_is_covered():
+    tests = found()
+    assert [name for names in PAGES.values() for name in names if name not in tests] == []
+
+
 def test_names_stand_once():
     counts = Counter(name for names in PAGES.values() for name in names)
     assert [name for name, count in counts.items() if count > 1] == []

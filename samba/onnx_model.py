@@ -1,0 +1,96 @@
+"""ONNX models in the place of torch models, through the package onnx2torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+
+from pef_schema.errors import SambaError
+from samba.errors import ArgumentError, MissingPackage
+
+__all__ = ["OnnxModels", "OnnxUnsupported"]
+
+_CONVERTER = "onnx2torch"
+
+
+class OnnxUnsupported(SambaError, RuntimeError):
+    """An ONNX model cannot become a torch model.
+
+    Args:
+        name: Name of its graph.
+        problem: What was found and what to do, as a sentence.
+    """
+
+    def __init__(self, *, name: str, problem: str) -> None:
+        self.name = name
+        super().__init__(f"ONNX model {name or '(unnamed)'}: {problem}")
+
+
+class OnnxModels:
+    """Torch models in the place of ONNX models: one for each, however often it is asked for."""
+
+    def __init__(self) -> None:
+        self._made: list[tuple[Any, torch.nn.Module]] = []
+
+    def module(self, model: Any, where: str) -> torch.nn.Module:
+        """The torch model of what a script passed as its model.
+
+        Args:
+            model: A module, which is returned, or an ONNX ``ModelProto``.
+            where: The function that it was passed to, for errors.
+
+        Returns:
+            The module; for a ``ModelProto`` one that computes the same, always the same object.
+
+        Raises:
+            ArgumentError: It is neither.
+            MissingPackage: It is a ``ModelProto``, and the extra ``onnx`` is not installed.
+            OnnxUnsupported: The model or the installed packages do not allow it.
+        """
+        if isinstance(model, torch.nn.Module):
+            return model
+        if not _is_model_proto(model):
+            raise ArgumentError(
+                where=f"{where}(model)",
+                found=f"a {type(model).__name__}",
+                wanted="a torch.nn.Module or an ONNX ModelProto",
+            )
+        for proto, module in self._made:
+            if proto is model:
+                return module
+        made = _convert(model)
+        self._made.append((model, made))
+        return made
+
+
+def _is_model_proto(model: Any) -> bool:
+    """Whether it is one, without importing onnx: who has one has imported it."""
+    return any(
+        base.__name__ == "ModelProto" and base.__module__.split(".")[0] == "onnx"
+        for base in type(model).__mro__
+    )
+
+
+def _convert(proto: Any) -> torch.nn.Module:
+    name = str(proto.graph.name)
+    try:
+        converter = importlib.import_module(_CONVERTER)
+    except ModuleNotFoundError as error:
+        raise MissingPackage(what="an ONNX model", package=_CONVERTER, extra="onnx") from error
+    except Exception as error:  # torchvision raises what its own parts do
+        raise OnnxUnsupported(
+            name=name,
+            problem=f"{_CONVERTER} cannot be imported ({type(error).__name__}: {error}). It needs "
+            "a torchvision of the same build as torch, for the CPU or for one version of CUDA: "
+            "install both from one index.",
+        ) from error
+    try:
+        return converter.convert(proto)
+    except Exception as error:
+        raise OnnxUnsupported(
+            name=name,
+            problem=f"{_CONVERTER} cannot convert it ({type(error).__name__}: {error}). Export it "
+            "with another opset, or write the model in torch.",
+        ) from error
