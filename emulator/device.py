@@ -15,8 +15,9 @@ from emulator.buckets import Memory
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradient, NotWritten, RegionMismatch, UnknownTensor
 from emulator.lower import Variant
-from emulator.plan import Plan, compile_plan
+from emulator.plan import Plan, compile_plan, rebind
 from emulator.pool import BufferPool
+from emulator.twins import Twins
 from pef_schema.program import ArginKind, OptimizerKind, OutputGrad, Program, Role
 
 StepKey = tuple[tuple[int, int], ...]
@@ -58,6 +59,7 @@ class Device:
         self.memory = Memory(program)
         self.pool = BufferPool(self.memory)
         self._jax_device = jax.local_devices()[0]
+        self._twins = Twins(program, self.memory)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: set[int] = set()
         self._regions = {r.name: i for i, r in enumerate(program.regions)}
@@ -100,10 +102,22 @@ class Device:
         key = (steps, self.variant)
         found = self._plans.get(key)
         if found is None:
-            found = compile_plan(self.program, self.memory, steps, self.variant, self._jax_device)
-            self.counters.compiles += 1
+            found = self._shared(steps) or self._compile(steps)
             self._plans[key] = found
         return found
+
+    def _compile(self, steps: StepKey) -> Plan:
+        self.counters.compiles += 1
+        return compile_plan(self.program, self.memory, steps, self.variant, self._jax_device)
+
+    def _shared(self, steps: StepKey) -> Plan | None:
+        """The plan of a section of the same structure, over the memory of this one."""
+        found = self._twins.places(steps, self.variant)
+        if found is None:
+            return None
+        twin, places = found
+        plan = self.plan(tuple((twin, k) for k in range(len(steps))))
+        return rebind(plan, places)
 
     def is_compiled(self, steps: StepKey) -> bool:
         """Whether there is a plan for these steps in the present variant."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -169,6 +169,30 @@ def compile_plan(
         donated=len(donated),
         overwritten=frozenset(overwritten),
         kinds=frozenset(step.kind for step in chosen),
+    )
+
+
+def rebind(plan: Plan, places: Mapping[int, int]) -> Plan:
+    """The same executable over other memory.
+
+    Args:
+        plan: A plan over regions that have buffers of their own.
+        places: Region for region of the plan.
+
+    Returns:
+        A plan that shares ``plan.call``.
+    """
+
+    def at(regions: Iterable[int]) -> tuple[int, ...]:
+        return tuple([places[r] for r in regions])
+
+    return replace(
+        plan,
+        reads=at(plan.reads),
+        writes=at(plan.writes),
+        drops=at(plan.drops),
+        checks=at(plan.checks),
+        overwritten=frozenset(at(plan.overwritten)),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.program import Program, Role
+from pef_schema.structure import check_twins
 from pef_schema.verify_graph import check_graph
 from pef_schema.verify_rules import Report
 from pef_schema.verify_run import check_argins, check_optimizers, check_schedules, check_sections
@@ -44,6 +45,8 @@ def verify(program: Program, *, path: str | None = None, limits: Limits = LIMITS
     else:
         check_sections(program, report)
     check_schedules(program, report)
+    report.raise_if_any()
+    check_twins(program, report)
     report.raise_if_any()
 
 

@@ -26,6 +26,7 @@ from pef_schema.program import (
     Update,
     Value,
 )
+from pef_schema.structure import with_twins
 from samba.compiler.buckets import (
     DEFAULT_BUCKET_BYTES,
     FIRST_BUCKET_BYTES,
@@ -145,7 +146,7 @@ def _program(graphs: Sequence[Traced], groups: list[GroupSpec], options: Compile
             )
         )
         calls += len(sections)
-    return Program(
+    program = Program(
         name=options.name,
         mapping=options.mapping,
         inference=options.inference,
@@ -159,6 +160,7 @@ def _program(graphs: Sequence[Traced], groups: list[GroupSpec], options: Compile
         segments=tuple(shared.table.segments),
         metadata=tuple(sorted(options.metadata)),
     )
+    return with_twins(program)
 
 
 def _state_regions(graphs: Sequence[Traced]) -> frozenset[str]:

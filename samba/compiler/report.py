@@ -40,6 +40,8 @@ def section_bytes(program: Program, section: Section) -> int:
 def pef_log(program: Program) -> str:
     """Describe a program: its sections with types, ops, bytes and call ids, then its memory.
 
+    ``same_as`` is the first section of the same structure, whose compiled code it shares.
+
     Args:
         program: The program.
 
@@ -50,7 +52,7 @@ def pef_log(program: Program) -> str:
     for schedule in program.schedules:
         for call in schedule.calls:
             calls.setdefault(call.section, []).append(call.call_id)
-    rows = [("section_id", "type", "name", "ops", "bytes", "call_ids", "operations")]
+    rows = [("section_id", "type", "name", "ops", "bytes", "call_ids", "same_as", "operations")]
     for i, section in enumerate(program.sections):
         rows.append(
             (
@@ -60,6 +62,7 @@ def pef_log(program: Program) -> str:
                 str(section_ops(program, section)),
                 str(section_bytes(program, section)),
                 ",".join(map(str, calls.get(i, ()))) or "-",
+                str(section.twin) if section.twin != i else "-",
                 _operations(program, section),
             )
         )
@@ -73,6 +76,7 @@ def pef_log(program: Program) -> str:
             ).rstrip()
             for row in rows
         ),
+        f"{len(program.sections)} sections of {len({s.twin for s in program.sections})} structures",
         "",
         *_schedules(program),
         "argins: " + (", ".join(f"{a.name}={a.default:g}" for a in program.argins) or "none"),
