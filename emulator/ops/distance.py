@@ -88,7 +88,7 @@ def cosine_embedding_loss(
     cos = dot / jnp.sqrt(square1 * square2)
     apart = cos - margin
     loss = jnp.where(target == 1, 1 - cos, 0)
-    loss = loss + jnp.where(target == -1, jnp.where(apart >= 0, apart, 0), 0)
+    loss = loss + jnp.where(target == -1, jnp.where(apart < 0, 0, apart), 0)
     return reduced(loss, reduction)
 
 
@@ -110,4 +110,4 @@ def triplet_margin_loss(
     if swap:
         far = jnp.minimum(far, pairwise_distance(positive, negative, p, eps))
     short = margin + near - far
-    return reduced(jnp.where(short >= 0, short, 0), reduction)
+    return reduced(jnp.where(short < 0, 0, short), reduction)

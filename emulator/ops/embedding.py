@@ -140,11 +140,11 @@ def embedding_bag_plain(
 def _bag_maximum(
     rows: jax.Array, indices: jax.Array, bag: jax.Array, real: jax.Array, bags: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Maximum of each bag and its row; the first of equals gets the gradient."""
+    """Maximum of each bag and its row; NaN wins; the first of equals gets the gradient."""
     count, width = rows.shape
     fixed = lax.stop_gradient(jnp.where(real[:, None], rows, -jnp.inf))
     top = jnp.full((bags, width), -jnp.inf, rows.dtype).at[bag].max(fixed)
-    hit = (fixed == top[bag]) & real[:, None]
+    hit = ((fixed == top[bag]) | (fixed != fixed)) & real[:, None]
     place = lax.broadcasted_iota(np.int32, rows.shape, 0)
     last = jnp.full((bags, width), count, np.int32)
     first = last.at[bag].min(jnp.where(hit, place, np.int32(count)))

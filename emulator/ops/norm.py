@@ -242,12 +242,12 @@ def rms_norm(
 
 
 @op("aten._weight_norm_interface.default", reads=(0, 1))
-@widened
 def weight_norm_interface(v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax.Array, jax.Array]:
-    """``v`` scaled to the norms ``g`` along all axes but ``dim``; also the norms of v."""
+    """``v`` scaled to the norms ``g`` along all axes but ``dim``; also the norms of v, widened."""
     axes = tuple(a for a in range(v.ndim) if a != dim % v.ndim)
-    norm = jnp.sqrt(jnp.sum(v * v, axis=axes, keepdims=True))
-    return v * (g / norm), lax.stop_gradient(norm)
+    wide = widen(v)
+    norm = jnp.sqrt(jnp.sum(wide * wide, axis=axes, keepdims=True))
+    return (wide * (widen(g) / norm)).astype(v.dtype), lax.stop_gradient(norm)
 
 
 @op("aten._weight_norm.default", reads=(0, 1))

@@ -146,8 +146,8 @@ def hinge_embedding_loss(
 
 
 def _clamped(x: jax.Array) -> jax.Array:
-    """``max(x, 0)`` with torch's gradient of ``clamp_min``: 1 at the bound."""
-    return jnp.where(x >= 0, x, 0)
+    """``max(x, 0)``: NaN stays, and the gradient is torch's of ``clamp_min``, 1 at the bound."""
+    return jnp.where(x < 0, 0, x)
 
 
 @op("aten.margin_ranking_loss.default", reads=(0, 1, 2))

@@ -1,0 +1,101 @@
+"""Hugging Face models through the whole front end: loss, gradients and buffers against torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import samba
+import samba.utils as utils
+from tests.models.hugging_face import CASES, NAMED, Case
+
+LOSS = 1e-5
+"""How far a loss may stand from torch's, relative."""
+GRADIENT = 1e-4
+"""How far a gradient may, relative to the largest entry of its tensor."""
+SMALL = 1e-3
+"""The part of the model's largest gradient that counts as the largest entry at least: some
+gradients (of a key's bias) are zero but for rounding."""
+
+
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """What a device returns of the results of ``forward``: all tensors, no caches."""
+    if isinstance(tree, Tensor):
+        yield tree.detach()
+    elif isinstance(tree, (dict, list, tuple)):
+        for item in tree.values() if isinstance(tree, dict) else tree:
+            yield from tensors(item)
+
+
+def run_on_device(model: nn.Module, inputs: dict[str, Tensor | None], folder: Path) -> list[Tensor]:
+    """Compile, load, run forward and backward."""
+    samba.from_torch_model_(model)
+    given = samba.from_named_dict(inputs)
+    config = {"output_folder": str(folder), "pef_name": "model"}
+    pef = samba.session.compile(model, given, None, config_dict=config, loss_indices=[0])
+    utils.trace_graph(model, given, None, pef=pef, config_dict={})
+    outputs = samba.session.run(given, model.output_tensors)
+    return [samba.to_torch(output).detach() for output in outputs]
+
+
+def gradient_errors(model: nn.Module, host: nn.Module) -> dict[str, float]:
+    """Errors by parameter, relative to its largest entry."""
+    ours = dict(model.named_parameters())
+    theirs = {k: p.grad for k, p in host.named_parameters() if p.grad is not None}
+    floor = SMALL * max(grad.abs().max().item() for grad in theirs.values())
+    errors = {}
+    for path, grad in theirs.items():
+        got = samba.to_torch(ours[path].sn_grad)
+        errors[path] = ((got - grad).abs().max() / max(grad.abs().max().item(), floor)).item()
+    return errors
+
+
+def check(case: Case, folder: Path) -> None:
+    torch.manual_seed(0)
+    model = case.build()
+    inputs = case.inputs()
+    host = copy.deepcopy(model)
+    results = host(**inputs)
+    want = list(tensors(results))
+    next(iter(results.values() if isinstance(results, dict) else results)).backward()
+
+    got = run_on_device(model, inputs, folder)
+    assert [g.shape for g in got] == [w.shape for w in want]
+    assert abs(got[0] - want[0]) <= LOSS * abs(want[0])
+    for ours, theirs in zip(got[1:], want[1:], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    errors = gradient_errors(model, host)
+    assert len(errors) > 10
+    worst = max(errors, key=errors.__getitem__)
+    assert errors[worst] <= GRADIENT, f"{worst} is off by {errors[worst]:.3g}"
+    samba.session.to_cpu(model)
+    for path, buffer in host.named_buffers():
+        torch.testing.assert_close(model.get_buffer(path), buffer, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if c.fast else pytest.mark.slow) for n, c in CASES.items()]
+)
+def test_loss_and_gradients_match_torch(name: str, tmp_path: Path) -> None:
+    check(CASES[name], tmp_path)
+
+
+def test_the_named_models_are_all_there() -> None:
+    wanted = {"gpt2", "bert", "vit", "resnet", "t5", "llama", "convnext", "whisper"}
+    assert {name.split("_")[0] for name in NAMED} == wanted
+
+
+def test_the_tolerance_bites() -> None:
+    host, model = nn.Linear(3, 2), nn.Linear(3, 2)
+    for path, p in host.named_parameters():
+        p.grad = torch.ones_like(p)
+        model.get_parameter(path).sn_grad = torch.ones_like(p)  # type: ignore[attr-defined]  # as the device sets it
+    assert max(gradient_errors(model, host).values()) == 0
+    model.weight.sn_grad[0, 0] += 2 * GRADIENT  # type: ignore[attr-defined]  # as above
+    assert max(gradient_errors(model, host).values()) > GRADIENT
