@@ -16,6 +16,7 @@ from samba.arithmetic import METADATA, ArithmeticMismatch
 from samba.errors import ArgumentError
 from samba.tracer.reference import round_to_bfloat16
 from samba.utils.argparser import parse_app_args
+from tests.samba import graphs
 from tests.samba.worlds import MLP, Scene, World, close, named, other_batch
 
 
@@ -124,7 +125,13 @@ def test_options_that_do_not_exist_or_contradict_are_refused(tmp_path, config, t
         MLP.build().compile(tmp_path, **config)
 
 
-def test_command_line_and_setup(tmp_path):
+@pytest.fixture
+def own_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test parses or sets up is forgotten after it, and nothing is known before."""
+    monkeypatch.setattr("samba.utils.argparser._last", [])
+
+
+def test_command_line_and_setup(tmp_path, own_options):
     args = parse_app_args(["compile", "--graphamp-preset", "mp4", "--bf16-cast", "truncation"])
     assert (args.graphamp_preset, args.bf16_cast) == ("mp4", "truncation")
     args = parse_app_args(["run", "--pef", "x"])
@@ -209,3 +216,27 @@ def test_compare_tells_rounding_from_faults(preset, cast):
     assert {r.phase.value for r in expected} >= {"forward", "model"}
     assert all(0 <= r.local.relative < 2**-7 for r in expected if r.local)
     assert any(r.local.largest > 0 for r in expected if r.local)
+
+
+def test_several_graphs_in_one_pef(tmp_path, own_options):
+    found = {}
+    for preset in ("mp0", "mp4"):
+        graphs.set_up()
+        path = graphs.compiled(tmp_path / preset, graphamp_preset=preset)
+        samba.session.reset()
+        decoding = graphs.set_up()
+        samba.session.init_multigraph_runtime(path)
+        for graph, start, stop in (("prompt", 0, 3), ("token", 3, 4)):
+            tokens = torch.tensor([[4, 9, 1, 7]])[:, start:stop]
+            decoding.run(graph, tokens, start)
+        found[preset] = [t.data for t in samba.session.get_tensors_by_name(["logits", "cache_k"])]
+        samba.session.reset()
+    for plain, coarse in zip(found["mp0"], found["mp4"], strict=True):
+        coarse = samba.to_torch(coarse)
+        assert torch.equal(coarse, coarse.bfloat16().float())
+        assert not torch.equal(coarse, samba.to_torch(plain))
+        torch.testing.assert_close(coarse, samba.to_torch(plain), rtol=0.1, atol=0.05)
+    graphs.set_up()
+    samba.session.setup({"command": "run", "graphamp_preset": "mp1"})
+    with pytest.raises(ArithmeticMismatch, match="found graphamp_preset=mp1"):
+        samba.session.init_multigraph_runtime(path)
