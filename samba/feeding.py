@@ -12,6 +12,7 @@ import torch
 from emulator.errors import RegionMismatch
 from pef_schema.program import Program
 from samba.errors import ArgumentError, NoHostData
+from samba.nesting import leaves
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
 from samba.transfer import copy_as_numpy, view_plainly
@@ -185,13 +186,10 @@ def _pairs(inputs: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(inputs, torch.Tensor):
         yield "", inputs
     elif isinstance(inputs, Mapping):
-        yield from inputs.items()
+        for key, item in inputs.items():
+            yield from leaves(key, item)
     elif isinstance(inputs, (tuple, list)):
-        for item in inputs:
-            if isinstance(item, (tuple, list)):
-                yield from (("", inner) for inner in item)
-            else:
-                yield "", item
+        yield from leaves("", inputs)
     else:
         raise ArgumentError(
             where="session.run(input_tensors=...)",

@@ -9,6 +9,7 @@ import torch
 
 from pef_schema.limits import LIMITS
 from samba.errors import ArgumentError
+from samba.nesting import leaves
 
 __all__ = ["FwdGraph", "SambaGraph"]
 
@@ -92,7 +93,11 @@ def _tensors(given: Any, where: str) -> dict[str | int, torch.Tensor]:
             found=f"a {type(given).__name__}",
             wanted="a tensor, a tuple, a list or a dict of tensors",
         )
-    pairs = list(given.items() if isinstance(given, Mapping) else enumerate(given))
+    pairs: list[tuple[str | int, Any]]
+    if isinstance(given, Mapping):
+        pairs = [leaf for key, value in given.items() for leaf in leaves(str(key), value)]
+    else:
+        pairs = list(enumerate(value for _, value in leaves("", given)))
     bad = [
         f"{type(value).__name__} at {key!r}"
         for key, value in pairs

@@ -11,6 +11,7 @@ import torch
 
 from pef_schema.errors import SambaError
 from samba.naming import root_name
+from samba.nesting import leaves
 from samba.tracer.refuse import refuse_inputs
 
 
@@ -55,7 +56,8 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
 
     Args:
         model: The model whose ``forward`` names unnamed inputs.
-        inputs: A tensor, a tuple or list of tensors and None, or a dict by argument name.
+        inputs: A tensor, a tuple or list of tensors and None, or a dict by argument name. An
+            argument may be a list, tuple or dict of tensors itself, such as the caches of layers.
 
     Returns:
         Plain tensors with the names of the originals.
@@ -81,20 +83,19 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
         pairs = list(zip(names, inputs, strict=False))
     else:
         raise InputError(found=type(inputs).__name__, wanted="a tensor, tuple, list or dict")
-    bad = [f"{k}: {type(v).__name__}" for k, v in pairs if not _is_tensor_or_none(v)]
+    flat = [leaf for key, value in pairs for leaf in leaves(key, value)]
+    bad = [f"{k}: {type(v).__name__}" for k, v in flat if not _is_tensor_or_none(v)]
     if bad:
         raise InputError(found=", ".join(bad), wanted="tensors or None")
-    refuse_inputs(root_name(model), [(k, v) for k, v in pairs if v is not None])
+    refuse_inputs(root_name(model), [(k, v) for k, v in flat if v is not None])
     named: list[NamedInput] = []
     used: set[str] = set()
-    plain: list[Any] = []
-    for place, (argument, tensor) in enumerate(pairs):
+    for place, (argument, tensor) in enumerate(flat):
         if tensor is None:
-            plain.append(None)
             continue
         name = getattr(tensor, "sn_name", "") or argument
         if name in used:
-            suffix = next(i for i in range(1, len(pairs) + 1) if f"{name}_{i}" not in used)
+            suffix = next(i for i in range(1, len(flat) + 1) if f"{name}_{i}" not in used)
             name = f"{name}_{suffix}"
         used.add(name)
         region = getattr(tensor, "sn_region_name", "") or name
@@ -108,11 +109,10 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
                 requires_grad=bool(tensor.requires_grad),
             )
         )
-        plain.append(_stand_in(tensor))
+    plain = [(key, _stand_in(value)) for key, value in pairs]
     if isinstance(inputs, Mapping):
-        kwargs = {k: v for (k, _), v in zip(pairs, plain, strict=True)}
-        return TraceInputs(args=(), kwargs=kwargs, tensors=tuple(named))
-    return TraceInputs(args=tuple(plain), kwargs={}, tensors=tuple(named))
+        return TraceInputs(args=(), kwargs=dict(plain), tensors=tuple(named))
+    return TraceInputs(args=tuple(v for _, v in plain), kwargs={}, tensors=tuple(named))
 
 
 def _takes_any_keyword(model: torch.nn.Module) -> bool:
@@ -124,6 +124,13 @@ def _is_tensor_or_none(value: Any) -> bool:
     return value is None or isinstance(value, torch.Tensor)
 
 
-def _stand_in(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor of the same shape and dtype, unwritten: its pages are never touched."""
-    return torch.empty(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+def _stand_in(value: Any) -> Any:
+    """Plain tensors of the same shapes and dtypes, unwritten: their pages are never touched."""
+    if isinstance(value, Mapping):
+        return {key: _stand_in(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        items = [_stand_in(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if value is None:
+        return None
+    return torch.empty(tuple(value.shape), dtype=value.dtype, device="cpu")

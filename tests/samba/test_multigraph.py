@@ -245,6 +245,50 @@ def test_a_graph_may_span_two_modules(tmp_path):
     close(samba.to_torch(got), second(torch.ones(2, 5)).detach())
 
 
+class Cached(nn.Module):
+    """Takes and gives its cache in nested containers."""
+
+    def forward(
+        self, x: torch.Tensor, past: list[tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+        total = x
+        new = []
+        for a, b in past:
+            new.append((a + x, b * x))
+            total = total + new[-1][0] + new[-1][1]
+        return total, new
+
+
+def test_caches_may_be_nested(tmp_path):
+    def add() -> tuple[samba.SambaTensor, ...]:
+        x, _ = pair()
+        past = [(samba.ones(2, 4), samba.ones(2, 4)) for _ in range(2)]
+        inputs = {"x": x, "past": past}
+        outputs = utils.trace_multigraph(Cached(), inputs)
+        for output, (i, j) in zip(outputs[1:], [(0, 0), (0, 1), (1, 0), (1, 1)], strict=True):
+            output.sn_region_name = f"past_{i}_{j}"
+        samba.session.add_graph(FwdGraph(inputs, outputs, name="step"))
+        return outputs
+
+    add()
+    path = compiled(tmp_path)
+    samba.session.reset()
+    outputs = add()
+    samba.session.init_multigraph_runtime(path)
+    x, _ = pair()
+    want, past = Cached()(x.torch(), [(torch.ones(2, 4), torch.ones(2, 4)) for _ in range(2)])
+    (got,) = samba.session.run({"x": x}, outputs[0], graph_name="step")
+    close(samba.to_torch(got), want)
+    want, past = Cached()(x.torch(), past)
+    (got,) = samba.session.run(x, outputs[0], graph_name="step")
+    close(samba.to_torch(got), want)
+    again = [(torch.zeros(2, 4), torch.ones(2, 4)), (torch.zeros(2, 4), torch.zeros(2, 4))]
+    want, _ = Cached()(x.torch(), again)
+    for inputs in ({"x": x, "past": again}, (x, again)):
+        (got,) = samba.session.run(inputs, outputs[0], graph_name="step")
+        close(samba.to_torch(got), want)
+
+
 @covers("samba.session.add_graph(overwrite)")
 def test_a_graph_of_the_same_name_takes_the_place_only_on_request(tmp_path):
     x, y = pair()
