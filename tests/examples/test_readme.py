@@ -33,7 +33,15 @@ def test_the_script_learns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"]
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/architecture.md",
+        "docs/multigraph.md",
+        "docs/api_coverage.md",
+    ],
 )
 def test_links(page):
     text = (ROOT / page).read_text()

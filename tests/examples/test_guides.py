@@ -1,0 +1,31 @@
+"""Scripts in the guides of ``docs/`` run as their pages say."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
+    page = (ROOT / "docs" / "multigraph.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "decode.py").write_text(script)
+    printed = ""
+    for command in re.findall(r"`python\s(decode\.py [^`]*)`", page):
+        done = subprocess.run(
+            [sys.executable, *command.split()],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    (tokens,) = re.findall(r"decoded \[\[(.*)\]\]", printed)
+    assert tokens.startswith("3, 1, 4, ") and len(tokens.split(",")) == 8
+    assert "torch agrees: True" in printed
