@@ -1,6 +1,7 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv.
 #   make demo   compile and train a LeNet on handwritten digits
 #   make test   lint, types and the fast tests
+#   make opinfo every operator of torch's test database; writes docs/op_coverage.md
 
 # The first of these that runs, is new enough and can make a virtual environment.
 CANDIDATES := python3.11 python3 python3.12 python3.13 python
@@ -15,7 +16,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all lint types bench clean
+.PHONY: setup demo test test-all opinfo lint types bench clean
 
 setup: $(STAMP)
 
@@ -38,6 +39,10 @@ test: lint types
 
 test-all: lint types
 	XLA_FLAGS= $(PYTEST)
+
+# Every operator of torch's own test database; about half an hour.
+opinfo: $(STAMP)
+	$(BIN)/python -m tests.opinfo --results $(OUT)/opinfo/results.jsonl --report docs/op_coverage.md
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from pef_schema.errors import SambaError
-from samba.tracer.errors import DataDependentBranch, UnsupportedOps
+from samba.tracer.errors import DataDependentBranch, TraceError, UnsupportedOps
 from tests.opinfo.call import Call, Eager, run_eager
 from tests.opinfo.catalog import Entry
 from tests.opinfo.compare import differences
@@ -18,6 +18,7 @@ from tests.opinfo.compiled import Compiled, Got
 from tests.opinfo.exceptions import TIES, function_of, is_uninitialised, tolerances
 from tests.opinfo.record import Outcome, Record, worst
 from tests.opinfo.samples import Sample, cap, choose, list_samples, seed_for
+from tests.opinfo.scope import in_scope
 
 UNSUPPORTED = (UnsupportedOps, DataDependentBranch)
 """Errors at compile time that say what the device cannot do."""
@@ -50,7 +51,8 @@ def check_entry(entry: Entry, dtype: str, *, count: int | None = None) -> Record
     started = time.perf_counter()
     gradients = dtype in ("float32",) and entry.info.supports_autograd
     try:
-        samples = list(list_samples(entry, dtype, gradients=gradients))
+        listed = list_samples(entry, dtype, gradients=gradients)
+        samples = [sample for sample in listed if in_scope(entry.name, sample)]
     except Exception as error:
         return Record(
             entry=entry.name,
@@ -233,7 +235,9 @@ def _verdict(forward: Outcome, gradient: Outcome, error: Exception) -> Verdict:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnsupportedOps):
-        return ", ".join(op.name for op in error.ops)
+        return ", ".join(f"{op.name}{op.reason and f': {op.reason}'}" for op in error.ops)
+    if isinstance(error, TraceError):
+        return error.reason.splitlines()[0][:300]
     if isinstance(error, SambaError):
         return " ".join(str(error).split())[:300]
     return _first_line(error)

@@ -32,7 +32,8 @@ class Job:
 
 def work(connection: Connection) -> None:
     """Take jobs from a connection and send records back, until None comes."""
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     import logging
     import warnings
 
