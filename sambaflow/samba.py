@@ -8,4 +8,11 @@ from __future__ import annotations
 
 from sambaflow._alias import alias_package
 
+if __name__ == "__main__":  # python -m sambaflow.samba
+    import sys
+
+    from samba.__main__ import main
+
+    sys.exit(main())
+
 alias_package(alias=__name__, real="samba")

@@ -46,8 +46,15 @@ def on_the_device(folder: Path, world: World = MLP, **config: object) -> Scene:
     return scene
 
 
-@pytest.mark.parametrize("preset", ["mp1", "mp4"])
-@pytest.mark.parametrize("mode", ["nearest_even", "truncation"])
+@pytest.mark.parametrize(
+    ("preset", "mode"),
+    [
+        ("mp1", "truncation"),
+        ("mp4", "nearest_even"),
+        pytest.param("mp1", "nearest_even", marks=pytest.mark.slow),
+        pytest.param("mp4", "truncation", marks=pytest.mark.slow),
+    ],
+)
 def test_a_step_is_torchs_with_explicit_casts(tmp_path, preset, mode):
     scene = on_the_device(tmp_path, graphamp_preset=preset, bf16_cast=mode)
     plain = [t.detach() for t in scene.host(**scene.tensors)]

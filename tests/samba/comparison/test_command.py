@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -133,12 +134,14 @@ def test_wrong_options_are_argparses(capsys):
     assert "usage: python -m samba" in capsys.readouterr().err
 
 
-def test_as_a_program(folder):
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["samba", "sambaflow.samba"])
+def test_as_a_program(folder, package):
     done = subprocess.run(
-        [sys.executable, "-m", "samba", "compare", "missing.py"],
+        [sys.executable, "-m", package, "compare", "missing.py"],
         capture_output=True,
         text=True,
         check=False,
-        env={**__import__("os").environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert done.returncode == 2 and "no file missing.py" in done.stderr

@@ -289,6 +289,7 @@ def test_the_zoo_passes(name):
     assert found.ok, str(found)
 
 
+@pytest.mark.slow
 def test_a_tiny_gpt_and_an_lstm_pass():
     class Tiny(nn.Module):
         def __init__(self):
