@@ -100,3 +100,11 @@ SEVEN_BILLION = {
     "groups": 32,
     "hidden": 11008,
 }
+
+SEVENTY_BILLION = SEVEN_BILLION | {
+    "width": 8192,
+    "layers": 80,
+    "heads": 64,
+    "groups": 8,
+    "hidden": 28672,
+}
