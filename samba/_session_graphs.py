@@ -10,6 +10,7 @@ import torch
 from samba._keywords import refuse_unknown
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph, SambaGraph
+from samba.progress import stages
 from samba.settings import check_mapping
 
 if TYPE_CHECKING:
@@ -18,6 +19,24 @@ if TYPE_CHECKING:
     from samba.loading import Loaded
     from samba.multigraph import GraphTrace, Part, Traces
     from samba.sambatensor import SambaTensor
+
+
+_OF_THE_HARDWARE = frozenset(
+    {
+        "app_dir",
+        "enable_hypersection",
+        "get_output_grads",
+        "graph_names",
+        "graph_transform_hook",
+        "init_output_grads",
+        "io_host_memory",
+        "is_split_batch",
+        "loss_indices",
+        "metadata",
+        "squeeze_bs_dim",
+    }
+)
+"""Keywords of a compile that mean nothing to forward passes on this device."""
 
 
 class Graphs:
@@ -61,7 +80,9 @@ class Graphs:
         if mapping:
             check_mapping(mapping, "utils.trace_multigraph(mapping=...)")
         refuse_tied(model)
-        with self._tracing():
+        title = f"trace {prefix or type(model).__name__.lower()}"
+        with self._tracing(), stages(title, "tracing") as stage:
+            stage.start("tracing")
             traced = trace_model(model, inputs, inference=True, prefix=prefix)
         outputs = tuple(handle(traced, o.value, o.name) for o in traced.outputs)
         self._graph_traces = self._graph_traces or Traces()
@@ -106,10 +127,6 @@ class Graphs:
         config_dict: Mapping[str, Any] | None = None,
         pef_metadata: Mapping[str, Any] | None = None,
         inference: bool | None = None,
-        app_dir: str | None = None,
-        metadata: Any = None,
-        enable_hypersection: bool | None = None,
-        io_host_memory: bool | None = None,
         **kwarg: Any,
     ) -> str | None:
         """Compile the graphs that were added into one PEF, for inference.
@@ -126,8 +143,8 @@ class Graphs:
                 ``mapping``, ``optim_level``); the last one parsed if None.
             pef_metadata: Text to store in the PEF.
             inference: Accepted if it is not False.
-            app_dir, metadata, enable_hypersection, io_host_memory: Accepted; they steer the
-                hardware compiler and change nothing here.
+            **kwarg: ``enable_hypersection`` and what else ``session.compile`` takes: accepted;
+                they steer the hardware compiler and change nothing here.
 
         Returns:
             Path of the PEF; None with ``samba_only``. A ``.pef.log`` that lists the graphs and
@@ -140,7 +157,8 @@ class Graphs:
         from samba.compiling import compile_graphs
         from samba.settings import compile_settings
 
-        refuse_unknown("session.compile_multigraph", Graphs.compile_multigraph, kwarg)
+        unknown = [name for name in kwarg if name not in _OF_THE_HARDWARE]
+        refuse_unknown("session.compile_multigraph", Graphs.compile_multigraph, unknown)
         if inference is False:
             raise ArgumentError(
                 where="session.compile_multigraph(inference=...)",

@@ -16,6 +16,7 @@ from emulator.errors import DeviceError
 from pef_schema import read_pef
 from samba.errors import ArgumentError, SambaError
 from samba.graph import FwdGraph, SambaGraph
+from samba.lazy_param import lazy_param
 from samba.loading import GraphMismatch
 from samba.multigraph import GraphConflict, TiedWeights
 from tests.api.covers import covers
@@ -96,6 +97,29 @@ def test_the_pef_holds_both_graphs_and_their_memory_once(pef):
         "outputs: token__decoder__head__linear__outputs__0 in logits",
     ):
         assert line in log
+
+
+def test_lazy_weights_are_made_when_they_are_transferred(tmp_path):
+    def add() -> tuple[nn.Module, tuple[samba.SambaTensor, ...]]:
+        with lazy_param():
+            torch.manual_seed(2)
+            model = samba.from_torch_model_(Two())
+        x, y = pair()
+        out, _ = utils.trace_multigraph(model, (x, y))
+        samba.session.add_graph(FwdGraph((x, y), out, name="a"))
+        return model, (x, y, out)
+
+    add()
+    path = compiled(tmp_path)
+    samba.session.reset()
+    model, (x, y, out) = add()
+    assert not model.first.weight.has_data
+    samba.session.init_multigraph_runtime(path)
+    (got,) = samba.session.run((x, y), out, graph_name="a")
+    hidden = (x.torch() @ model.first.weight.sn_data.T + model.first.bias.sn_data).relu()
+    want = (hidden @ model.second.weight.sn_data.T + model.second.bias.sn_data) * y.torch()
+    close(samba.to_torch(got), want)
+    assert want.abs().sum() > 0.1
 
 
 def test_o0_gives_the_same_numbers(tmp_path):
@@ -310,7 +334,9 @@ def test_samba_only_checks_and_writes_nothing(tmp_path):
     out, _ = utils.trace_multigraph(samba.from_torch_model_(two()), (x, y))
     samba.session.add_graph(FwdGraph((x, y), out, name="a"))
     config = {"output_folder": str(tmp_path / "none")}
-    assert samba.session.compile_multigraph(samba_only=True, config_dict=config) is None
+    keywords = {"inference": True, "enable_hypersection": True, "pef_metadata": {"a": "b"}}
+    keywords |= {"config_dict": config, "app_dir": "", "squeeze_bs_dim": True}
+    assert samba.session.compile_multigraph("net", samba_only=True, **keywords) is None
     assert not (tmp_path / "none").exists()
 
 
