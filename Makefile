@@ -2,6 +2,7 @@
 #   make demo   compile and train a LeNet on handwritten digits
 #   make test   lint, types and the fast tests
 #   make opinfo every operator of torch's test database; writes docs/op_coverage.md
+#   make bench  measure this project and its peers; QUICK=1 for a look
 
 # The first of these that runs, is new enough and can make a virtual environment.
 CANDIDATES := python3.11 python3 python3.12 python3.13 python
@@ -53,7 +54,8 @@ types: $(STAMP)
 
 bench: $(STAMP)
 	@mkdir -p $(OUT)
-	$(BIN)/python -m bench run --json $(OUT)/bench.json
+	$(BIN)/python -m bench run $(if $(QUICK),--quick --model logreg-1 lenet-32) \
+	  --json $(OUT)/bench.json --html $(OUT)/bench.html --history $(OUT)/bench-history.jsonl
 
 clean:
 	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,60 +1,194 @@
-"""The command line: ``python -m bench run [--model NAME ...] [--rounds N] [--json FILE]``."""
+"""The command line: ``python -m bench {run,table,compare,gate,counts,selftest}``.
+
+Exit codes: 0 done and good, 1 something is slower or differs, 2 wrong usage or it could not run.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 
-from bench import report
+from bench import report, targets
 from bench.errors import BenchError
-from bench.models import CASES
+from bench.measurement import load
+from bench.models import CASES, SMALL
 from bench.peers import CONTENDERS
-from bench.run import run_case
+from bench.suites import Settings
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Time training steps.")
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="time this project against its peers")
+    _add_run(commands.add_parser("run", help="measure this project and its peers"))
+    table = commands.add_parser("table", help="print the table of goals for results")
+    table.add_argument("results", type=Path, help="what `run --json` wrote")
+    table.set_defaults(action=_table)
+    compare = commands.add_parser("compare", help="compare two files of results")
+    compare.add_argument("base", type=Path)
+    compare.add_argument("head", type=Path)
+    compare.set_defaults(action=_compare)
+    gate = commands.add_parser("gate", help="compare section times with a revision's")
+    gate.add_argument("--base", required=True, metavar="REV", help="commit, branch or tag")
+    gate.add_argument("--model", nargs="+", choices=CASES, help="cases")
+    _add_gate_settings(gate)
+    gate.set_defaults(action=_gate)
+    counts = commands.add_parser("counts", help="compare exact counts with the kept ones")
+    counts.add_argument("--update", action="store_true", help="keep the present ones")
+    counts.set_defaults(action=_counts)
+    test = commands.add_parser("selftest", help="see whether the gate does its work")
+    test.add_argument(
+        "--plant",
+        nargs="?",
+        const="=1.2",
+        metavar="SECTION=FACTOR",
+        help="make a section slower, the first one by 20 %% unless told, and expect an alarm",
+    )
+    test.add_argument("--quiet-runs", type=_positive, default=0, metavar="N")
+    test.add_argument("--model", choices=SMALL, default="lenet", help="a small case")
+    _add_gate_settings(test)
+    test.set_defaults(action=_selftest)
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _add_run(run: argparse.ArgumentParser) -> None:
+    from bench.run import SUITES
+
+    run.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="suites")
     run.add_argument("--model", nargs="+", choices=CASES, default=list(CASES), help="cases")
     run.add_argument(
         "--contender", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="who runs"
     )
-    run.add_argument("--rounds", type=int, default=11, help="turns of each contender")
-    run.add_argument("--round-seconds", type=float, default=0.5, help="length of a turn")
-    run.add_argument("--warm-seconds", type=float, default=1.0, help="warming up, at least")
-    run.add_argument("--threads", type=int, default=2, help="cores for each contender")
+    run.add_argument("--rounds", type=_positive, default=9, help="turns of each contender")
+    run.add_argument("--round-seconds", type=float, default=0.3, help="length of a turn")
+    run.add_argument("--warm-seconds", type=float, default=0.7, help="warming up, at least")
+    run.add_argument("--threads", type=_positive, default=2, help="cores for each contender")
+    run.add_argument("--quick", action="store_true", help="a look: few and short turns")
     run.add_argument("--json", type=Path, help="write all numbers here")
-    return parser
+    run.add_argument("--html", type=Path, help="write a page with plots here")
+    run.add_argument("--history", type=Path, help="add medians to this file; the page plots it")
+    run.add_argument(
+        "--smaller-is-better", type=Path, help="write github-action-benchmark's array here"
+    )
+    run.set_defaults(action=_run)
+
+
+def _add_gate_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--processes", type=_positive, default=3, help="of each side")
+    parser.add_argument("--rounds", type=_positive, default=12, help="samples a process")
+    parser.add_argument("--threads", type=_positive, default=2, help="cores a process")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from bench import history, page
+    from bench.run import run
+
+    with tempfile.TemporaryDirectory(prefix="bench-") as caches:
+        settings = Settings(
+            cases=args.model,
+            contenders=args.contender,
+            rounds=2 if args.quick else args.rounds,
+            round_seconds=0.05 if args.quick else args.round_seconds,
+            warm_seconds=0.1 if args.quick else args.warm_seconds,
+            threads=args.threads,
+            quick=args.quick,
+            caches=Path(caches),
+            tell=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+        results = run(args.suite, settings)
+    print(report.table(results))
+    print()
+    print(targets.table(targets.rows(results)))
+    past = []
+    if args.history is not None:
+        history.add(args.history, results)
+        past = history.load(args.history)
+    if args.json is not None:
+        results.save(args.json)
+    if args.smaller_is_better is not None:
+        array = report.smaller_is_better(results)
+        args.smaller_is_better.write_text(json.dumps(array, indent=1) + "\n")
+    if args.html is not None:
+        args.html.write_text(page.page(results, past))
+    return 0
+
+
+def _table(args: argparse.Namespace) -> int:
+    print(targets.table(targets.rows(load(args.results))))
+    return 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    text, slower = report.comparison(load(args.base), load(args.head))
+    print(text)
+    return int(slower)
+
+
+def _gate(args: argparse.Namespace) -> int:
+    from bench import counts
+    from bench.gate import GATED, GateSettings, gate_times
+    from bench.tree import tree_of
+
+    different = counts.check()
+    print("\n".join(different) or "counts: as kept")
+    settings = GateSettings(
+        processes=args.processes, rounds=args.rounds, threads=args.threads, plants={}
+    )
+    with tree_of(args.base) as base, tree_of(None) as head:
+        verdicts = gate_times(args.model or GATED, base, head, settings)
+    for verdict in verdicts:
+        print(verdict)
+    return int(bool(different) or any(v.slower for v in verdicts))
+
+
+def _counts(args: argparse.Namespace) -> int:
+    from bench import counts
+
+    if args.update:
+        counts.update()
+        return 0
+    different = counts.check()
+    print("\n".join(different) or "counts: as kept")
+    return int(bool(different))
+
+
+def _selftest(args: argparse.Namespace) -> int:
+    from bench import selftest
+    from bench.gate import GateSettings
+
+    settings = GateSettings(
+        processes=args.processes, rounds=args.rounds, threads=args.threads, small=True, plants={}
+    )
+    good = True
+
+    def tell(text: str) -> None:
+        print(text, flush=True)
+
+    if args.plant is not None:
+        section, _, factor = args.plant.rpartition("=")
+        good &= selftest.planted(section, float(factor), settings, case=args.model, tell=tell)
+    if args.quiet_runs:
+        good &= selftest.quiet_runs(args.quiet_runs, settings, case=args.model, tell=tell)
+    return int(not good)
 
 
 def main(argv: list[str]) -> int:
     """Run a command and return the exit status."""
-    parser = _parser()
-    args = parser.parse_args(argv)
-    for option in ("rounds", "threads"):
-        if getattr(args, option) < 1:
-            parser.error(f"--{option} must be at least 1")
-    settings = {
-        "rounds": args.rounds,
-        "round_seconds": args.round_seconds,
-        "warm_seconds": args.warm_seconds,
-    }
-    results = []
-    for case in args.model:
-        print(f"{case} ...", file=sys.stderr, flush=True)
-        try:
-            results.append(run_case(case, args.contender, threads=args.threads, **settings))
-        except BenchError as error:
-            print(f"bench: {error}", file=sys.stderr)
-            return 1
-    print(report.table(results))
-    if args.json is not None:
-        found = report.to_json(results, threads=args.threads, settings=settings)
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
+    args = _parser().parse_args(argv)
+    try:
+        return args.action(args)
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -38,3 +38,42 @@ class LossesDiffer(BenchError):
             f"the contenders' losses on {case} differ: {shown}. "
             "They must compute the same step; mend the one that differs from eager"
         )
+
+
+class BadResults(BenchError):
+    """A file does not hold results of a benchmark.
+
+    Args:
+        path: The file.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}. `python -m bench run --json FILE` writes such files")
+
+
+class NoRevision(BenchError):
+    """Git does not know a revision, or cannot check it out.
+
+    Args:
+        revision: What was asked for.
+        reason: What git said.
+    """
+
+    def __init__(self, *, revision: str, reason: str) -> None:
+        self.revision, self.reason = revision, reason
+        super().__init__(f"revision {revision!r}: {reason}; name a commit, branch or tag")
+
+
+class UnknownSection(BenchError):
+    """A slowdown was to be planted in a section that no case has.
+
+    Args:
+        section: The name given.
+        known: Names there are.
+    """
+
+    def __init__(self, *, section: str, known: list[str]) -> None:
+        self.section, self.known = section, known
+        super().__init__(f"--plant: no section {section!r}; there are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The models that are timed, in plain torch, with their batches and optimizers.
+"""The cases that are timed: models with their batches and optimizers.
 
 A case is everything a contender needs to build the very same training step:
 the model's weights come from one seed, the batches from another.
@@ -12,8 +12,9 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
+
+from bench import nets
 
 Batch = tuple[np.ndarray, ...]
 """Inputs of one step, in the order of ``forward``."""
@@ -53,6 +54,9 @@ class Case:
         make_batch: Makes one batch from a random generator.
         optimizer: Its settings.
         heads: Attention heads, where there are any.
+        optim_level: How this project cuts it into sections.
+        loss_rtol: How far the first losses of contenders may be apart. Float32 differs by
+            rounding only: GPT's four first losses by about 1e-6. Bfloat16 keeps 8 bits.
     """
 
     name: str
@@ -62,6 +66,8 @@ class Case:
     make_batch: Callable[[np.random.Generator], Batch]
     optimizer: Sgd | AdamW
     heads: int = 0
+    optim_level: str = "o3"
+    loss_rtol: float = 1e-3
 
     def model(self) -> nn.Module:
         """Return the model with the weights that every contender starts from."""
@@ -75,100 +81,6 @@ class Case:
         return [self.make_batch(rng) for _ in range(BATCHES)]
 
 
-class LogReg(nn.Module):
-    """One linear layer without bias."""
-
-    def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.lin_layer = nn.Linear(features, classes, bias=False)
-
-    def forward(self, image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        out = self.lin_layer(image)
-        return F.cross_entropy(out, label), out
-
-
-class ResFFN(nn.Module):
-    """Three linear layers with LayerNorm and a bridge over the middle one."""
-
-    def __init__(self, features: int, hidden: int, classes: int) -> None:
-        super().__init__()
-        self.gemm1 = nn.Linear(features, hidden)
-        self.norm1 = nn.LayerNorm(hidden)
-        self.gemm2 = nn.Linear(hidden, hidden)
-        self.norm2 = nn.LayerNorm(hidden)
-        self.gemm3 = nn.Linear(hidden, classes)
-
-    def forward(self, image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        x = torch.tanh(self.norm1(self.gemm1(image)))
-        x = torch.sigmoid(self.norm2(self.gemm2(x)) + x)
-        out = self.gemm3(x)
-        return F.cross_entropy(out, label), out
-
-
-class LeNet(nn.Module):
-    """Two convolutions with pooling and three linear layers, for 28x28 images."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(1, 6, 5)
-        self.conv2 = nn.Conv2d(6, 16, 5)
-        self.fc1 = nn.Linear(256, 120)
-        self.fc2 = nn.Linear(120, 84)
-        self.fc3 = nn.Linear(84, 10)
-
-    def forward(self, image: torch.Tensor, label: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        x = F.max_pool2d(F.relu(self.conv1(image)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        x = F.relu(self.fc1(x.flatten(1)))
-        out = self.fc3(F.relu(self.fc2(x)))
-        return F.cross_entropy(out, label), out
-
-
-class Block(nn.Module):
-    """One layer of :class:`GPT`."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * width)
-        self.proj = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, width = x.shape
-        q, k, v = (
-            part.view(batch, length, self.heads, -1).transpose(1, 2)
-            for part in self.qkv(self.norm1(x)).split(width, dim=2)
-        )
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(F.gelu(self.up(self.norm2(x))))
-
-
-class GPT(nn.Module):
-    """A decoder-only transformer with a mean loss over all tokens."""
-
-    def __init__(self, vocabulary: int, length: int, layers: int, heads: int, width: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Embedding(length, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        for weight in (self.tokens.weight, self.positions.weight, self.head.weight):
-            nn.init.normal_(weight, std=0.02)
-
-    def forward(self, token_ids: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        x = self.tokens(token_ids) + self.positions.weight
-        for block in self.blocks:
-            x = block(x)
-        logits = self.head(self.norm(x))
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
-
-
 def _classified(shape: tuple[int, ...], classes: int) -> Callable[[np.random.Generator], Batch]:
     """Return a maker of float32 images of ``shape`` with int64 labels."""
 
@@ -178,61 +90,130 @@ def _classified(shape: tuple[int, ...], classes: int) -> Callable[[np.random.Gen
     return make
 
 
-def logreg(*, name: str = "logreg-1", batch: int = 1) -> Case:
-    """Logistic regression on images of 784 pixels."""
+_SGD = Sgd(lr=0.01, momentum=0.9, weight_decay=1e-4)
+
+
+def _classifier(
+    name: str,
+    family: str,
+    build: Callable[[], nn.Module],
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    optimizer: Sgd | AdamW = _SGD,
+    optim_level: str = "o3",
+    loss_rtol: float = 1e-3,
+) -> Case:
     return Case(
         name=name,
-        family="logreg",
-        build=lambda: LogReg(784, 10),
+        family=family,
+        build=build,
         input_names=("image", "label"),
-        make_batch=_classified((batch, 784), 10),
+        make_batch=_classified(shape, classes),
+        optimizer=optimizer,
+        optim_level=optim_level,
+        loss_rtol=loss_rtol,
+    )
+
+
+def logreg(*, batch: int = 1) -> Case:
+    """Logistic regression on images of 784 pixels."""
+    return _classifier(
+        f"logreg-{batch}",
+        "logreg",
+        lambda: nets.LogReg(784, 10),
+        (batch, 784),
+        10,
         optimizer=Sgd(lr=0.0015, momentum=0.9, weight_decay=3e-4),
     )
 
 
 def res_ffn(*, batch: int = 256, width: int = 1024, classes: int = 1000) -> Case:
     """The residual feed forward network."""
-    return Case(
-        name="res_ffn",
-        family="res_ffn",
-        build=lambda: ResFFN(width, width, classes),
-        input_names=("image", "label"),
-        make_batch=_classified((batch, width), classes),
-        optimizer=Sgd(lr=0.01, momentum=0.9, weight_decay=1e-4),
+    return _classifier(
+        "res_ffn",
+        "res_ffn",
+        lambda: nets.ResFFN(width, width, classes),
+        (batch, width),
+        classes,
     )
 
 
-def lenet(*, batch: int = 32) -> Case:
+def lenet(*, name: str = "", batch: int = 32) -> Case:
     """LeNet on 28x28 images."""
-    return Case(
-        name="lenet",
-        family="lenet",
-        build=LeNet,
-        input_names=("image", "label"),
-        make_batch=_classified((batch, 1, 28, 28), 10),
-        optimizer=Sgd(lr=0.01, momentum=0.9, weight_decay=1e-4),
+    return _classifier(name or f"lenet-{batch}", "lenet", nets.LeNet, (batch, 1, 28, 28), 10)
+
+
+def resnet18(*, batch: int = 32, width: int = 64) -> Case:
+    """ResNet-18 on 32x32 images."""
+    return _classifier(
+        "resnet18", "resnet18", lambda: nets.ResNet18(width, 10), (batch, 3, 32, 32), 10
+    )
+
+
+def lstm(*, batch: int = 32, length: int = 64, features: int = 128, hidden: int = 256) -> Case:
+    """An LSTM layer over sequences."""
+    return _classifier(
+        "lstm",
+        "lstm",
+        lambda: nets.LSTMClassifier(features, hidden, 10),
+        (batch, length, features),
+        10,
+    )
+
+
+def mlp_bf16(*, batch: int = 256, width: int = 1024, layers: int = 3) -> Case:
+    """A bfloat16 MLP."""
+    return _classifier(
+        "mlp_bf16",
+        "mlp_bf16",
+        lambda: nets.BF16MLP(width, layers, 10),
+        (batch, width),
+        10,
+        loss_rtol=2e-2,
+    )
+
+
+def chain_o0(
+    *,
+    name: str = "chain_o0",
+    batch: int = 32,
+    width: int = 128,
+    layers: int = 24,
+    optim_level: str = "o0",
+) -> Case:
+    """A hundred sections, one an operation."""
+    return _classifier(
+        name,
+        "chain",
+        lambda: nets.Chain(width, layers),
+        (batch, width),
+        width,
+        optim_level=optim_level,
     )
 
 
 def gpt(
     *,
+    name: str = "gpt",
     batch: int = 4,
     length: int = 256,
     vocabulary: int = 8192,
     layers: int = 4,
     heads: int = 6,
     width: int = 384,
+    tied: bool = False,
 ) -> Case:
-    """The small GPT."""
+    """A GPT; the small one unless told otherwise."""
 
     def make(rng: np.random.Generator) -> Batch:
         tokens = rng.integers(vocabulary, size=(batch, length + 1))
         return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
 
     return Case(
-        name="gpt",
+        name=name,
         family="gpt",
-        build=lambda: GPT(vocabulary, length, layers, heads, width),
+        build=lambda: nets.GPT(vocabulary, length, layers, heads, width, tied=tied),
         input_names=("token_ids", "targets"),
         make_batch=make,
         optimizer=AdamW(lr=3e-4, betas=(0.9, 0.997), eps=1e-8, weight_decay=0.1),
@@ -240,10 +221,76 @@ def gpt(
     )
 
 
-CASES: Mapping[str, Case] = MappingProxyType(
-    {
-        case.name: case
-        for case in (logreg(), logreg(name="logreg-64", batch=64), res_ffn(), lenet(), gpt())
-    }
+def gpt2() -> Case:
+    """The shape of GPT-2: 124 million parameters."""
+    return gpt(
+        name="gpt2",
+        batch=1,
+        length=128,
+        vocabulary=50257,
+        layers=12,
+        heads=12,
+        width=768,
+        tied=True,
+    )
+
+
+def layers(count: int) -> Case:
+    """So many equal transformer layers, to see how compile time grows."""
+    return gpt(
+        name=f"layers-{count}",
+        batch=1,
+        length=64,
+        vocabulary=512,
+        layers=count,
+        heads=4,
+        width=256,
+    )
+
+
+def _by_name(*cases: Case) -> Mapping[str, Case]:
+    return MappingProxyType({case.name: case for case in cases})
+
+
+CASES: Mapping[str, Case] = _by_name(
+    logreg(batch=1),
+    logreg(batch=64),
+    res_ffn(),
+    lenet(batch=1),
+    lenet(batch=32),
+    lenet(batch=256),
+    resnet18(),
+    gpt(),
+    gpt2(),
+    lstm(),
+    mlp_bf16(),
+    chain_o0(),
 )
 """What ``python -m bench run`` times, by name."""
+
+SMALL: Mapping[str, Case] = _by_name(
+    logreg(batch=1),
+    res_ffn(batch=16, width=64, classes=30),
+    lenet(name="lenet", batch=4),
+    resnet18(batch=8, width=4),
+    gpt(batch=2, length=16, vocabulary=64, layers=2, heads=2, width=32),
+    gpt(name="gpt2", batch=1, length=8, vocabulary=64, layers=3, heads=2, width=32, tied=True),
+    lstm(batch=4, length=6, features=8, hidden=16),
+    mlp_bf16(batch=8, width=32),
+    chain_o0(batch=4, width=16),
+)
+"""Every family of cases, as small as its mathematics allows: for tests and for exact counts."""
+
+GROWTH: Mapping[str, Case] = _by_name(layers(12), layers(48))
+"""Equal layers, twelve and four times as many: for the growth of compile time alone."""
+
+HOST: Mapping[str, Case] = _by_name(
+    *(
+        chain_o0(name=f"host-{n}", batch=1, width=4, layers=n, optim_level="o3")
+        for n in (1, 4, 8, 16, 32)
+    )
+)
+"""Programs of about 10 to 200 regions that compute next to nothing: for host time alone."""
+
+ALL: Mapping[str, Case] = MappingProxyType({**CASES, **GROWTH, **HOST})
+"""Every case that a worker can be asked for."""

@@ -1,171 +1,136 @@
-"""What a benchmark found, as numbers, as a table and as JSON."""
+"""Results as text, and in the form that charting tools take."""
 
 from __future__ import annotations
 
-import os
-import platform
-import statistics
-import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from bench.peers import OURS
+from bench.measurement import OURS, Measurement, Results, Spread
 
-FORMAT = 1
-"""Version of the JSON layout."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """Median, quartiles and extremes of some numbers."""
-
-    median: float
-    low: float
-    high: float
-    least: float
-    most: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """Summarize at least one number.
-
-        Example:
-            >>> Spread.of([3.0, 1.0, 2.0])
-            Spread(median=2.0, low=1.5, high=2.5, least=1.0, most=3.0)
-        """
-        if len(values) == 1:
-            low = high = values[0]
-        else:
-            low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-        return cls(
-            median=statistics.median(values),
-            low=low,
-            high=high,
-            least=min(values),
-            most=max(values),
-        )
-
-    def to_json(self) -> dict[str, float]:
-        """Return the fields as a dict."""
-        return {name: getattr(self, name) for name in self.__slots__}
+_SCALES = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
+    "B": ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B")),
+    "B/s": ((1e9, "GB/s"),),
+    "flop/s": ((1e9, "Gflop/s"),),
+    "flop": ((1e9, "Gflop"), (1e6, "Mflop"), (1.0, "flop")),
+}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContenderResult:
-    """Seconds per step of one contender, one number per round of ``steps`` steps."""
-
-    name: str
-    steps: int
-    seconds: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseResult:
-    """All contenders on one case; ``failed`` holds names and reasons of those that did not run."""
-
-    name: str
-    contenders: tuple[ContenderResult, ...]
-    failed: tuple[tuple[str, str], ...] = ()
-
-    def ratios(self) -> dict[str, Spread]:
-        """Return our time divided by each peer's, round by round; below 1 we are faster."""
-        ours = next((c for c in self.contenders if c.name == OURS), None)
-        if ours is None:
-            return {}
-        return {
-            peer.name: Spread.of([a / b for a, b in zip(ours.seconds, peer.seconds, strict=True)])
-            for peer in self.contenders
-            if peer is not ours
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything, times in milliseconds."""
-        return {
-            "contenders": {
-                c.name: {
-                    "steps_per_round": c.steps,
-                    "ms": Spread.of([1e3 * s for s in c.seconds]).to_json(),
-                    "rounds_ms": [1e3 * s for s in c.seconds],
-                }
-                for c in self.contenders
-            },
-            "ours_over_peer": {name: r.to_json() for name, r in self.ratios().items()},
-            "failed": dict(self.failed),
-        }
-
-
-def table(results: Sequence[CaseResult]) -> str:
-    """Return a table for people.
+def shown(value: float, unit: str) -> str:
+    """A number with its unit, in a size that reads well.
 
     Example:
-        >>> ours = ContenderResult(name="ours", steps=9, seconds=(0.001, 0.001))
-        >>> eager = ContenderResult(name="eager", steps=9, seconds=(0.002, 0.002))
-        >>> print(table([CaseResult(name="lenet", contenders=(ours, eager))]))
-        case       contender  median ms   quartiles            ours/peer
-        lenet      ours          1.0000   1.0000 -    1.0000
-        lenet      eager         2.0000   2.0000 -    2.0000       0.500
+        >>> shown(0.0123, "s"), shown(3 << 20, "B")
+        ('12.300 ms', '3.000 MiB')
     """
-    lines = [f"{'case':10} {'contender':10} {'median ms':>9}   {'quartiles':20} {'ours/peer':>9}"]
-    for result in results:
-        ratios = result.ratios()
-        for c in result.contenders:
-            ms = Spread.of([1e3 * s for s in c.seconds])
-            ratio = f"{ratios[c.name].median:11.3f}" if c.name in ratios else ""
-            lines.append(
-                f"{result.name:10} {c.name:10} {ms.median:9.4f}"
-                f"   {ms.low:.4f} - {ms.high:9.4f} {ratio}".rstrip()
-            )
-        lines += [f"{result.name:10} {name:10} failed: {why}" for name, why in result.failed]
+    scales = _SCALES[unit]
+    for scale, name in scales:
+        if abs(value) >= scale or (scale, name) == scales[-1]:
+            return f"{value / scale:.3f} {name}"
+    raise AssertionError  # the last scale always returns
+
+
+def table(results: Results) -> str:
+    """A table for people.
+
+    Example:
+        >>> found = Results()
+        >>> found.add("steps", "lenet", "ours", "step", "s", [0.001, 0.001])
+        >>> found.add("steps", "lenet", "eager", "step", "s", [0.002, 0.002])
+        >>> print(table(found))
+        suite  case   contender  what  median    quartiles            ours/this
+        steps  lenet  ours       step  1.000 ms  1.000 ms - 1.000 ms
+        steps  lenet  eager      step  2.000 ms  2.000 ms - 2.000 ms  0.500
+    """
+    head = ("suite", "case", "contender", "what", "median", "quartiles", "ours/this")
+    cells = [head, *(_cells(results, m) for m in results.measurements)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    lines += [f"{f.suite}  {f.case}  {f.contender}  failed: {f.reason}" for f in results.failures]
     return "\n".join(lines)
 
 
-def environment(threads: int) -> dict[str, Any]:
-    """Return what the numbers depend on: processor, versions and the state of the code."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "system": f"{platform.system()} {platform.machine()}",
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in ("torch", "jax", "jaxlib", "numpy")},
-        "commit": _commit(),
-    }
+def _cells(results: Results, m: Measurement) -> tuple[str, ...]:
+    spread = Spread.of(m.values)
+    quartiles = ""
+    if len(m.values) > 1:
+        quartiles = f"{shown(spread.low, m.unit)} - {shown(spread.high, m.unit)}"
+    ratio = None
+    if m.contender != OURS:
+        ratio = results.ratio(m.suite, m.case, m.what, m.contender)
+    return (
+        m.suite,
+        m.case,
+        m.contender,
+        m.what,
+        shown(spread.median, m.unit),
+        quartiles,
+        "" if ratio is None else f"{ratio.median:.3f}",
+    )
 
 
-def _processor() -> str:
-    """Return the processor's name as the system knows it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
+_EXPORTED = {"s": ("ms", 1e3), "B": ("MiB", 2.0**-20)}
 
 
-def _commit() -> str:
-    """Return the commit that was timed, with a plus if files were changed; empty outside git."""
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-        )
-    except FileNotFoundError:
-        return ""
-    return done.stdout.strip()
+def smaller_is_better(results: Results) -> list[dict[str, Any]]:
+    """Times and sizes as the ``customSmallerIsBetter`` array of github-action-benchmark.
+
+    Example:
+        >>> found = Results(environment={"commit": "abc"})
+        >>> found.add("steps", "lenet", "ours", "step", "s", [0.001, 0.002, 0.003])
+        >>> smaller_is_better(found)[0]["name"], smaller_is_better(found)[0]["value"]
+        ('steps / lenet / ours / step', 2.0)
+    """
+    entries = []
+    for m in results.measurements:
+        if m.unit in _EXPORTED:
+            unit, scale = _EXPORTED[m.unit]
+            spread = Spread.of(m.values)
+            entries.append(
+                {
+                    "name": " / ".join(part for part in m.key if part),
+                    "unit": unit,
+                    "value": scale * spread.median,
+                    "range": f"± {scale * (spread.high - spread.low) / 2:.3g}",
+                    "extra": f"{len(m.values)} samples; {results.environment.get('processor', '')}",
+                }
+            )
+    return entries
 
 
-def to_json(
-    results: Sequence[CaseResult], *, threads: int, settings: dict[str, Any]
-) -> dict[str, Any]:
-    """Return a whole benchmark as a JSON object."""
-    return {
-        "format": FORMAT,
-        "environment": environment(threads),
-        "settings": settings,
-        "cases": {result.name: result.to_json() for result in results},
-    }
+def comparison(base: Results, head: Results) -> tuple[str, bool]:
+    """Compare two files of results.
+
+    Args:
+        base, head: What to compare; both hold all samples.
+
+    Returns:
+        A table, and whether anything of ours counts as slower. Timings from different
+        machines say nothing, and timings from different jobs little: ``bench gate`` is the judge.
+    """
+    from bench.stats import compare
+
+    lines, slower = [], False
+    for key in ("processor", "threads", "versions"):
+        ours, theirs = head.environment.get(key), base.environment.get(key)
+        if ours != theirs:
+            lines.append(f"note: {key} differs: base {theirs}, head {ours}")
+    known = {m.key: m for m in base.measurements}
+    for m in head.measurements:
+        other = known.pop(m.key, None)
+        name = " / ".join(part for part in m.key if part)
+        if other is None:
+            lines.append(f"{name}: only in head")
+        elif m.unit == "s" and min(len(m.values), len(other.values)) > 1:
+            found = compare(name, other.values, m.values)
+            slower |= found.slower and m.contender == OURS
+            lines.append(str(found))
+        else:
+            ratio = m.median / other.median if other.median else float("nan")
+            lines.append(
+                f"{name:48} {shown(other.median, m.unit)} -> {shown(m.median, m.unit)}  {ratio:.3f}"
+            )
+    lines += [f"{' / '.join(part for part in key if part)}: only in base" for key in known]
+    return "\n".join(lines), slower

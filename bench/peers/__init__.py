@@ -1,6 +1,6 @@
 """The contenders: each module here builds a training step out of a case.
 
-``prepare(case)`` returns two functions: one brings a batch into the form that
+``prepare(case, model)`` returns two functions: one brings a batch into the form that
 its users have it in on the host (torch tensors or numpy arrays), outside the
 timed region; the other runs one full training step on it (inputs to the device,
 forward, backward, optimizer) and returns the loss as a Python float.
@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from bench.measurement import ALLOC, OURS
 from bench.models import Batch, Case
 
 Prepared = tuple[Callable[[Batch], Any], Callable[[Any], float]]
 
-OURS = "ours"
 REFERENCE = "eager"
 
-CONTENDERS: Mapping[str, str] = MappingProxyType(
+MODULES: Mapping[str, str] = MappingProxyType(
     {
         OURS: "bench.peers.ours",
         REFERENCE: "bench.peers.eager",
@@ -30,7 +30,23 @@ CONTENDERS: Mapping[str, str] = MappingProxyType(
 )
 """Modules by contender. They are imported in the contender's own process only."""
 
+PEERS = tuple(name for name in MODULES if name != OURS)
+"""What this project is measured against."""
+
+CONTENDERS = (*MODULES, *(f"{name}{ALLOC}" for name in PEERS))
+"""Everyone who runs: the peers as they come and once more with our allocator settings."""
+
+
+def load(contender: str) -> Any:
+    """Import a contender's module, after its allocator settings if it has any."""
+    name = contender.removesuffix(ALLOC)
+    if name != contender:
+        from emulator.allocator import keep_freed_memory
+
+        keep_freed_memory()
+    return importlib.import_module(MODULES[name])
+
 
 def prepare(contender: str, case: Case) -> Prepared:
     """Build the step of a contender; compilation may happen here or in the first step."""
-    return importlib.import_module(CONTENDERS[contender]).prepare(case)
+    return load(contender).prepare(case, case.model())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from bench.models import Case
 from bench.peers import Prepared
 from bench.peers.eager import make_optimizer, to_torch, training_step
 
 
-def prepare(case: Case) -> Prepared:
+def prepare(case: Case, model: nn.Module) -> Prepared:
     """Return the conversion of a batch and the training step."""
-    model = case.model()
     return to_torch, training_step(torch.compile(model), make_optimizer(case.optimizer, model))

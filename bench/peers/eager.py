@@ -50,7 +50,6 @@ def training_step(
     return step
 
 
-def prepare(case: Case) -> Prepared:
+def prepare(case: Case, model: nn.Module) -> Prepared:
     """Return the conversion of a batch and the training step."""
-    model = case.model()
     return to_torch, training_step(model, make_optimizer(case.optimizer, model))

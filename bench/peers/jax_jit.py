@@ -1,14 +1,17 @@
-"""A training step written by hand: one ``jax.jit`` with parameters and state donated."""
+"""A training step written by hand: one ``jax.jit`` with parameters, buffers and state donated."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
+from torch import nn
 
 from bench.models import AdamW, Batch, Case, Sgd
 from bench.peers import Prepared
-from bench.peers.jax_models import SIMPLE, Loss, Params, gpt
+from bench.peers.jax_layers import Params
+from bench.peers.jax_models import SIMPLE, Loss, gpt
 
 State = tuple[Params, ...]
 """Momenta for SGD; first and second moments for AdamW."""
@@ -43,35 +46,39 @@ def _adamw(c: AdamW, p: Params, g: Params, state: State, count: jax.Array) -> tu
     return new, (first, second)
 
 
-def prepare(case: Case) -> Prepared:
+def _to_jax(value: torch.Tensor) -> jax.Array:
+    """Return a copy: the step gives these buffers away."""
+    if value.dtype is torch.bfloat16:
+        return jnp.array(value.float().numpy(), jnp.bfloat16)
+    return jnp.array(np.array(value.numpy()))
+
+
+def prepare(case: Case, model: nn.Module) -> Prepared:
     """Return the conversion of a batch and the training step."""
     settings = case.optimizer
-    params = {
-        # A copy: the step gives these buffers away.
-        name: jnp.array(np.array(value.numpy()))
-        for name, value in case.model().state_dict().items()
-    }
+    params = {name: _to_jax(value.detach()) for name, value in model.named_parameters()}
+    buffers = {name: _to_jax(value) for name, value in model.named_buffers()}
     loss_of = loss_function(case, params)
     moments = 1 if isinstance(settings, Sgd) else 2
     state = tuple({k: jnp.zeros_like(v) for k, v in params.items()} for _ in range(moments))
     count = jnp.zeros((), jnp.float32)
 
     def update(
-        p: Params, s: State, n: jax.Array, x: jax.Array, y: jax.Array
-    ) -> tuple[jax.Array, Params, State, jax.Array]:
-        loss, g = jax.value_and_grad(loss_of)(p, x, y)
+        p: Params, b: Params, s: State, n: jax.Array, x: jax.Array, y: jax.Array
+    ) -> tuple[jax.Array, Params, Params, State, jax.Array]:
+        (loss, b), g = jax.value_and_grad(loss_of, has_aux=True)(p, b, x, y)
         n = n + 1
         if isinstance(settings, Sgd):
             p, s = _sgd(settings, p, g, s)
         else:
             p, s = _adamw(settings, p, g, s, n)
-        return loss, p, s, n
+        return loss, p, b, s, n
 
-    compiled = jax.jit(update, donate_argnums=(0, 1, 2))
+    compiled = jax.jit(update, donate_argnums=(0, 1, 2, 3))
 
     def step(batch: Batch) -> float:
-        nonlocal params, state, count
-        loss, params, state, count = compiled(params, state, count, *batch)
+        nonlocal params, buffers, state, count
+        loss, params, buffers, state, count = compiled(params, buffers, state, count, *batch)
         return float(loss)
 
     return lambda batch: batch, step

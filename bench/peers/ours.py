@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -32,9 +33,8 @@ def _make_optimizer(case: Case, model: nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def prepare(case: Case) -> Prepared:
+def prepare(case: Case, model: nn.Module) -> Prepared:
     """Return the conversion of a batch and the training step."""
-    model = case.model()
     samba.from_torch_model_(model)
     optimizer = _make_optimizer(case, model)
     names = case.input_names
@@ -44,13 +44,17 @@ def prepare(case: Case) -> Prepared:
 
     traced = tensors(to_torch(case.batches()[0]))
     with tempfile.TemporaryDirectory() as folder:
-        config = {"output_folder": folder, "pef_name": case.family}
+        config = {
+            "output_folder": folder,
+            "pef_name": case.family,
+            "optim_level": case.optim_level,
+        }
         pef = samba.session.compile(model, traced, optimizer, name=case.family, config_dict=config)
         outputs = utils.trace_graph(model, traced, optimizer, pef=pef)
     loss_only = outputs[:1]  # the other contenders leave the logits where they are, too
     run, to_host = samba.session.run, samba.to_torch
 
-    def step(batch: tuple[torch.Tensor, ...]) -> float:
-        return to_host(run(tensors(batch), loss_only)[0]).item()
+    def step(batch: tuple[torch.Tensor, ...], hyper: Mapping[str, float] | None = None) -> float:
+        return to_host(run(tensors(batch), loss_only, hyper)[0]).item()
 
     return to_torch, step

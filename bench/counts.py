@@ -1,0 +1,206 @@
+"""Exact counts of every family of cases: they do not jitter, so any change is a change.
+
+Nothing is compiled by XLA for them: plans are lowered to StableHLO, and an executable that gives
+zeros stands in for the compiled one. ``bench/counts.json`` keeps them; ``python -m bench counts``
+compares, ``--update`` writes them anew after a change that was meant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bench.errors import BadResults
+from bench.models import SMALL, Case
+
+if TYPE_CHECKING:
+    from pef_schema.program import Program
+
+COUNTED = tuple(name for name in SMALL if name != "gpt2")
+"""Cases that are counted; a second GPT would tell nothing new."""
+
+FILE = Path(__file__).with_name("counts.json")
+VERSIONS = ("torch", "jax")
+"""Packages that the counts depend on."""
+
+_OP = re.compile(r"(?<![#!\w])\"?(?:stablehlo|chlo)\.([a-z_]+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What three training steps with two learning rates amount to.
+
+    Args:
+        traces: How often the model was traced.
+        compiles: Executables that were compiled.
+        sections: Sections of the program.
+        distinct_sections: Those of different structure.
+        regions: Memory regions.
+        stablehlo_ops: Operations of the full schedule as lowered, before any optimization.
+        bytes_moved: Bytes that all section calls of a run read and write.
+        peak_live_bytes: Most bytes of regions that hold data at one time, section by section.
+    """
+
+    traces: int
+    compiles: int
+    sections: int
+    distinct_sections: int
+    regions: int
+    stablehlo_ops: int
+    bytes_moved: int
+    peak_live_bytes: int
+
+
+@contextlib.contextmanager
+def _without_xla() -> Iterator[list[str]]:
+    """Replace compilation by an executable that gives zeros; yields StableHLO texts."""
+    import jax
+    import numpy as np
+
+    texts: list[str] = []
+    real = jax.stages.Lowered.compile
+
+    def stand_in(self: Any, *_: Any, **__: Any) -> Any:
+        texts.append(self.as_text())
+        results = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(self.out_info)]
+
+        def call(*arrays: Any) -> tuple[Any, ...]:
+            return tuple(map(jax.device_put, results))
+
+        return call
+
+    jax.stages.Lowered.compile = stand_in
+    try:
+        yield texts
+    finally:
+        jax.stages.Lowered.compile = real
+
+
+def count_ops(text: str) -> int:
+    """Number of operations in StableHLO text.
+
+    Example:
+        >>> count_ops('''%0 = stablehlo.add %a, %b
+        ... %1 = "stablehlo.gather"(%0) <{dims = #stablehlo.gather<x = 1>}>''')
+        2
+    """
+    return len(_OP.findall(text))
+
+
+def bytes_moved(program: Program) -> int:
+    """Bytes that the section calls of a full run read and write."""
+    total = 0
+    for call in program.schedules[0].calls:
+        for step in program.sections[call.section].steps:
+            total += sum(program.regions[r].nbytes for r in (*step.reads, *step.writes))
+    return total
+
+
+def peak_live_bytes(program: Program) -> int:
+    """Most bytes that hold data while the sections of a full run are called one by one."""
+    kept = sum(r.nbytes for r in program.regions if not r.role.is_transient)
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for time, call in enumerate(program.schedules[0].calls):
+        for step in program.sections[call.section].steps:
+            for r in (*step.reads, *step.writes):
+                if program.regions[r].role.is_transient:
+                    first.setdefault(r, time)
+                    last[r] = time
+    live = [
+        sum(program.regions[r].nbytes for r in first if first[r] <= time <= last[r])
+        for time in range(len(program.schedules[0].calls))
+    ]
+    return kept + max(live, default=0)
+
+
+def count(case: Case) -> Counts:
+    """Count for one case; loads it into the global session and resets that afterwards."""
+    import samba
+    from bench.peers import ours
+
+    samba.session.reset()
+    try:
+        with _without_xla() as texts, contextlib.redirect_stdout(io.StringIO()):
+            convert, step = ours.prepare(case, case.model())
+            for number, batch in enumerate(case.batches()[:3]):
+                step(convert(batch), **({"hyper": {"lr": 0.5}} if number == 1 else {}))
+            program = samba.session.need_program("bench counts")
+            counters = samba.session.counters
+        return Counts(
+            traces=counters.traces,
+            compiles=counters.compiles,
+            sections=len(program.sections),
+            distinct_sections=len({section.twin for section in program.sections}),
+            regions=len(program.regions),
+            stablehlo_ops=sum(map(count_ops, texts)),
+            bytes_moved=bytes_moved(program),
+            peak_live_bytes=peak_live_bytes(program),
+        )
+    finally:
+        samba.session.reset()
+
+
+def differences(found: Counts, kept: dict[str, int] | None) -> list[str]:
+    """What differs between counts and those kept, a line each.
+
+    Example:
+        >>> counts = Counts(traces=2, compiles=1, sections=3, distinct_sections=3, regions=9,
+        ...     stablehlo_ops=70, bytes_moved=8, peak_live_bytes=8)
+        >>> differences(counts, {**asdict(counts), "compiles": 2})
+        ['compiles: kept 2, found 1']
+    """
+    if kept is None:
+        return ["no counts are kept"]
+    now = asdict(found)
+    return [
+        f"{key}: kept {kept.get(key)}, found {now.get(key)}"
+        for key in {**kept, **now}
+        if kept.get(key) != now.get(key)
+    ]
+
+
+def kept_counts(path: Path = FILE) -> dict[str, Any]:
+    """The file's contents.
+
+    Raises:
+        BadResults: If it cannot be used, or is of other versions than those installed.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise BadResults(path=str(path), reason=f"cannot be read: {error}") from error
+    here = {name: version(name) for name in VERSIONS}
+    if found["versions"] != here:
+        raise BadResults(
+            path=str(path),
+            reason=f"counted with {found['versions']}, installed are {here}: install what "
+            "constraints.txt names, or run `python -m bench counts --update`",
+        )
+    return found["cases"]
+
+
+def check(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:
+    """Differences of cases from the file, a line each."""
+    kept = kept_counts(path)
+    return [
+        f"{name}: {line}"
+        for name in names
+        for line in differences(count(SMALL[name]), kept.get(name))
+    ]
+
+
+def update(path: Path = FILE) -> None:
+    """Write the counts of all cases."""
+    found = {
+        "versions": {name: version(name) for name in VERSIONS},
+        "cases": {name: asdict(count(SMALL[name])) for name in COUNTED},
+    }
+    path.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,0 +1,146 @@
+"""A gate on section times: base against head, in one job, in turns, and asked twice.
+
+Each side runs in several processes, because memory that happens to lie well or badly makes a
+whole process faster or slower. All processes of both sides take turns, one sample of every
+section at a time. What looks slower is measured again in fresh processes; only what is slower
+both times fails the gate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.errors import UnknownSection
+from bench.measurement import OURS
+from bench.process import Worker
+from bench.stats import Comparison, compare
+
+GATED = ("logreg-64", "lenet-32", "res_ffn", "lstm")
+"""Cases the gate takes unless told otherwise: steps of some milliseconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """How the gate measures.
+
+    Args:
+        processes: Processes of each side.
+        rounds: Samples of every section in each process.
+        threads: Processor cores of a process.
+        small: Whether to take the small forms of cases.
+        plants: Factors by which sections of head are made slower: to see the gate work.
+    """
+
+    processes: int = 3
+    rounds: int = 12
+    threads: int = 2
+    small: bool = False
+    plants: Mapping[str, float]
+
+
+Samples = dict[str, tuple[list[float], list[float]]]
+"""Seconds of base and of head by quantity."""
+
+Measure = Callable[[str], Samples]
+"""Measures a case once, in fresh processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the gate found on a case.
+
+    Args:
+        case: The case.
+        first: Comparisons of the first run.
+        second: Comparisons of the second run, of what looked slower; empty if nothing did.
+    """
+
+    case: str
+    first: tuple[Comparison, ...]
+    second: tuple[Comparison, ...]
+
+    @property
+    def slower(self) -> tuple[str, ...]:
+        """What is slower for certain: in both runs."""
+        return tuple(c.name for c in self.second if c.slower)
+
+    def __str__(self) -> str:
+        lines = [f"{self.case}: {'SLOWER' if self.slower else 'good'}"]
+        lines += [f"  {c}" for c in self.first]
+        if self.second:
+            lines += ["  asked again:", *(f"  {c}" for c in self.second)]
+        return "\n".join(lines)
+
+
+def decide(case: str, measure: Measure) -> Verdict:
+    """Measure a case and, if anything looks slower, once more.
+
+    Args:
+        case: Name of the case.
+        measure: How.
+
+    Returns:
+        The verdict.
+    """
+    first = [compare(name, *samples) for name, samples in measure(case).items()]
+    suspects = {c.name for c in first if c.slower}
+    second = []
+    if suspects:
+        again = measure(case)
+        second = [compare(name, *again[name]) for name in again if name in suspects]
+    return Verdict(case=case, first=tuple(first), second=tuple(second))
+
+
+def measure_pair(case: str, base: Path, head: Path, settings: GateSettings) -> Samples:
+    """Time every section and the full schedule of a case on both sides, in turns.
+
+    Args:
+        case: Name of the case.
+        base, head: Folders that the sides run in, see ``bench.tree``.
+        settings: How.
+
+    Returns:
+        Samples of what both sides have.
+
+    Raises:
+        WorkerFailed: If a side cannot run.
+        UnknownSection: If a slowdown is to be planted where there is no section.
+    """
+    found: tuple[dict[str, list[float]], dict[str, list[float]]] = {}, {}
+    with contextlib.ExitStack() as stack:
+        workers: list[tuple[int, Worker]] = []
+        for side, tree in (*enumerate((base, head)),) * settings.processes:
+            worker = Worker(
+                case=case,
+                contender=OURS,
+                threads=settings.threads,
+                small=settings.small,
+                tree=tree,
+            )
+            stack.callback(worker.close)
+            workers.append((side, worker))
+        with ThreadPoolExecutor(settings.threads) as pool:
+            names = list(pool.map(lambda w: list(w[1].ask("sections", count=0)), workers))
+        unknown = set(settings.plants) - set(names[-1])
+        if unknown:
+            raise UnknownSection(section=min(unknown), known=names[-1])
+        for r in range(settings.rounds):
+            # Neither side may always come first.
+            for side, worker in workers if r % 2 else workers[::-1]:
+                plants = settings.plants if side else {}
+                answer = worker.ask("sections", count=1, plants=plants)
+                for name, seconds in answer.items():
+                    found[side].setdefault(name, []).extend(seconds)
+    both = [name for name in found[1] if name in found[0]]
+    return {name: (found[0][name], found[1][name]) for name in both}
+
+
+def gate_times(
+    cases: Sequence[str], base: Path, head: Path, settings: GateSettings
+) -> list[Verdict]:
+    """Decide on every case."""
+    return [decide(case, lambda c: measure_pair(c, base, head, settings)) for case in cases]

@@ -1,0 +1,72 @@
+"""Medians over time, a line of JSON for each run."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bench.errors import BadResults
+from bench.measurement import OURS, Results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A run.
+
+    Args:
+        time: When it was added, UTC, ISO 8601.
+        commit: What was measured.
+        processor: On what.
+        seconds: Median step by case.
+        ratios: That over the better eager torch, by case.
+    """
+
+    time: str
+    commit: str
+    processor: str
+    seconds: dict[str, float]
+    ratios: dict[str, float]
+
+
+def entry(results: Results) -> Entry:
+    """Results as a line of history."""
+    seconds, ratios = {}, {}
+    for case in results.cases("steps"):
+        ours = results.get("steps", case, OURS, "step")
+        if ours is None:
+            continue
+        seconds[case] = ours.median
+        peer = results.best("steps", case, "step", "eager")
+        ratio = None if peer is None else results.ratio("steps", case, "step", peer)
+        if ratio is not None:
+            ratios[case] = ratio.median
+    return Entry(
+        time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        commit=str(results.environment.get("commit", "")),
+        processor=str(results.environment.get("processor", "")),
+        seconds=seconds,
+        ratios=ratios,
+    )
+
+
+def add(path: Path, results: Results) -> None:
+    """Append results to a history file; makes it if need be."""
+    with path.open("a") as file:
+        file.write(json.dumps(asdict(entry(results))) + "\n")
+
+
+def load(path: Path) -> list[Entry]:
+    """Read a history file.
+
+    Raises:
+        BadResults: If a line is not an entry.
+    """
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            found.append(Entry(**json.loads(line)))
+        except (TypeError, ValueError) as error:
+            raise BadResults(path=f"{path}:{number}", reason=f"not an entry: {error}") from error
+    return found

@@ -1,0 +1,275 @@
+"""What a benchmark finds: a flat list of measurements, each with all of its samples.
+
+Every suite gives the same kind of thing, so that tables, comparison, pages and exports
+are written once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench.errors import BadResults
+
+FORMAT = 2
+"""Version of the JSON layout."""
+
+OURS = "ours"
+"""Name of this project among the contenders."""
+
+ALLOC = "+alloc"
+"""Ends the name of a peer that runs with this project's allocator settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Median, quartiles and extremes of some numbers."""
+
+    median: float
+    low: float
+    high: float
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarize at least one number.
+
+        Example:
+            >>> Spread.of([3.0, 1.0, 2.0])
+            Spread(median=2.0, low=1.5, high=2.5, least=1.0, most=3.0)
+        """
+        if len(values) == 1:
+            low = high = values[0]
+        else:
+            low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(
+            median=statistics.median(values),
+            low=low,
+            high=high,
+            least=min(values),
+            most=max(values),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Samples of one quantity.
+
+    Args:
+        suite: Name of the suite: ``steps``, ``sections``, ``compile``, ``memory``,
+            ``transfer``, ``host`` or ``limit``.
+        case: Name of the case, empty where there is none.
+        contender: Whose it is.
+        what: Which quantity of the suite.
+        unit: ``s``, ``B``, ``B/s`` or ``flop/s``.
+        values: Samples in the order they were taken. Contenders that were timed in turns
+            have the same number, and samples of one place belong together.
+    """
+
+    suite: str
+    case: str
+    contender: str
+    what: str
+    unit: str
+    values: tuple[float, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """What identifies it in a set of results."""
+        return self.suite, self.case, self.contender, self.what
+
+    @property
+    def median(self) -> float:
+        """Median of the samples."""
+        return statistics.median(self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A contender that did not run, and why."""
+
+    suite: str
+    case: str
+    contender: str
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Results:
+    """All that one benchmark found.
+
+    Example:
+        >>> found = Results()
+        >>> found.add("steps", "lenet", "ours", "step", "s", [1.0, 2.0, 3.0])
+        >>> found.add("steps", "lenet", "eager", "step", "s", [2.0, 2.0, 2.0])
+        >>> found.ratio("steps", "lenet", "step", "eager").median
+        1.0
+    """
+
+    measurements: list[Measurement] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def add(
+        self, suite: str, case: str, contender: str, what: str, unit: str, values: Iterable[float]
+    ) -> None:
+        """Add one measurement."""
+        self.measurements.append(
+            Measurement(
+                suite=suite,
+                case=case,
+                contender=contender,
+                what=what,
+                unit=unit,
+                values=tuple(values),
+            )
+        )
+
+    def fail(self, suite: str, case: str, contender: str, reason: str) -> None:
+        """Note that a contender did not run."""
+        self.failures.append(Failure(suite=suite, case=case, contender=contender, reason=reason))
+
+    def select(
+        self, suite: str, case: str | None = None, what: str | None = None
+    ) -> Iterator[Measurement]:
+        """Measurements of a suite, of one case or quantity only where given."""
+        for m in self.measurements:
+            if m.suite == suite and case in (None, m.case) and what in (None, m.what):
+                yield m
+
+    def get(self, suite: str, case: str, contender: str, what: str) -> Measurement | None:
+        """One measurement, None if there is none."""
+        for m in self.select(suite, case, what):
+            if m.contender == contender:
+                return m
+        return None
+
+    def cases(self, suite: str) -> list[str]:
+        """Cases of a suite in the order they were measured."""
+        return list(dict.fromkeys(m.case for m in self.select(suite)))
+
+    def ratio(
+        self, suite: str, case: str, what: str, peer: str, contender: str = OURS
+    ) -> Spread | None:
+        """Our samples over a peer's, sample by sample; below 1 we need less.
+
+        Returns:
+            The ratios' spread; of the medians alone where the numbers of samples differ; None
+            where either is missing.
+        """
+        ours = self.get(suite, case, contender, what)
+        theirs = self.get(suite, case, peer, what)
+        if ours is None or theirs is None:
+            return None
+        if len(ours.values) != len(theirs.values):
+            return Spread.of([ours.median / theirs.median])
+        return Spread.of([a / b for a, b in zip(ours.values, theirs.values, strict=True)])
+
+    def best(self, suite: str, case: str, what: str, peer: str) -> str | None:
+        """The better of a peer as it comes and with our allocator settings, None if neither ran."""
+        found = [
+            m for m in self.select(suite, case, what) if m.contender in (peer, f"{peer}{ALLOC}")
+        ]
+        return min(found, key=lambda m: m.median).contender if found else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything as a JSON object."""
+        return {
+            "format": FORMAT,
+            "environment": self.environment,
+            "settings": self.settings,
+            "measurements": [asdict(m) for m in self.measurements],
+            "failures": [asdict(f) for f in self.failures],
+        }
+
+    def save(self, path: Path) -> None:
+        """Write everything to a JSON file."""
+        path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+
+
+def from_json(found: Any, *, where: str) -> Results:
+    """Results from what :meth:`Results.to_json` gave.
+
+    Args:
+        found: The JSON object.
+        where: Where it comes from, for errors.
+
+    Raises:
+        BadResults: If it is not of this format.
+    """
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        got = found.get("format") if isinstance(found, dict) else type(found).__name__
+        raise BadResults(path=where, reason=f"found format {got!r}, wanted {FORMAT}")
+    try:
+        return Results(
+            measurements=[
+                Measurement(**{**m, "values": tuple(m["values"])}) for m in found["measurements"]
+            ],
+            failures=[Failure(**f) for f in found["failures"]],
+            environment=found["environment"],
+            settings=found["settings"],
+        )
+    except (KeyError, TypeError) as error:
+        raise BadResults(path=where, reason=f"not a whole result: {error}") from error
+
+
+def load(path: Path) -> Results:
+    """Read results that :meth:`Results.save` wrote.
+
+    Raises:
+        BadResults: If the file is missing or not such results.
+    """
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        raise BadResults(path=str(path), reason=f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise BadResults(path=str(path), reason=f"not JSON: {error}") from error
+    return from_json(found, where=str(path))
+
+
+def environment(threads: int) -> dict[str, Any]:
+    """What the numbers depend on: processor, versions and the state of the code."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("torch", "jax", "jaxlib", "numpy")},
+        "commit": _commit(),
+    }
+
+
+def _processor() -> str:
+    """The processor's name as the system knows it."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"
+
+
+def _commit() -> str:
+    """The commit that was timed, with a plus if files were changed; empty outside git."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+        )
+    except FileNotFoundError:
+        return ""
+    return done.stdout.strip()

@@ -1,0 +1,108 @@
+"""Processes of contenders, and how they are asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.errors import WorkerFailed
+
+
+class Worker:
+    """A process of ``bench.worker``; closing it ends the process.
+
+    Args:
+        case: Key of ``ALL`` or, with ``small``, of ``SMALL``.
+        contender: Key of ``CONTENDERS``, ``+alloc`` may follow.
+        threads: Processor cores it may use.
+        small: Whether to take the small form of the case.
+        environ: Environment variables to add.
+        tree: Folder whose ``samba``, ``emulator`` and so on it imports, this one's if None.
+            It must lie under the same harness, see ``bench.tree``.
+    """
+
+    def __init__(
+        self,
+        *,
+        case: str,
+        contender: str,
+        threads: int,
+        small: bool = False,
+        environ: Mapping[str, str] | None = None,
+        tree: Path | None = None,
+    ) -> None:
+        self.case, self.contender = case, contender
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # close() closes it
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "bench.worker", case, contender, str(threads)),
+                *(["--small"] if small else []),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            text=True,
+            cwd=tree,
+            env=worker_environment(threads) | dict(environ or {}),
+        )
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._said.close()
+
+    def ask(self, what: str, **details: Any) -> dict[str, Any]:
+        """Send a request and wait for the answer.
+
+        Args:
+            what: The kind of request, see ``bench.worker``.
+            details: Its parameters.
+
+        Raises:
+            WorkerFailed: If the process ended instead of answering.
+        """
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None and stdout is not None  # both are pipes, see __init__
+        try:
+            stdin.write(json.dumps({"what": what, **details}) + "\n")
+            stdin.flush()
+            line = stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self._process.wait()
+            self._said.seek(0)
+            lines = self._said.read().strip().splitlines() or ["it said nothing"]
+            raise WorkerFailed(case=self.case, contender=self.contender, reason=lines[-1])
+        return json.loads(line)
+
+    def steps(self, count: int) -> tuple[float, list[float]]:
+        """Run steps and return their seconds all together and the first losses."""
+        answer = self.ask("steps", count=count)
+        return answer["seconds"], answer["losses"]
+
+    def warm_up(self, seconds: float) -> float:
+        """Run until it is steady and return the seconds a step takes then."""
+        count, spent = 1, 0.0
+        while True:
+            took, _ = self.steps(count)
+            spent += took
+            if spent >= seconds and count > 1:
+                return took / count
+            count *= 2
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The environment of the workers: the caller's, on the CPU, with so many threads."""
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "JAX_PLATFORMS": "cpu",
+    }

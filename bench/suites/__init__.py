@@ -1,0 +1,79 @@
+"""The suites of ``python -m bench run``: each asks workers and adds to the results."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.measurement import Results
+from bench.process import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How much is measured.
+
+    Args:
+        cases: Names of cases.
+        contenders: Names of contenders.
+        rounds: Turns of each contender.
+        round_seconds: About how long a turn lasts.
+        warm_seconds: Least time for warming up.
+        threads: Processor cores for each contender.
+        small: Whether to take the small forms of cases.
+        quick: Whether to leave out what takes minutes whatever the other settings.
+        caches: A folder for compilers' caches; what an earlier suite left there is used.
+        tell: Called with a line about what goes on.
+    """
+
+    cases: Sequence[str]
+    contenders: Sequence[str]
+    rounds: int
+    round_seconds: float
+    warm_seconds: float
+    threads: int
+    small: bool = False
+    quick: bool = False
+    caches: Path
+    tell: Callable[[str], None] = print
+
+    @contextlib.contextmanager
+    def worker(self, case: str, contender: str, *, cache: str = "") -> Iterator[Worker]:
+        """A worker that is closed at the end.
+
+        Args:
+            case: Name of the case.
+            contender: Name of the contender.
+            cache: Name of a folder for compilers' caches, that of the case if empty.
+        """
+        worker = self.start(case, contender, cache=cache)
+        try:
+            yield worker
+        finally:
+            worker.close()
+
+    def start(self, case: str, contender: str, *, cache: str = "") -> Worker:
+        """A worker that the caller closes."""
+        return Worker(
+            case=case,
+            contender=contender,
+            threads=self.threads,
+            small=self.small,
+            environ=cache_variables(self.caches / (cache or case)),
+        )
+
+
+def cache_variables(folder: Path) -> Mapping[str, str]:
+    """Environment that sends every compiler's cache to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {
+        "XDG_CACHE_HOME": str(folder),
+        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+        "TRITON_CACHE_DIR": str(folder / "triton"),
+    }
+
+
+Suite = Callable[[Settings, Results], None]
+"""Measures according to settings and adds what it finds."""

@@ -1,0 +1,48 @@
+"""From a model to the loss of its first step: cold, with a warm cache, and as layers grow."""
+
+from __future__ import annotations
+
+from bench.errors import WorkerFailed
+from bench.measurement import OURS, Results
+from bench.models import GROWTH
+from bench.suites import Settings
+
+COLD, WARM = "first loss, cold", "first loss, warm cache"
+
+COMPARED = (OURS, "compile")
+"""``torch.compile`` is the peer that compiles; it keeps its own cache."""
+
+COMPILED_CASES = ("logreg-1", "res_ffn", "lenet-32", "resnet18", "gpt", "lstm")
+"""A selection: a cold ``torch.compile`` takes up to a minute each."""
+
+
+def compile(settings: Settings, results: Results) -> None:
+    """Time the way to the first loss in a fresh process, twice with the same cache folder.
+
+    For this project it is ``session.compile`` to a PEF, ``trace_graph`` and one step. Models are
+    built and libraries imported before. The growth cases run cold only.
+    """
+    for case in settings.cases:
+        if case in COMPILED_CASES:
+            settings.tell(f"compile: {case}")
+            for name in COMPARED:
+                for what in (COLD, WARM):
+                    _first(settings, results, case, name, what)
+    if not settings.quick:
+        for case in GROWTH:
+            settings.tell(f"compile: {case}")
+            _first(settings, results, case, OURS, COLD)
+
+
+def _first(settings: Settings, results: Results, case: str, name: str, what: str) -> None:
+    try:
+        with settings.worker(case, name) as worker:
+            took = worker.ask("first")
+    except WorkerFailed as error:
+        if name == OURS:
+            raise
+        results.fail("compile", case, name, error.reason)
+        return
+    results.add("compile", case, name, what, "s", [took["prepare"] + took["first"]])
+    if name == OURS:
+        results.add("compile", case, name, f"{what}: compile and load", "s", [took["prepare"]])

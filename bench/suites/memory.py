@@ -1,0 +1,30 @@
+"""Peak memory of a step in a fresh process; ``bench.inside.memory`` says how."""
+
+from __future__ import annotations
+
+from bench.errors import WorkerFailed
+from bench.measurement import ALLOC, OURS, Results
+from bench.suites import Settings
+
+
+def memory(settings: Settings, results: Results) -> None:
+    """Measure the peak of a step for every contender as it comes.
+
+    Adds ``peak``, what the model needs beyond the started libraries, and ``process``, everything.
+    """
+    for case in settings.cases:
+        settings.tell(f"memory: {case}")
+        for name in settings.contenders:
+            if name.endswith(ALLOC):
+                continue
+            try:
+                with settings.worker(case, name) as worker:
+                    found = worker.ask("memory", warm=3, count=5)
+            except WorkerFailed as error:
+                if name == OURS:
+                    raise
+                results.fail("memory", case, name, error.reason)
+                continue
+            net = found["peak"] - found["baseline"]
+            results.add("memory", case, name, "peak", "B", [net])
+            results.add("memory", case, name, "process", "B", [found["peak"]])

@@ -1,0 +1,109 @@
+"""The gate's rule on simulated timings, and the gate itself on a planted slowdown."""
+
+from __future__ import annotations
+
+import subprocess
+
+import numpy as np
+import pytest
+
+from bench.errors import NoRevision, UnknownSection
+from bench.gate import GateSettings, decide, measure_pair
+from bench.inside.sections import FULL
+from bench.stats import P_VALUE, RATIO, compare
+from bench.tree import ROOT, tree_of
+
+SECTIONS = 12
+PROCESSES, ROUNDS = 3, 12
+
+
+def simulated(rng, *, slower: dict[int, float], bias: float, drift: float):
+    """One measurement of a case: lognormal jitter, a tail of interruptions, a bias of each
+    process, and a machine that drifts, which both sides meet alike as they take turns.
+    """
+    times = 1e-3 * np.exp(rng.normal(0, 1, SECTIONS))
+    samples = {}
+    for s in range(SECTIONS):
+        sides = []
+        for side in (0, 1):
+            process = np.exp(rng.normal(0, bias, (PROCESSES, 1)))
+            jitter = np.exp(rng.normal(0, 0.04, (PROCESSES, ROUNDS)))
+            tail = np.where(rng.random((PROCESSES, ROUNDS)) < 0.05, rng.uniform(1, 4), 1.0)
+            trend = np.linspace(1, 1 + drift, ROUNDS)
+            factor = slower.get(s, 1.0) if side else 1.0
+            sides.append((times[s] * factor * process * jitter * tail * trend).ravel().tolist())
+        samples[f"section {s}"] = tuple(sides)
+    return samples
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.5])
+@pytest.mark.parametrize("bias", [0.0, 0.04])
+def test_identical_code_does_not_trip_it(bias, drift):
+    rng = np.random.default_rng(1)
+    for _ in range(50):
+        verdict = decide("x", lambda _: simulated(rng, slower={}, bias=bias, drift=drift))
+        assert verdict.slower == ()
+
+
+@pytest.mark.parametrize("drift", [0.0, 0.5])
+@pytest.mark.parametrize("bias", [0.0, 0.02])
+def test_a_fifth_more_is_caught(bias, drift):
+    rng = np.random.default_rng(2)
+    slower = {7: 1.25}
+    for _ in range(20):
+        verdict = decide("x", lambda _: simulated(rng, slower=slower, bias=bias, drift=drift))
+        assert verdict.slower == ("section 7",)
+        assert "SLOWER" in str(verdict) and "asked again" in str(verdict)
+
+
+def test_it_asks_again_before_it_cries():
+    calm = {"a": ([1.0] * 12, [1.0] * 12)}
+    bad = {"a": (list(np.linspace(1, 1.01, 12)), list(np.linspace(1.3, 1.31, 12)))}
+    answers = iter([bad, calm])
+    verdict = decide("x", lambda _: next(answers))
+    assert verdict.first[0].slower and verdict.slower == () and len(verdict.second) == 1
+    answers = iter([bad, bad])
+    assert decide("x", lambda _: next(answers)).slower == ("a",)
+    answers = iter([calm])
+    assert decide("x", lambda _: next(answers)).second == ()
+
+
+def test_both_parts_of_the_rule_count():
+    steady = list(np.linspace(1.0, 1.001, 30))
+    a_little = compare("x", steady, [1.09 * t for t in steady])
+    assert a_little.p_slower < P_VALUE and not a_little.slower
+    few = compare("x", [1.0, 1.01, 1.02], [1.5, 1.51, 1.52])
+    assert few.ratio > RATIO and not few.slower
+    enough = compare("x", steady, [1.11 * t for t in steady])
+    assert enough.slower and not enough.faster
+    assert compare("x", [1.11 * t for t in steady], steady).faster
+
+
+def test_the_gate_catches_a_section_made_slower():
+    """One process a side and a large factor: the machinery, not the statistics."""
+    settings = GateSettings(processes=1, rounds=6, threads=1, small=True, plants={"bckwd_0": 3.0})
+    with tree_of(None) as tree:
+        samples = measure_pair("logreg-1", tree, tree, settings)
+        with pytest.raises(UnknownSection, match=r"no section 'x'; there are fwd_0"):
+            wrong = GateSettings(processes=1, rounds=1, threads=1, small=True, plants={"x": 2.0})
+            measure_pair("logreg-1", tree, tree, wrong)
+    assert list(samples) == ["fwd_0", "bckwd_0", "opt_sgd0", FULL]
+    assert all(len(base) == len(head) == 6 for base, head in samples.values())
+    assert compare("bckwd_0", *samples["bckwd_0"]).slower
+
+
+def test_a_revision_is_checked_out_and_removed():
+    if not (ROOT / ".git").exists():
+        return  # an unpacked archive has no revisions
+    with tree_of("HEAD") as tree:
+        assert (tree / "emulator" / "device.py").is_file()
+        assert (tree / "bench").resolve() == ROOT / "bench"
+        checkout = (tree / "emulator").resolve().parent
+        assert checkout != ROOT
+    assert not checkout.exists()
+    listed = subprocess.run(
+        ["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert str(checkout) not in listed.stdout
+    with pytest.raises(NoRevision, match="no-such-revision"), tree_of("no-such-revision"):
+        pass

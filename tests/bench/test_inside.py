@@ -1,0 +1,89 @@
+"""What workers measure beside steps: sections, host time, memory, transfers, limits."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import models
+from bench.inside import Contestant
+from bench.inside.host import host
+from bench.inside.limit import copy, gemm
+from bench.inside.memory import status_bytes
+from bench.inside.sections import FULL, sections
+from bench.inside.transfer import transfer
+from bench.process import Worker
+from bench.suites.limit import dtype_of, work
+
+
+@pytest.fixture
+def logreg() -> Contestant:
+    return Contestant(models.SMALL["logreg-1"], "ours")
+
+
+def test_sections_are_timed_and_weights_stay(logreg):
+    import samba
+
+    found = sections(logreg, count=1)
+    assert list(found) == ["fwd_0", "bckwd_0", "opt_sgd0", FULL]
+    names = samba.session.get_weight_names()
+    before = [t.clone() for t in samba.session.get_tensors_by_name(names)]
+    found = sections(logreg, count=2)
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
+    after = samba.session.get_tensors_by_name(names)
+    assert all((a == b).all() for a, b in zip(before, after, strict=True))
+
+
+def test_a_planted_slowdown_is_really_spent(logreg):
+    sections(logreg, count=0)
+    plain = sections(logreg, count=3)
+    slow = sections(logreg, count=3, plants={"bckwd_0": 20.0})
+    assert min(slow["bckwd_0"]) > 5 * min(plain["bckwd_0"])
+    assert min(slow["fwd_0"]) < 5 * max(plain["fwd_0"])
+
+
+def test_host_time_is_what_the_executable_leaves(logreg):
+    found = host(logreg, count=3)
+    assert found["regions"] == 13
+    pairs = list(zip(found["total"], found["executable"], strict=True))
+    assert len(pairs) == 3 and all(0 < inside < total for total, inside in pairs)
+
+
+def test_memory_sees_what_a_step_holds():
+    """A GPT of 4 MB needs four times that: weights, gradients and two moments."""
+    worker = Worker(case="layers-12", contender="eager", threads=1)
+    try:
+        found = worker.ask("memory", warm=1, count=1)
+    finally:
+        worker.close()
+    weights = sum(4 * p.numel() for p in models.GROWTH["layers-12"].model().parameters())
+    net = found["peak"] - found["baseline"]
+    assert 3.5 * weights < net < 6.5 * weights + (32 << 20)
+
+
+def test_a_field_that_is_missing():
+    with pytest.raises(LookupError, match="VmHWM"):
+        status_bytes("VmHWM", "VmPeak: 8 kB\n")
+
+
+@pytest.mark.parametrize("contender", ["ours", "eager", "jax"])
+def test_transfers(contender):
+    found = transfer(Contestant(models.SMALL["logreg-1"], contender), nbytes=4096, count=2)
+    assert {name: len(times) for name, times in found.items()} == {"to_device": 2, "to_host": 2}
+
+
+@pytest.mark.parametrize("contender", ["eager", "jax"])
+def test_rates(contender):
+    contestant = Contestant(models.SMALL["logreg-1"], contender)
+    for dtype in ("float32", "bfloat16"):
+        assert gemm(contestant, (8, 16, 8), dtype, 0.0)["rate"] > 0
+    assert copy(Contestant(models.SMALL["logreg-1"], "eager"), 4096, 0.0)["rate"] > 0
+
+
+def test_work_of_a_case():
+    flops, moved = work(models.res_ffn(batch=4, width=8, classes=8))
+    # Three layers forward, three weight gradients, two input gradients.
+    assert flops == 8 * 2 * 4 * 8 * 8
+    weights = 4 * (3 * (8 * 8 + 8) + 2 * (8 + 8))
+    assert moved == 4 * weights + 4 * 4 * 8 + 8 * 4
+    assert dtype_of(models.SMALL["mlp_bf16"]) == "bfloat16"
+    assert dtype_of(models.SMALL["lstm"]) == "float32"

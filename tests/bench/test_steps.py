@@ -1,0 +1,140 @@
+"""Training steps: the contenders compute the same, and workers do what they are asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from bench import models, peers
+from bench.errors import LossesDiffer, WorkerFailed
+from bench.inside import Contestant
+from bench.inside.steps import first, steps
+from bench.measurement import Results
+from bench.process import Worker
+from bench.suites import Settings, cache_variables
+from bench.suites.steps import check_losses
+from bench.suites.steps import steps as steps_suite
+
+FEW = {"logreg-1", "lenet", "lstm", "mlp_bf16", "gpt2"}
+"""Cases whose contenders the fast tests compare; the rest is slow to compile."""
+
+
+def first_losses(contender: str, case: models.Case, count: int = 6) -> list[float]:
+    convert, step = peers.prepare(contender, case)
+    return [step(convert(batch)) for batch in case.batches()[:count]]
+
+
+@pytest.mark.parametrize("contender", ["jax", "ours"])
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in models.SMALL],
+)
+def test_contenders_compute_what_torch_does(contender, name):
+    """Six steps: the later losses are right only if backward pass and optimizer are."""
+    case = models.SMALL[name]
+    # Bfloat16 keeps 8 bits, and its sums may be rounded at other places.
+    rel = 2e-3 if name == "mlp_bf16" else 2e-6
+    expected = first_losses(peers.REFERENCE, case)
+    assert first_losses(contender, case) == pytest.approx(expected, rel=rel)
+
+
+def test_losses_move():
+    """The comparison above would pass for a contender that does not train otherwise."""
+    for name, case in models.SMALL.items():
+        convert, step = peers.prepare(peers.REFERENCE, case)
+        batch = convert(case.batches()[0])
+        losses = [step(batch) for _ in range(3)]
+        assert losses[0] > losses[2] * (1 + 1e-5), name
+
+
+def test_resnet_by_hand_keeps_torch_statistics():
+    import jax
+
+    from bench.peers.jax_resnet import resnet18
+
+    case = models.SMALL["resnet18"]
+    model = case.model()
+    p = {k: v.detach().numpy() for k, v in model.named_parameters()}
+    b = {k: v.numpy().copy() for k, v in model.named_buffers()}
+    image, label = case.batches()[0]
+    with jax.disable_jit():
+        _, new = resnet18(p, b, image, label)
+    model(torch.from_numpy(image), torch.from_numpy(label))
+    wanted = dict(model.named_buffers())
+    assert new.keys() == wanted.keys()
+    for key, value in wanted.items():
+        np.testing.assert_allclose(new[key], value.numpy(), rtol=2e-5, atol=1e-6, err_msg=key)
+
+
+def test_every_case_is_the_same_twice():
+    for case in models.SMALL.values():
+        one, two = case.model().state_dict(), case.model().state_dict()
+        assert all((one[k] == two[k]).all() for k in one)
+        for a, b in zip(case.batches()[0], case.batches()[0], strict=True):
+            assert (a == b).all()
+
+
+def test_case_names():
+    assert list(models.CASES) == [
+        *("logreg-1", "logreg-64", "res_ffn", "lenet-1", "lenet-32", "lenet-256", "resnet18"),
+        *("gpt", "gpt2", "lstm", "mlp_bf16", "chain_o0"),
+    ]
+    families = {case.family for case in models.CASES.values()}
+    assert families == {case.family for case in models.SMALL.values()}
+
+
+def test_differing_losses_are_refused():
+    check_losses("lenet", {"eager": [1.0, 2.0], "jax": [1.0, 2.001]}, 1e-3)
+    with pytest.raises(LossesDiffer, match="lenet differ: eager") as caught:
+        check_losses("lenet", {"eager": [1.0, 2.0], "jax": [1.0, 2.003]}, 1e-3)
+    assert caught.value.losses["jax"] == [1.0, 2.003]
+
+
+def test_requests_are_answered_in_turn():
+    contestant = Contestant(models.SMALL["logreg-1"], "eager")
+    took = first(contestant)
+    assert set(took) == {"prepare", "first"} and min(took.values()) > 0
+    answer = steps(contestant, 6)
+    assert len(answer["losses"]) == 4 and answer["seconds"] > 0
+    fresh = steps(Contestant(models.SMALL["logreg-1"], "eager"), 7)
+    # The first request of all took the first batch.
+    again = first_losses("eager", models.SMALL["logreg-1"], 5)
+    assert fresh["losses"] == again[:4] and answer["losses"] == again[1:]
+
+
+def test_a_worker_that_fails_says_why():
+    worker = Worker(case="lenet", contender="nobody", threads=1, small=True)
+    try:
+        with pytest.raises(WorkerFailed, match="nobody failed on lenet: KeyError: 'nobody'"):
+            worker.steps(1)
+    finally:
+        worker.close()
+
+
+def settings(tmp_path, *contenders: str) -> Settings:
+    return Settings(
+        cases=("logreg-1",),
+        contenders=contenders,
+        rounds=2,
+        round_seconds=0.01,
+        warm_seconds=0.0,
+        threads=1,
+        small=True,
+        caches=tmp_path,
+        tell=lambda text: None,
+    )
+
+
+def test_a_peer_that_fails_is_reported_and_left_out(tmp_path):
+    results = Results()
+    steps_suite(settings(tmp_path, "nobody", "eager+alloc"), results)
+    assert [f.contender for f in results.failures] == ["nobody"]
+    [found] = results.measurements
+    assert found.contender == "eager+alloc" and len(found.values) == 2 and min(found.values) > 0
+
+
+def test_caches_go_where_they_are_told(tmp_path):
+    variables = cache_variables(tmp_path / "x")
+    assert (tmp_path / "x").is_dir()
+    assert all(value.startswith(str(tmp_path)) for value in variables.values())
