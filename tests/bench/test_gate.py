@@ -36,8 +36,7 @@ def simulated(rng, *, slower: dict[int, float], bias: float, drift: float):
     return samples
 
 
-@pytest.mark.parametrize("drift", [0.0, 0.5])
-@pytest.mark.parametrize("bias", [0.0, 0.04])
+@pytest.mark.parametrize(("bias", "drift"), [(0.0, 0.0), (0.04, 0.5)])
 def test_identical_code_does_not_trip_it(bias, drift):
     rng = np.random.default_rng(1)
     for _ in range(50):
@@ -45,12 +44,11 @@ def test_identical_code_does_not_trip_it(bias, drift):
         assert verdict.slower == ()
 
 
-@pytest.mark.parametrize("drift", [0.0, 0.5])
-@pytest.mark.parametrize("bias", [0.0, 0.02])
+@pytest.mark.parametrize(("bias", "drift"), [(0.0, 0.0), (0.02, 0.5)])
 def test_a_fifth_more_is_caught(bias, drift):
     rng = np.random.default_rng(2)
     slower = {7: 1.25}
-    for _ in range(20):
+    for _ in range(10):
         verdict = decide("x", lambda _: simulated(rng, slower=slower, bias=bias, drift=drift))
         assert verdict.slower == ("section 7",)
         assert "SLOWER" in str(verdict) and "asked again" in str(verdict)

@@ -16,7 +16,7 @@ from bench.suites import Settings, cache_variables
 from bench.suites.steps import check_losses
 from bench.suites.steps import steps as steps_suite
 
-FEW = {"logreg-1", "lenet", "lstm", "mlp_bf16", "gpt2"}
+FEW = {"logreg-1", "lenet", "lstm"}
 """Cases whose contenders the fast tests compare; the rest is slow to compile."""
 
 
