@@ -136,10 +136,14 @@ def _compare(args: argparse.Namespace) -> int:
 def _gate(args: argparse.Namespace) -> int:
     from bench import counts
     from bench.gate import GATED, GateSettings, gate_times
-    from bench.tree import tree_of
+    from bench.tree import file_at, tree_of
 
     different = counts.check()
     print("\n".join(different) or "counts: as kept")
+    earlier = file_at(args.base, "bench/counts.json")
+    if earlier is not None:
+        for line in counts.changes(json.loads(earlier)["cases"], counts.kept_counts()):
+            print(f"since {args.base}: {line}")
     settings = GateSettings(
         processes=args.processes, rounds=args.rounds, threads=args.threads, plants={}
     )

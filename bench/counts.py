@@ -202,6 +202,27 @@ def check(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:
     ]
 
 
+def changes(base: dict[str, Any], head: dict[str, Any]) -> list[str]:
+    """What differs between two revisions' kept counts, a line each.
+
+    Example:
+        >>> changes({"lenet": {"traces": 2}}, {"lenet": {"traces": 3}, "gpt": {"traces": 2}})
+        ['lenet: traces: 2 -> 3', 'gpt: new']
+    """
+    lines = []
+    for name in {**base, **head}:
+        if name not in head or name not in base:
+            lines.append(f"{name}: {'new' if name in head else 'gone'}")
+            continue
+        one, two = base[name], head[name]
+        lines += [
+            f"{name}: {key}: {one.get(key)} -> {two.get(key)}"
+            for key in {**one, **two}
+            if one.get(key) != two.get(key)
+        ]
+    return lines
+
+
 def update(path: Path = FILE) -> None:
     """Write the counts of all cases."""
     found = {

@@ -46,6 +46,14 @@ def tree_of(revision: str | None) -> Iterator[Path]:
         yield links
 
 
+def file_at(revision: str, path: str) -> str | None:
+    """Text of a file of the repository at a revision, None if there is none."""
+    done = subprocess.run(
+        ["git", "show", f"{revision}:{path}"], cwd=ROOT, capture_output=True, text=True
+    )
+    return done.stdout if done.returncode == 0 else None
+
+
 def _git(revision: str, *arguments: str) -> None:
     done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:

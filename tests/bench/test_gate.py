@@ -7,11 +7,12 @@ import subprocess
 import numpy as np
 import pytest
 
+from bench.__main__ import main
 from bench.errors import NoRevision, UnknownSection
 from bench.gate import GateSettings, decide, measure_pair
 from bench.inside.sections import FULL
 from bench.stats import P_VALUE, RATIO, compare
-from bench.tree import ROOT, tree_of
+from bench.tree import ROOT, file_at, tree_of
 
 SECTIONS = 12
 PROCESSES, ROUNDS = 3, 12
@@ -105,3 +106,20 @@ def test_a_revision_is_checked_out_and_removed():
     assert str(checkout) not in listed.stdout
     with pytest.raises(NoRevision, match="no-such-revision"), tree_of("no-such-revision"):
         pass
+
+
+def test_files_of_a_revision():
+    if not (ROOT / ".git").exists():
+        return  # an unpacked archive has no revisions
+    text = file_at("HEAD", "pef_schema/program.py")
+    assert text is not None and "class Program" in text
+    assert file_at("HEAD", "no/such/file") is None
+
+
+@pytest.mark.slow
+def test_the_command(capsys):
+    """Identical code, unless the working tree differs from the last commit."""
+    argv = ["gate", "--base", "HEAD", "--model", "logreg-64", "--processes", "1", "--rounds", "5"]
+    assert main(argv) in (0, 1)
+    text = capsys.readouterr().out
+    assert "counts: as kept" in text and "logreg-64: " in text and "bckwd_0" in text
