@@ -21,6 +21,11 @@ def _dot(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
         (tuple(left.index(c) for c in summed), tuple(right.index(c) for c in summed)),
         (tuple(left.index(c) for c in batch), tuple(right.index(c) for c in batch)),
     )
+    if a.ndim == 2 and dims[0][0] == (0,) and a.dtype.itemsize == 2:
+        # XLA:CPU has a fast kernel for 16-bit types only where the left rows are contiguous; the
+        # barrier keeps it from folding the transpose back into the product.
+        a = lax.optimization_barrier(a.T)
+        dims = (((1,), dims[0][1]), dims[1])
     y = lax.dot_general(a, b, dims, preferred_element_type=compute_dtype(a.dtype))
     order = (
         batch
