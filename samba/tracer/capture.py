@@ -16,8 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+import torch.export._trace
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributions import Distribution
 from torch.export import ExportedProgram
 
 from emulator.ops.registry import load_ops
@@ -89,6 +91,7 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
             for context in (
                 _quiet(),
                 _plain_tensors(model),
+                _unchecked_distributions(),
                 plain_outputs(model),
                 _mode(model, inference),
                 MixedPrecision(),
@@ -186,14 +189,29 @@ def _quiet() -> Iterator[None]:
     """Hold back torch's own warnings about its exporter; the user can do nothing about them."""
     log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = log.level
+    exporter = vars(torch.export._trace)
     with warnings.catch_warnings(), ExitStack() as stack:
-        # It prints the graph where a branch depends on data, which our own error says.
+        # Both print the graph where a branch depends on data, which our own error says.
         log.setLevel(logging.ERROR)
         stack.callback(log.setLevel, level)
+        if "print" not in exporter:
+            exporter["print"] = lambda *args, **kwargs: None
+            stack.callback(exporter.pop, "print")
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", message=".*were assigned during export.*")
         yield
+
+
+@contextmanager
+def _unchecked_distributions() -> Iterator[None]:
+    """``torch.distributions`` checks arguments by branching on them; a graph cannot raise."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -199,7 +201,36 @@ def test_all_unsupported_ops_are_named_at_once_with_lines() -> None:
     assert max(counted.values()) >= 2
 
 
-def test_branch_on_a_value_names_the_line() -> None:
+def test_five_unsupported_operations_are_one_error_with_five_lines() -> None:
+    class Five(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            a = torch.fft.fft(x).real.sum()
+            b = torch.linalg.eigvals(x).real.sum()
+            c = torch.masked_select(x, x > 0).sum()
+            d = torch.unique(x).sum()
+            e = torch.nonzero(x).sum()
+            return a + b + c + d + e + x.exp().sum()
+
+    with pytest.raises(UnsupportedOps) as info:
+        trace_model(Five(), (torch.randn(3, 3),))
+    source, first = inspect.getsourcelines(Five.forward)
+    lines = {op.name.split(".")[1].strip("_"): op.lines for op in info.value.ops}
+    expected = {
+        "fft_fft": "fft.fft",
+        "linalg_eigvals": "eigvals",
+        "masked_select": "masked_select",
+        "unique2": "unique",
+        "nonzero": "nonzero",
+    }
+    assert lines.keys() == expected.keys()
+    for name, text in expected.items():
+        number = first + next(i for i, line in enumerate(source) if f".{text}(" in line)
+        assert lines[name] == (f"{__file__}:{number}",)
+        assert f"{__file__}:{number}" in str(info.value)
+    assert "5 operation(s)" in str(info.value)
+
+
+def test_branch_on_a_value_names_the_line(capfd: pytest.CaptureFixture[str]) -> None:
     class Branch(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             if x.sum() > 0:
@@ -210,6 +241,7 @@ def test_branch_on_a_value_names_the_line() -> None:
         trace_model(Branch(), (torch.randn(3),))
     assert __file__ in info.value.where
     assert "torch.where" in str(info.value)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_shape_error_keeps_torchs_text_and_names_the_module() -> None:
@@ -283,3 +315,13 @@ def test_numpy_attributes_are_constants() -> None:
 
     traced = trace_model(Numpy(), (torch.randn(2, 4),))
     assert [s.role for s in traced.sources].count(Role.CONSTANT) == 1
+
+
+def test_distributions_do_not_branch_on_their_arguments() -> None:
+    class Likelihood(nn.Module):
+        def forward(self, mean: Tensor, x: Tensor) -> Tensor:
+            return -torch.distributions.Normal(mean, mean.exp()).log_prob(x).mean()
+
+    before = torch.distributions.Distribution._validate_args
+    trace_model(Likelihood(), (torch.randn(3), torch.randn(3)))
+    assert torch.distributions.Distribution._validate_args is before
