@@ -23,8 +23,9 @@ from pef_schema.program import DType
 
 @op("aten.relu.default", reads=(0,), cheap=True)
 def relu(x: jax.Array) -> jax.Array:
-    """``max(x, 0)``; NaN stays, and its gradient passes."""
-    return jnp.where(x <= 0, jnp.zeros((), x.dtype), x)
+    """``max(x, 0)``; -0.0 and NaN stay; the gradient of NaN passes, that of zeros does not."""
+    below = jnp.where(x < 0, jnp.zeros((), x.dtype), x)
+    return jnp.where(x <= 0, jax.lax.stop_gradient(below), x)
 
 
 @op("aten.gelu.default", reads=(0,), cheap=True)

@@ -189,7 +189,7 @@ def _quiet() -> Iterator[None]:
     """Hold back torch's own warnings about its exporter; the user can do nothing about them."""
     log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     level = log.level
-    exporter = vars(torch.export._trace)
+    exporter = torch.export._trace.__dict__
     with warnings.catch_warnings(), ExitStack() as stack:
         # Both print the graph where a branch depends on data, which our own error says.
         log.setLevel(logging.ERROR)
