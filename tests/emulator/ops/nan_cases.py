@@ -53,7 +53,7 @@ class Case:
     Args:
         args, kwargs: torch arguments; floating tensors are cast to the type under test.
         poison: Positions of the arguments that get poison; None for all floating tensors.
-        half: False where torch has no bfloat16 kernel on the CPU.
+        half: False where torch has no bfloat16 kernel on the CPU, or one that is compared elsewhere.
         values: What is put in; some functions are not defined for all of them.
         more: Torch's kernel loses some NaN, depending on order; the device may keep them.
         results: How many results count; None for all.
@@ -95,7 +95,7 @@ _add("sum.default mean.default nansum.default nanmean.default prod.default max.d
 _add("min.default count_nonzero.default aminmax.default any.default all.default", X)
 _add("argmax.default argmin.default", X)
 _add("argmax.default argmin.default nansum.default nanmean.default", X, 1)
-_add("trace.default", X[:, :3], half=False)
+_add("trace.default", X[:, :3])
 _add("aminmax.default", X, dim=0)
 _add("sum.dim_IntList mean.dim count_nonzero.dim_IntList amax.default amin.default", X, [1])
 _add("sum.dim_IntList mean.dim amax.default amin.default any.dims all.dims", X, [0, 1])
@@ -118,7 +118,7 @@ _add("searchsorted.Tensor", SORTED, X, poison=(1,))
 _add("bucketize.Tensor", X, SORTED, poison=(0,))
 _add("searchsorted.Scalar", SORTED, float("nan"), poison=())
 _add("bucketize.Scalar", float("nan"), SORTED, poison=())
-_add("histc.default", X, 4, -2, 2, half=False)
+_add("histc.default", X, 4, -2, 2)
 
 # -- scan and moments ---------------------------------------------------------
 _add("cumsum.default cumprod.default logcumsumexp.default _logcumsumexp.default", X, 1)
@@ -241,6 +241,8 @@ for _how in ("sum", "prod", "mean", "amax", "amin"):
     _add("scatter_reduce.two", X, 0, INDEX, Y, _how, include_self=False)
 for _how in ("prod", "mean", "amax", "amin"):
     _add("index_reduce.default", X, 0, INDEX[0, :3], Y, _how)
+for _how in ("sum", "mean", "max", "min", "prod"):
+    _add("segment_reduce.default", X, _how, lengths=torch.tensor([1, 2]), axis=0)
 _add("scatter.reduce", X, 0, INDEX, Y, reduce="add")
 _add("scatter.reduce", X, 0, INDEX, Y, reduce="multiply")
 _add("scatter.value_reduce", X, 0, INDEX, 2.0, reduce="multiply")
