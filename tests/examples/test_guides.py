@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
     page = (ROOT / "docs" / "multigraph.md").read_text()
     (script,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
