@@ -28,6 +28,7 @@ FAMILIES = (
     "creation",
     "ctc",
     "distance",
+    "distributions",
     "grid",
     "grouped",
     "embedding",
@@ -64,6 +65,7 @@ FAMILIES = (
     "shape",
     "special",
     "spectral",
+    "window",
 )
 """Modules of ``emulator.ops`` that register ops; a new family is added here."""
 

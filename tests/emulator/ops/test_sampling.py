@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 from emulator.ops.registry import load_ops
 from pef_schema.program import DType
@@ -47,6 +48,9 @@ MOMENTS: list[tuple[str, tuple[Any, ...], float, float, Any]] = [
     ("uniform.default", (LIKE, -1.0, 3.0), 1, 16 / 12, np.float32),
     ("exponential.default", (LIKE, 2.0), 0.5, 0.25, np.float32),
     ("geometric.default", (LIKE, 0.25), 4, 12, np.float32),
+    ("poisson.default", (LIKE + 3.5,), 3.5, 3.5, np.float32),
+    ("poisson.default", (LIKE + 40,), 40, 40, np.float32),
+    ("binomial.default", (LIKE + 9, LIKE + 0.3), 2.7, 1.89, np.float32),
 ]
 
 
@@ -101,3 +105,16 @@ def test_multinomial(replacement: bool) -> None:
     assert abs((x[:, 0] == 2).mean() - 0.75) < 0.03
     if not replacement:
         assert (x[:, 0] != x[:, 1]).all()
+
+
+def test_gamma_and_its_gradient() -> None:
+    lower = load_ops()["aten._standard_gamma.default"].lower
+    alpha = np.linspace(0.3, 8, 2000, dtype=np.float32)
+    with jax.enable_x64(True):
+        drawn, back = jax.vjp(lambda a: lower(a, seed=SEED, stream=5), jnp.asarray(alpha))
+        (slope,) = back(jnp.ones_like(drawn))
+    assert drawn.dtype == np.float32
+    assert abs(np.mean((np.asarray(drawn) - alpha) / np.sqrt(alpha))) < 0.1
+    want = torch._standard_gamma_grad(torch.tensor(alpha), torch.tensor(np.asarray(drawn)))
+    # torch's own series is good to three digits.
+    np.testing.assert_allclose(np.asarray(slope), want.numpy(), rtol=5e-3, atol=1e-5)
