@@ -53,7 +53,7 @@ class Case:
     Args:
         args, kwargs: torch arguments; floating tensors are cast to the type under test.
         poison: Positions of the arguments that get poison; None for all floating tensors.
-        half: False where torch has no bfloat16 kernel on the CPU, or one that is compared elsewhere.
+        half: False where torch has no bfloat16 kernel on the CPU, or another test compares it.
         values: What is put in; some functions are not defined for all of them.
         more: Torch's kernel loses some NaN, depending on order; the device may keep them.
         results: How many results count; None for all.
