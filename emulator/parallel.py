@@ -201,6 +201,7 @@ class _Hands:
     def __init__(self, device: Device, plan: ParallelPlan, net: Net) -> None:
         self._device, self._parts, self._net = device, plan.parts, net
         self._buffers = device.pool.buffers
+        self._failed = False
 
     def run(self, index: int) -> None:
         part = self._parts[index]
@@ -232,9 +233,12 @@ class _Hands:
                 buffer.block_until_ready()
 
     def wait(self, tickets: Sequence[_Ticket]) -> None:
+        if self._failed:
+            return  # what else is under way cannot succeed, and need not be waited for
         try:
             self._net.thread.wait([ticket.work for ticket in tickets])
         except Exception as error:
+            self._failed = True
             failed = next((t for t in tickets if t.work.error is error), tickets[0])
             raise self._net.failure(failed.bucket, error) from error
 

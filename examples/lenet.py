@@ -8,6 +8,12 @@
     python examples/lenet.py measure-performance --pef=out/lenet/lenet.pef
     python examples/lenet.py measure-sections --pef=out/lenet/lenet.pef
 
+Replicas, each with its part of the data (mpirun -np 2 or torchrun --nproc-per-node 2 do as well):
+
+    python examples/lenet.py compile --data-parallel --pef-name=lenet_dp
+    python -m samba launch -n 2 examples/lenet.py run --data-parallel --reduce-on-rdu \
+        --pef=out/lenet_dp/lenet_dp.pef
+
 Inference runs on the device from a PEF without a backward pass:
 
     python examples/lenet.py compile --inference --pef-name=lenet_inference
@@ -26,6 +32,8 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
 
 import sambaflow.samba as samba
 import sambaflow.samba.utils as utils
@@ -120,7 +128,14 @@ def save_checkpoint(
 def train(args: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Train with a learning rate that falls to zero, then fetch the weights from the device."""
     images, labels, _, _ = load_data()
-    steps_per_epoch = len(images) // args.batch_size
+    dataset = TensorDataset(images, labels)
+    # parse_app_args has set up torch.distributed if there are replicas; the sampler deals each its
+    # part of the data.
+    sampler = DistributedSampler(dataset) if torch.distributed.is_initialized() else None
+    loader = DataLoader(
+        dataset, args.batch_size, shuffle=sampler is None, sampler=sampler, drop_last=True
+    )
+    steps_per_epoch = len(loader)
     steps = steps_per_epoch * args.num_epochs
     hyperparams = {
         "momentum": args.momentum,
@@ -129,23 +144,27 @@ def train(args: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Opt
     }
     step = 0
     for epoch in range(args.num_epochs):
-        order = torch.randperm(len(images))
+        if sampler is not None:
+            sampler.set_epoch(epoch)  # another order in every epoch
         total = 0.0
-        for batch in order[: steps_per_epoch * args.batch_size].split(args.batch_size):
-            image = samba.from_torch_tensor(images[batch], name="image", batch_dim=0)
-            label = samba.from_torch_tensor(labels[batch], name="label", batch_dim=0)
+        for images_of_step, labels_of_step in loader:
+            image = samba.from_torch_tensor(images_of_step, name="image", batch_dim=0)
+            label = samba.from_torch_tensor(labels_of_step, name="label", batch_dim=0)
             hyperparams["lr"] = args.lr * (1 - step / steps)
             loss, _ = samba.session.run(
                 input_tensors=(image, label),
                 output_tensors=model.output_tensors,
                 hyperparam_dict=hyperparams,
+                data_parallel=args.data_parallel,
+                reduce_on_rdu=args.reduce_on_rdu,
+                data_parallel_mode=args.data_parallel_mode,
             )
             total += samba.to_torch(loss).item()
             step += 1
         print(f"Epoch [{epoch + 1}/{args.num_epochs}], Loss: {total / steps_per_epoch:.4f}")
 
     samba.session.to_cpu(model, [optimizer])
-    if args.ckpt_dir is not None:
+    if args.ckpt_dir is not None and utils.is_main_process():
         print(f"Checkpoint: {save_checkpoint(args.ckpt_dir, step, model, optimizer)}")
 
 
@@ -233,7 +252,14 @@ def main(argv: list[str]) -> None:
 
     if args.command == "run" and args.init_ckpt_path is not None:
         load_checkpoint(args.init_ckpt_path, model, optimizer)
-    utils.trace_graph(model, inputs, optimizer, pef=args.pef, mapping=args.mapping)
+    utils.trace_graph(
+        model,
+        inputs,
+        optimizer,
+        pef=args.pef,
+        mapping=args.mapping,
+        data_parallel_mode=args.data_parallel_mode,
+    )
     if args.command == "run":
         if args.inference:
             evaluate_on_device(args, model)
@@ -253,6 +279,8 @@ def main(argv: list[str]) -> None:
             run_graph_only=args.run_graph_only,
             n_iterations=args.num_iterations,
             json=args.bench_report_json,
+            data_parallel=args.data_parallel,
+            reduce_on_rdu=args.reduce_on_rdu,
             min_duration=args.min_duration,
         )
     elif args.command == "measure-sections":
@@ -263,6 +291,8 @@ def main(argv: list[str]) -> None:
             n_iterations=args.num_iterations,
             batch_size=args.batch_size,
             json=args.bench_report_json,
+            data_parallel=args.data_parallel,
+            reduce_on_rdu=args.reduce_on_rdu,
             min_duration=args.min_duration,
         )
 

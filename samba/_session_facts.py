@@ -10,6 +10,7 @@ from pef_schema.errors import SambaError
 
 if TYPE_CHECKING:
     from pef_schema.program import ArginKind, Program
+    from samba.distributed.replicas import Replicas
     from samba.loading import Loaded
 
 
@@ -96,6 +97,14 @@ class Facts:
             NotLoaded: If there is none; ``operation`` says who asked.
         """
         return self._need(operation).program
+
+    def need_replicas(self, operation: str) -> Replicas:
+        """The replicas that run the loaded program.
+
+        Raises:
+            NotLoaded: If there is none; ``operation`` says who asked.
+        """
+        return self._need(operation).replicas
 
     def synchronize(self) -> None:
         """Wait until everything that was started on the device is done."""

@@ -37,8 +37,8 @@ from samba.distributed.watchdog import Watchdog
 T = TypeVar("T")
 
 _STORE_SECONDS = 5
-_STUCK_SECONDS = 2
-_END_SECONDS = 5
+_STUCK_SECONDS = 1
+_END_SECONDS = 3
 """How long a process that failed may take to end in the usual way."""
 _ADVICE = "All ranks stop; start again from the last checkpoint."
 
@@ -192,9 +192,10 @@ class Job:
         self.watchdog.tell("left", "it ran to its end, or exited")
         if self.engine == "jax":
             self._leave_jax(self.watchdog)
-        self.watchdog.stop()
-        if not self.thread.close(_STUCK_SECONDS):
-            # It waits for somebody who does not come, and would abort the process later on.
+        stopped = self.watchdog.stop(), self.thread.close(_STUCK_SECONDS)
+        if not all(stopped) and (self.failure is not None or not stopped[1]):
+            # A thread waits for somebody who does not come. It would abort the interpreter's end,
+            # or keep it waiting.
             _flush()
             os._exit(1)
 

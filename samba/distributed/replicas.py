@@ -186,6 +186,26 @@ class Replicas:
             return None
         return self._wishes[bool(reduce_on_rdu), mode]
 
+    def keywords(self, data_parallel: bool, reduce_on_rdu: bool) -> dict[str, Any]:
+        """Keywords of ``session.run`` for a tool that was told whether to run in parallel."""
+        return {
+            "data_parallel": data_parallel,
+            "reduce_on_rdu": reduce_on_rdu,
+            "data_parallel_mode": self.mode or Mode.NORMAL.value,
+        }
+
+    def decide(self, flag: bool) -> bool:
+        """What rank 0 decides, for all.
+
+        Args:
+            flag: What this rank would decide.
+        """
+        if self._job is None:
+            return flag
+        decided = np.array([flag], np.uint8)
+        self._job.together("measuring", lambda control: control.broadcast(decided))
+        return bool(decided[0])
+
     def prepare(self, steps: StepKey, wish: Wish) -> Prepared | None:
         """Prepare a run.
 

@@ -121,12 +121,17 @@ class Watchdog:
         self._look()
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread: one that is in the store when the interpreter ends aborts the process."""
+    def stop(self) -> bool:
+        """End the thread.
+
+        Returns:
+            Whether it has ended, and does not hang in a store that does not answer.
+        """
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
             self._thread.join(1)
+        return not self._thread.is_alive()
 
     # -- of this rank -------------------------------------------------------
 

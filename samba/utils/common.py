@@ -92,6 +92,7 @@ def _measure(
         init_output_grads=wants_grads,
         pef=args.pef,
         mapping=args.mapping,
+        data_parallel_mode=args.data_parallel_mode,
     )
     report = args.bench_report_json or args.json
     if args.command == "measure-performance":

@@ -72,8 +72,9 @@ def measure_performance(
         n_iterations: Runs to time, at least 1.
         json: Path of a report to write.
         compiled_stats_json: Path of a copy of that report.
-        data_parallel, reduce_on_rdu, use_sambaloader, json_counters, set_output_grads:
-            Accepted; one replica fed from memory is measured.
+        data_parallel, reduce_on_rdu: As in ``session.run``. Every replica measures itself, and
+            ``batch_size`` is its own.
+        use_sambaloader, json_counters, set_output_grads: Accepted; inputs come from memory.
         min_duration: Keep on measuring for at least so many seconds.
 
     Returns:
@@ -93,7 +94,9 @@ def measure_performance(
     types = ["FWD"] if inference else []
     fetch = () if run_graph_only else tuple(output.name for output in graph.outputs)
     print("initial run starts.")
-    session.run(inputs, fetch, section_types=types)
+    replicas = session.need_replicas("measure_performance()")
+    parallel = replicas.keywords(data_parallel, reduce_on_rdu)
+    session.run(inputs, fetch, section_types=types, **parallel)
     session.synchronize()
     print("initial run completes.")
     feed = None if run_graph_only else inputs
@@ -101,11 +104,12 @@ def measure_performance(
     start = time.perf_counter()
     while True:
         for _ in counted("measure_performance: iterations", n_iterations):
-            session.run(feed, fetch, section_types=types)
+            session.run(feed, fetch, section_types=types, **parallel)
         session.synchronize()
         done += n_iterations
         total = time.perf_counter() - start
-        if total >= min_duration:
+        enough = total >= min_duration
+        if replicas.decide(enough) if data_parallel else enough:
             break
     throughput = done * batch_size / total
     latency = total / done
@@ -177,21 +181,24 @@ def measure_sections(
     session = samba.session
     program = session.need_program("measure_sections()")
     calls = program.schedules[0].calls[:num_sections]
-    session.run(inputs, (), section_ids=[calls[0].section])
+    replicas = session.need_replicas("measure_sections()")
+    parallel = replicas.keywords(data_parallel, reduce_on_rdu)
+    session.run(inputs, (), section_ids=[calls[0].section], **parallel)
     times: dict[int, list[float]] = {call.section: [] for call in calls}
     for _ in range(2):  # the first pass compiles, the second warms up
         for call in calls:
-            session.run(None, (), section_ids=[call.section])
+            session.run(None, (), section_ids=[call.section], **parallel)
     session.synchronize()
     start = time.perf_counter()
     while True:
         for _ in counted("measure_sections: passes over the schedule", n_iterations):
             for call in calls:
                 begin = time.perf_counter()
-                session.run(None, (), section_ids=[call.section])
+                session.run(None, (), section_ids=[call.section], **parallel)
                 session.synchronize()
                 times[call.section].append(time.perf_counter() - begin)
-        if time.perf_counter() - start >= min_duration:
+        enough = time.perf_counter() - start >= min_duration
+        if replicas.decide(enough) if data_parallel else enough:
             break
     medians = {s: statistics.median(t) for s, t in times.items()}
     total = sum(medians.values())

@@ -1,0 +1,191 @@
+"""Real launchers start real replicas, which meet and leave as they should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.samba.distributed.processes import ROOT, clean_environment
+
+MEETS = """
+import os, sys
+from samba.distributed import job
+import torch.distributed as dist
+from torch.utils.data.distributed import DistributedSampler
+from samba.utils.argparser import parse_app_args
+
+args = parse_app_args(["run", "--data-parallel", "--pef=x.pef"])
+found = job.current()
+assert dist.is_initialized()
+assert sorted(int(r) for r in found.control.gather_bytes(str(found.rank).encode())) == [
+    *range(found.size)
+]
+names = set(found.control.gather_bytes(os.environ["JOB"].encode()))
+assert len(names) == 1, names
+sampler = DistributedSampler(range(8), shuffle=False)
+print("rank", found.rank, "of", found.size, "has", *sampler, flush=True)
+"""
+
+
+def script(folder: Path, text: str = MEETS) -> str:
+    path = folder / "script.py"
+    path.write_text(text)
+    return str(path)
+
+
+def run(command: list[str], job: str = "one", seconds: float = 90) -> str:
+    """Run a launcher; returns what it printed."""
+    done = subprocess.run(
+        command,
+        env=clean_environment(JOB=job, CCL_TIMEOUT="60"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def mpirun(size: int) -> list[str]:
+    found = Path(sys.executable).with_name("mpirun")
+    assert found.exists(), "the extra 'test' brings mpich, and it mpirun"
+    return [str(found), "-np", str(size), sys.executable]
+
+
+def launch(size: int, *options: str) -> list[str]:
+    return [sys.executable, "-m", "samba", "launch", "-n", str(size), *options]
+
+
+def torchrun(size: int, *options: str) -> list[str]:
+    module = [sys.executable, "-m", "torch.distributed.run"]
+    return [*module, "--standalone", f"--nproc-per-node={size}", *options]
+
+
+def assert_two(out: str) -> None:
+    lines = sorted(line[line.index("rank") :] for line in out.splitlines() if "rank" in line)
+    assert lines == ["rank 0 of 2 has 0 2 4 6", "rank 1 of 2 has 1 3 5 7"], out
+
+
+def test_own_launcher(tmp_path):
+    assert_two(run([*launch(2, f"--log-folder={tmp_path / 'logs'}"), script(tmp_path)]))
+    assert (tmp_path / "logs" / "rank1.log").read_text() == "rank 1 of 2 has 1 3 5 7\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [mpirun, torchrun])
+def test_other_launchers(tmp_path, launcher):
+    assert_two(run([*launcher(2), script(tmp_path)]))
+
+
+@pytest.mark.slow
+def test_one_process_under_a_launcher_has_a_group_too(tmp_path):
+    assert "rank 0 of 1 has 0 1 2 3 4 5 6 7" in run([*mpirun(1), script(tmp_path)])
+
+
+@pytest.mark.slow
+def test_two_jobs_at_once_do_not_meet(tmp_path):
+    jobs = [
+        subprocess.Popen(
+            [*mpirun(2), script(tmp_path)],
+            env=clean_environment(JOB=name),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "two")
+    ]
+    for job in jobs:
+        out, _ = job.communicate(timeout=90)
+        assert job.returncode == 0
+        assert_two(out)
+
+
+@pytest.mark.slow
+def test_two_programs_in_a_row_under_one_mpirun(tmp_path):
+    """The first leaves without cleaning up after itself, and the ranks do not keep step."""
+    first = script(tmp_path, MEETS + "\nos._exit(0)\n")
+    (tmp_path / "second").mkdir()
+    second = script(tmp_path / "second")
+    both = f"sleep $PMI_RANK; JOB=a {sys.executable} {first}; sleep $((1 - PMI_RANK)); "
+    both += f"JOB=b exec {sys.executable} {second}"
+    out = run([*mpirun(2)[:-1], "sh", "-c", both])
+    assert sorted(out.splitlines()) == sorted(
+        2 * ["rank 0 of 2 has 0 2 4 6", "rank 1 of 2 has 1 3 5 7"]
+    )
+
+
+@pytest.mark.slow
+def test_torchrun_starts_again(tmp_path):
+    text = MEETS + (
+        "\nif os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and found.rank == 1:\n"
+        "    os._exit(7)\n"
+        "dist.barrier()\nprint('done', flush=True)\n"
+    )
+    out = run([*torchrun(2, "--max-restarts=2"), script(tmp_path, text)])
+    assert out.count("done") == 2
+
+
+@pytest.mark.slow
+def test_the_launcher_ends_all_when_one_fails(tmp_path):
+    text = MEETS + "\nimport time\nif found.rank == 1:\n    sys.exit(5)\ntime.sleep(60)\n"
+    start = time.monotonic()
+    done = subprocess.run(
+        [*launch(2), script(tmp_path, text)],
+        env=clean_environment(JOB="one"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 5
+    assert "rank 1 ended with code 5" in done.stderr
+    assert time.monotonic() - start < 50
+
+
+@pytest.mark.slow
+def test_the_launcher_passes_sigterm_on(tmp_path):
+    text = MEETS + "\nimport time\nprint(os.getpid(), flush=True)\ntime.sleep(60)\n"
+    process = subprocess.Popen(
+        [*launch(2, "--no-prefix"), script(tmp_path, text)],
+        env=clean_environment(JOB="one"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    pids: list[int] = []
+    while len(pids) < 2:
+        line = process.stdout.readline()
+        assert line
+        pids += [int(line)] if line.strip().isdigit() else []
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert time.monotonic() - start < 10
+    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", [mpirun, torchrun, launch])
+def test_lenet_trains(tmp_path, launcher):
+    lenet = str(ROOT / "examples" / "lenet.py")
+    folder = f"--output-folder={tmp_path}"
+    run([sys.executable, lenet, "compile", "--data-parallel", "--pef-name=lenet", folder])
+    command = launcher(2)
+    pef = f"--pef={tmp_path / 'lenet' / 'lenet.pef'}"
+    options = ["run", "--data-parallel", "--reduce-on-rdu", "--num-epochs=4", pef]
+    out = run([*command, lenet, *options], seconds=300)
+    scores = [line.split("Accuracy:")[1] for line in out.splitlines() if "Accuracy" in line]
+    assert len(scores) == 2
+    assert scores[0] == scores[1]  # they have the same weights
+    assert float(scores[0].split()[0]) > 80

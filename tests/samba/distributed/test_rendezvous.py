@@ -1,0 +1,83 @@
+"""Where replicas meet; two ranks are two stores in one process here."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from emulator.comm.errors import DataParallelError
+from samba.distributed import rendezvous
+from samba.distributed.environment import Launch
+from samba.distributed.rendezvous import meet, private_folder
+from tests.samba.distributed.processes import free_port
+
+
+def launch(rank: int, **more) -> Launch:
+    facts = {"local_size": 2, "job": "test-of-rendezvous", **more}
+    return Launch(launcher="mpich", rank=rank, size=2, local_rank=rank, **facts)
+
+
+def late(found: Launch):
+    """Meet somebody who does not come."""
+    return meet(found, seconds=0.5)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place for meeting points that no other job uses."""
+    monkeypatch.setattr(rendezvous.tempfile, "gettempdir", lambda: str(tmp_path))
+    return tmp_path
+
+
+def test_two_ranks_of_a_host_meet_and_leave_nothing(folder):
+    got = []
+
+    def second() -> None:
+        with meet(launch(1), seconds=20) as meeting:
+            got.append(meeting.store.get("from 0"))
+            meeting.store.set("from 1", "there")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with meet(launch(0), seconds=20) as meeting:
+        meeting.store.set("from 0", "here")
+        assert meeting.store.get("from 1") == b"there"
+        assert meeting.keeper == 0
+        assert list(private_folder().iterdir())
+    thread.join(20)
+    assert got == [b"here"]
+    assert not list(private_folder().iterdir())
+
+
+def test_what_a_dead_job_left_is_no_meeting_point():
+    path = rendezvous._meeting_file(launch(1))
+    path.write_text(f"{free_port()} token")
+    with pytest.raises(DataParallelError, match="did not meet rank 0") as caught, late(launch(1)):
+        pass
+    assert caught.value.ranks == (0,)
+
+
+def test_nobody_at_the_address():
+    lonely = launch(1, address=("127.0.0.1", free_port()))
+    with pytest.raises(DataParallelError, match="found nobody at"), late(lonely):
+        pass
+
+
+def test_several_hosts_need_an_address():
+    with pytest.raises(DataParallelError, match="MASTER_ADDR"), late(launch(0, local_size=1)):
+        pass
+
+
+def test_another_users_folder_is_not_used(folder):
+    (folder / f"samba-{rendezvous.os.getuid()}").mkdir(mode=0o777)
+    (folder / f"samba-{rendezvous.os.getuid()}").chmod(0o777)
+    with pytest.raises(DataParallelError, match="only you can use"):
+        private_folder()
+
+
+def test_jobs_have_files_of_their_own():
+    first, second = launch(0), launch(0, job="another")
+    assert rendezvous._meeting_file(first) != rendezvous._meeting_file(second)
+    assert rendezvous._meeting_file(first) == rendezvous._meeting_file(launch(1))

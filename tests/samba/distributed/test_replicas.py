@@ -1,0 +1,263 @@
+"""What ``trace_graph`` and ``session.run`` do with replicas; ranks are threads here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import samba
+from emulator.comm.errors import DataParallelError, Disagreement
+from emulator.comm.inprocess import Hub, InProcess, run_ranks
+from emulator.comm.protocol import Communicator
+from pef_schema.program import Role
+from samba.distributed import replicas as replicas_module
+from samba.distributed.job import Job
+from samba.distributed.replicas import NotDataParallel, Replicas
+from samba.errors import ArgumentError
+from samba.loading import Loaded
+from tests.samba.distributed.worlds import BATCH, batch, compile_to, part_of, world
+from tests.samba.worlds import Scene, named, told
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with PEFs with and without buckets."""
+    folder = tmp_path_factory.mktemp("replicas")
+    compile_to(folder, world("sgd"))
+    compile_to(folder, world("sgd", data_parallel=False))
+    return folder
+
+
+def scene(folder: Path, *, data_parallel: bool = True) -> Scene:
+    made = world("sgd", data_parallel=data_parallel).build()
+    made.pef = str(folder / made.world.name / f"{made.world.name}.pef")
+    return made
+
+
+def loaded(folder: Path, **keywords: Any) -> Loaded:
+    """A program loaded by itself."""
+    scene(folder, **keywords).trace()
+    found = samba.session._loaded
+    assert found is not None
+    return found
+
+
+def job_of(communicator: Communicator) -> Job:
+    return Job(communicator, None, communicator)
+
+
+def train(program: Loaded, rank: int, size: int, **keywords: Any) -> None:
+    """One step of a program, as ``session.run`` does it."""
+    mode = keywords.pop("mode", program.replicas.mode or "normal")
+    wish = program.replicas.wish(keywords.pop("data_parallel", True), True, mode)
+    mine = part_of(batch(BATCH * size), rank, size)
+    select = (keywords.pop("types", ()), (), None, None)
+    assert program.only is not None
+    program.only.run(named(mine), (), {}, select, None, True, wish)
+
+
+def together(
+    programs: list[Loaded], work: Callable[[Loaded, int], Any], mode: str | None = "normal"
+) -> list[Any]:
+    """Do something with several programs as the replicas of a job."""
+
+    def one(communicator: Communicator) -> Any:
+        program = programs[communicator.rank]
+        program.join(Replicas(program.device, mode, job_of(communicator)))
+        return work(program, communicator.rank)
+
+    return run_ranks(len(programs), one, deadline=20)
+
+
+def weights(program: Loaded) -> list[np.ndarray]:
+    of = program.program
+    regions = [s.region for s in of.symbols if of.regions[s.region].role is Role.WEIGHT]
+    return [program.device.read(region) for region in regions]
+
+
+@pytest.mark.parametrize("mode", ["normal", "inorder", "optimal"])
+def test_replicas_stay_the_same(folder, mode):
+    programs = [loaded(folder), loaded(folder), loaded(folder)]
+    before = weights(programs[0])
+    results = together(programs, lambda p, rank: train(p, rank, 3), mode)
+    assert results == [None] * 3
+    for first, *others in zip(*map(weights, programs), strict=True):
+        assert all(np.array_equal(first, other) for other in others)
+    assert any(not np.array_equal(a, b) for a, b in zip(before, weights(programs[0]), strict=True))
+
+
+def test_without_reduce_they_do_not(folder):
+    programs = [loaded(folder), loaded(folder)]
+    types = ("fwd", "bckwd", "opt")
+    together(programs, lambda p, rank: train(p, rank, 2, types=types))
+    assert any(not np.array_equal(a, b) for a, b in zip(*map(weights, programs), strict=True))
+
+
+def test_running_without_reduce_is_told_once(folder, caplog):
+    programs = [loaded(folder)]
+    program = programs[0]
+    program.join(Replicas(program.device, None, job_of(InProcess(Hub(2), 0))))
+    for _ in range(2):
+        train(program, 0, 1, types=("fwd", "bckwd", "opt"))
+        train(program, 0, 1, data_parallel=False)
+    lines = told(caplog)
+    assert len(lines) == 2, lines
+    assert "without REDUCE" in lines[0]
+    assert "without data_parallel=True in one of 2 replicas" in lines[1]
+
+
+def test_forward_alone_does_not_communicate(folder):
+    program = loaded(folder)
+    program.join(Replicas(program.device, "normal", job_of(InProcess(Hub(2), 0, deadline=0.1))))
+    train(program, 0, 1, types=("fwd",))
+    with pytest.raises(DataParallelError):
+        train(program, 0, 1, types=("reduce",))
+
+
+def test_one_replica_runs_the_same_plan_and_is_told_once(folder, caplog):
+    program = loaded(folder)
+    runner = program.only
+    assert runner is not None
+    train(program, 0, 1, data_parallel=False)
+    plan = runner._plan
+    for _ in range(2):
+        train(program, 0, 1)
+        assert runner._plan is plan
+    assert len(told(caplog)) == 1
+    assert "one replica" in told(caplog)[0]
+
+
+def test_a_pef_without_buckets_is_refused_by_the_flag(folder):
+    program = loaded(folder, data_parallel=False)
+    program.join(Replicas(program.device, None, job_of(InProcess(Hub(2), 0))))
+    with pytest.raises(NotDataParallel, match="--data-parallel"):
+        train(program, 0, 1)
+    train(program, 0, 1, types=("fwd",))
+
+
+def test_run_must_be_given_the_mode_of_trace_graph(folder):
+    made = scene(folder)
+    made.trace(data_parallel_mode="inorder")
+    made.run(data_parallel=True, data_parallel_mode="inorder")
+    with pytest.raises(ArgumentError, match="'normal', wanted 'inorder'"):
+        made.run(data_parallel=True)
+    with pytest.raises(ValueError, match="data_parallel_mode"):
+        made.run(data_parallel=True, data_parallel_mode="optimal")
+    made.run()  # the mode says nothing about a run that is not parallel
+
+
+def test_mismatch_of_modes_is_named(folder):
+    program = loaded(folder)
+    pef = scene(folder).pef
+
+    def agree(communicator: Communicator) -> None:
+        mode = "optimal" if communicator.rank == 2 else "normal"
+        Replicas(program.device, mode, job_of(communicator)).agree(pef)
+
+    for error in run_ranks(3, agree):
+        assert isinstance(error, Disagreement)
+        assert error.ranks == (2,)
+        assert error.facts == {"data_parallel_mode": ("normal", "normal", "optimal")}
+        assert "rank 2: optimal" in str(error)
+
+
+def test_mismatch_of_pefs_is_named(folder):
+    programs = [loaded(folder), loaded(folder, data_parallel=False)]
+    pefs = [scene(folder).pef, scene(folder, data_parallel=False).pef]
+
+    def agree(communicator: Communicator) -> None:
+        rank = communicator.rank
+        Replicas(programs[rank].device, "normal", job_of(communicator)).agree(pefs[rank])
+
+    for error in run_ranks(2, agree):
+        assert isinstance(error, Disagreement)
+        assert set(error.facts) == {"PEF", "gradient buckets"}
+
+
+def test_mismatch_of_sections_is_named_before_anything_runs(folder):
+    programs = [loaded(folder), loaded(folder)]
+    before = weights(programs[1])
+    types = [(), ("fwd", "bckwd", "reduce")]
+    for error in together(programs, lambda p, rank: train(p, rank, 2, types=types[rank])):
+        assert isinstance(error, Disagreement)
+        assert set(error.facts) == {"sections"}
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(programs[1]), strict=True))
+
+
+def test_setting_tensors_gives_all_the_values_of_rank_0(folder):
+    programs = [loaded(folder), loaded(folder)]
+    name = programs[0].program.symbols
+    weight = next(s.name for s in name if s.grad_region >= 0)
+    shape = programs[0].program.regions[programs[0].device.region_of(weight)].shape
+
+    def setting(program: Loaded, rank: int) -> None:
+        program.memory.write(weight, torch.full(shape, float(rank + 5)))
+        program.memory.write("x", torch.full((BATCH, 6), float(rank)))
+
+    samba.session.start_samba_profile()
+    try:
+        assert together(programs, setting) == [None, None]
+    finally:
+        samba.session.end_samba_profile()
+    assert "PyRT_SET_TENSORS_BROADCAST" in samba.session.profiler.names
+    for rank, program in enumerate(programs):
+        assert (program.memory.read(weight) == 5.0).all()
+        assert (program.memory.read("x") == float(rank)).all()  # inputs are a replica's own
+
+
+def test_loading_gives_all_the_weights_and_buffers_of_rank_0(folder):
+    programs = [loaded(folder), loaded(folder)]
+
+    def reload(program: Loaded, rank: int) -> None:
+        with torch.no_grad():
+            for tensor in [*program.model.parameters(), *program.model.buffers()]:  # type: ignore[attr-defined]
+                tensor.fill_(float(rank + 1))
+        program.to_device()
+
+    assert together(programs, reload) == [None, None]
+    for program in programs:
+        assert all((values == 1.0).all() for values in weights(program))
+        assert (program.memory.read("deep__scale") == 1.0).all()
+
+
+def test_a_failed_reduction_names_step_and_bucket(folder):
+    programs = [loaded(folder), loaded(folder)]
+
+    def half(program: Loaded, rank: int) -> None:
+        train(program, rank, 2)
+        if rank == 1:
+            raise ValueError("enough")
+        train(program, rank, 2)
+
+    first, second = together(programs, half)
+    assert isinstance(second, ValueError)
+    assert isinstance(first, DataParallelError)
+    assert first.ranks == (1,)
+    assert "step 2" in str(first)
+
+
+def test_after_a_failure_runs_are_refused(folder):
+    program = loaded(folder)
+    job = job_of(InProcess(Hub(2), 0, deadline=0.1))
+    program.join(Replicas(program.device, "normal", job))
+    with pytest.raises(DataParallelError, match="rank 1"):
+        train(program, 0, 2)
+    with pytest.raises(DataParallelError, match="failed before"):
+        train(program, 0, 2)
+
+
+def test_notes_are_compared_in_every_run_when_asked_for(folder, monkeypatch):
+    counted = []
+    monkeypatch.setattr(Job, "agree", lambda self, when, facts: counted.append(when))
+    for wanted, extra in (("0", 0), ("1", 2)):
+        monkeypatch.setenv("SN_DP_CHECK", wanted)
+        counted.clear()
+        programs = [loaded(folder), loaded(folder)]
+        together(programs, lambda p, rank: [train(p, rank, 2) for _ in range(4)])
+        of_steps = [when for when in counted if "step" in when]
+        assert len(of_steps) == 2 * (replicas_module._CHECKED_RUNS + extra)
