@@ -29,7 +29,7 @@ FAMILIES = frozenset(
 """Modules of ``emulator.ops`` that hold nothing but reductions and normalisations."""
 
 WORDS = re.compile(
-    r"softmax|norm|reduce|logsumexp|max|min|attention|embedding_bag|scatter_add|index_add"
+    r"softmax|norm|reduce|logsumexp|[._][af]?(?:max|min)|attention|embedding_bag|scatter_add|index_add"
     r"|sum_|mean|median"
 )
 """Names that are reductions, normalisations or choices of an extreme, in any other module."""
