@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
-from emulator.lower import State, Variant, run_node, run_nodes, zeros_like_value
-from emulator.ops.registry import load_ops
+from emulator.lower import (
+    Pullback,
+    State,
+    Tape,
+    Variant,
+    gradient_targets,
+    pull_node,
+    run_nodes,
+    zeros_like_value,
+)
+from emulator.ops.registry import OpSpec, load_ops
 from pef_schema.program import Graph, Node, OutputGrad, Program, Step
 
 
-def backward(program: Program, step: Step, state: State, variant: Variant) -> State:
+def backward(
+    program: Program, step: Step, state: State, variant: Variant, tape: Tape | None = None
+) -> State:
     """Execute a BCKWD step: walk the mirrored nodes in reverse.
 
     Primal values come from regions in ``step.reads`` or from recomputed nodes; an
@@ -24,6 +33,7 @@ def backward(program: Program, step: Step, state: State, variant: Variant) -> St
         step: The step.
         state: Device memory that the step reads.
         variant: Which output gradients the host has set.
+        tape: Pullbacks of nodes that the forward step has differentiated.
 
     Returns:
         Gradient and cotangent regions.
@@ -35,7 +45,8 @@ def backward(program: Program, step: Step, state: State, variant: Variant) -> St
     for i in reversed(step.nodes):
         node = graph.nodes[i]
         with jax.named_scope(f"{node.module or node.op}__grad"):
-            _node_backward(graph, node, ops[node.op], env, cotangents)
+            pullback = None if tape is None else tape.get(i)
+            _node_backward(graph, node, ops[node.op], env, cotangents, pullback)
     return _collect(graph, step, state, cotangents)
 
 
@@ -78,24 +89,23 @@ def _add(cotangents: dict[int, jax.Array], value: int, cotangent: jax.Array) -> 
 
 
 def _node_backward(
-    graph: Graph, node: Node, spec: Any, env: dict[int, jax.Array], cotangents: dict[int, jax.Array]
+    graph: Graph,
+    node: Node,
+    spec: OpSpec,
+    env: dict[int, jax.Array],
+    cotangents: dict[int, jax.Array],
+    pullback: Pullback | None,
 ) -> None:
     active = [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
     if not any(v in cotangents for v in active):
         return
-    targets = list(dict.fromkeys(v for v in node.refs() if graph.values[v].needs_grad))
-    full = {v: env[v] if v in env else zeros_like_value(graph, v) for v in node.refs()}
-    positions = [node.outputs.index(v) for v in active]
-
-    def primal(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        results = run_node(graph, node, {**full, **dict(zip(targets, arrays, strict=True))}, spec)
-        return tuple(results[p] for p in positions)
-
-    _, vjp = jax.vjp(primal, *(full[v] for v in targets))
+    if pullback is None:
+        full = {v: env[v] if v in env else zeros_like_value(graph, v) for v in node.refs()}
+        _, pullback = pull_node(graph, node, full, spec)
     incoming = tuple(
         cotangents[v] if v in cotangents else zeros_like_value(graph, v) for v in active
     )
-    for v, cotangent in zip(targets, vjp(incoming), strict=True):
+    for v, cotangent in zip(gradient_targets(graph, node), pullback(incoming), strict=True):
         _add(cotangents, v, cotangent)
 
 

@@ -6,7 +6,7 @@ trace. Composition and compilation are the business of ``emulator.plan``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,12 @@ from pef_schema.program import Arg, Graph, Node, Program, Ref, Role, Step
 
 State = dict[int, Any]
 """Device memory inside a plan, by region index: arrays, and numbers that the plan relies on."""
+
+Pullback = Callable[[tuple[jax.Array, ...]], tuple[jax.Array, ...]]
+"""From cotangents of results to cotangents of arguments."""
+
+Tape = dict[int, Pullback | None]
+"""Nodes of a graph that a plan differentiates where it runs them; None until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,25 +92,66 @@ def _failure(node: Node, reason: str) -> LoweringError:
     return LoweringError(op=node.op, source=node.source, module=node.module, reason=reason)
 
 
-def run_nodes(graph: Graph, indices: tuple[int, ...], env: dict[int, jax.Array]) -> None:
-    """Execute nodes in order and add their results to ``env``."""
+def pull_node(
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec
+) -> tuple[tuple[Any, ...], Pullback]:
+    """Execute one node and keep what its gradient needs.
+
+    Args:
+        graph, node, env, spec: As :func:`run_node` takes them.
+
+    Returns:
+        All results, and the function from cotangents of those that carry a gradient to
+        cotangents of the values in :func:`gradient_targets`.
+    """
+    targets = gradient_targets(graph, node)
+
+    def primal(*arrays: jax.Array) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        results = run_node(graph, node, {**env, **dict(zip(targets, arrays, strict=True))}, spec)
+        pairs = zip(node.outputs, results, strict=True)
+        return tuple([r for v, r in pairs if v >= 0 and graph.values[v].needs_grad]), results
+
+    _, pullback, results = jax.vjp(primal, *(env[v] for v in targets), has_aux=True)
+    return results, pullback
+
+
+def gradient_targets(graph: Graph, node: Node) -> list[int]:
+    """Values a node takes that carry a gradient, each once, in order."""
+    return list(dict.fromkeys(v for v in node.refs() if graph.values[v].needs_grad))
+
+
+def run_nodes(
+    graph: Graph, indices: tuple[int, ...], env: dict[int, jax.Array], tape: Tape | None = None
+) -> None:
+    """Execute nodes in order and add their results to ``env``.
+
+    Args:
+        graph: Their graph.
+        indices: The nodes.
+        env: Arrays by value index.
+        tape: Nodes to differentiate at once; their pullbacks are put there.
+    """
     ops = load_ops()
     for i in indices:
         node = graph.nodes[i]
         with jax.named_scope(node.module or node.op):
-            results = run_node(graph, node, env, ops[node.op])
+            if tape is not None and i in tape:
+                results, tape[i] = pull_node(graph, node, env, ops[node.op])
+            else:
+                results = run_node(graph, node, env, ops[node.op])
         for index, array in zip(node.outputs, results, strict=True):
             if index >= 0:
                 env[index] = array
 
 
-def forward(program: Program, step: Step, state: State) -> State:
+def forward(program: Program, step: Step, state: State, tape: Tape | None = None) -> State:
     """Execute a FWD step.
 
     Args:
         program: The program.
         step: The step.
         state: Device memory that the step reads.
+        tape: Nodes to differentiate at once.
 
     Returns:
         The regions it writes: saved activations, outputs for the host, updated buffers.
@@ -116,7 +163,7 @@ def forward(program: Program, step: Step, state: State) -> State:
         for v in graph.nodes[i].refs():
             if v not in produced and v not in env:
                 env[v] = state[graph.values[v].region]
-    run_nodes(graph, step.nodes, env)
+    run_nodes(graph, step.nodes, env, tape)
     writes = set(step.writes)
     result: State = {}
 

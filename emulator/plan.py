@@ -10,7 +10,8 @@ import jax
 
 from emulator.autodiff import backward
 from emulator.buckets import Memory, pack, unpack
-from emulator.lower import State, Variant, forward
+from emulator.lower import State, Tape, Variant, forward
+from emulator.ops.registry import load_ops
 from emulator.optim import gradnorm, update, zerograd
 from emulator.xla_options import xla_options
 from pef_schema.program import Program, Role, SectionKind, Step
@@ -67,13 +68,20 @@ def _unused(program: Program, step: Step, variant: Variant) -> set[int]:
     return unused
 
 
-def run_step(program: Program, step: Step, state: State, variant: Variant) -> State:
+Tapes = dict[int, Tape]
+"""By graph."""
+
+
+def run_step(
+    program: Program, step: Step, state: State, variant: Variant, tapes: Tapes | None = None
+) -> State:
     """Trace one step over device memory."""
+    tape = None if tapes is None else tapes.get(step.graph)
     match step.kind:
         case SectionKind.FWD:
-            return forward(program, step, state)
+            return forward(program, step, state, tape)
         case SectionKind.BCKWD:
-            return backward(program, step, state, variant)
+            return backward(program, step, state, variant, tape)
         case SectionKind.OPT:
             return update(program, step, state, variant)
         case SectionKind.GRADNORM:
@@ -83,6 +91,23 @@ def run_step(program: Program, step: Step, state: State, variant: Variant) -> St
         case SectionKind.REDUCE:
             # One replica: the mean over replicas is the gradient itself.
             return {r: state[r] for r in step.writes}
+
+
+def taped_nodes(program: Program, steps: Sequence[Step]) -> Tapes:
+    """Nodes with loops that run forward and are differentiated later among the same steps."""
+    ops = load_ops()
+    tapes: Tapes = {}
+    pending: dict[int, set[int]] = {}
+    for step in steps:
+        if step.kind is SectionKind.FWD:
+            nodes = program.graphs[step.graph].nodes
+            pending.setdefault(step.graph, set()).update(
+                i for i in step.nodes if ops[nodes[i].op].loops
+            )
+        elif step.kind is SectionKind.BCKWD:
+            for i in pending.get(step.graph, set()).intersection(step.nodes):
+                tapes.setdefault(step.graph, {})[i] = None
+    return tapes
 
 
 def compile_plan(
@@ -140,9 +165,10 @@ def compile_plan(
             bucket = memory.bucket(home)
             state.update({home: array} if bucket is None else unpack(bucket, array, reads))
         state.update(dict.fromkeys(variant.no_dropout & state.keys(), 0.0))
+        tapes = taped_nodes(program, chosen)
         for (section, _), step in zip(steps, chosen, strict=True):
             with jax.named_scope(program.sections[section].name):
-                state.update(run_step(program, step, state, variant))
+                state.update(run_step(program, step, state, variant, tapes))
         results = []
         for home in writes:
             bucket = memory.bucket(home)

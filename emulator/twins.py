@@ -69,6 +69,7 @@ class Twins:
             [
                 (
                     r in variant.seeded,
+                    r in variant.no_dropout,
                     program.regions[r].role.is_transient and readers.get(r, set()) <= {index},
                 )
                 for r in regions

@@ -112,6 +112,8 @@ class OpSpec:
         cheap: Whether recomputing costs less than keeping the result
             (pointwise, views, masks).
         differentiable: False where torch gives no gradient.
+        loops: Whether it runs a loop. XLA does not merge the loop of a backward section with its
+            forward twin, so a plan with both differentiates such an op where it first runs.
         random: Whether it takes ``seed`` (uint32[2]) and ``stream`` (int) keywords.
         tol: Tolerance per dtype, ``DEFAULT_TOL`` unless stated with a reason.
     """
@@ -122,6 +124,7 @@ class OpSpec:
     linear_in: tuple[int, ...] = ()
     cheap: bool = False
     differentiable: bool = True
+    loops: bool = False
     random: bool = False
     tol: Mapping[DType, Tol] = field(default_factory=lambda: DEFAULT_TOL)
 
@@ -145,6 +148,7 @@ def op(
     linear_in: tuple[int, ...] = (),
     cheap: bool = False,
     differentiable: bool = True,
+    loops: bool = False,
     random: bool = False,
     tol: Mapping[DType, Tol] = DEFAULT_TOL,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -152,7 +156,7 @@ def op(
 
     Args:
         names: Full names such as ``"aten.add.Tensor"``.
-        reads, linear_in, cheap, differentiable, random, tol: See :class:`OpSpec`.
+        reads, linear_in, cheap, differentiable, loops, random, tol: See :class:`OpSpec`.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -177,6 +181,7 @@ def op(
                 linear_in=linear_in,
                 cheap=cheap,
                 differentiable=differentiable,
+                loops=loops,
                 random=random,
                 tol=tol,
             )

@@ -60,3 +60,21 @@ def test_gradients_and_outputs_are_written_where_they_were() -> None:
     device.run(plan)
     assert all(old.is_deleted() for old in before.values())
     assert all(not device.pool.buffers[r].is_deleted() for r in plan.overwritten)
+
+
+class Recurrent(nn.Module):
+    """One LSTM layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lstm(x[:, None])[0].square().mean()
+
+
+def test_a_loop_runs_forward_once() -> None:
+    """XLA keeps a second copy of a loop: the backward section must not bring one."""
+    device = device_of(Recurrent())
+    text = device.plan(full_run(device.program)).call.as_text()
+    assert len(re.findall(r" while\(", text)) == 2, "one loop forward, one backward"
