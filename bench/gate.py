@@ -119,6 +119,7 @@ def measure_pair(case: str, base: Path, head: Path, settings: GateSettings) -> S
                 contender=OURS,
                 threads=settings.threads,
                 small=settings.small,
+                environ=_cache_of(tree),
                 tree=tree,
             )
             stack.callback(worker.close)
@@ -137,6 +138,15 @@ def measure_pair(case: str, base: Path, head: Path, settings: GateSettings) -> S
                     found[side].setdefault(name, []).extend(seconds)
     both = [name for name in found[1] if name in found[0]]
     return {name: (found[0][name], found[1][name]) for name in both}
+
+
+def _cache_of(tree: Path) -> dict[str, str]:
+    """Environment with which the processes of a side compile once: only times of runs matter."""
+    return {
+        "JAX_COMPILATION_CACHE_DIR": str(tree.parent / "cache"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
 
 
 def gate_times(
