@@ -16,6 +16,7 @@ from samba._dispatch import dispatch, empty_data
 from samba._host_memory import Materializer, kind
 from samba._indexing import integral
 from samba._numpy import array_function, array_ufunc
+from samba.distributed.bagua.tensor import BaguaTensor
 from samba.errors import ArgumentError, ConversionError
 
 __all__ = ["DimInfo", "Materializer", "SambaTensor", "from_torch_tensor", "to_torch"]
@@ -36,7 +37,7 @@ class DimInfo:
         return f"DimInfo(min={self.min}, max={self.max}, factor={self.factor})"
 
 
-class SambaTensor(DeviceMemory, Conversions, Tensor):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]  # see the mixins
+class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: ignore[reportIncompatibleVariableOverride, reportIncompatibleMethodOverride]  # see the mixins
     """A torch tensor that has a name on the device.
 
     It shares memory with the tensor it is made from and behaves as that tensor in every torch

@@ -119,12 +119,17 @@ def compile_settings(
         optim_level=str(config.get("optim_level") or "o3"),
         accumulate=bool(is_split_batch) or _steps(config.get("grad_accumulation_steps")) > 1,
         data_parallel=bool(config.get("data_parallel", False)),
-        bucket_bytes=_bucket_bytes(),
+        bucket_bytes=bucket_bytes(),
         arithmetic=wanted_arithmetic(config).settled(),
     )
 
 
-def _bucket_bytes() -> int:
+def bucket_bytes() -> int:
+    """Bytes up to which gradients share a bucket: ``BAGUA_DEFAULT_BUCKET_SIZE``, or 10 MiB.
+
+    Raises:
+        ArgumentError: If the variable is no positive number.
+    """
     from samba.compiler.buckets import DEFAULT_BUCKET_BYTES  # the compiler loads jax
 
     text = os.environ.get("BAGUA_DEFAULT_BUCKET_SIZE", "")

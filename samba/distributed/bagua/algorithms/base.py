@@ -1,0 +1,170 @@
+"""What an algorithm tells the training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.tensor import (
+    bagua_ensure_grad,
+    bagua_mark_communication_ready,
+    ensure_bagua_tensor,
+    handle_of,
+)
+from samba.errors import ArgumentError
+from samba.settings import bucket_bytes
+
+if TYPE_CHECKING:
+    from samba.distributed.bagua.training import Replica
+
+_registry: dict[str, type[Algorithm]] = {}
+
+
+class Algorithm:
+    """What replicas communicate, and when. The base communicates nothing.
+
+    A training loop calls the methods; ``replica`` is what it knows of the model.
+    """
+
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.name:
+            _registry[cls.name] = cls
+
+    @classmethod
+    def init(cls, name: str, **kwargs: Any) -> Algorithm:
+        """Make an algorithm by its name.
+
+        Args:
+            name: For example ``"gradient_allreduce"``.
+            kwargs: Arguments of its class.
+
+        Raises:
+            ArgumentError: If there is no such algorithm.
+
+        Example:
+            >>> Algorithm.init("gradient_allreduce", average=False).average
+            False
+        """
+        if name not in _registry:
+            raise ArgumentError(
+                where="Algorithm.init", found=repr(name), wanted=", ".join(sorted(_registry))
+            )
+        return _registry[name](**kwargs)
+
+    def need_reset(self) -> bool:
+        """Whether tensors, buckets and operations must be made anew before the next forward."""
+        return False
+
+    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
+        """Register what is communicated, in the order in which it becomes ready.
+
+        Args:
+            replica: The model.
+
+        Returns:
+            The Bagua tensors.
+        """
+        return gradients_of(replica)
+
+    def tensors_to_buckets(
+        self, tensors: Sequence[torch.Tensor], replica: Replica
+    ) -> list[BaguaBucket]:
+        """Put tensors into buckets.
+
+        Args:
+            tensors: What :meth:`init_tensors` returned.
+            replica: The model.
+        """
+        return fill_buckets(tensors, bucket_bytes())
+
+    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+        """Append a bucket's operations.
+
+        Args:
+            bucket: The bucket, without any.
+            replica: The model.
+        """
+
+    def before_forward(self, replica: Replica) -> None:
+        """Called before the forward pass of a training step."""
+
+    def gradient_ready(self, parameter: torch.nn.Parameter, replica: Replica) -> None:
+        """Called when the backward pass has a parameter's gradient."""
+
+    def after_backward(self, replica: Replica) -> None:
+        """Called when the backward pass is over."""
+
+    def after_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+        """Called when an optimizer has changed its parameters."""
+
+    def stop(self, replica: Replica) -> None:
+        """Called when another algorithm takes over."""
+
+
+class GradientAlgorithm(Algorithm):
+    """Communicates each parameter's effective tensor when its gradient is there."""
+
+    def gradient_ready(self, parameter: torch.nn.Parameter, replica: Replica) -> None:
+        bagua_mark_communication_ready(parameter)
+
+    def after_backward(self, replica: Replica) -> None:
+        replica.backend.wait_pending_comm_ops()
+
+
+def gradient_of(parameter: Any) -> torch.Tensor:
+    """Getter closure: the parameter's gradient."""
+    return parameter.grad
+
+
+def set_gradient(parameter: Any, value: torch.Tensor) -> None:
+    """Setter closure: replaces the parameter's gradient."""
+    parameter.grad = value
+
+
+def gradients_of(replica: Replica) -> list[torch.Tensor]:
+    """Register gradients, the last parameter first: so backward passes finish them."""
+    return [
+        ensure_bagua_tensor(
+            bagua_ensure_grad(p), name, replica.module_name, gradient_of, set_gradient
+        )
+        for name, p in reversed(replica.parameters.items())
+    ]
+
+
+def weights_of(replica: Replica) -> list[torch.Tensor]:
+    """Register the weights themselves."""
+    return [
+        ensure_bagua_tensor(p, name, replica.module_name) for name, p in replica.parameters.items()
+    ]
+
+
+def fill_buckets(
+    tensors: Sequence[torch.Tensor],
+    limit: float,
+    alignment: int = 1,
+) -> list[BaguaBucket]:
+    """Put tensors into buckets in their order, those of a type together.
+
+    Args:
+        tensors: Bagua tensors.
+        limit: Size of a bucket in bytes; a larger tensor has one for itself.
+        alignment: What each bucket's number of elements is a multiple of.
+    """
+    groups: list[list[torch.Tensor]] = []
+    filling: dict[torch.dtype, tuple[list[torch.Tensor], int]] = {}
+    for tensor in tensors:
+        effective = handle_of(tensor).effective()
+        size = effective.numel() * effective.element_size()
+        group, used = filling.get(effective.dtype, ([], 0))
+        if not group or used + size > limit:
+            group, used = [], 0
+            groups.append(group)
+        group.append(tensor)
+        filling[effective.dtype] = group, used + size
+    return [BaguaBucket(g, f"{i}", alignment=alignment) for i, g in enumerate(groups)]

@@ -1,0 +1,328 @@
+"""BaguaBucket: tensors that are communicated together, and what is done with them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from emulator.comm.errors import DataParallelError
+from samba.distributed.bagua.backend import PADDING, BaguaBackend
+from samba.distributed.bagua.operations import (
+    AsynchronousModelAverageOp,
+    CentralizedSynchronousOp,
+    DecentralizedSynchronousOp,
+    LowPrecisionDecentralizedSynchronousOp,
+    Operation,
+    PythonOp,
+)
+from samba.distributed.bagua.tensor import (
+    BackendTensor,
+    bagua_set_storage,
+    dtype_name,
+    ensure_bagua_tensor,
+    handle_of,
+)
+from samba.distributed.bagua.views import as_flat_numpy, plain
+from samba.errors import ArgumentError
+
+
+class BucketError(DataParallelError):
+    """An operation of a bucket failed.
+
+    Attributes:
+        rank: Where.
+        bucket: Name of the bucket.
+        reason: What went wrong.
+    """
+
+    def __init__(
+        self, *, rank: int, bucket: str, module: str, reason: str, ranks: Sequence[int]
+    ) -> None:
+        self.rank, self.bucket, self.reason = rank, bucket, reason
+        super().__init__(f"rank {rank}: bucket {bucket} of {module}: {reason}", ranks=ranks)
+
+
+class BaguaBucket:
+    """Tensors of one model, one type and one device that are communicated together.
+
+    Args:
+        tensors: Bagua tensors with a module.
+        name: Name of the bucket, unique in the module.
+        flatten: Move the effective tensors into one piece of memory, so that nothing is copied
+            when they are communicated.
+        alignment: The number of elements is filled up to a multiple of it, with zeros.
+
+    Raises:
+        ArgumentError: If there are no tensors, or they differ in module, type or device; all
+            differences are named.
+
+    Example:
+        >>> t = ensure_bagua_tensor(torch.ones(3), "t", "model")
+        >>> bucket = BaguaBucket([t], "first", alignment=4)
+        >>> bucket.flattened_tensor()
+        tensor([1., 1., 1., 0.])
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        name: str,
+        flatten: bool = True,
+        alignment: int = 1,
+    ) -> None:
+        self.name, self.tensors = name, list(tensors)
+        if not self.tensors:
+            raise ArgumentError(where=f"BaguaBucket {name}", found="no tensors", wanted="some")
+        if alignment < 1:
+            raise ArgumentError(
+                where=f"BaguaBucket {name}", found=f"alignment {alignment}", wanted="1 or more"
+            )
+        handles = [handle_of(t) for t in self.tensors]
+        effective = [h.effective() for h in handles]
+        facts = {
+            "module": [str(h.module_name) for h in handles],
+            "type": [str(t.dtype) for t in effective],
+            "device": [str(t.device) for t in effective],
+        }
+        different = [
+            f"{what} {', '.join(dict.fromkeys(values))}"
+            for what, values in facts.items()
+            if len(set(values)) > 1
+        ]
+        if different or handles[0].backend is None:
+            raise ArgumentError(
+                where=f"BaguaBucket {name}",
+                found="; ".join(different) or "tensors without a module",
+                wanted="Bagua tensors of one module, one type and one device",
+            )
+        self.backend: BaguaBackend = handles[0].backend
+        self.module_name = self.backend.name
+        self.operations: list[Operation] = []
+        missing = -sum(t.numel() for t in effective) % alignment
+        self.padding: torch.Tensor | None = None
+        if missing:
+            like = effective[0]
+            self.padding = ensure_bagua_tensor(
+                torch.zeros(missing, dtype=like.dtype, device=like.device),
+                f"{PADDING}_bucket_{name}",
+                self.module_name,
+            )
+            handles.append(handle_of(self.padding))
+        self.handles: tuple[BackendTensor, ...] = tuple(handles)
+        self._flat: torch.Tensor | None = None
+        if flatten:
+            self._flatten()
+
+    @property
+    def numel(self) -> int:
+        """How many elements there are, padding included."""
+        return sum(h.num_elements() for h in self.handles)
+
+    @property
+    def dtype(self) -> str:
+        """Type of the elements, as the backend calls it."""
+        return dtype_name(self.handles[0].effective(), self.name)
+
+    def members(self) -> Sequence[BackendTensor]:
+        """The tensors that must be marked ready before the bucket is communicated."""
+        return [h for h in self.handles if not h.name.startswith(PADDING)]
+
+    def _flatten(self) -> None:
+        self._flat = self.flattened_tensor()
+        offset = 0
+        for tensor in [*self.tensors, *([] if self.padding is None else [self.padding])]:
+            count = handle_of(tensor).num_elements()
+            bagua_set_storage(tensor, self._flat.untyped_storage(), offset)
+            offset += count
+
+    def flattened_tensor(self) -> torch.Tensor:
+        """A new flat tensor with the values of all tensors, padding included."""
+        return torch.cat([plain(h.effective()).reshape(-1) for h in self.handles])
+
+    def check_flatten(self) -> bool:
+        """Whether the effective tensors still lie one after the other, where they were put."""
+        if self._flat is None:
+            return False
+        place = self._flat.data_ptr()
+        for handle in self.handles:
+            tensor = handle.effective()
+            moved = tensor.numel() and tensor.data_ptr() != place
+            if moved or not tensor.is_contiguous():
+                return False
+            place += tensor.numel() * tensor.element_size()
+        return True
+
+    @contextlib.contextmanager
+    def buffer(self) -> Iterator[np.ndarray]:
+        """All values as one flat array; what is written there is the tensors' at the end."""
+        if self._flat is not None and self.check_flatten():
+            yield as_flat_numpy(self._flat)
+            return
+        flat = self.flattened_tensor()
+        yield as_flat_numpy(flat)
+        offset = 0
+        for handle in self.handles:
+            target = plain(handle.effective())
+            target.copy_(flat[offset : offset + target.numel()].view(target.shape))
+            offset += target.numel()
+
+    # -- operations -----------------------------------------------------------
+
+    def append_centralized_synchronous_op(
+        self,
+        hierarchical: bool = False,
+        average: bool = True,
+        scattergather: bool = False,
+        compression: str | None = None,
+    ) -> BaguaBucket:
+        """Let all ranks' values become their mean, or sum; see :class:`CentralizedSynchronousOp`.
+
+        Args:
+            hierarchical: Reduce on each host first.
+            average: The mean; the sum if False.
+            scattergather: Each rank reduces a part, and the parts are gathered.
+            compression: ``"MinMaxUInt8"`` sends a byte for each number; None sends numbers.
+
+        Returns:
+            The bucket.
+        """
+        self.operations.append(
+            CentralizedSynchronousOp(
+                hierarchical=hierarchical,
+                average=average,
+                scattergather=scattergather,
+                compression=compression,
+            )
+        )
+        return self
+
+    def append_decentralized_synchronous_op(
+        self,
+        peer_weight: torch.Tensor,
+        hierarchical: bool = True,
+        peer_selection_mode: str = "all",
+    ) -> DecentralizedSynchronousOp:
+        """Average with peers into ``peer_weight``; see :class:`DecentralizedSynchronousOp`.
+
+        Args:
+            peer_weight: Tensor of as many elements as the bucket, padding included.
+            hierarchical: Average on each host first; then hosts are the peers.
+            peer_selection_mode: ``"all"`` or ``"shift_one"``.
+
+        Returns:
+            The operation; its ``copy_back_peer_weight`` puts the result into the bucket.
+        """
+        self._check_sizes("append_decentralized_synchronous_op", peer_weight)
+        op = DecentralizedSynchronousOp(
+            peer_weight, hierarchical=hierarchical, peer_selection_mode=peer_selection_mode
+        )
+        self.operations.append(op)
+        return op
+
+    def append_low_precision_decentralized_synchronous_op(
+        self,
+        weight: torch.Tensor,
+        left_peer_weight: torch.Tensor,
+        right_peer_weight: torch.Tensor,
+        hierarchical: bool = True,
+        compression: str = "MinMaxUInt8",
+    ) -> BaguaBucket:
+        """Exchange compressed changes with two neighbours in a ring.
+
+        See :class:`LowPrecisionDecentralizedSynchronousOp`.
+
+        Args:
+            weight: This rank's weights, as the neighbours know them; as many elements as the
+                bucket.
+            left_peer_weight: Those of the rank before.
+            right_peer_weight: Those of the rank after.
+            hierarchical: Average on each host first; then hosts make the ring.
+            compression: ``"MinMaxUInt8"``.
+
+        Returns:
+            The bucket.
+        """
+        where = "append_low_precision_decentralized_synchronous_op"
+        if compression != "MinMaxUInt8":
+            raise ArgumentError(where=where, found=repr(compression), wanted="'MinMaxUInt8'")
+        self._check_sizes(where, weight, left_peer_weight, right_peer_weight)
+        self.operations.append(
+            LowPrecisionDecentralizedSynchronousOp(
+                weight, left_peer_weight, right_peer_weight, hierarchical=hierarchical
+            )
+        )
+        return self
+
+    def append_asynchronous_model_average_op(
+        self, peer_selection_mode: str = "all"
+    ) -> AsynchronousModelAverageOp:
+        """Average the weights while they are trained; see :class:`AsynchronousModelAverageOp`.
+
+        Args:
+            peer_selection_mode: ``"all"``.
+
+        Returns:
+            The operation, with the lock of the weights.
+        """
+        if peer_selection_mode != "all":
+            raise ArgumentError(
+                where="append_asynchronous_model_average_op",
+                found=repr(peer_selection_mode),
+                wanted="'all'",
+            )
+        op = AsynchronousModelAverageOp()
+        self.operations.append(op)
+        return op
+
+    def append_python_op(self, python_function: Callable[[str], object]) -> BaguaBucket:
+        """Call a function on the communication thread; what it raises reaches whoever waits.
+
+        Args:
+            python_function: Takes the bucket's name.
+
+        Returns:
+            The bucket.
+        """
+        self.operations.append(PythonOp(python_function))
+        return self
+
+    def clear_ops(self) -> BaguaBucket:
+        """Forget all operations.
+
+        Returns:
+            The bucket.
+        """
+        self.operations.clear()
+        return self
+
+    def run_ops(self) -> None:
+        """Do the operations in the order in which they were appended.
+
+        Raises:
+            BucketError: If one fails.
+        """
+        for operation in tuple(self.operations):
+            try:
+                with torch.no_grad():
+                    operation.run(self)
+            except Exception as error:
+                rank = self.backend.rank
+                raise BucketError(
+                    rank=rank,
+                    bucket=self.name,
+                    module=self.module_name,
+                    reason=f"{type(error).__name__}: {error}",
+                    ranks=error.ranks if isinstance(error, DataParallelError) else (rank,),
+                ) from error
+
+    def _check_sizes(self, where: str, *tensors: torch.Tensor) -> None:
+        bad = [tuple(t.shape) for t in tensors if t.numel() != self.numel]
+        if bad:
+            raise ArgumentError(
+                where=f"{where} of bucket {self.name}",
+                found=f"tensors of shapes {bad}",
+                wanted=f"{self.numel} elements each",
+            )

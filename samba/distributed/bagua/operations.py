@@ -1,0 +1,339 @@
+"""What a bucket can do: operations on its flat buffer, run on the communication thread.
+
+Sources: the algorithms of Bagua (arXiv:2107.01499), section 3, and its public documentation.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+
+from emulator.comm.protocol import Communicator, ReduceOp
+from samba.distributed.bagua.compression import compress, decompress
+from samba.distributed.bagua.views import as_flat_numpy
+from samba.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from samba.distributed.bagua.backend import Hierarchy
+    from samba.distributed.bagua.bucket import BaguaBucket
+
+
+class Operation(Protocol):
+    """Something to do with a bucket."""
+
+    def run(self, bucket: BaguaBucket) -> None:
+        """Do it; called on the communication thread."""
+        ...
+
+
+class PythonOp:
+    """Calls a function.
+
+    Args:
+        function: Takes the bucket's name.
+    """
+
+    def __init__(self, function: Callable[[str], object]) -> None:
+        self.function = function
+
+    def run(self, bucket: BaguaBucket) -> None:
+        self.function(bucket.name)
+
+
+def in_hierarchy(
+    groups: Hierarchy, buffer: np.ndarray, between: Callable[[Communicator], None]
+) -> None:
+    """Average a buffer on each host, let the hosts' leaders do something, and share the result.
+
+    Args:
+        groups: The communicators.
+        buffer: The buffer; afterwards the same on all ranks of a host.
+        between: What the leaders do with it.
+    """
+    if groups.local is None:
+        between(groups.whole)
+        return
+    groups.local.all_reduce(buffer, ReduceOp.MEAN)
+    if groups.leaders is not None:
+        between(groups.leaders)
+    groups.local.broadcast(buffer)
+
+
+class CentralizedSynchronousOp:
+    """All ranks' buffers become their mean, or their sum.
+
+    Args:
+        hierarchical: Reduce on each host first. The result is the mean of all ranks, whatever
+            their number on each host.
+        average: The mean; the sum if False.
+        scattergather: Each rank reduces a part, and the parts are gathered.
+        compression: ``"MinMaxUInt8"`` sends a byte for each number; None sends numbers.
+    """
+
+    def __init__(
+        self,
+        *,
+        hierarchical: bool = False,
+        average: bool = True,
+        scattergather: bool = False,
+        compression: str | None = None,
+    ) -> None:
+        if compression not in (None, "MinMaxUInt8"):
+            raise ArgumentError(
+                where="append_centralized_synchronous_op(compression=…)",
+                found=repr(compression),
+                wanted="None or 'MinMaxUInt8'",
+            )
+        self.hierarchical, self.average = hierarchical, average
+        self.scattergather, self.compression = scattergather, compression
+
+    def run(self, bucket: BaguaBucket) -> None:
+        groups = bucket.backend.hierarchy
+        with bucket.buffer() as buffer:
+            if (self.average or self.compression) and not _is_float(buffer):
+                raise ArgumentError(
+                    where=f"bucket {bucket.name}",
+                    found=f"tensors of {buffer.dtype.name}",
+                    wanted="floating point numbers to average or to compress",
+                    hint="Whole numbers can be summed: average=False.",
+                )
+            if not self.hierarchical or groups.local is None:
+                op = ReduceOp.MEAN if self.average else ReduceOp.SUM
+                self._reduce(groups.whole, buffer, op)
+                return
+            groups.local.all_reduce(buffer)
+            if groups.leaders is not None:
+                if self.average:
+                    # Before the sum of hosts: a mean of means is wrong where hosts differ in size.
+                    buffer /= buffer.dtype.type(groups.whole.size)
+                self._reduce(groups.leaders, buffer, ReduceOp.SUM)
+            groups.local.broadcast(buffer)
+
+    def _reduce(self, comm: Communicator, buffer: np.ndarray, op: ReduceOp) -> None:
+        if self.compression is None and not self.scattergather:
+            comm.all_reduce(buffer, op)
+            return
+        each = -(-buffer.size // comm.size)
+        # Values of the buffer's own fill it up, so that no minimum or maximum changes.
+        whole = np.pad(buffer, (0, each * comm.size - buffer.size), mode="edge")
+        if self.compression is None:
+            parts = np.empty_like(whole)
+            comm.all_to_all(parts, whole)
+            comm.all_gather(whole, _reduced(parts.reshape(comm.size, -1), op))
+        else:
+            _compressed_reduce(comm, whole, op)
+        buffer[:] = whole[: buffer.size]
+
+
+def _compressed_reduce(comm: Communicator, whole: np.ndarray, op: ReduceOp) -> None:
+    rows = whole.reshape(comm.size, -1)
+    sent = np.concatenate([compress(row) for row in rows])
+    received = np.empty_like(sent)
+    comm.all_to_all(received, sent)
+    parts = np.empty(rows.shape, np.float32)
+    for data, part in zip(received.reshape(comm.size, -1), parts, strict=True):
+        decompress(data, part)
+    mine = compress(_reduced(parts, op))
+    gathered = np.empty(comm.size * mine.size, np.uint8)
+    comm.all_gather(gathered, mine)
+    for data, row in zip(gathered.reshape(comm.size, -1), rows, strict=True):
+        decompress(data, row)
+
+
+def _reduced(rows: np.ndarray, op: ReduceOp) -> np.ndarray:
+    """The sum or the mean of rows, from the first to the last."""
+    total = rows[0].copy()
+    for row in rows[1:]:
+        total += row
+    if op is ReduceOp.MEAN:
+        total /= total.dtype.type(len(rows))
+    return total
+
+
+def _is_float(buffer: np.ndarray) -> bool:
+    return buffer.dtype.kind == "f" or buffer.dtype.name == "bfloat16"
+
+
+PEER_MODES = ("all", "shift_one")
+
+
+class DecentralizedSynchronousOp:
+    """Averages with peers into another tensor, and leaves the bucket as it is.
+
+    Args:
+        peer_weight: Tensor of as many elements as the bucket; the result.
+        hierarchical: Average on each host first; then hosts are the peers.
+        peer_selection_mode: ``"all"`` averages over all ranks; ``"shift_one"`` over pairs that
+            change from step to step, and needs an even number of ranks.
+    """
+
+    def __init__(
+        self,
+        peer_weight: torch.Tensor,
+        *,
+        hierarchical: bool = True,
+        peer_selection_mode: str = "all",
+    ) -> None:
+        if peer_selection_mode not in PEER_MODES:
+            raise ArgumentError(
+                where="append_decentralized_synchronous_op(peer_selection_mode=…)",
+                found=repr(peer_selection_mode),
+                wanted=" or ".join(map(repr, PEER_MODES)),
+            )
+        self.peer_weight, self.hierarchical, self.mode = (
+            peer_weight,
+            hierarchical,
+            peer_selection_mode,
+        )
+        self.step = 0
+
+    def run(self, bucket: BaguaBucket) -> None:
+        out = as_flat_numpy(self.peer_weight)
+        with bucket.buffer() as buffer:
+            out[:] = buffer
+        groups = bucket.backend.hierarchy
+        if self.hierarchical:
+            in_hierarchy(groups, out, lambda comm: self._average(comm, out))
+        else:
+            self._average(groups.whole, out)
+        self.step += 1
+
+    def _average(self, comm: Communicator, out: np.ndarray) -> None:
+        if self.mode == "all" or comm.size == 1:
+            comm.all_reduce(out, ReduceOp.MEAN)
+            return
+        peer = shift_one_peer(comm.rank, comm.size, self.step)
+        theirs = np.empty_like(out)
+        comm.exchange(theirs, out, peer, peer)
+        out += theirs
+        out /= out.dtype.type(2)
+
+    def copy_back_peer_weight(self, bucket: BaguaBucket) -> None:
+        """Put the result into the bucket's tensors.
+
+        Args:
+            bucket: The bucket.
+        """
+        with bucket.buffer() as buffer:
+            buffer[:] = as_flat_numpy(self.peer_weight)
+
+
+def shift_one_peer(rank: int, size: int, step: int) -> int:
+    """Who averages with a rank in a step: the lower half meets the upper half, shifted by one.
+
+    Args:
+        rank: The rank.
+        size: How many ranks there are; even.
+        step: Number of the step.
+
+    Example:
+        >>> [[shift_one_peer(r, 4, step) for r in range(4)] for step in (0, 1)]
+        [[2, 3, 0, 1], [3, 2, 1, 0]]
+    """
+    if size % 2:
+        raise ArgumentError(
+            where="peer_selection_mode 'shift_one'",
+            found=f"{size} ranks",
+            wanted="an even number of them",
+        )
+    half = size // 2
+    return (step + rank) % half + half if rank < half else (rank - half - step) % half
+
+
+class LowPrecisionDecentralizedSynchronousOp:
+    """Exchanges compressed changes of the weights with both neighbours in a ring.
+
+    With ``W`` this rank's weights as its neighbours know them, ``L`` and ``R`` those of the
+    neighbours, the change is ``x + L/3 + R/3 - 5W/3``, and everybody adds its compressed form.
+
+    Args:
+        weight: ``W``, a tensor of as many elements as the bucket.
+        left_peer_weight: ``L``.
+        right_peer_weight: ``R``.
+        hierarchical: Average on each host first; then hosts make the ring.
+    """
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        left_peer_weight: torch.Tensor,
+        right_peer_weight: torch.Tensor,
+        *,
+        hierarchical: bool = True,
+    ) -> None:
+        self.weight, self.left, self.right = weight, left_peer_weight, right_peer_weight
+        self.hierarchical = hierarchical
+
+    def run(self, bucket: BaguaBucket) -> None:
+        groups = bucket.backend.hierarchy
+        with bucket.buffer() as buffer:
+            if self.hierarchical:
+                in_hierarchy(groups, buffer, lambda comm: self._exchange(comm, buffer))
+            else:
+                self._exchange(groups.whole, buffer)
+
+    def _exchange(self, comm: Communicator, x: np.ndarray) -> None:
+        own, left, right = (as_flat_numpy(t) for t in (self.weight, self.left, self.right))
+        kind = x.dtype.type
+        change = compress(x + left / kind(3) + right / kind(3) - own * kind(5 / 3))
+        before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+        from_left, from_right = np.empty_like(change), np.empty_like(change)
+        comm.exchange(from_left, change, after, before)
+        comm.exchange(from_right, change, before, after)
+        delta = np.empty_like(x)
+        for weights, data in ((left, from_left), (right, from_right), (own, change)):
+            decompress(data, delta)
+            weights += delta
+        x[:] = own
+
+
+class AsynchronousModelAverageOp:
+    """Adds to the weights what the mean of all ranks' weights differs from them.
+
+    The weights may change while ranks communicate: what they have become keeps its change.
+    Whoever trains holds the lock while it uses the weights.
+    """
+
+    def __init__(self) -> None:
+        self._weights = threading.Lock()
+        self._abort = threading.Event()
+        self._stopped = threading.Event()
+
+    def lock_weight(self) -> None:
+        """Keep the weights as they are until they are unlocked."""
+        self._weights.acquire()
+
+    def unlock_weight(self) -> None:
+        """Let the weights change."""
+        self._weights.release()
+
+    def abort(self) -> None:
+        """Ask all ranks to stop: the next round finds it out and changes nothing."""
+        self._abort.set()
+
+    def reset(self) -> None:
+        """Take part again."""
+        self._abort.clear()
+        self._stopped.clear()
+
+    def get_status(self) -> bool:
+        """Whether ranks still average: False after a round that a rank's abort has ended."""
+        return not self._stopped.is_set()
+
+    def run(self, bucket: BaguaBucket) -> None:
+        comm = bucket.backend.hierarchy.whole
+        going = np.array([not self._abort.is_set()], np.int32)
+        comm.all_reduce(going, ReduceOp.MIN)
+        if not going[0]:
+            self._stopped.set()
+            return
+        with self._weights, bucket.buffer() as buffer:
+            before = buffer.copy()
+        mean = before.copy()
+        comm.all_reduce(mean, ReduceOp.MEAN)
+        with self._weights, bucket.buffer() as buffer:
+            buffer += mean - before

@@ -1,0 +1,224 @@
+"""A torch training loop whose replicas communicate: autograd hooks call the algorithm."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.autograd import Variable
+
+from emulator.comm.protocol import Communicator
+from samba.distributed.bagua.algorithms.base import Algorithm
+from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.tensor import bagua_ensure_grad
+from samba.distributed.bagua.views import as_flat_numpy, plain
+from samba.distributed.bagua.world import World, current_world
+from samba.errors import ArgumentError
+
+M = TypeVar("M", bound=nn.Module)
+
+_replicas: weakref.WeakKeyDictionary[nn.Module, Replica] = weakref.WeakKeyDictionary()
+
+
+class Replica:
+    """A model that trains together with its replicas.
+
+    Args:
+        model: The model.
+        optimizers: Its optimizers.
+        algorithm: What replicas communicate, and when.
+        module_name: Name of the model, the same on all ranks.
+        world: The ranks.
+
+    Attributes:
+        parameters: The trained parameters by name, shared ones once.
+        buckets: Buckets in the order of communication.
+        backend: Who communicates them.
+        step: How many training steps have begun.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        algorithm: Algorithm,
+        module_name: str,
+        world: World,
+    ) -> None:
+        self.optimizers, self.algorithm, self.module_name = list(optimizers), algorithm, module_name
+        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        self.rank, self.size = world.rank, world.size
+        self.backend = world.backend(module_name)
+        self.buckets: list[BaguaBucket] = []
+        self.step = 0
+        self._seen: set[int] = set()
+        self._in_backward = False
+        self._hooks: list[Any] = []
+
+    def reset(self) -> None:
+        """Register tensors and buckets as the algorithm wants them now."""
+        self.backend.wait_pending_comm_ops()
+        tensors = self.algorithm.init_tensors(self)
+        self.buckets = self.algorithm.tensors_to_buckets(tensors, self)
+        for bucket in self.buckets:
+            bucket.clear_ops()
+            self.algorithm.init_operations(bucket, self)
+        self.backend.register_ordered_buckets(self.buckets)
+
+    def hook(self, model: nn.Module) -> None:
+        """Have the algorithm called at the points of a training step.
+
+        Args:
+            model: The model.
+        """
+        self._hooks.append(model.register_forward_pre_hook(self._before_forward))
+        for parameter in self.parameters.values():
+            self._hooks.append(
+                parameter.register_post_accumulate_grad_hook(self._gradient_ready)  # type: ignore[arg-type]  # torch's stub says Tensor; it is the parameter
+            )
+        for optimizer in self.optimizers:
+            self._hooks.append(optimizer.register_step_post_hook(self._after_step))
+
+    def release(self) -> None:
+        """Leave the model as it was: nothing is communicated any more."""
+        self.algorithm.stop(self)
+        self.backend.wait_pending_comm_ops()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _before_forward(self, model: nn.Module, _: Any) -> None:
+        if not (model.training and torch.is_grad_enabled()):
+            return
+        if self.algorithm.need_reset():
+            self.reset()
+        self.algorithm.before_forward(self)
+        self.step += 1
+
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        if not self._in_backward:
+            self._in_backward = True
+            Variable._execution_engine.queue_callback(self._after_backward)  # type: ignore[attr-defined]  # missing in torch's stubs
+        self._seen.add(id(parameter))
+        self.algorithm.gradient_ready(parameter, self)
+
+    def _after_backward(self) -> None:
+        self._in_backward = False
+        seen, self._seen = self._seen, set()
+        for parameter in self.parameters.values():
+            if id(parameter) not in seen:
+                # Unused in this step, here; other ranks may have used it and wait for it.
+                self.algorithm.gradient_ready(bagua_ensure_grad(parameter), self)
+        self.algorithm.after_backward(self)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.algorithm.after_optimizer_step(self, optimizer)
+
+
+_counters: weakref.WeakKeyDictionary[World, itertools.count[int]] = weakref.WeakKeyDictionary()
+
+
+def with_bagua(
+    model: M,
+    optimizers: Sequence[torch.optim.Optimizer],
+    algorithm: Algorithm,
+    module_name: str | None = None,
+) -> M:
+    """Train a model together with its replicas; all ranks call this together.
+
+    Rank 0's parameters, buffers and optimizer states are broadcast. From then on forward passes in
+    training mode, backward passes and optimizer steps communicate as the algorithm says. A second
+    call exchanges the algorithm.
+
+    Args:
+        model: The model.
+        optimizers: Its optimizers.
+        algorithm: What replicas communicate, and when.
+        module_name: Name of the model, the same on all ranks; numbered in the order of calls if
+            None.
+
+    Returns:
+        The model.
+
+    Raises:
+        ArgumentError: If no parameter of the model is trained.
+        DataParallelError: If a rank does not take part.
+    """
+    world = current_world()
+    old = _replicas.pop(model, None)
+    if old is not None:
+        old.release()
+        module_name = old.module_name
+    if module_name is None:
+        number = next(_counters.setdefault(world, itertools.count()))
+        module_name = f"{type(model).__name__}_{number}"
+    replica = Replica(model, optimizers, algorithm, module_name, world)
+    if not replica.parameters:
+        raise ArgumentError(
+            where="with_bagua",
+            found=f"a {type(model).__name__} without trained parameters",
+            wanted="at least one parameter with requires_grad",
+        )
+    broadcast_state(model, optimizers, replica.backend.hierarchy.whole)
+    replica.reset()
+    replica.hook(model)
+    _replicas[model] = replica
+    return model
+
+
+def replica_of(model: nn.Module) -> Replica:
+    """What :func:`with_bagua` made of a model.
+
+    Raises:
+        ArgumentError: If it was not called.
+    """
+    if model not in _replicas:
+        raise ArgumentError(
+            where="replica_of", found=f"a {type(model).__name__}", wanted="a model of with_bagua"
+        )
+    return _replicas[model]
+
+
+def broadcast_state(
+    model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], comm: Communicator
+) -> None:
+    """Give all ranks rank 0's parameters, buffers and optimizer states.
+
+    Args:
+        model: The model.
+        optimizers: Its optimizers.
+        comm: The ranks.
+    """
+    if comm.size == 1:
+        return
+    for tensor in itertools.chain(model.parameters(), model.buffers()):
+        values = plain(tensor).contiguous()
+        comm.broadcast(as_flat_numpy(values))
+        plain(tensor).copy_(values)
+    for optimizer in optimizers:
+        state = _broadcast_bytes(comm, lambda o=optimizer: _packed(o.state_dict()))
+        if comm.rank != 0:
+            optimizer.load_state_dict(torch.load(io.BytesIO(state), weights_only=True))
+
+
+def _packed(state: dict[str, Any]) -> bytes:
+    data = io.BytesIO()
+    torch.save(state, data)
+    return data.getvalue()
+
+
+def _broadcast_bytes(comm: Communicator, make: Callable[[], bytes]) -> bytes:
+    data = make() if comm.rank == 0 else b""
+    length = np.array([len(data)], np.int64)
+    comm.broadcast(length)
+    buffer = np.zeros(int(length[0]), np.uint8)
+    if comm.rank == 0:
+        buffer[:] = np.frombuffer(data, np.uint8)
+    comm.broadcast(buffer)
+    return buffer.tobytes()

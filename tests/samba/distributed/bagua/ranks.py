@@ -1,0 +1,94 @@
+"""Ranks in one process, and a model that they train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from emulator.comm.inprocess import run_ranks
+from samba.distributed import bagua
+
+T = TypeVar("T")
+
+
+def on_ranks(
+    size: int,
+    work: Callable[[Any], T],
+    *,
+    nodes: Sequence[Sequence[int]] | None = None,
+    deadline: float = 20.0,
+) -> list[T]:
+    """Run a function of the world on every rank; the first exception of a rank is raised."""
+
+    def run(comm: Any) -> T:
+        with bagua.use_communicator(comm, nodes) as world:
+            return work(world)
+
+    results = run_ranks(size, run, deadline=deadline)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results  # type: ignore[return-value]  # exceptions were raised
+
+
+def model(seed: int = 0) -> nn.Module:
+    """Two layers, with weights of their own for each seed."""
+    generator = torch.Generator().manual_seed(seed)
+    made = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    for p in made.parameters():
+        p.data.normal_(generator=generator)
+    return made
+
+
+def sample(rank: int, step: int) -> torch.Tensor:
+    """What a rank trains on in a step."""
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(1000 * rank + step))
+
+
+def loss_of(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return (net(x) - x[:, :3]).pow(2).mean()
+
+
+def weights(net: nn.Module) -> torch.Tensor:
+    """All weights, flat."""
+    return torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+
+def gradient(net: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """All gradients of a sample, flat; for references."""
+    grads = torch.autograd.grad(loss_of(net, x), list(net.parameters()))
+    return torch.cat([g.reshape(-1) for g in grads])
+
+
+def put(net: nn.Module, flat: torch.Tensor) -> nn.Module:
+    """Give a model all weights from a flat tensor."""
+    offset = 0
+    for p in net.parameters():
+        p.data = flat[offset : offset + p.numel()].view(p.shape).clone()
+        offset += p.numel()
+    return net
+
+
+def train(
+    world: Any,
+    algorithm: bagua.Algorithm,
+    steps: int,
+    *,
+    lr: float = 0.1,
+    optimizer: Callable[[Any], torch.optim.Optimizer] | None = None,
+) -> list[torch.Tensor]:
+    """Train with Bagua; returns the weights after each step. Ranks begin with other weights."""
+    net = model(seed=world.rank)
+    make = optimizer or (lambda ps: torch.optim.SGD(ps, lr=lr))
+    optim = make(list(net.parameters()))
+    bagua.with_bagua(net, [optim], algorithm)
+    history = []
+    for step in range(steps):
+        optim.zero_grad()
+        loss_of(net, sample(world.rank, step)).backward()
+        optim.step()
+        history.append(weights(net))
+    return history
