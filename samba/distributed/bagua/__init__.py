@@ -17,9 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.algorithms import Algorithm as Algorithm
+    from samba.distributed.bagua.algorithms import ByteGradAlgorithm as ByteGradAlgorithm
+    from samba.distributed.bagua.algorithms import DecentralizedAlgorithm as DecentralizedAlgorithm
     from samba.distributed.bagua.algorithms import (
         GradientAllReduceAlgorithm as GradientAllReduceAlgorithm,
     )
+    from samba.distributed.bagua.algorithms import (
+        LowPrecisionDecentralizedAlgorithm as LowPrecisionDecentralizedAlgorithm,
+    )
+    from samba.distributed.bagua.algorithms import QAdamAlgorithm as QAdamAlgorithm
+    from samba.distributed.bagua.algorithms import QAdamOptimizer as QAdamOptimizer
     from samba.distributed.bagua.backend import BaguaBackend as BaguaBackend
     from samba.distributed.bagua.bucket import BaguaBucket as BaguaBucket
     from samba.distributed.bagua.bucket import BucketError as BucketError
@@ -59,7 +66,8 @@ _HOME = {
     "bucket": "BaguaBucket BucketError",
     "training": "with_bagua",
     "world": "get_backend get_rank get_world_size use_communicator",
-    "algorithms": "Algorithm GradientAllReduceAlgorithm",
+    "algorithms": "Algorithm ByteGradAlgorithm DecentralizedAlgorithm "
+    "GradientAllReduceAlgorithm LowPrecisionDecentralizedAlgorithm QAdamAlgorithm QAdamOptimizer",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}
 

@@ -291,6 +291,24 @@ class LowPrecisionDecentralizedSynchronousOp:
         x[:] = own
 
 
+class FairLock:
+    """A lock that is had in the order of asking: a busy trainer cannot keep others from it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._next = self._now = 0
+
+    def __enter__(self) -> None:
+        with self._changed:
+            mine, self._next = self._next, self._next + 1
+            self._changed.wait_for(lambda: self._now == mine)
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._now += 1
+            self._changed.notify_all()
+
+
 class AsynchronousModelAverageOp:
     """Adds to the weights what the mean of all ranks' weights differs from them.
 
@@ -299,17 +317,17 @@ class AsynchronousModelAverageOp:
     """
 
     def __init__(self) -> None:
-        self._weights = threading.Lock()
+        self._weights = FairLock()
         self._abort = threading.Event()
         self._stopped = threading.Event()
 
     def lock_weight(self) -> None:
         """Keep the weights as they are until they are unlocked."""
-        self._weights.acquire()
+        self._weights.__enter__()
 
     def unlock_weight(self) -> None:
         """Let the weights change."""
-        self._weights.release()
+        self._weights.__exit__()
 
     def abort(self) -> None:
         """Ask all ranks to stop: the next round finds it out and changes nothing."""

@@ -83,6 +83,7 @@ class Replica:
                 parameter.register_post_accumulate_grad_hook(self._gradient_ready)  # type: ignore[arg-type]  # torch's stub says Tensor; it is the parameter
             )
         for optimizer in self.optimizers:
+            self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             self._hooks.append(optimizer.register_step_post_hook(self._after_step))
 
     def release(self) -> None:
@@ -116,6 +117,9 @@ class Replica:
                 # Unused in this step, here; other ranks may have used it and wait for it.
                 self.algorithm.gradient_ready(bagua_ensure_grad(parameter), self)
         self.algorithm.after_backward(self)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self.algorithm.before_optimizer_step(self, optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         self.algorithm.after_optimizer_step(self, optimizer)

@@ -100,6 +100,9 @@ class Algorithm:
     def after_backward(self, replica: Replica) -> None:
         """Called when the backward pass is over."""
 
+    def before_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+        """Called when an optimizer is about to change its parameters."""
+
     def after_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
         """Called when an optimizer has changed its parameters."""
 

@@ -1,0 +1,39 @@
+"""bytegrad: gradients are averaged, with a byte for each number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from samba.distributed.bagua.algorithms.base import GradientAlgorithm, fill_buckets
+from samba.distributed.bagua.bucket import BaguaBucket
+from samba.settings import bucket_bytes
+
+if TYPE_CHECKING:
+    from samba.distributed.bagua.training import Replica
+
+
+class ByteGradAlgorithm(GradientAlgorithm):
+    """Averages gradients over all ranks in 8 bits, both ways; errors are not fed back.
+
+    Args:
+        hierarchical: Reduce on each host first, in full precision.
+        average: The mean of the gradients; their sum if False.
+    """
+
+    name = "bytegrad"
+
+    def __init__(self, hierarchical: bool = True, average: bool = True) -> None:
+        self.hierarchical, self.average = hierarchical, average
+
+    def tensors_to_buckets(
+        self, tensors: Sequence[torch.Tensor], replica: Replica
+    ) -> list[BaguaBucket]:
+        return fill_buckets(tensors, bucket_bytes(), alignment=replica.size)
+
+    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+        bucket.append_centralized_synchronous_op(
+            self.hierarchical, self.average, scattergather=True, compression="MinMaxUInt8"
+        )

@@ -1,0 +1,110 @@
+"""decentralized: weights are averaged with peers while the step computes gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from samba.distributed.bagua.algorithms.base import Algorithm, fill_buckets, weights_of
+from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.operations import PEER_MODES, DecentralizedSynchronousOp
+from samba.distributed.bagua.tensor import bagua_mark_communication_ready
+from samba.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from samba.distributed.bagua.training import Replica
+
+
+class WeightAlgorithm(Algorithm):
+    """Communicates all weights at once."""
+
+    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
+        return weights_of(replica)
+
+    def tensors_to_buckets(
+        self, tensors: Sequence[torch.Tensor], replica: Replica
+    ) -> list[BaguaBucket]:
+        return fill_buckets(tensors, math.inf, alignment=replica.size)
+
+    def mark_all(self, replica: Replica) -> None:
+        """Say that all tensors may be communicated.
+
+        Args:
+            replica: The model.
+        """
+        for bucket in replica.buckets:
+            for tensor in bucket.tensors:
+                bagua_mark_communication_ready(tensor)
+
+
+def check_interval(steps: int) -> int:
+    """An interval of steps.
+
+    Raises:
+        ArgumentError: If it is below 1.
+    """
+    if steps < 1:
+        raise ArgumentError(
+            where="communication_interval", found=str(steps), wanted="1 step or more"
+        )
+    return steps
+
+
+class DecentralizedAlgorithm(WeightAlgorithm):
+    """Steps from the mean of the peers' weights: ``x <- mean(x) - lr * gradient(x)``.
+
+    Ranks communicate while they compute gradients. Their weights differ.
+
+    Args:
+        hierarchical: Average on each host first; then hosts are the peers.
+        peer_selection_mode: ``"all"`` averages over all ranks, ``"shift_one"`` over pairs that
+            change from step to step, and needs an even number of ranks.
+        communication_interval: Communicate in every so many-th step.
+    """
+
+    name = "decentralized"
+
+    def __init__(
+        self,
+        hierarchical: bool = True,
+        peer_selection_mode: str = "all",
+        communication_interval: int = 1,
+    ) -> None:
+        if peer_selection_mode not in PEER_MODES:
+            raise ArgumentError(
+                where="DecentralizedAlgorithm(peer_selection_mode=…)",
+                found=repr(peer_selection_mode),
+                wanted=" or ".join(map(repr, PEER_MODES)),
+            )
+        self.hierarchical, self.mode = hierarchical, peer_selection_mode
+        self.interval = check_interval(communication_interval)
+        self._ops: list[tuple[BaguaBucket, DecentralizedSynchronousOp]] = []
+        self._under_way = False
+
+    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
+        self._ops, self._under_way = [], False
+        return super().init_tensors(replica)
+
+    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+        op = bucket.append_decentralized_synchronous_op(
+            bucket.flattened_tensor(), self.hierarchical, self.mode
+        )
+        self._ops.append((bucket, op))
+
+    def before_forward(self, replica: Replica) -> None:
+        if self._under_way:  # a forward pass without a backward pass came before
+            replica.backend.wait_pending_comm_ops()
+        self._under_way = replica.step % self.interval == 0
+        if self._under_way:
+            self.mark_all(replica)
+
+    def after_backward(self, replica: Replica) -> None:
+        if self._under_way:
+            self._under_way = False
+            replica.backend.wait_pending_comm_ops()
+            for bucket, op in self._ops:
+                with torch.no_grad():
+                    op.copy_back_peer_weight(bucket)
