@@ -1,0 +1,45 @@
+"""The algorithms with two real processes: what ranks in one process give, they give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from samba.distributed import bagua
+from tests.samba.distributed.bagua.ranks import on_ranks, train
+from tests.samba.distributed.processes import all_well, run_replicas, worker
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    ["gradient_allreduce", "bytegrad", "qadam", "decentralized", "low_precision_decentralized"],
+)
+def test_two_processes(name):
+    ended = run_replicas(2, worker("bagua_train"), name, seconds=120, env={"OMP_NUM_THREADS": "1"})
+    all_well(ended)
+    rows = [e.out.split() for e in ended]
+    assert [r[0] for r in rows] == [name] * 2
+    found = [torch.tensor([float.fromhex(x) for x in r[1:]]) for r in rows]
+
+    def work(world):
+        if name != "qadam":
+            return train(world, bagua.Algorithm.init(name, hierarchical=False), 4)[-1]
+        made = []
+
+        class Late(bagua.QAdamAlgorithm):
+            def __init__(self):
+                pass
+
+            def init_tensors(self, replica):
+                super().__init__(replica.optimizers[0], hierarchical=False)
+                return super().init_tensors(replica)
+
+        def optimizer(parameters):
+            made.append(bagua.QAdamOptimizer(parameters, lr=0.05, warmup_steps=2))
+            return made[0]
+
+        return train(world, Late(), 4, optimizer=optimizer)[-1]
+
+    for a, b in zip(found, on_ranks(2, work), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
