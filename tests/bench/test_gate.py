@@ -78,6 +78,7 @@ def test_both_parts_of_the_rule_count():
     assert compare("x", [1.11 * t for t in steady], steady).faster
 
 
+@pytest.mark.slow
 def test_the_gate_catches_a_section_made_slower():
     """One process a side and a large factor: the machinery, not the statistics."""
     settings = GateSettings(processes=1, rounds=6, threads=1, small=True, plants={"bckwd_0": 3.0})

@@ -192,6 +192,7 @@ def test_errors_are_told(tmp_path, capsys):
     assert "none.json: cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, capsys):
     names = {kind: tmp_path / kind for kind in ("json", "html", "history", "smaller-is-better")}
     what = ("--model", "logreg-1", "--suite", "steps", "--contender", "eager", "eager+alloc")

@@ -126,6 +126,7 @@ def settings(tmp_path, *contenders: str) -> Settings:
     )
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_is_reported_and_left_out(tmp_path):
     results = Results()
     steps_suite(settings(tmp_path, "nobody", "eager+alloc"), results)

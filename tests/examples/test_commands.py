@@ -26,7 +26,12 @@ SHORT_RUNS = {
 }
 """Arguments that keep ``run`` short."""
 
-MODULES = pytest.mark.parametrize("module", SHORT_RUNS, ids=lambda m: m.__name__)
+LONG = (char_gpt, lenet)
+MODULES = pytest.mark.parametrize(
+    "module",
+    [pytest.param(m, marks=pytest.mark.slow if m in LONG else ()) for m in SHORT_RUNS],
+    ids=lambda m: m.__name__,
+)
 
 
 def call(module, *argv: str) -> None:
@@ -74,7 +79,12 @@ def accuracy(printed: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("module", "epochs", "least"), [(logreg, 10, 93.0), (res_ffn, 15, 95.0), (lenet, 8, 94.0)]
+    ("module", "epochs", "least"),
+    [
+        (logreg, 10, 93.0),
+        (res_ffn, 15, 95.0),
+        pytest.param(lenet, 8, 94.0, marks=pytest.mark.slow),
+    ],
 )
 def test_training_learns(module, epochs, least, in_folder, capsys):
     call(module, "compile", "--pef-name=x")
@@ -104,6 +114,7 @@ def test_lenet_checkpoint_and_inference(in_folder, capsys):
     assert accuracy(capsys.readouterr().out) == trained
 
 
+@pytest.mark.slow
 def test_lenet_goes_on_from_a_checkpoint(in_folder):
     """Weights and momentum are restored: one step after the break is the step without it."""
     call(lenet, "compile", "--pef-name=train")

@@ -58,6 +58,7 @@ def test_res_ffn(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_lenet(tmp_path):
     """Past the plateau that the example starts on, at a third of its rate.
 
@@ -87,6 +88,7 @@ def test_lenet(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_char_gpt(tmp_path):
     """At 3e-4: Adam turns the rounding of small gradients into steps of the size of the rate.
 
@@ -159,6 +161,7 @@ class SmallResNet(nn.Module):
         return F.cross_entropy(out, label), out
 
 
+@pytest.mark.slow
 def test_batchnorm_resnet_with_its_statistics(tmp_path):
     images, labels, _, _ = logreg.load_data()
     model = SmallResNet()

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_script_learns(tmp_path):
     (script,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
     (tmp_path / "net.py").write_text(script)

@@ -229,7 +229,6 @@ NAMED: dict[str, Case] = {
         config="ConvNextConfig",
         settings={**STAGES, "num_stages": 2, "num_labels": 3, "drop_path_rate": 0.0},
         inputs=images(),
-        fast=True,
     ),
     "whisper": Case(
         model="WhisperForConditionalGeneration",

@@ -13,8 +13,8 @@ def pefs(tmp_path_factory: pytest.TempPathFactory) -> Pefs:
     return Pefs(tmp_path_factory.mktemp("pefs"))
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def shared_executables():
-    """Devices that run the same program share what XLA made of it."""
+    """Devices of these tests that run the same program share what XLA made of it."""
     with sharing_executables():
         yield

@@ -71,6 +71,7 @@ def test_a_step_is_torchs_with_explicit_casts(tmp_path, preset, mode):
     assert coarse is (preset == "mp4")
 
 
+@pytest.mark.slow
 def test_stochastic_rounding_repeats_and_does_not_depend_on_the_cut(tmp_path):
     found = []
     for i, cut in enumerate([{"optim_level": "o0"}, {"optim_level": "o3"}, {"mapping": "spatial"}]):
@@ -225,6 +226,7 @@ def test_compare_tells_rounding_from_faults(preset, cast):
     assert any(r.local.largest > 0 for r in expected if r.local)
 
 
+@pytest.mark.slow
 def test_several_graphs_in_one_pef(tmp_path, own_options):
     found = {}
     for preset in ("mp0", "mp4"):

@@ -86,7 +86,12 @@ def test_driver_measures(calls):
     common_app_driver(args, MODEL, "inputs", "optim", squeeze_bs_dim=True, get_output_grads=False)
     (first, positional, keywords), (second, measured, options) = calls
     assert (first, positional) == ("trace_graph", (MODEL, "inputs", "optim"))
-    assert keywords == {"init_output_grads": True, "pef": "p", "mapping": "section"}
+    assert keywords == {
+        "init_output_grads": True,
+        "pef": "p",
+        "mapping": "section",
+        "data_parallel_mode": "normal",
+    }
     assert (second, measured) == ("measure_performance", (MODEL, "inputs", 4, 1, False))
     assert (options["n_iterations"], options["json"]) == (3, "r")
 

@@ -222,7 +222,7 @@ def test_the_log_of_a_training_pef(scene, tmp_path):
         ["2", "OPT", "opt_sgd0", "4"],
     ]
     # OPT: weights, gradients and momenta, and three hyperparameters of 8 bytes.
-    assert rows[2][4:] == [str(3 * floats * weights + 3 * 8), "2", "sgd:4"]
+    assert rows[2][4:] == [str(3 * floats * weights + 3 * 8), "2", "-", "sgd:4"]
     assert [row[5] for row in rows] == ["0", "1", "2"]
     assert "linear:2 tanh cross_entropy_loss" in lines[head + 1]
     assert "schedule: 0:fwd_0 1:bckwd_0 2:opt_sgd0" in lines

@@ -30,6 +30,7 @@ def test_view_is_the_device_memory_itself(dtype: object, count: int) -> None:
         assert np.asarray(array).astype(float).tolist() == [7.0] * count
 
 
+@pytest.mark.slow
 def test_view_keeps_the_memory_alive() -> None:
     views = []
     for i in range(20):

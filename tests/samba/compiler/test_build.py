@@ -274,6 +274,7 @@ print(hashlib.sha256(encode(program)).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_bytes_in_two_processes() -> None:
     digests = {
         subprocess.run(

@@ -64,6 +64,7 @@ def check(
             assert off < 1e-6, f"{optimizer}: {path} is off by {off:.2g}"
 
 
+@pytest.mark.slow
 def test_two_replicas(tmp_path):
     check(tmp_path, "torch", 2, 120, [ALL[i] for i in (0, 3, 5, 11)])
 

@@ -51,7 +51,8 @@ def check(ended: list[Ended], fault: str, bad: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "bad", "place"), [("kill", 1, "reduce"), ("raise", 0, "forward")]
+    ("fault", "bad", "place"),
+    [("kill", 1, "reduce"), pytest.param("raise", 0, "forward", marks=pytest.mark.slow)],
 )
 def test_survivors_name_the_bad_rank(pef, tmp_path, fault, bad, place):
     check(train(pef, tmp_path, f"{fault}:{bad}:{place}"), fault, bad)
