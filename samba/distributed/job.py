@@ -192,7 +192,10 @@ class Job:
         self.watchdog.tell("left", "it ran to its end, or exited")
         if self.engine == "jax":
             self._leave_jax(self.watchdog)
-        stopped = self.watchdog.stop(), self.thread.close(_STUCK_SECONDS)
+        # A thread that is still inside the store when the interpreter ends would abort the process:
+        # a usual end waits for as long as a call of the store may take.
+        patience = _STUCK_SECONDS if self.failure is not None else 2 * _STORE_SECONDS
+        stopped = self.watchdog.stop(patience), self.thread.close(_STUCK_SECONDS)
         if not all(stopped) and (self.failure is not None or not stopped[1]):
             # A thread waits for somebody who does not come. It would abort the interpreter's end,
             # or keep it waiting.

@@ -121,8 +121,11 @@ class Watchdog:
         self._look()
         self._thread.start()
 
-    def stop(self) -> bool:
+    def stop(self, seconds: float = 1) -> bool:
         """End the thread.
+
+        Args:
+            seconds: How long to wait for it.
 
         Returns:
             Whether it has ended, and does not hang in a store that does not answer.
@@ -130,7 +133,7 @@ class Watchdog:
         self._stopping = True
         self._wake.set()
         if self._thread.ident is not None:
-            self._thread.join(1)
+            self._thread.join(seconds)
         return not self._thread.is_alive()
 
     # -- of this rank -------------------------------------------------------
