@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.algorithms import Algorithm as Algorithm
+    from samba.distributed.bagua.algorithms import (
+        AsyncModelAverageAlgorithm as AsyncModelAverageAlgorithm,
+    )
     from samba.distributed.bagua.algorithms import ByteGradAlgorithm as ByteGradAlgorithm
     from samba.distributed.bagua.algorithms import DecentralizedAlgorithm as DecentralizedAlgorithm
     from samba.distributed.bagua.algorithms import (
@@ -66,7 +69,7 @@ _HOME = {
     "bucket": "BaguaBucket BucketError",
     "training": "with_bagua",
     "world": "get_backend get_rank get_world_size use_communicator",
-    "algorithms": "Algorithm ByteGradAlgorithm DecentralizedAlgorithm "
+    "algorithms": "Algorithm AsyncModelAverageAlgorithm ByteGradAlgorithm DecentralizedAlgorithm "
     "GradientAllReduceAlgorithm LowPrecisionDecentralizedAlgorithm QAdamAlgorithm QAdamOptimizer",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names.split()}

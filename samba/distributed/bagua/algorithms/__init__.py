@@ -1,5 +1,8 @@
 """Algorithms: what replicas communicate, and when."""
 
+from samba.distributed.bagua.algorithms.async_model_average import (
+    AsyncModelAverageAlgorithm as AsyncModelAverageAlgorithm,
+)
 from samba.distributed.bagua.algorithms.base import Algorithm as Algorithm
 from samba.distributed.bagua.algorithms.bytegrad import ByteGradAlgorithm as ByteGradAlgorithm
 from samba.distributed.bagua.algorithms.decentralized import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from torch import nn
 
 from emulator.comm.inprocess import run_ranks
 from samba.distributed import bagua
+from samba.distributed.bagua.training import replica_of
 
 T = TypeVar("T")
 
@@ -92,3 +94,68 @@ def train(
         optim.step()
         history.append(weights(net))
     return history
+
+
+NEVER = 10**7
+"""Milliseconds that no test takes: the averaging thread makes no round of its own."""
+
+
+def train_async(rank: int, steps: int = 6, rounds: Sequence[int] = (1, 2, 4)) -> torch.Tensor:
+    """Train with asynchronous averages that come after given steps; returns the weights."""
+    net = model(rank)
+    optim = torch.optim.SGD(net.parameters(), lr=0.1)
+    algorithm = bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER)
+    bagua.with_bagua(net, [optim], algorithm)
+    for number in range(steps):
+        step(net, optim, sample(rank, number))
+        if number in rounds:
+            start_round(net)
+            finish_round(net)
+    algorithm.abort()
+    return weights(net)
+
+
+def step(net: nn.Module, optim: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    """A training step."""
+    optim.zero_grad()
+    loss_of(net, x).backward()
+    optim.step()
+
+
+def start_round(net: nn.Module) -> None:
+    """What the averaging thread does when its time has come."""
+    replica = replica_of(net)
+    assert isinstance(replica.algorithm, bagua.AsyncModelAverageAlgorithm)
+    replica.algorithm.mark_all(replica)
+
+
+def finish_round(net: nn.Module) -> None:
+    """Wait for the round that was started."""
+    assert replica_of(net).backend.wait_pending_comm_ops() == 1
+
+
+def rounds_by_the_clock(rank: int, turns: int = 2) -> int:
+    """Each turn: weights of each rank's own become the mean, which lr 0 keeps; then an abort."""
+    net = model()
+    optim = torch.optim.SGD(net.parameters(), lr=0.0)
+    algorithm = bagua.AsyncModelAverageAlgorithm(sync_interval_ms=1)
+    bagua.with_bagua(net, [optim], algorithm)
+    for turn in range(turns):
+        with torch.no_grad():
+            own = model(10 * turn + rank)
+            for p, q in zip(net.parameters(), own.parameters(), strict=True):
+                p.copy_(q)
+        algorithm.resume()
+        algorithm.resume()
+        before, until = algorithm.rounds, time.monotonic() + 60
+        while algorithm.rounds < before + 3 and time.monotonic() < until:
+            step(net, optim, sample(rank, 0))
+        algorithm.abort()
+        algorithm.abort()
+        rounds = algorithm.rounds
+        assert rounds >= before + 3
+        mean = torch.stack([weights(model(10 * turn + r)) for r in range(2)]).mean(0)
+        torch.testing.assert_close(weights(net), mean, rtol=1e-5, atol=1e-5)
+        step(net, optim, sample(rank, 0))
+        assert algorithm.rounds == rounds
+    return algorithm.rounds

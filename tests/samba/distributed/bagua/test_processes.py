@@ -6,14 +6,21 @@ import pytest
 import torch
 
 from samba.distributed import bagua
-from tests.samba.distributed.bagua.ranks import on_ranks, train
+from tests.samba.distributed.bagua.ranks import on_ranks, train, train_async
 from tests.samba.distributed.processes import all_well, run_replicas, worker
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["gradient_allreduce", "bytegrad", "qadam", "decentralized", "low_precision_decentralized"],
+    [
+        "gradient_allreduce",
+        "bytegrad",
+        "qadam",
+        "decentralized",
+        "low_precision_decentralized",
+        "async",
+    ],
 )
 def test_two_processes(name):
     ended = run_replicas(2, worker("bagua_train"), name, seconds=120, env={"OMP_NUM_THREADS": "1"})
@@ -23,6 +30,8 @@ def test_two_processes(name):
     found = [torch.tensor([float.fromhex(x) for x in r[1:]]) for r in rows]
 
     def work(world):
+        if name == "async":
+            return train_async(world.rank)
         if name != "qadam":
             return train(world, bagua.Algorithm.init(name, hierarchical=False), 4)[-1]
         made = []

@@ -8,13 +8,24 @@ import torch
 import torch.distributed as dist
 
 from samba.distributed import bagua
-from tests.samba.distributed.bagua.ranks import loss_of, model, sample, weights
+from tests.samba.distributed.bagua.ranks import (
+    loss_of,
+    model,
+    rounds_by_the_clock,
+    sample,
+    train_async,
+    weights,
+)
 
 
 def main(names: list[str]) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     for name in names:
+        if name == "async":
+            print(name, *(x.hex() for x in train_async(rank).tolist()))
+            rounds_by_the_clock(rank)
+            continue
         net = model(rank)
         optim: torch.optim.Optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
         if name == "qadam":
