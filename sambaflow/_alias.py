@@ -37,6 +37,8 @@ class AliasFinder(MetaPathFinder):
             return None
         module = importlib.import_module(self.real + fullname.removeprefix(self.alias))
         self.register_loaded()
+        # With an entry there, import would take the real module's own spec and run its file again.
+        sys.modules.pop(fullname, None)
         return ModuleSpec(fullname, _Handover(module), is_package=hasattr(module, "__path__"))
 
     def register_loaded(self) -> None:

@@ -111,6 +111,8 @@ def package(tmp_path, monkeypatch):
     (root / "__init__.py").write_text("from .state import state\n")
     (root / "state.py").write_text("class State: pass\nstate = State()\n")
     (root / "late.py").write_text("from . import state\n")
+    (root / "runs.py").write_text("from .state import State\nState.runs = 0\n")
+    (root / "counted.py").write_text("from . import runs\nruns.State.runs += 1\nclass Own: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     yield alias_package(alias="aliaspkg", real="realpkg")
@@ -129,6 +131,15 @@ def test_modules_loaded_later_are_shared(package):
     assert late is importlib.import_module("realpkg.late")
     assert late.state is package.state
     assert late.__spec__.name == "realpkg.late"
+
+
+def test_a_module_first_imported_under_the_alias_runs_once(package):
+    alias = importlib.import_module("aliaspkg.counted")
+    assert type(package.state).runs == 1
+    real = importlib.import_module("realpkg.counted")
+    assert real is alias and real.Own is alias.Own
+    assert package.counted is alias
+    assert sys.modules["aliaspkg.counted"] is sys.modules["realpkg.counted"]
 
 
 def test_one_finder_however_often_asked(package):
