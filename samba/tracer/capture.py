@@ -28,9 +28,12 @@ from samba.tracer.convert import convert
 from samba.tracer.errors import UnsupportedOps
 from samba.tracer.failure import explain
 from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.loops import HitLoops
+from samba.tracer.moves import unmoved_modules
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.promote import MixedPrecision, insert_casts
 from samba.tracer.refuse import describe, refused_ops
+from samba.tracer.selections import bound_selections
 from samba.tracer.traced import Traced
 
 _MAX_DECOMPOSITION_ROUNDS = 8
@@ -93,7 +96,9 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
                 _plain_tensors(model),
                 _unchecked_distributions(),
                 plain_outputs(model),
+                unmoved_modules(model),
                 _mode(model, inference),
+                HitLoops(),
                 MixedPrecision(),
             ):
                 stack.enter_context(context)
@@ -109,6 +114,7 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
     """Decompose what has no lowering with torch's own table until nothing changes."""
     known = load_ops()
     _drop_checks(program.graph)
+    bound_selections(program.graph_module)
     table = _decompositions()
     refused, _ = refused_ops(program.graph)
     for _ in range(_MAX_DECOMPOSITION_ROUNDS):

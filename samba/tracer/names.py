@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sysconfig
+import traceback
 from pathlib import Path
 
 import torch
@@ -27,6 +28,14 @@ def source_line(stack_trace: str | None) -> str:
         if is_user_file(filename):
             return f"{filename}:{line}"
     return ""
+
+
+def calling_line() -> str:
+    """The user's line that is being executed, as ``file:line``; ``forward()`` if there is none."""
+    for frame, line in traceback.walk_stack(None):
+        if is_user_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{line}"
+    return "forward()"
 
 
 class Namer:

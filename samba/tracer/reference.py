@@ -17,11 +17,20 @@ from pef_schema.program import Arg, DType, Graph, Node, Ref
 from samba.tracer.convert import NEXT_SEED
 from samba.tracer.traced import FROM_DTYPE
 
-_COPYING: dict[str, Any] = {
+
+def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    del non_blocking
+    return source.to(x.dtype).expand(x.shape).clone()
+
+
+_INSTEAD: dict[str, Any] = {
+    # Views whose strides a graph does not keep: memory formats are dropped when it is traced.
     "aten.view.default": torch.reshape,
     "aten._unsafe_view.default": torch.reshape,
+    # Torch differentiates the form in place only.
+    "aten.copy.default": _copy,
 }
-"""Views whose strides a graph does not keep: memory formats are dropped when a model is traced."""
+"""What runs in the place of an operation."""
 
 
 def run_reference(graph: Graph, sources: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
@@ -61,7 +70,7 @@ def run_node(node: Node, env: Mapping[int, Any]) -> tuple[Any, ...]:
         return (round_to_bfloat16(args[0], args[1]),)
     if load_ops()[node.op].random:
         args = [float(a) if isinstance(a, torch.Tensor) and a.dim() == 0 else a for a in args]
-    function = _COPYING.get(node.op)
+    function = _INSTEAD.get(node.op)
     if function is None:
         namespace, packet, overload = node.op.split(".")
         function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)

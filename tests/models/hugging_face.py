@@ -258,6 +258,32 @@ OTHERS: dict[str, Case] = {
         },
         inputs=tokens,
     ),
+    "mixtral_as_loop": Case(
+        model="MixtralForCausalLM",
+        config="MixtralConfig",
+        settings={
+            **EXPERTS,
+            "num_hidden_layers": 1,
+            "num_local_experts": 4,
+            "experts_implementation": "eager",
+        },
+        inputs=tokens,
+    ),
+    "switch_transformers": Case(
+        model="SwitchTransformersForConditionalGeneration",
+        config="SwitchTransformersConfig",
+        settings={
+            **T5,
+            "num_decoder_layers": 2,
+            "vocab_size": WORDS,
+            "decoder_start_token_id": 0,
+            "num_experts": 4,
+            "num_sparse_encoder_layers": 1,
+            "num_sparse_decoder_layers": 1,
+            "router_jitter_noise": 0.0,
+        },
+        inputs=tokens,
+    ),
     "mamba": Case(
         model="MambaForCausalLM",
         config="MambaConfig",

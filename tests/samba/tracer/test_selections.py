@@ -1,0 +1,224 @@
+"""Selections by value and loops over hits: traced once, right for whatever data come later."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pef_schema.program import Role
+from samba.tracer import trace_model
+from samba.tracer.errors import DataDependentBranch, UnsupportedOps
+from samba.tracer.reference import run_reference
+from samba.tracer.traced import Traced
+
+
+def run(traced: Traced, inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs of a traced graph, run by torch, and gradients of its weights and inputs."""
+    given = iter(inputs)
+    sources = {}
+    for source in traced.sources:
+        tensor = next(given) if source.role is Role.INPUT else source.tensor
+        assert tensor is not None
+        floats = source.role is not Role.CONSTANT and tensor.is_floating_point()
+        sources[source.value] = tensor.detach().clone().requires_grad_(floats)
+    env = run_reference(traced, sources)  # type: ignore[arg-type]  # it reads the nodes only
+    outputs = [env[o.value] for o in traced.outputs]
+    leaves = [s for s in sources.values() if s.requires_grad]
+    return outputs, list(torch.autograd.grad(outputs[0].sum(), leaves, allow_unused=True))
+
+
+def check(model: nn.Module, *batches: tuple[Tensor, ...]) -> None:
+    """Trace on the first batch; every batch must give the model's own results and gradients."""
+    traced = trace_model(model, batches[0])
+    for batch in batches:
+        leaves = [*model.parameters()]
+        fresh = [b.clone().requires_grad_(b.is_floating_point()) for b in batch]
+        want = model(*fresh)
+        want = want if isinstance(want, tuple) else (want,)
+        leaves += [f for f in fresh if f.requires_grad]
+        gradients = torch.autograd.grad(want[0].sum(), leaves, allow_unused=True)
+        outputs, found = run(traced, batch)
+        torch.testing.assert_close(outputs, [w.detach() for w in want], equal_nan=True)
+        assert len(found) == len(gradients)
+        for got, wanted in zip(found, gradients, strict=True):
+            zero = torch.zeros(()) if got is None and wanted is None else None
+            got = torch.zeros_like(wanted) if got is None and wanted is not None else got
+            wanted = torch.zeros_like(got) if wanted is None and got is not None else wanted
+            if zero is None:
+                torch.testing.assert_close(got, wanted)
+
+
+class Experts(nn.Module):
+    """The loop of many mixtures of experts; ``kind`` is how it reads and writes rows."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.up = nn.Parameter(torch.randn(4, 6, 8))
+        self.down = nn.ModuleDict({f"expert_{i}": nn.Linear(6, 8) for i in range(4)})
+
+    def forward(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
+        mask = F.one_hot(chosen, num_classes=5).permute(2, 1, 0)
+        hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+        out = torch.zeros_like(x)
+        if self.kind == "list":
+            hit = hit.flatten().tolist()
+        for entry in hit:
+            number = entry if self.kind == "list" else entry[0]
+            if number == 4:
+                continue
+            place, token = torch.where(mask[number])
+            hidden = F.linear(x[None, token].reshape(-1, 8), self.up[number]).softmax(-1)
+            part = self.down[f"expert_{number}"](hidden) * weights[token, place, None]
+            if self.kind == "put":
+                out.index_put_((token,), part, accumulate=True)
+            else:
+                out.index_add_(0, token, part.to(out.dtype))
+        return out
+
+
+def routed(chosen: list[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
+    return torch.randn(3, 8), torch.rand(3, 2), torch.tensor(chosen)
+
+
+@pytest.mark.parametrize("kind", ["add", "put", "list"])
+def test_a_loop_over_the_experts_that_were_hit(kind: str) -> None:
+    """The third batch hits what is none, the second leaves experts out."""
+    batches = [[[0, 1], [1, 2], [3, 0]], [[1, 3], [3, 1], [1, 3]], [[4, 4], [4, 2], [2, 4]]]
+    check(Experts(kind), *map(routed, batches))
+
+
+class Selected(nn.Module):
+    """One way of using a selection."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        chosen = mask > 0
+        match self.kind:
+            case "sum":
+                return self.layer(x[chosen]).tanh().sum(0)
+            case "mean":
+                return self.layer(x[chosen]).log_softmax(-1).mean()
+            case "mean of columns":
+                return self.layer(x[chosen]).mean(dim=(0,))
+            case "masked_select":
+                return (torch.masked_select(x, x > 0).log() * 2).sum()
+            case "write back":
+                out = x.clone()
+                out[chosen] = self.layer(x[chosen])
+                return out
+            case "add back":
+                out = x * 2
+                out[chosen] += self.layer(x[chosen]).relu()
+                return out
+            case _:
+                rows = torch.nonzero(chosen)
+                out = torch.zeros_like(x)
+                return out.index_put((rows[:, 0], rows[:, 1]), x[rows[:, 0], rows[:, 1]], True)
+
+
+KINDS = ["sum", "mean", "mean of columns", "masked_select", "write back", "add back", "nonzero"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_selection_whose_rows_meet_again(kind: str) -> None:
+    x = torch.randn(2, 3, 4).exp() - 0.5
+    masks = [
+        torch.tensor([[1, 0, 2], [0, 3, 0]]),
+        torch.ones(2, 3),
+        torch.tensor([[0] * 3, [0, 0, 1]]),
+    ]
+    check(Selected(kind), *((x, mask.float()) for mask in masks))
+
+
+def test_a_selection_of_nothing() -> None:
+    x, mask = torch.randn(2, 3, 4), torch.zeros(2, 3)
+    check(Selected("write back"), (x, mask))
+    check(Selected("sum"), (x, mask))
+    traced = trace_model(Selected("mean"), (x, mask))
+    assert math.isnan(run(traced, (x, mask))[0][0].item())
+
+
+class Refused(nn.Module):
+    """What has no form of fixed length."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x[x[:, 0] > 0]
+        match self.kind:
+            case "result":
+                return rows
+            case "count":
+                return rows.sum() / rows.shape[0]
+            case "mixed":
+                return rows.cumsum(0).sum()
+            case "softmax":
+                return rows.softmax(0).sum()
+            case "product":
+                return (rows.T @ rows).sum()
+            case "merged":
+                return rows.reshape(-1).sort().values.sum()
+            case "first":
+                return rows[:1].sum()
+            case _:
+                return rows.max()
+
+
+@pytest.mark.parametrize(
+    "kind", ["result", "count", "mixed", "softmax", "product", "merged", "first", "max"]
+)
+def test_anything_else_is_refused(kind: str) -> None:
+    with pytest.raises((UnsupportedOps, DataDependentBranch), match=r"data|value|number"):
+        trace_model(Refused(kind), torch.randn(5, 3))
+
+
+class Escaping(nn.Module):
+    """Loops whose turns leave more behind than what they write."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out, parts = torch.zeros(3), []
+        for row in (x[:, 0] > 0).nonzero():
+            if self.kind == "sum":
+                out = out + x[row[0]]
+            elif self.kind == "list":
+                parts.append(x[row[0]])
+            else:
+                out += self.norm(x).sum(0)
+        return torch.stack(parts) if parts else out
+
+
+@pytest.mark.parametrize("kind", ["sum", "list", "state"])
+def test_a_loop_may_only_write(kind: str) -> None:
+    with pytest.raises(DataDependentBranch, match="index_add_") as caught:
+        trace_model(Escaping(kind), torch.randn(5, 3))
+    assert __file__ in caught.value.where
+
+
+def test_writes_of_turns_that_do_not_take_place_are_undone() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            out, signs = x.sum(1), torch.arange(5.0) - 2
+            for row in (x[:, 0] > 0).nonzero():
+                out.view(-1)[row[0]] = 7.0
+                out += x[row[0]].prod()
+                F.relu(signs, inplace=True)
+            return out * signs
+
+    x = torch.randn(5, 3)
+    check(Writes(), (x,), (-x.abs(),), (x.abs(),))
