@@ -85,7 +85,7 @@ def routed(chosen: list[list[int]]) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(3, 8), torch.rand(3, 2), torch.tensor(chosen)
 
 
-@pytest.mark.parametrize("kind", ["add", "put", "list"])
+@pytest.mark.parametrize("kind", ["add", "list", pytest.param("put", marks=pytest.mark.slow)])
 def test_a_loop_over_the_experts_that_were_hit(kind: str) -> None:
     """The third batch hits what is none, the second leaves experts out."""
     batches = [[[0, 1], [1, 2], [3, 0]], [[1, 3], [3, 1], [1, 3]], [[4, 4], [4, 2], [2, 4]]]
@@ -175,8 +175,12 @@ class Refused(nn.Module):
                 return rows.max()
 
 
+FAST = ["result", "count", "mixed"]
+SLOW = ["softmax", "product", "merged", "first", "max"]
+
+
 @pytest.mark.parametrize(
-    "kind", ["result", "count", "mixed", "softmax", "product", "merged", "first", "max"]
+    "kind", [*FAST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)]
 )
 def test_anything_else_is_refused(kind: str) -> None:
     with pytest.raises((UnsupportedOps, DataDependentBranch), match=r"data|value|number"):
