@@ -176,8 +176,7 @@ def compile_plan(
                 results.append(state[home])
             else:
                 new = {r: state[r] for r in bucket.regions if r in written}
-                whole = len(new) == len(bucket.regions)
-                results.append(pack(bucket, None if whole else given[home], new))
+                results.append(pack(bucket, given[home], new))
         return tuple(results)
 
     sharding = jax.sharding.SingleDeviceSharding(device)
