@@ -40,6 +40,23 @@ class LossesDiffer(BenchError):
         )
 
 
+class StatesDiffer(BenchError):
+    """Replicas or modes that must come to the same weights did not.
+
+    Args:
+        case: Name of the case.
+        states: Digests of the weights and optimizer states by mode and rank.
+    """
+
+    def __init__(self, *, case: str, states: dict[str, str]) -> None:
+        self.case, self.states = case, states
+        shown = "; ".join(f"{name}: {state[:12]}" for name, state in states.items())
+        super().__init__(
+            f"replicas of {case} differ after the same steps: {shown}. All modes and all "
+            "replicas must hold the same bits; this is a bug"
+        )
+
+
 class BadResults(BenchError):
     """A file does not hold results of a benchmark.
 

@@ -66,7 +66,7 @@ class Measurement:
 
     Args:
         suite: Name of the suite: ``steps``, ``sections``, ``compile``, ``memory``,
-            ``transfer``, ``host`` or ``limit``.
+            ``transfer``, ``host``, ``limit``, ``overlap`` or ``alone``.
         case: Name of the case, empty where there is none.
         contender: Whose it is.
         what: Which quantity of the suite.

@@ -174,6 +174,11 @@ def mlp_bf16(*, batch: int = 256, width: int = 1024, layers: int = 3) -> Case:
     )
 
 
+def deep_mlp(*, batch: int = 256, width: int = 1024, layers: int = 12) -> Case:
+    """Equal layers one after the other, each as large as a bucket of gradients likes it."""
+    return chain_o0(name="deep_mlp", batch=batch, width=width, layers=layers, optim_level="o3")
+
+
 def chain_o0(
     *,
     name: str = "chain_o0",
@@ -292,5 +297,8 @@ HOST: Mapping[str, Case] = _by_name(
 )
 """Programs of about 10 to 200 regions that compute next to nothing: for host time alone."""
 
-ALL: Mapping[str, Case] = MappingProxyType({**CASES, **GROWTH, **HOST})
+OVERLAP: Mapping[str, Case] = _by_name(deep_mlp(), gpt())
+"""Programs with several buckets of gradients: for reductions beside the backward pass."""
+
+ALL: Mapping[str, Case] = MappingProxyType({**CASES, **GROWTH, **HOST, **OVERLAP})
 """Every case that a worker can be asked for."""

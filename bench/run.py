@@ -7,10 +7,12 @@ from types import MappingProxyType
 
 from bench.measurement import Results, environment
 from bench.suites import Settings, Suite
+from bench.suites.alone import alone
 from bench.suites.compile import compile
 from bench.suites.host import host
 from bench.suites.limit import limit
 from bench.suites.memory import memory
+from bench.suites.overlap import overlap
 from bench.suites.sections import sections
 from bench.suites.steps import steps
 from bench.suites.transfer import transfer
@@ -25,6 +27,8 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         "host": host,
         "memory": memory,
         "transfer": transfer,
+        "overlap": overlap,
+        "alone": alone,
     }
 )
 """Suites by name, in the order they run."""

@@ -8,10 +8,13 @@ from types import MappingProxyType
 
 from bench.inside.sections import FULL
 from bench.measurement import OURS, Results
-from bench.models import CASES, GROWTH
+from bench.models import CASES, GROWTH, OVERLAP
+from bench.peers import REPLICA
+from bench.suites.alone import ALONE_CASES
 from bench.suites.compile import COLD, COMPILED_CASES, WARM
 from bench.suites.host import line
 from bench.suites.limit import LIMIT
+from bench.suites.overlap import MODES
 from bench.suites.sections import SUM
 
 
@@ -63,6 +66,12 @@ COLD_REACH, WARM_REACH = 0.5, 0.25
 
 GROWTH_REACH = 1.6
 """Compile time of 48 equal layers over that of 12."""
+
+NO_SLOWER = 1.03
+"""Ratio up to which one thing counts as no slower than another: what is above is not noise."""
+
+ALONE_REACH = 1.02
+"""Step time of a single replica with ``data_parallel=True`` over that without."""
 
 
 def _missing(what: str, reach: str) -> Row:
@@ -160,6 +169,35 @@ def _memory(results: Results) -> Iterable[Row]:
         yield Row(what=what, reach=reach, measured=shown, met=ratio <= 1.0)
 
 
+def _overlap(results: Results) -> Iterable[Row]:
+    normal, inorder, optimal = MODES
+    for case in OVERLAP:
+        for mode, other, limit, reach in (
+            (inorder, normal, 1.0, "< 1.00"),
+            (optimal, inorder, NO_SLOWER, f"≤ {NO_SLOWER:.2f}"),
+        ):
+            what = f"step time over a slow link, {mode} / {other}: {case}"
+            spread = results.ratio("overlap", case, "step", other, mode)
+            if spread is None:
+                yield _missing(what, reach)
+                continue
+            met = spread.median < limit if reach[0] == "<" else spread.median <= limit
+            shown = f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f})"
+            yield Row(what=what, reach=reach, measured=shown, met=met)
+
+
+def _alone(results: Results) -> Iterable[Row]:
+    for case in ALONE_CASES:
+        what = f"step time of one replica, data parallel / not: {case}"
+        spread = results.ratio("alone", case, "step", OURS, REPLICA)
+        if spread is None:
+            yield _missing(what, f"< {ALONE_REACH:.2f}")
+            continue
+        shown = f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f})"
+        met = spread.median < ALONE_REACH
+        yield Row(what=what, reach=f"< {ALONE_REACH:.2f}", measured=shown, met=met)
+
+
 def rows(results: Results) -> list[Row]:
     """The whole table for the results of one run."""
     every = dict.fromkeys(CASES, 1.0)
@@ -172,6 +210,8 @@ def rows(results: Results) -> list[Row]:
         lambda: _sections(results),
         lambda: _compile(results),
         lambda: _memory(results),
+        lambda: _overlap(results),
+        lambda: _alone(results),
     )
     return [row for part in parts for row in part()]
 

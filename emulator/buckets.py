@@ -3,6 +3,8 @@
 A REDUCE step names the gradients of one bucket, in their order. The layout follows from that
 alone: each gradient starts at a multiple of 64 bytes, gaps are zero. Gradients in a bucket have no
 buffer of their own; their bucket's buffer comes after all regions in the pool.
+
+Who is alone has nothing to reduce: there are no buckets until they are asked for.
 """
 
 from __future__ import annotations
@@ -55,14 +57,21 @@ class Memory:
     """
 
     def __init__(self, program: Program) -> None:
+        self._program = program
         self.regions = program.regions
-        self.buckets = _layout(program)
-        self.place: dict[int, tuple[Bucket, int]] = {
+        self.buckets: tuple[Bucket, ...] = ()
+        self.place: dict[int, tuple[Bucket, int]] = {}
+        self.count = len(program.regions)
+
+    def use_buckets(self) -> None:
+        """Let gradients lie in buckets from now on."""
+        self.buckets = _layout(self._program)
+        self.place = {
             region: (bucket, position)
             for bucket in self.buckets
             for position, region in enumerate(bucket.regions)
         }
-        self.count = len(program.regions) + len(self.buckets)
+        self.count = len(self.regions) + len(self.buckets)
 
     def home(self, region: int) -> int:
         """Index of the buffer that holds a region."""

@@ -88,6 +88,26 @@ class Device:
                 self.write(i, data.reshape(region.shape))
         self._respecialise()
 
+    def use_buckets(self) -> None:
+        """Keep gradients in buckets from now on, so that they can be reduced with other replicas.
+
+        Values stay. Plans are made anew, as they are for one kind of memory.
+        """
+        if self.memory.buckets:
+            return
+        self.memory.use_buckets()
+        if not self.memory.buckets:
+            return
+        self.pool.grow()
+        for region in self.memory.place:
+            held = self.pool.buffers[region]
+            self.pool.drop(region)
+            if held is not None:
+                self._store(region, np.array(held, copy=True))
+        self._plans.clear()
+        self._checked.clear()
+        self._respecialise()
+
     # -- plans --------------------------------------------------------------
 
     def plan(self, steps: StepKey) -> Plan:

@@ -26,6 +26,10 @@ class BufferPool:
         self._memory = memory
         self.buffers: list[jax.Array | np.ndarray | None] = [None] * memory.count
 
+    def grow(self) -> None:
+        """Make room for buffers that the memory has got since."""
+        self.buffers.extend([None] * (self._memory.count - len(self.buffers)))
+
     def put(self, home: int, array: jax.Array | np.ndarray) -> None:
         """Place a buffer; the old one is freed when nobody else holds it."""
         self.buffers[home] = array

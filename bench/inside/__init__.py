@@ -20,6 +20,10 @@ REQUESTS: Mapping[str, str] = MappingProxyType(
         "transfer": "bench.inside.transfer",
         "gemm": "bench.inside.limit",
         "copy": "bench.inside.limit",
+        "join": "bench.inside.overlap",
+        "link": "bench.inside.overlap",
+        "overlap": "bench.inside.overlap",
+        "overlap_state": "bench.inside.overlap",
     }
 )
 """Modules by request; the function has the request's name."""

@@ -30,6 +30,9 @@ MODULES: Mapping[str, str] = MappingProxyType(
 )
 """Modules by contender. They are imported in the contender's own process only."""
 
+REPLICA = "replica"
+"""This project with a PEF for replicas: for the suites about them, nobody's peer."""
+
 PEERS = tuple(name for name in MODULES if name != OURS)
 """What this project is measured against."""
 
@@ -44,7 +47,7 @@ def load(contender: str) -> Any:
         from emulator.allocator import keep_freed_memory
 
         keep_freed_memory()
-    return importlib.import_module(MODULES[name])
+    return importlib.import_module("bench.peers.replica" if name == REPLICA else MODULES[name])
 
 
 def prepare(contender: str, case: Case) -> Prepared:

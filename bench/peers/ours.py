@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
@@ -13,6 +13,9 @@ from bench.models import Case, Sgd
 from bench.peers import Prepared
 from bench.peers.eager import to_torch
 from samba import utils
+
+Inputs = Callable[[tuple[torch.Tensor, ...]], list[samba.SambaTensor]]
+"""Makes the inputs of a step."""
 
 
 def _make_optimizer(case: Case, model: nn.Module) -> torch.optim.Optimizer:
@@ -33,8 +36,19 @@ def _make_optimizer(case: Case, model: nn.Module) -> torch.optim.Optimizer:
     )
 
 
-def prepare(case: Case, model: nn.Module) -> Prepared:
-    """Return the conversion of a batch and the training step."""
+def put_on_device(
+    case: Case, model: nn.Module, *, data_parallel: bool = False
+) -> tuple[Inputs, tuple[samba.SambaTensor, ...]]:
+    """Compile a case to a PEF and load that.
+
+    Args:
+        case: The case.
+        model: Its model.
+        data_parallel: Whether the PEF is for replicas.
+
+    Returns:
+        What makes inputs of a batch, and the loss among the model's outputs.
+    """
     samba.from_torch_model_(model)
     optimizer = _make_optimizer(case, model)
     names = case.input_names
@@ -48,10 +62,16 @@ def prepare(case: Case, model: nn.Module) -> Prepared:
             "output_folder": folder,
             "pef_name": case.family,
             "optim_level": case.optim_level,
+            "data_parallel": data_parallel,
         }
         pef = samba.session.compile(model, traced, optimizer, name=case.family, config_dict=config)
         outputs = utils.trace_graph(model, traced, optimizer, pef=pef)
-    loss_only = outputs[:1]  # the other contenders leave the logits where they are, too
+    return tensors, outputs[:1]  # the other contenders leave the logits where they are, too
+
+
+def prepare(case: Case, model: nn.Module) -> Prepared:
+    """Return the conversion of a batch and the training step."""
+    tensors, loss_only = put_on_device(case, model)
     run, to_host = samba.session.run, samba.to_torch
 
     def step(batch: tuple[torch.Tensor, ...], hyper: Mapping[str, float] | None = None) -> float:

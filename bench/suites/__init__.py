@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from bench.measurement import Results
 from bench.process import Worker
@@ -54,14 +55,21 @@ class Settings:
         finally:
             worker.close()
 
-    def start(self, case: str, contender: str, *, cache: str = "") -> Worker:
-        """A worker that the caller closes."""
+    def start(
+        self,
+        case: str,
+        contender: str,
+        *,
+        cache: str = "",
+        environ: Mapping[str, str] = MappingProxyType({}),
+    ) -> Worker:
+        """A worker that the caller closes; ``environ`` are further environment variables."""
         return Worker(
             case=case,
             contender=contender,
             threads=self.threads,
             small=self.small,
-            environ=cache_variables(self.caches / (cache or case)),
+            environ={**cache_variables(self.caches / (cache or case)), **environ},
         )
 
 

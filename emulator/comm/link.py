@@ -13,8 +13,15 @@ from emulator.comm.protocol import Communicator, ReduceOp
 class SlowLink(Communicator):
     """Another communicator, with every collective prolonged by a latency and a bandwidth.
 
+    The time is spent asleep, as a thread waits for a network. Both settings may be changed between
+    collectives; all ranks should have the same.
+
     Args:
         inner: Who really communicates.
+        latency: Seconds added to each collective.
+        bytes_per_second: Bandwidth, None for unlimited.
+
+    Attributes:
         latency: Seconds added to each collective.
         bytes_per_second: Bandwidth, None for unlimited.
     """
@@ -24,10 +31,16 @@ class SlowLink(Communicator):
     ) -> None:
         super().__init__(rank=inner.rank, size=inner.size, deadline=inner.deadline)
         self.engine = f"slow {inner.engine}"
-        self._inner, self._latency, self._rate = inner, latency, bytes_per_second
+        self._inner = inner
+        self.latency, self.bytes_per_second = latency, bytes_per_second
+
+    def seconds(self, nbytes: int) -> float:
+        """How much longer a collective over so many bytes takes."""
+        rate = self.bytes_per_second
+        return self.latency + (nbytes / rate if rate else 0.0)
 
     def _travel(self, buffer: np.ndarray) -> None:
-        time.sleep(self._latency + (buffer.nbytes / self._rate if self._rate else 0.0))
+        time.sleep(self.seconds(buffer.nbytes))
 
     def all_reduce(self, buffer: np.ndarray, op: ReduceOp = ReduceOp.SUM) -> None:
         self._travel(buffer)
@@ -56,4 +69,4 @@ class SlowLink(Communicator):
         made = self._inner.split(groups, name)
         if made is None:
             return None
-        return SlowLink(made, latency=self._latency, bytes_per_second=self._rate)
+        return SlowLink(made, latency=self.latency, bytes_per_second=self.bytes_per_second)

@@ -84,6 +84,8 @@ class Replicas:
             for mode in Mode
         }
         self._told: set[str] = set()
+        if job is not None:
+            device.use_buckets()
 
     # -- loading ------------------------------------------------------------
 

@@ -176,14 +176,14 @@ def other_batch(seed: int = 7, batch: int = 5) -> Tensors:
 def sharing_executables() -> Iterator[None]:
     """Inside, devices that run the same program share what XLA made of it.
 
-    A plan follows from program, steps and variant alone. Devices count it all the same.
+    A plan follows from program, buckets, steps and variant alone. Devices count it all the same.
     """
     from emulator import device
 
     compile_plan, plans = device.compile_plan, {}
 
     def shared(program, memory, steps, variant, where):
-        key = (program, steps, variant)
+        key = (program, memory.buckets != (), steps, variant)
         if key not in plans:
             plans[key] = compile_plan(program, memory, steps, variant, where)
         return plans[key]

@@ -150,6 +150,7 @@ def test_buckets_hold_one_dtype_and_keep_to_their_limit() -> None:
 
 def loaded(program: Program, model: nn.Module, data: tuple[Tensor, Tensor]) -> Device:
     device = Device(program)
+    device.use_buckets()
     for name, parameter in model.named_parameters():
         device.write(device.region_of("net__" + name.replace(".", "__")), view_as_numpy(parameter))
     for value, tensor in zip(program.graphs[0].inputs, data, strict=True):
@@ -202,6 +203,32 @@ def test_layout_is_contiguous_aligned_and_filled_with_zeros() -> None:
             np.testing.assert_array_equal(flat[start : start + got.size], got.reshape(-1))
             rest[start : start + got.size] = False
         assert not flat[rest].any()
+
+
+def test_who_is_alone_has_no_buckets_until_they_are_asked_for() -> None:
+    model, data = Net(), inputs()
+    program = compiled(model, sgd(model), bucket_bytes=1500)
+    train = select_kinds(program, ["FWD", "BCKWD", "REDUCE", "OPT"])
+    both, switched = loaded(program, model, data), Device(program)
+    for region, buffer in enumerate(both.pool.buffers[: len(program.regions)]):
+        if buffer is not None:
+            switched.write(region, np.asarray(buffer))
+    for device in (both, switched):
+        device.run(device.plan(train))
+    assert not switched.memory.buckets and len(switched.pool.buffers) == len(program.regions)
+    plan, variant = switched.plan(train), switched.variant
+    grads = [r for r, region in enumerate(program.regions) if region.role is Role.GRADIENT]
+    before = [switched.read(r) for r in grads]
+    switched.use_buckets()
+    assert switched.plan(train) is not plan and switched.variant is not variant
+    assert all(switched.pool.buffers[r] is None for r in grads)
+    for r, values in zip(grads, before, strict=True):
+        np.testing.assert_array_equal(switched.read(r), values)
+    for device in (both, switched):
+        device.run(device.plan(train))
+    for r, region in enumerate(program.regions):
+        if region.role in (Role.WEIGHT, Role.GRADIENT):
+            np.testing.assert_allclose(switched.read(r), both.read(r), rtol=2e-6, atol=1e-8)
 
 
 def test_single_gradients_of_a_bucket_can_be_written() -> None:

@@ -1,0 +1,143 @@
+"""One of several replicas that reduce gradients over a link that is made slower."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from bench.inside import Contestant
+
+CHECKED_STEPS = 3
+"""Steps from the start in each mode that must lead to the same."""
+
+
+class Replica:
+    """This process among the replicas.
+
+    Args:
+        contestant: This project with a PEF for replicas.
+    """
+
+    def __init__(self, contestant: Contestant) -> None:
+        from samba.distributed.threads import share_of_cores
+
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        if hasattr(os, "sched_setaffinity"):
+            # XLA looks at the cores it may use when it starts; two replicas on one core would
+            # wait for each other.
+            cores = share_of_cores(sorted(os.sched_getaffinity(0)), rank, size)
+            os.sched_setaffinity(0, cores)
+
+        from emulator.comm.link import SlowLink
+        from pef_schema.program import Role
+        from samba.distributed import job as jobs
+
+        job = jobs.start()
+        assert job is not None  # the variables above are what it looks for
+        job.data = self.link = SlowLink(job.data, latency=0.0)
+        self._job, self._step = job, contestant.step
+        self._batches = contestant.batches(len(contestant.case.batches()))[rank::size]
+
+        import samba
+
+        loaded = samba.session._need("bench")  # the harness looks inside on purpose
+        loaded.replicas.mode = None  # any may come
+        self._device = loaded.device
+        kept = (Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE)
+        regions = enumerate(self._device.program.regions)
+        self._start = {r: self._device.read(r) for r, of in regions if of.role in kept}
+
+    @property
+    def bucket_bytes(self) -> list[int]:
+        """Sizes of the buckets."""
+        return [b.size * b.dtype.itemsize for b in self._device.memory.buckets]
+
+    def start_over(self) -> None:
+        """Take weights and optimizer states back to where they were at first."""
+        for region, values in self._start.items():
+            self._device.write(region, values)
+
+    def run(self, mode: str, count: int) -> float:
+        """Run steps and return their seconds.
+
+        Args:
+            mode: ``data_parallel_mode``.
+            count: How many.
+        """
+        batches = self._batches
+        self._job.together("bench", lambda control: control.barrier())
+        begin = time.perf_counter()
+        for i in range(count):
+            self._step(batches[i % len(batches)], mode)
+        self._device.synchronize()
+        return time.perf_counter() - begin
+
+    def state(self) -> str:
+        """A digest of the weights and the optimizer's state."""
+        found = hashlib.sha256()
+        for region in self._start:
+            found.update(np.ascontiguousarray(self._device.read(region)).tobytes())
+        return found.hexdigest()
+
+
+_replicas: dict[int, Replica] = {}
+
+
+def join(contestant: Contestant) -> dict[str, Any]:
+    """Meet the other replicas; all of them are asked at the same time, as with what follows.
+
+    Returns:
+        ``bytes`` of each bucket of gradients.
+    """
+    replica = _replicas[id(contestant)] = Replica(contestant)
+    return {"bytes": replica.bucket_bytes}
+
+
+def link(contestant: Contestant, latency: float, bytes_per_second: float | None) -> dict[str, Any]:
+    """Set what every reduction takes longer.
+
+    Args:
+        contestant: A replica.
+        latency: Seconds, whatever is reduced.
+        bytes_per_second: Bandwidth, None for unlimited.
+
+    Returns:
+        ``seconds``: what all reductions of a step take longer.
+    """
+    replica = _replicas[id(contestant)]
+    replica.link.latency, replica.link.bytes_per_second = latency, bytes_per_second
+    return {"seconds": sum(map(replica.link.seconds, replica.bucket_bytes))}
+
+
+def overlap(contestant: Contestant, mode: str, count: int) -> dict[str, Any]:
+    """Go on training in a mode.
+
+    Args:
+        contestant: A replica.
+        mode: ``data_parallel_mode``.
+        count: Steps.
+
+    Returns:
+        ``seconds`` of all steps.
+    """
+    return {"seconds": _replicas[id(contestant)].run(mode, count)}
+
+
+def overlap_state(contestant: Contestant, mode: str) -> dict[str, Any]:
+    """Run the first steps once more, in a mode.
+
+    Args:
+        contestant: A replica.
+        mode: ``data_parallel_mode``.
+
+    Returns:
+        ``state``: a digest of the weights and optimizer states that they led to.
+    """
+    replica = _replicas[id(contestant)]
+    replica.start_over()
+    replica.run(mode, CHECKED_STEPS)
+    return {"state": replica.state()}

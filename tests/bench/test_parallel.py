@@ -1,0 +1,86 @@
+"""What the suites about replicas measure: overlap over a slow link, and the cost for one alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import targets
+from bench.errors import StatesDiffer
+from bench.measurement import OURS, Results
+from bench.peers import REPLICA
+from bench.suites import Settings, alone, overlap
+
+
+def settings(folder: Path) -> Settings:
+    """As short as can be."""
+    return Settings(
+        cases=(),
+        contenders=(),
+        rounds=2,
+        round_seconds=0.0,
+        warm_seconds=0.0,
+        threads=2,
+        small=True,
+        caches=folder,
+        tell=lambda text: None,
+    )
+
+
+@pytest.mark.slow
+def test_two_replicas_over_a_slow_link(tmp_path, monkeypatch):
+    monkeypatch.setenv("BAGUA_DEFAULT_BUCKET_SIZE", "2000")
+    # So slow that sleeping, which needs no core, is nearly all: what is hidden then must show
+    # whatever else the machine does.
+    monkeypatch.setattr(overlap, "LATENCY", 0.05)
+    found = Results()
+    overlap.one_case("chain_o0", settings(tmp_path), found)
+    medians = {m.contender: m.median for m in found.select("overlap", what="step")}
+    assert set(medians) == {overlap.FREE, *overlap.MODES}
+    link = found.get("overlap", "chain_o0", overlap.LINK, "reductions")
+    assert link is not None and link.median > 10 * 0.05
+    for mode in overlap.MODES:
+        assert medians[mode] > link.median, "reductions come one after the other"
+
+
+class Answering:
+    """Replicas of which one is wrong in one mode."""
+
+    def __init__(self, wrong: str) -> None:
+        self.wrong = wrong
+
+    def ask(self, what, mode):
+        return [{"state": "0"}, {"state": "1" if mode == self.wrong else "0"}]
+
+
+def test_replicas_that_differ_are_refused():
+    overlap.check_states("gpt", Answering(""))  # type: ignore[arg-type]  # asks as Replicas does
+    with pytest.raises(StatesDiffer, match="inorder, rank 1: 1; optimal, rank 0: 0"):
+        overlap.check_states("gpt", Answering("inorder"))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_one_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(alone, "PROCESSES", 1)
+    found = Results()
+    alone.one_case("lenet", settings(tmp_path), found)
+    assert [m.contender for m in found.measurements] == [OURS, REPLICA]
+    assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
+
+
+def rows(found: Results) -> dict[str, bool | None]:
+    return {row.what: row.met for row in targets.rows(found) if row.measured}
+
+
+def test_goals():
+    found = Results()
+    for mode, seconds in (("normal", 1.2), ("inorder", 1.0), ("optimal", 1.01)):
+        found.add("overlap", "gpt", mode, "step", "s", [seconds] * 3)
+    found.add("alone", "gpt", OURS, "step", "s", [1.0] * 3)
+    found.add("alone", "gpt", REPLICA, "step", "s", [1.03] * 3)
+    assert rows(found) == {
+        "step time over a slow link, inorder / normal: gpt": True,
+        "step time over a slow link, optimal / inorder: gpt": True,
+        "step time of one replica, data parallel / not: gpt": False,
+    }
