@@ -12,6 +12,7 @@ import numpy as np
 
 from emulator.allocator import keep_freed_memory
 from emulator.buckets import Memory
+from emulator.comm.protocol import writable_view
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradient, NotWritten, RegionMismatch, UnknownTensor
 from emulator.lower import Variant
@@ -267,6 +268,27 @@ class Device:
         if target.role is Role.OUTPUT_GRADIENT and region not in self._seeded:
             self._seeded = self._seeded | {region}
             self._respecialise()
+
+    def overwrite(self, region: int, array: np.ndarray, *, name: str = "") -> None:
+        """Write a region that no run under way uses; inside a bucket this copies no neighbours.
+
+        Args:
+            region: Region index.
+            array: Data of the region's shape and dtype.
+            name: Name to use in an error, the region's own if empty.
+
+        Raises:
+            RegionMismatch: If shape or dtype differ.
+        """
+        place = self.memory.place.get(region)
+        flat = None if place is None else self.pool.buffers[place[0].home]
+        if place is None or not isinstance(flat, jax.Array):
+            self.write(region, array, name=name)
+            return
+        self.check(region, array.shape, array.dtype, name=name)
+        bucket, position = place
+        start = bucket.offsets[position]
+        writable_view(flat)[start : start + array.size] = array.reshape(-1)
 
     def check(
         self, region: int, shape: tuple[int, ...], dtype: np.dtype, *, name: str = ""

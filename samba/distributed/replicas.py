@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch.distributed as dist
@@ -24,6 +24,9 @@ from samba.distributed import job as jobs
 from samba.distributed.job import Job
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError, SambaError
+
+if TYPE_CHECKING:
+    from samba.distributed.bagua.session import AlgorithmRun, Trainer
 
 _log = logging.getLogger("samba")
 
@@ -78,11 +81,8 @@ class Replicas:
         self.step = 0
         self._program = device.program
         self._reducers: dict[bool, _Reducer] = {}
-        self._wishes = {
-            (on_device, mode.value): Wish(reduce_on_rdu=on_device, mode=mode)
-            for on_device in (False, True)
-            for mode in Mode
-        }
+        self.trainer: Trainer | None = None
+        self._wishes = _all_wishes()
         self._told: set[str] = set()
         if job is not None:
             device.use_buckets()
@@ -113,6 +113,27 @@ class Replicas:
             },
         )
 
+    def agree_on_algorithm(self, name: str) -> None:
+        """Make sure that all replicas are about to train by the same algorithm.
+
+        Args:
+            name: Its name.
+
+        Raises:
+            Disagreement: If they are not.
+        """
+        if self._job is not None:
+            self._job.agree("samba.distributed.bagua.with_session", {"algorithm": name})
+
+    def use(self, trainer: Trainer | None) -> None:
+        """Let runs be those of an algorithm, or with None those of the REDUCE sections.
+
+        Args:
+            trainer: Who knows the algorithm.
+        """
+        self.trainer = trainer
+        self._wishes = _all_wishes()  # others than before, so that runners prepare anew
+
     @contextmanager
     def same_values(self, regions: Sequence[int]) -> Iterator[None]:
         """After the body has written regions, give all replicas those of rank 0.
@@ -133,6 +154,8 @@ class Replicas:
             job.together("setting tensors", lambda control: control.broadcast(held))
             for region, is_held in zip(chosen, held, strict=True):
                 self._broadcast(job, region, bool(is_held))
+        if self.trainer is not None:
+            self.trainer.weights_were_set()
 
     def _broadcast(self, job: Job, region: int, held: bool) -> None:
         device, name = self._device, self._program.regions[region].name
@@ -180,7 +203,7 @@ class Replicas:
                 wanted=f"{self.mode!r}, as utils.trace_graph was given",
                 hint="Give both the same.",
             )
-        if self.size == 1:
+        if self.size == 1 and self.trainer is None:
             self._tell(
                 "session.run(data_parallel=True) with one replica: there is nothing to reduce. "
                 "Start several with mpirun -np, torchrun or python -m samba launch -n"
@@ -208,7 +231,7 @@ class Replicas:
         self._job.together("measuring", lambda control: control.broadcast(decided))
         return bool(decided[0])
 
-    def prepare(self, steps: StepKey, wish: Wish) -> Prepared | None:
+    def prepare(self, steps: StepKey, wish: Wish) -> Prepared | AlgorithmRun | None:
         """Prepare a run.
 
         Args:
@@ -226,6 +249,13 @@ class Replicas:
         trains = not kinds.isdisjoint({SectionKind.BCKWD, SectionKind.OPT})
         if trains and not self._buckets and self._has_gradients:
             raise NotDataParallel(program=self._program.name)
+        facts = {
+            "sections": " ".join(of[s].name for s, _ in steps),
+            "reduce_on_rdu": str(wish.reduce_on_rdu),
+            "data_parallel_mode": wish.mode.value,
+        }
+        if self.trainer is not None and kinds & {SectionKind.REDUCE, SectionKind.OPT}:
+            return self.trainer.prepare(prepare_parallel(self._device, steps, wish.mode), facts)
         if SectionKind.REDUCE not in kinds:
             if kinds >= {SectionKind.BCKWD, SectionKind.OPT} and self._has_gradients:
                 self._tell(
@@ -238,24 +268,38 @@ class Replicas:
             reduce = reducer(self._device, self._job.data, on_device=wish.reduce_on_rdu)
             self._reducers[wish.reduce_on_rdu] = _Reducer(self, self._job, reduce)
         plan = prepare_parallel(self._device, steps, wish.mode)
-        facts = {
-            "sections": " ".join(of[s].name for s, _ in steps),
-            "reduce_on_rdu": str(wish.reduce_on_rdu),
-            "data_parallel_mode": wish.mode.value,
-        }
         return Prepared(
             replicas=self, plan=plan, net=self._reducers[wish.reduce_on_rdu], facts=facts
         )
 
     def run(self, prepared: Prepared) -> None:
         """Run what was prepared; on return no reduction is under way."""
-        job = self._job
-        assert job is not None  # nothing is prepared without
-        job.check()
-        self.step += 1
-        if self.step <= _CHECKED_RUNS or checks_every_run():
-            job.agree(f"step {self.step} of session.run", prepared.facts)
+        self._begin(prepared.facts)
         run_parallel(self._device, prepared.plan, prepared.net)
+
+    @contextmanager
+    def training_step(self, facts: dict[str, str], name: str) -> Iterator[None]:
+        """Inside, an algorithm runs a step; an error names it.
+
+        Args:
+            facts: What must be the same on all ranks.
+            name: Name of the algorithm.
+        """
+        self._begin(facts)
+        try:
+            yield
+        except Exception as error:
+            if self._job is None:
+                raise
+            where = f"{name} in step {self.step}"
+            raise self._job.explain(where, error) from error
+
+    def _begin(self, facts: dict[str, str]) -> None:
+        if self._job is not None:
+            self._job.check()
+        self.step += 1
+        if self._job is not None and (self.step <= _CHECKED_RUNS or checks_every_run()):
+            self._job.agree(f"step {self.step} of session.run", facts)
 
     @property
     def _trains(self) -> bool:
@@ -273,6 +317,14 @@ class Replicas:
         if text not in self._told:
             self._told.add(text)
             _log.warning(text)
+
+
+def _all_wishes() -> dict[tuple[bool, str], Wish]:
+    return {
+        (on_device, mode.value): Wish(reduce_on_rdu=on_device, mode=mode)
+        for on_device in (False, True)
+        for mode in Mode
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from samba.distributed.bagua.backend import BaguaBackend as BaguaBackend
     from samba.distributed.bagua.bucket import BaguaBucket as BaguaBucket
     from samba.distributed.bagua.bucket import BucketError as BucketError
+    from samba.distributed.bagua.regions import region_closures as region_closures
+    from samba.distributed.bagua.session import with_session as with_session
     from samba.distributed.bagua.tensor import BaguaTensor as BaguaTensor
     from samba.distributed.bagua.tensor import bagua_backend_tensor as bagua_backend_tensor
     from samba.distributed.bagua.tensor import bagua_ensure_grad as bagua_ensure_grad
@@ -67,6 +69,8 @@ _HOME = {
     "tensor": _TENSOR,
     "backend": "BaguaBackend",
     "bucket": "BaguaBucket BucketError",
+    "regions": "region_closures",
+    "session": "with_session",
     "training": "with_bagua",
     "world": "get_backend get_rank get_world_size use_communicator",
     "algorithms": "Algorithm AsyncModelAverageAlgorithm ByteGradAlgorithm DecentralizedAlgorithm "

@@ -84,10 +84,10 @@ class BaguaBackend:
         problems = []
         for bucket in buckets:
             for tensor in bucket.handles:
-                place = tensor.data_ptr()
+                place = -1 if tensor.copies else tensor.data_ptr()
                 if tensor.name in names:
                     problems.append(f"name {tensor.name!r} twice")
-                elif place in places and tensor.num_elements():
+                elif place >= 0 and place in places and tensor.num_elements():
                     problems.append(f"{tensor.name!r} in the memory of {places[place]!r}")
                 names[tensor.name] = places[place] = tensor.name
         if problems:

@@ -52,7 +52,7 @@ class BaguaBucket:
         tensors: Bagua tensors with a module.
         name: Name of the bucket, unique in the module.
         flatten: Move the effective tensors into one piece of memory, so that nothing is copied
-            when they are communicated.
+            when they are communicated. Tensors of a device stay where they are.
         alignment: The number of elements is filled up to a multiple of it, with zeros.
 
     Raises:
@@ -113,7 +113,7 @@ class BaguaBucket:
             handles.append(handle_of(self.padding))
         self.handles: tuple[BackendTensor, ...] = tuple(handles)
         self._flat: torch.Tensor | None = None
-        if flatten:
+        if flatten and not any(h.copies for h in self.handles):
             self._flatten()
 
     @property
@@ -161,13 +161,12 @@ class BaguaBucket:
         if self._flat is not None and self.check_flatten():
             yield as_flat_numpy(self._flat)
             return
-        flat = self.flattened_tensor()
+        parts = [plain(h.effective()).reshape(-1) for h in self.handles]
+        flat = torch.cat(parts)
         yield as_flat_numpy(flat)
-        offset = 0
-        for handle in self.handles:
-            target = plain(handle.effective())
-            target.copy_(flat[offset : offset + target.numel()].view(target.shape))
-            offset += target.numel()
+        values = flat.split([part.numel() for part in parts])
+        for handle, value in zip(self.handles, values, strict=True):
+            handle.assign(value)
 
     # -- operations -----------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from samba.distributed.bagua.views import plain
 from samba.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -114,6 +115,23 @@ class BackendTensor:
                 wanted="one given to ensure_bagua_tensor",
             )
         self.setter(self.proxy, tensor)
+
+    @property
+    def copies(self) -> bool:
+        """Whether the getter gives copies of memory elsewhere, which only the setter can reach."""
+        return getattr(self.getter, "copies", False)
+
+    def assign(self, values: torch.Tensor) -> None:
+        """Give the effective tensor other values.
+
+        Args:
+            values: As many as it has, of its type.
+        """
+        if self.copies:
+            self.replace(values)
+            return
+        target = plain(self.effective())
+        target.copy_(values.view(target.shape))
 
     def data_ptr(self) -> int:
         """Address of the effective tensor's first element."""

@@ -15,7 +15,7 @@ from torch.autograd import Variable
 
 from emulator.comm.protocol import Communicator
 from samba.distributed.bagua.algorithms.base import Algorithm
-from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.replica import Closures, Replica
 from samba.distributed.bagua.tensor import bagua_ensure_grad
 from samba.distributed.bagua.views import as_flat_numpy, plain
 from samba.distributed.bagua.world import World, current_world
@@ -23,11 +23,21 @@ from samba.errors import ArgumentError
 
 M = TypeVar("M", bound=nn.Module)
 
-_replicas: weakref.WeakKeyDictionary[nn.Module, Replica] = weakref.WeakKeyDictionary()
+_replicas: weakref.WeakKeyDictionary[nn.Module, TorchReplica] = weakref.WeakKeyDictionary()
 
 
-class Replica:
-    """A model that trains together with its replicas.
+def gradient_of(parameter: Any) -> torch.Tensor:
+    """Getter closure: the parameter's gradient."""
+    return parameter.grad
+
+
+def set_gradient(parameter: Any, value: torch.Tensor) -> None:
+    """Setter closure: replaces the parameter's gradient."""
+    parameter.grad = value
+
+
+class TorchReplica(Replica):
+    """A model that torch trains: its tensors are the parameters and their gradients.
 
     Args:
         model: The model.
@@ -35,12 +45,6 @@ class Replica:
         algorithm: What replicas communicate, and when.
         module_name: Name of the model, the same on all ranks.
         world: The ranks.
-
-    Attributes:
-        parameters: The trained parameters by name, shared ones once.
-        buckets: Buckets in the order of communication.
-        backend: Who communicates them.
-        step: How many training steps have begun.
     """
 
     def __init__(
@@ -51,25 +55,23 @@ class Replica:
         module_name: str,
         world: World,
     ) -> None:
-        self.optimizers, self.algorithm, self.module_name = list(optimizers), algorithm, module_name
-        self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self.rank, self.size = world.rank, world.size
-        self.backend = world.backend(module_name)
-        self.buckets: list[BaguaBucket] = []
-        self.step = 0
+        super().__init__(
+            parameters={n: p for n, p in model.named_parameters() if p.requires_grad},
+            optimizers=optimizers,
+            algorithm=algorithm,
+            module_name=module_name,
+            world=world,
+        )
         self._seen: set[int] = set()
         self._in_backward = False
         self._hooks: list[Any] = []
 
-    def reset(self) -> None:
-        """Register tensors and buckets as the algorithm wants them now."""
-        self.backend.wait_pending_comm_ops()
-        tensors = self.algorithm.init_tensors(self)
-        self.buckets = self.algorithm.tensors_to_buckets(tensors, self)
-        for bucket in self.buckets:
-            bucket.clear_ops()
-            self.algorithm.init_operations(bucket, self)
-        self.backend.register_ordered_buckets(self.buckets)
+    def gradient(self, name: str) -> Closures:
+        bagua_ensure_grad(self.parameters[name])
+        return gradient_of, set_gradient
+
+    def weight(self, name: str) -> Closures:
+        return None, None
 
     def hook(self, model: nn.Module) -> None:
         """Have the algorithm called at the points of a training step.
@@ -162,7 +164,7 @@ def with_bagua(
     if module_name is None:
         number = next(_counters.setdefault(world, itertools.count()))
         module_name = f"{type(model).__name__}_{number}"
-    replica = Replica(model, optimizers, algorithm, module_name, world)
+    replica = TorchReplica(model, optimizers, algorithm, module_name, world)
     if not replica.parameters:
         raise ArgumentError(
             where="with_bagua",
@@ -176,7 +178,7 @@ def with_bagua(
     return model
 
 
-def replica_of(model: nn.Module) -> Replica:
+def replica_of(model: nn.Module) -> TorchReplica:
     """What :func:`with_bagua` made of a model.
 
     Raises:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from emulator.comm.errors import DataParallelError
 from emulator.comm.protocol import ReduceOp
 from samba.distributed.bagua.algorithms.base import gradients_of
 from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import AsynchronousModelAverageOp
-from samba.distributed.bagua.tensor import bagua_mark_communication_ready
+from samba.distributed.bagua.tensor import (
+    bagua_mark_communication_ready,
+    bagua_mark_communication_ready_without_synchronization,
+)
 from samba.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.training import Replica
+    from samba.distributed.bagua.replica import Replica
 
 
 class AsyncModelAverageAlgorithm(WeightAlgorithm):
@@ -25,8 +31,7 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
 
     The weights hold still from a forward pass to the end of its backward pass, and while an
     optimizer changes them. What comes out depends on timing. A round needs all ranks, so every
-    rank calls :meth:`abort` when it has trained enough: one that ends without a word leaves the
-    others waiting until their deadline.
+    rank calls :meth:`abort` when it has trained enough; the end of the program counts as a call.
 
     Args:
         peer_selection_mode: ``"all"``.
@@ -144,6 +149,7 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
         if replica is None or self._aborted:
             return
         self._aborted = True
+        atexit.unregister(self._at_exit)
         self._let_go()  # a round that has begun may wait for the weights
         comm = replica.backend.hierarchy.whole
         thread, self._thread = self._thread, None
@@ -179,10 +185,23 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
         if not self._warming:
             self._start(replica)
 
+    def _at_exit(self) -> None:
+        # A thread inside a collective when the interpreter ends would abort the process.
+        if self._error is None:
+            with contextlib.suppress(DataParallelError):
+                self.abort()
+
     # -- the averaging thread -------------------------------------------------
+
+    def mark_all(self, replica: Replica) -> None:
+        for bucket in replica.buckets:
+            for tensor in bucket.tensors:
+                # Nobody but who holds the weights may look at them, not even to wait for them.
+                bagua_mark_communication_ready_without_synchronization(tensor)
 
     def _start(self, replica: Replica) -> None:
         self._wake.clear()
+        atexit.register(self._at_exit)
         self._thread = threading.Thread(
             target=self._run,
             args=(replica,),

@@ -9,7 +9,6 @@ import torch
 
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.tensor import (
-    bagua_ensure_grad,
     bagua_mark_communication_ready,
     ensure_bagua_tensor,
     handle_of,
@@ -18,7 +17,7 @@ from samba.errors import ArgumentError
 from samba.settings import bucket_bytes
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.training import Replica
+    from samba.distributed.bagua.replica import Replica
 
 _registry: dict[str, type[Algorithm]] = {}
 
@@ -106,6 +105,9 @@ class Algorithm:
     def after_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
         """Called when an optimizer has changed its parameters."""
 
+    def weights_were_set(self) -> None:
+        """Called when the host has given all ranks other weights than training gave them."""
+
     def stop(self, replica: Replica) -> None:
         """Called when another algorithm takes over."""
 
@@ -120,22 +122,10 @@ class GradientAlgorithm(Algorithm):
         replica.backend.wait_pending_comm_ops()
 
 
-def gradient_of(parameter: Any) -> torch.Tensor:
-    """Getter closure: the parameter's gradient."""
-    return parameter.grad
-
-
-def set_gradient(parameter: Any, value: torch.Tensor) -> None:
-    """Setter closure: replaces the parameter's gradient."""
-    parameter.grad = value
-
-
 def gradients_of(replica: Replica) -> list[torch.Tensor]:
     """Register gradients, the last parameter first: so backward passes finish them."""
     return [
-        ensure_bagua_tensor(
-            bagua_ensure_grad(p), name, replica.module_name, gradient_of, set_gradient
-        )
+        ensure_bagua_tensor(p, name, replica.module_name, *replica.gradient(name))
         for name, p in reversed(replica.parameters.items())
     ]
 
@@ -143,7 +133,8 @@ def gradients_of(replica: Replica) -> list[torch.Tensor]:
 def weights_of(replica: Replica) -> list[torch.Tensor]:
     """Register the weights themselves."""
     return [
-        ensure_bagua_tensor(p, name, replica.module_name) for name, p in replica.parameters.items()
+        ensure_bagua_tensor(p, name, replica.module_name, *replica.weight(name))
+        for name, p in replica.parameters.items()
     ]
 
 

@@ -12,7 +12,7 @@ from samba.distributed.bagua.bucket import BaguaBucket
 from samba.settings import bucket_bytes
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.training import Replica
+    from samba.distributed.bagua.replica import Replica
 
 
 class ByteGradAlgorithm(GradientAlgorithm):

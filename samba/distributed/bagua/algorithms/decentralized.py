@@ -15,7 +15,7 @@ from samba.distributed.bagua.tensor import bagua_mark_communication_ready
 from samba.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.training import Replica
+    from samba.distributed.bagua.replica import Replica
 
 
 class WeightAlgorithm(Algorithm):

@@ -8,7 +8,7 @@ from samba.distributed.bagua.algorithms.base import GradientAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.training import Replica
+    from samba.distributed.bagua.replica import Replica
 
 
 class GradientAllReduceAlgorithm(GradientAlgorithm):

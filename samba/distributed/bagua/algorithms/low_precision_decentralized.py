@@ -11,7 +11,7 @@ from samba.distributed.bagua.bucket import BaguaBucket
 from samba.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.training import Replica
+    from samba.distributed.bagua.replica import Replica
 
 
 class LowPrecisionDecentralizedAlgorithm(WeightAlgorithm):
@@ -29,7 +29,14 @@ class LowPrecisionDecentralizedAlgorithm(WeightAlgorithm):
         self.interval = check_interval(communication_interval)
         self._stepped: set[int] = set()
         self._steps = 0
+        self._stale = False
         self.replicas: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+
+    def weights_were_set(self) -> None:
+        self._stale = True  # what the neighbours know is of no use any more
+
+    def need_reset(self) -> bool:
+        return self._stale
 
     def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
         owned = {id(p) for o in replica.optimizers for g in o.param_groups for p in g["params"]}
@@ -40,7 +47,7 @@ class LowPrecisionDecentralizedAlgorithm(WeightAlgorithm):
                 found=f"parameters {missing} in no optimizer",
                 wanted="all trained parameters in the optimizers given to with_bagua",
             )
-        self.replicas = []
+        self.replicas, self._stale = [], False
         return super().init_tensors(replica)
 
     def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:

@@ -22,7 +22,7 @@ from samba.errors import ArgumentError
 from samba.settings import bucket_bytes
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.training import Replica
+    from samba.distributed.bagua.replica import Replica
 
 
 class QAdamOptimizer(torch.optim.Optimizer):

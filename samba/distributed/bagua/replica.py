@@ -1,0 +1,80 @@
+"""What an algorithm knows of a model, wherever the model lives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from samba.distributed.bagua.algorithms.base import Algorithm
+    from samba.distributed.bagua.bucket import BaguaBucket
+    from samba.distributed.bagua.tensor import Getter, Setter
+    from samba.distributed.bagua.world import World
+
+Closures = tuple["Getter | None", "Setter | None"]
+"""Getter and setter of an effective tensor; None for the proxy itself."""
+
+
+class Replica(ABC):
+    """A model that trains together with its replicas.
+
+    Parameters are the proxies of all its Bagua tensors. Where the effective ones live, in torch or
+    on a device, is what subclasses know.
+
+    Args:
+        parameters: The trained parameters by name, shared ones once.
+        optimizers: Its optimizers.
+        algorithm: What replicas communicate, and when.
+        module_name: Name of the model, the same on all ranks.
+        world: The ranks.
+
+    Attributes:
+        buckets: Buckets in the order of communication.
+        backend: Who communicates them.
+        step: How many training steps have begun.
+    """
+
+    def __init__(
+        self,
+        *,
+        parameters: Mapping[str, torch.nn.Parameter],
+        optimizers: Sequence[torch.optim.Optimizer],
+        algorithm: Algorithm,
+        module_name: str,
+        world: World,
+    ) -> None:
+        self.parameters, self.optimizers = dict(parameters), list(optimizers)
+        self.algorithm, self.module_name = algorithm, module_name
+        self.rank, self.size = world.rank, world.size
+        self.backend = world.backend(module_name)
+        self.buckets: list[BaguaBucket] = []
+        self.step = 0
+
+    @abstractmethod
+    def gradient(self, name: str) -> Closures:
+        """Closures of a parameter's gradient, which exists when this returns.
+
+        Args:
+            name: Name of the parameter.
+        """
+
+    @abstractmethod
+    def weight(self, name: str) -> Closures:
+        """Closures of a parameter's values.
+
+        Args:
+            name: Name of the parameter.
+        """
+
+    def reset(self) -> None:
+        """Register tensors and buckets as the algorithm wants them now."""
+        self.backend.wait_pending_comm_ops()
+        tensors = self.algorithm.init_tensors(self)
+        self.buckets = self.algorithm.tensors_to_buckets(tensors, self)
+        for bucket in self.buckets:
+            bucket.clear_ops()
+            self.algorithm.init_operations(bucket, self)
+        self.backend.register_ordered_buckets(self.buckets)

@@ -1,0 +1,254 @@
+"""Algorithms under ``session.run``: sections of the device call the algorithm.
+
+The REDUCE sections of a program say when gradients are there. With an algorithm, its buckets are
+communicated at these points instead of the program's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from emulator.device import Device
+from emulator.parallel import ParallelPlan
+from pef_schema.program import Role, SectionKind
+from samba.distributed.bagua.algorithms.base import Algorithm
+from samba.distributed.bagua.regions import region_closures
+from samba.distributed.bagua.replica import Closures, Replica
+from samba.distributed.bagua.world import World, current_world
+from samba.distributed.replicas import NotDataParallel, Replicas
+from samba.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from samba.loading import Loaded
+    from samba.session import SambaSession
+
+
+class SessionReplica(Replica):
+    """A model on the device: its tensors are regions, found by the parameters' names.
+
+    Args:
+        loaded: The model with its program.
+        algorithm: What replicas communicate, and when.
+        world: The ranks.
+
+    Raises:
+        NotDataParallel: If the program has no gradient buckets.
+    """
+
+    def __init__(self, loaded: Loaded, algorithm: Algorithm, world: World) -> None:
+        self._device: Device = loaded.device
+        parameters, self.name_of = _parameters(loaded)
+        if not parameters:
+            raise NotDataParallel(program=loaded.program.name)
+        super().__init__(
+            parameters=parameters,
+            optimizers=getattr(loaded, "optimizers", ()),
+            algorithm=algorithm,
+            module_name=loaded.program.name,
+            world=world,
+        )
+
+    def gradient(self, name: str) -> Closures:
+        return region_closures(self._device, f"{name}__grad")
+
+    def weight(self, name: str) -> Closures:
+        return region_closures(self._device, name)
+
+
+def _parameters(loaded: Loaded) -> tuple[dict[str, torch.nn.Parameter], dict[int, str]]:
+    """Parameters by name, those whose gradients come first last, and names by gradient region."""
+    program, place = loaded.program, loaded.device.memory.place
+    symbols = {s.name: s for s in program.symbols}
+    model = getattr(loaded, "model", None)
+    traced = getattr(loaded, "traced", None)
+    if model is None or traced is None:  # several graphs: they do not train
+        return {}, {}
+    of_path = dict(model.named_parameters(remove_duplicate=False))
+    found: dict[int, tuple[str, torch.nn.Parameter]] = {}
+    for source in traced.sources:
+        symbol = symbols.get(source.name)
+        if source.role is Role.WEIGHT and symbol is not None and symbol.grad_region in place:
+            found.setdefault(symbol.grad_region, (source.name, of_path[source.path]))
+    order = sorted(found, key=lambda r: (place[r][0].index, place[r][1]), reverse=True)
+    return {found[r][0]: found[r][1] for r in order}, {r: found[r][0] for r in order}
+
+
+class Trainer:
+    """Runs a loaded program with an algorithm.
+
+    Args:
+        replicas: What the program knows of its replicas.
+        replica: The model, as the algorithm sees it.
+        device: The device.
+    """
+
+    def __init__(self, replicas: Replicas, replica: SessionReplica, device: Device) -> None:
+        self.replicas, self.replica, self._device = replicas, replica, device
+        self.algorithm = replica.algorithm
+        self._registered = False
+
+    @property
+    def name(self) -> str:
+        """What ranks compare."""
+        return self.algorithm.name or type(self.algorithm).__name__
+
+    def prepare(self, plan: ParallelPlan, facts: dict[str, str]) -> AlgorithmRun:
+        """Prepare a run.
+
+        Args:
+            plan: Its plans and reductions.
+            facts: What must be the same on all ranks.
+        """
+        return AlgorithmRun(trainer=self, plan=plan, facts={**facts, "algorithm": self.name})
+
+    def weights_were_set(self) -> None:
+        """The host has given all ranks new weights."""
+        self.algorithm.weights_were_set()
+
+    def release(self) -> None:
+        """Communicate no more; all ranks call this together."""
+        self.algorithm.stop(self.replica)
+        self.replica.backend.wait_pending_comm_ops()
+
+    def run(self, run: ParallelPlan) -> None:
+        """Run the parts of a plan in the order of the PEF.
+
+        Args:
+            run: Device plans, and the places where gradients are ready.
+        """
+        parts = run.parts
+        replica, algorithm, device = self.replica, self.algorithm, self._device
+        if not self._registered or algorithm.need_reset():
+            replica.reset()
+            self._registered = True
+        ready: set[int] = set()
+        reduces = any(part.bucket is not None for part in parts)
+        updating = False
+        if reduces:
+            algorithm.before_forward(replica)
+            replica.step += 1
+        for index, part in enumerate(parts):
+            if part.bucket is not None:
+                if device.pool.buffers[part.bucket.home] is None:
+                    device.zero_buffer(part.bucket.home)
+                if part.settle:
+                    device.synchronize()
+                for region in part.bucket.regions:
+                    name = replica.name_of[region]
+                    algorithm.gradient_ready(replica.parameters[name], replica)
+                ready.add(part.bucket.home)
+                if not any(later.bucket is not None for later in parts[index + 1 :]):
+                    # The last gradients: what follows finds weights and gradients as they shall be.
+                    algorithm.after_backward(replica)
+                    ready.clear()
+                continue
+            plan = part.plan
+            assert plan is not None  # a part is a plan or a bucket
+            if not ready.isdisjoint((*plan.reads, *plan.writes)):
+                replica.backend.wait_pending_comm_ops()
+                ready.clear()
+            if SectionKind.OPT in plan.kinds and not updating:
+                updating = True
+                for optimizer in replica.optimizers:
+                    algorithm.before_optimizer_step(replica, optimizer)
+            device.run(plan)
+            for region in part.drops:
+                device.pool.drop(region)
+        if updating:
+            for optimizer in replica.optimizers:
+                algorithm.after_optimizer_step(replica, optimizer)
+        for region in run.last_drops:
+            device.pool.drop(region)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmRun:
+    """A run with an algorithm, as the runner sees it: like a plan.
+
+    Args:
+        trainer: Who runs it.
+        plan: Its plans and reductions.
+        facts: What must be the same on all ranks.
+    """
+
+    trainer: Trainer
+    plan: ParallelPlan
+    facts: dict[str, str]
+
+    @property
+    def writes(self) -> tuple[int, ...]:
+        """Buffers that hold something afterwards."""
+        return self.plan.writes
+
+    @property
+    def drops(self) -> tuple[int, ...]:
+        """Buffers whose contents are void afterwards."""
+        return self.plan.drops
+
+    def run(self) -> None:
+        """Run it; on return nothing is under way that the next run would not wait for."""
+        trainer = self.trainer
+        with trainer.replicas.training_step(self.facts, trainer.name):
+            trainer.run(self.plan)
+
+
+def with_session(algorithm: Algorithm | None, session: SambaSession | None = None) -> SambaSession:
+    """Let ``session.run(data_parallel=True)`` communicate by an algorithm; all ranks call this.
+
+    The program must be loaded and have been compiled with ``--data-parallel``. Rank 0's weights,
+    buffers and optimizer state hold for all from then on. Another call exchanges the algorithm.
+
+    Args:
+        algorithm: What replicas communicate, and when; None for the program's own REDUCE sections.
+        session: The session; ``samba.session`` if None.
+
+    Returns:
+        The session.
+
+    Raises:
+        NotLoaded: If no program is loaded.
+        NotDataParallel: If it has no gradient buckets.
+        DataParallelError: If a rank does not take part, or has another algorithm.
+    """
+    if session is None:
+        import samba
+
+        session = samba.session
+    loaded = session._need("samba.distributed.bagua.with_session")
+    attach(loaded, algorithm)
+    return cast("SambaSession", session)
+
+
+def attach(loaded: Loaded, algorithm: Algorithm | None, *, share: bool = True) -> Trainer | None:
+    """Train a loaded program with an algorithm.
+
+    Args:
+        loaded: The program.
+        algorithm: The algorithm; None for the program's own REDUCE sections.
+        share: Whether all ranks get rank 0's values; False where they have not been set yet.
+
+    Returns:
+        Who will train it; None without an algorithm.
+    """
+    replicas = loaded.replicas
+    trainer = None
+    if algorithm is not None:
+        if not isinstance(cast(Any, algorithm), Algorithm):
+            raise ArgumentError(
+                where="samba.distributed.bagua.with_session(algorithm)",
+                found=f"a {type(algorithm).__name__}",
+                wanted="an Algorithm, or None",
+            )
+        replica = SessionReplica(loaded, algorithm, current_world())
+        trainer = Trainer(replicas, replica, loaded.device)
+    replicas.agree_on_algorithm("none" if trainer is None else trainer.name)
+    if replicas.trainer is not None:
+        replicas.trainer.release()
+    replicas.use(trainer)
+    if share:
+        with replicas.same_values(range(len(loaded.program.regions))):
+            pass
+    return trainer

@@ -1,0 +1,338 @@
+"""Algorithms under ``session.run``: what a torch loop with the same algorithm gives, they give."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import samba
+from emulator.comm.errors import DataParallelError, Disagreement
+from emulator.comm.inprocess import run_ranks
+from emulator.comm.protocol import Communicator
+from emulator.errors import UnknownTensor
+from samba._session_facts import NotLoaded
+from samba.distributed import bagua
+from samba.distributed.bagua.session import Trainer, attach
+from samba.distributed.bagua.training import replica_of
+from samba.distributed.job import Job
+from samba.distributed.replicas import NotDataParallel, Replicas
+from samba.errors import ArgumentError
+from samba.loading import Loaded
+from tests.samba.distributed.bagua.ranks import NEVER, on_ranks
+from tests.samba.distributed.worlds import BATCH, batch, compile_to, part_of, world
+from tests.samba.worlds import Scene, named, told
+
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with PEFs with and without buckets."""
+    folder = tmp_path_factory.mktemp("bagua")
+    compile_to(folder, world("sgd"))
+    compile_to(folder, world("sgd", data_parallel=False))
+    return folder
+
+
+def scene(folder: Path, *, data_parallel: bool = True) -> Scene:
+    made = world("sgd", data_parallel=data_parallel).build()
+    made.pef = str(folder / made.world.name / f"{made.world.name}.pef")
+    made.trace()
+    return made
+
+
+def loaded(folder: Path, **keywords: Any) -> Loaded:
+    scene(folder, **keywords)
+    found = samba.session._loaded
+    assert found is not None
+    return found
+
+
+def together(programs: list[Loaded], work: Callable[[Loaded, int], Any]) -> list[Any]:
+    """Do something with several programs as the replicas of a job; raises what a rank raises."""
+
+    def one(communicator: Communicator) -> Any:
+        program = programs[communicator.rank]
+        job = Job(communicator, None, communicator)
+        program.join(Replicas(program.device, "normal", job))
+        with bagua.use_communicator(communicator, [range(len(programs))]):
+            return work(program, communicator.rank)
+
+    results = run_ranks(len(programs), one, deadline=20)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results
+
+
+def run(program: Loaded, rank: int, size: int, step: int, types: Any = ()) -> None:
+    """One step as ``session.run`` does it."""
+    mine = part_of(batch(BATCH * size, step), rank, size)
+    wish = program.replicas.wish(True, True, "normal")
+    assert program.only is not None
+    program.only.run(named(mine), (), {}, (types, (), None, None), None, True, wish)
+
+
+def weights(program: Loaded) -> torch.Tensor:
+    model = program.model  # type: ignore[attr-defined]  # a program of one graph
+    return torch.cat([program.memory.read(p.sn_name).flatten() for p in model.parameters()])
+
+
+def trainer_of(program: Loaded) -> Trainer:
+    trainer = program.replicas.trainer
+    assert trainer is not None
+    return trainer
+
+
+def average(replica: Any, step: int) -> None:
+    """After every second step, a round of the asynchronous average, if there is one."""
+    algorithm = replica.algorithm
+    if not isinstance(algorithm, bagua.AsyncModelAverageAlgorithm):
+        return
+    if step % 2 and step >= algorithm.warmup_steps:
+        algorithm.mark_all(replica)
+        assert replica.backend.wait_pending_comm_ops() == 1
+
+
+def in_torch(make: Callable[[], bagua.Algorithm], size: int) -> list[torch.Tensor]:
+    """The same training with :func:`with_bagua`; weights after each step, of each rank."""
+
+    scenes = [world("sgd").build() for _ in range(size)]  # they draw from torch's one generator
+
+    def work(rank_world: Any) -> torch.Tensor:
+        made = scenes[rank_world.rank]
+        net, optim, algorithm = made.host, made.host_optimizer, make()
+        bagua.with_bagua(net, [optim], algorithm)
+        history = []
+        for step in range(STEPS):
+            optim.zero_grad()
+            net(**part_of(batch(BATCH * size, step), rank_world.rank, size))[0].backward()
+            optim.step()
+            average(replica_of(net), step)
+            history.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+        if isinstance(algorithm, bagua.AsyncModelAverageAlgorithm):
+            algorithm.abort()
+        return torch.stack(history)
+
+    return on_ranks(size, work, nodes=[range(size)])
+
+
+def on_device(
+    folder: Path, make: Callable[[], bagua.Algorithm], size: int, *, by_section: bool = False
+) -> list[torch.Tensor]:
+    """The training on the device; weights after each step, of each rank."""
+
+    def work(program: Loaded, rank: int) -> torch.Tensor:
+        algorithm = make()
+        attach(program, algorithm)
+        history = []
+        for step in range(STEPS):
+            for types in ("fwd", "bckwd", "reduce", "opt") if by_section else ((),):
+                run(program, rank, size, step, types)
+            average(trainer_of(program).replica, step)
+            history.append(weights(program))
+        trainer_of(program).release()
+        return torch.stack(history)
+
+    return together([loaded(folder) for _ in range(size)], work)
+
+
+CLOSE = 2e-6
+ALGORITHMS: dict[str, tuple[Callable[[], bagua.Algorithm], float]] = {
+    "gradient_allreduce": (bagua.GradientAllReduceAlgorithm, CLOSE),
+    "gradient_sum": (lambda: bagua.GradientAllReduceAlgorithm(average=False), CLOSE),
+    # The last bit of a number on the border of two codes decides which of them it gets.
+    "bytegrad": (bagua.ByteGradAlgorithm, 5e-4),
+    "decentralized": (bagua.DecentralizedAlgorithm, CLOSE),
+    "shift_one": (lambda: bagua.DecentralizedAlgorithm(False, "shift_one", 2), CLOSE),
+    "low_precision_decentralized": (
+        lambda: bagua.LowPrecisionDecentralizedAlgorithm(hierarchical=False),
+        5e-3,
+    ),
+    "async": (lambda: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER), CLOSE),
+    "async_warm_up": (
+        lambda: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER, warmup_steps=3),
+        CLOSE,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> list[torch.Tensor]:
+    """Ranks that communicate nothing."""
+    return on_device(folder, bagua.Algorithm, 2)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_as_the_torch_loop(folder, alone, name):
+    make, tolerance = ALGORITHMS[name]
+    found, wanted = on_device(folder, make, 2), in_torch(make, 2)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+    assert not torch.allclose(alone[0], found[0], rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("name", ["bytegrad", "decentralized", "low_precision_decentralized"])
+def test_section_by_section(folder, name):
+    make, tolerance = ALGORITHMS[name]
+    whole, parts = on_device(folder, make, 2), on_device(folder, make, 2, by_section=True)
+    for ours, theirs in zip(parts, whole, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+
+
+def test_gradient_allreduce_is_what_reduce_sections_do(folder):
+    def work(program: Loaded, rank: int) -> torch.Tensor:
+        for step in range(STEPS):
+            run(program, rank, 2, step)
+        return weights(program)
+
+    plain = together([loaded(folder), loaded(folder)], work)
+    found = on_device(folder, bagua.GradientAllReduceAlgorithm, 2)
+    torch.testing.assert_close(found[0][-1], plain[0], rtol=0, atol=CLOSE)
+
+
+def test_algorithms_can_be_exchanged(folder):
+    """Rank 0's weights hold after each exchange; None gives the REDUCE sections back."""
+
+    def work(program: Loaded, rank: int) -> torch.Tensor:
+        start = weights(program)
+        for algorithm in (
+            bagua.DecentralizedAlgorithm(),
+            bagua.AsyncModelAverageAlgorithm(sync_interval_ms=1),
+            bagua.LowPrecisionDecentralizedAlgorithm(),
+            None,
+        ):
+            attach(program, algorithm)
+            for step in range(2):
+                run(program, rank, 2, step)
+        assert program.replicas.trainer is None
+        assert not weights(program).allclose(start)
+        return weights(program)
+
+    first, second = together([loaded(folder), loaded(folder)], work)
+    assert first.equal(second)
+    assert first.isfinite().all()
+
+
+def test_weights_that_the_host_sets_hold_for_all(folder):
+    """Neighbours know each other's weights; new ones make what they know void."""
+
+    def work(program: Loaded, rank: int) -> torch.Tensor:
+        algorithm = bagua.LowPrecisionDecentralizedAlgorithm(hierarchical=False)
+        attach(program, algorithm)
+        run(program, rank, 2, 0)
+        program.to_device()
+        run(program, rank, 2, 0)
+        own = algorithm.replicas[0][0]
+        return torch.stack([weights(program).sum(), own.sum()])
+
+    def once(program: Loaded, rank: int) -> torch.Tensor:
+        attach(program, bagua.LowPrecisionDecentralizedAlgorithm(hierarchical=False))
+        run(program, rank, 2, 0)
+        return weights(program).sum()
+
+    twice = together([loaded(folder), loaded(folder)], work)
+    for (now, known), wanted in zip(
+        twice, together([loaded(folder), loaded(folder)], once), strict=True
+    ):
+        torch.testing.assert_close(now, wanted, rtol=0, atol=1e-2)
+        torch.testing.assert_close(now, known, rtol=0, atol=1e-4)
+
+
+def test_averages_by_the_clock(folder):
+    def work(program: Loaded, rank: int) -> int:
+        algorithm = bagua.AsyncModelAverageAlgorithm(sync_interval_ms=1)
+        attach(program, algorithm)
+        until = time.monotonic() + 60
+        step = 0
+        while algorithm.rounds < 5 and time.monotonic() < until:
+            run(program, rank, 2, step)
+            step += 1
+        algorithm.abort()
+        assert weights(program).isfinite().all()
+        return algorithm.rounds
+
+    first, second = together([loaded(folder), loaded(folder)], work)
+    assert first == second >= 5
+
+
+def test_ranks_with_different_algorithms_are_named(folder):
+    def work(program: Loaded, rank: int) -> None:
+        algorithm = bagua.ByteGradAlgorithm() if rank else bagua.DecentralizedAlgorithm()
+        with pytest.raises(Disagreement) as caught:
+            attach(program, algorithm)
+        assert caught.value.facts == {"algorithm": ("decentralized", "bytegrad")}
+
+    together([loaded(folder), loaded(folder)], work)
+
+
+def test_a_rank_that_fails_is_named_with_step_and_bucket(folder):
+    def work(program: Loaded, rank: int) -> None:
+        attach(program, bagua.ByteGradAlgorithm())
+        for step in range(2):  # ranks compare notes before these
+            run(program, rank, 2, step)
+        if rank == 1:
+            raise KeyError("lost")
+        with pytest.raises(DataParallelError, match=r"bytegrad in step 3.*rank 1") as caught:
+            run(program, rank, 2, 1)
+        assert caught.value.ranks == (1,)
+        with pytest.raises(DataParallelError, match="failed before"):
+            run(program, rank, 2, 2)
+
+    with pytest.raises(KeyError, match="lost"):
+        together([loaded(folder), loaded(folder)], work)
+
+
+def test_one_replica_trains_as_without(folder, caplog):
+    made = scene(folder)
+    assert bagua.with_session(bagua.ByteGradAlgorithm()) is samba.session
+    made.run(data_parallel=True)
+    made.host_step()
+    for path, weight in made.host.named_parameters():  # 8 bits change gradients a little
+        torch.testing.assert_close(made.weights()[path], weight.detach(), rtol=0, atol=1e-3)
+    before = [w.clone() for w in made.weights().values()]
+    made.run(data_parallel=True, section_types=["fwd"])
+    assert all(a.equal(b) for a, b in zip(before, made.weights().values(), strict=True))
+    assert told(caplog) == []
+
+
+def test_what_cannot_train(folder):
+    samba.session.reset()
+    with pytest.raises(NotLoaded, match="with_session"):
+        bagua.with_session(bagua.ByteGradAlgorithm())
+    scene(folder, data_parallel=False)
+    with pytest.raises(NotDataParallel, match="--data-parallel"):
+        bagua.with_session(bagua.ByteGradAlgorithm())
+    scene(folder)
+    with pytest.raises(ArgumentError, match="wanted an Algorithm"):
+        bagua.with_session("bytegrad")  # type: ignore[arg-type]  # that is the point
+
+
+def test_closures_of_regions_follow_the_device(folder):
+    """A region's memory is another after each run; its gradient lies in a bucket."""
+    made = scene(folder)
+    parameter = next(iter(made.model.parameters()))
+    device = samba.session._loaded.device  # type: ignore[union-attr]  # it is loaded
+    made.run()
+    for name, value in ((parameter.sn_name, "sn_data"), (parameter.sn_grad_name, "sn_grad")):
+        proxy = torch.zeros(1)
+        bagua.ensure_bagua_tensor(proxy, name, None, *bagua.region_closures(device, name))
+        assert bagua.bagua_getter_closure(proxy).equal(getattr(parameter, value))
+        before = bagua.bagua_getter_closure(proxy)
+        made.run()
+        assert bagua.bagua_getter_closure(proxy).equal(getattr(parameter, value))
+        assert not bagua.bagua_getter_closure(proxy).equal(before)
+        others = [p.sn_grad.clone() for p in list(made.model.parameters())[1:]]
+        bagua.bagua_setter_closure(proxy, torch.full_like(before, 7.0))
+        assert (getattr(parameter, value) == 7.0).all()
+        assert all(
+            p.sn_grad.equal(o)
+            for p, o in zip(list(made.model.parameters())[1:], others, strict=True)
+        )
+    with pytest.raises(UnknownTensor, match="nothing"):
+        bagua.region_closures(device, "nothing")
