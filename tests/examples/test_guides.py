@@ -32,3 +32,26 @@ def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
     (tokens,) = re.findall(r"decoded \[\[(.*)\]\]", printed)
     assert tokens.startswith("3, 1, 4, ") and len(tokens.split(",")) == 8
     assert "torch agrees: True" in printed
+
+
+@pytest.mark.slow
+def test_the_guide_to_bagua_trains_two_replicas(tmp_path):
+    page = (ROOT / "docs" / "bagua.md").read_text()
+    (script,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "net.py").write_text(script)
+    commands = re.findall(r"`python\s((?:net\.py|-m samba) [^`]*)`", page)
+    assert len(commands) == 2
+    for command in commands:
+        done = subprocess.run(
+            [sys.executable, *command.split()],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr
+    rows = re.findall(r"Loss: (\S+) weights: (\S+)", done.stdout)
+    assert len(rows) == 2
+    assert rows[0][1] == rows[1][1]
+    assert all(float(loss) < 0.05 for loss, _ in rows)

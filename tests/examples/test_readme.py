@@ -41,6 +41,8 @@ def test_the_script_learns(tmp_path):
         "CHANGELOG.md",
         "docs/architecture.md",
         "docs/multigraph.md",
+        "docs/bagua.md",
+        "docs/data_parallel.md",
         "docs/api_coverage.md",
     ],
 )

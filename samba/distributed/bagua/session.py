@@ -15,6 +15,7 @@ from emulator.device import Device
 from emulator.parallel import ParallelPlan
 from pef_schema.program import Role, SectionKind
 from samba.distributed.bagua.algorithms.base import Algorithm
+from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm
 from samba.distributed.bagua.regions import region_closures
 from samba.distributed.bagua.replica import Closures, Replica
 from samba.distributed.bagua.world import World, current_world
@@ -210,6 +211,7 @@ def with_session(algorithm: Algorithm | None, session: SambaSession | None = Non
 
     Raises:
         NotLoaded: If no program is loaded.
+        ArgumentError: If it is no algorithm, or qadam, whose update rule no PEF has.
         NotDataParallel: If it has no gradient buckets.
         DataParallelError: If a rank does not take part, or has another algorithm.
     """
@@ -241,6 +243,13 @@ def attach(loaded: Loaded, algorithm: Algorithm | None, *, share: bool = True) -
                 where="samba.distributed.bagua.with_session(algorithm)",
                 found=f"a {type(algorithm).__name__}",
                 wanted="an Algorithm, or None",
+            )
+        if isinstance(algorithm, QAdamAlgorithm):
+            raise ArgumentError(
+                where="samba.distributed.bagua.with_session(algorithm)",
+                found="qadam",
+                wanted="an algorithm for the optimizers of a PEF",
+                hint="QAdamOptimizer has no update rule on the device; use with_bagua.",
             )
         replica = SessionReplica(loaded, algorithm, current_world())
         trainer = Trainer(replicas, replica, loaded.device)

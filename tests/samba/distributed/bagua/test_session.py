@@ -24,6 +24,7 @@ from samba.distributed.replicas import NotDataParallel, Replicas
 from samba.errors import ArgumentError
 from samba.loading import Loaded
 from tests.samba.distributed.bagua.ranks import NEVER, on_ranks
+from tests.samba.distributed.processes import all_well, run_replicas, worker
 from tests.samba.distributed.worlds import BATCH, batch, compile_to, part_of, world
 from tests.samba.worlds import Scene, named, told
 
@@ -311,6 +312,9 @@ def test_what_cannot_train(folder):
     scene(folder)
     with pytest.raises(ArgumentError, match="wanted an Algorithm"):
         bagua.with_session("bytegrad")  # type: ignore[arg-type]  # that is the point
+    optimizer = bagua.QAdamOptimizer([torch.nn.Parameter(torch.ones(1))])
+    with pytest.raises(ArgumentError, match="no update rule on the device"):
+        bagua.with_session(bagua.QAdamAlgorithm(optimizer))
 
 
 def test_closures_of_regions_follow_the_device(folder):
@@ -336,3 +340,18 @@ def test_closures_of_regions_follow_the_device(folder):
         )
     with pytest.raises(UnknownTensor, match="nothing"):
         bagua.region_closures(device, "nothing")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bytegrad", "decentralized", "low_precision_decentralized"])
+def test_two_processes(folder, name):
+    """What programs in one process give, ``samba.session`` of two processes gives."""
+    make, tolerance = ALGORITHMS[name]
+    pef = folder / "sgd_8_dp" / "sgd_8_dp.pef"
+    command = worker("bagua_session")
+    ended = run_replicas(2, command, str(pef), name, seconds=180, env={"OMP_NUM_THREADS": "1"})
+    all_well(ended)
+    for end, wanted in zip(ended, on_device(folder, make, 2), strict=True):
+        line = next(x for x in end.out.splitlines() if x.startswith("weights "))
+        found = torch.tensor([float.fromhex(x) for x in line.split()[1:]])
+        torch.testing.assert_close(found, wanted[-1], rtol=0, atol=tolerance)
