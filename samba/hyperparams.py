@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import math
 import sys
@@ -89,7 +90,9 @@ class Hyperparameters:
         for key, value in given.items():
             targets = self._targets.get(key)
             if targets is None:
-                self._tell(f"hyperparameter {key!r} has no argin in this PEF and is ignored")
+                near = difflib.get_close_matches(str(key), self._targets, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                self._tell(f"hyperparameter {key!r} has no argin in this PEF and is ignored{hint}")
                 continue
             if not targets and self._of_kind(GROUP_KEYS[key]):
                 names = ", ".join(self._of_kind(GROUP_KEYS[key]))

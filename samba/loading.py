@@ -48,8 +48,8 @@ class GraphMismatch(SambaError):
         self.pef, self.difference = pef, difference
         super().__init__(
             f"{pef}: the model is not the one this PEF was compiled from.\n{difference}\n"
-            "Compile again, or run the model, input shapes and mode (train or inference) "
-            "that were compiled."
+            "Compile again, or run the model, input shapes (batch size: -b) and mode "
+            "(train or inference) that were compiled."
         )
 
 

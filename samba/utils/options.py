@@ -95,9 +95,18 @@ def _level(level: str, help: str) -> Option:
     )
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"found {text}, wanted 1 or more")
+    return number
+
+
+_count.__name__ = "int"  # argparse names the type where the text is no number
+
 _USED: tuple[Option, ...] = (
-    _value("-b --batch-size", _ALL, "samples in a batch", type=int, default=1),
-    _value("-mb --microbatch-size", _ALL, "samples in a microbatch", type=int),
+    _value("-b --batch-size", _ALL, "samples in a batch", type=_count, default=1),
+    _value("-mb --microbatch-size", _ALL, "samples in a microbatch", type=_count),
     _value("-p --pef", _ALL, "path of the PEF", required=_DEVICE),
     _value("--pef-name", _COMPILE, "name of the PEF and of its folder"),
     _value("--output-folder", _COMPILE, "folder for PEFs", default="./out"),

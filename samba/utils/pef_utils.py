@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,9 @@ from samba.version import __version__
 
 __all__ = ["MissingPefInfo", "PefInfoStruct", "get_pef_info", "get_pefmeta", "get_pefmeta_dict"]
 
+_SHOWN = 8
+"""Keys that a message lists; the error's ``present`` holds all of them."""
+
 
 class MissingPefInfo(SambaError, ValueError):
     """A PEF does not hold keys that were asked for.
@@ -29,9 +33,12 @@ class MissingPefInfo(SambaError, ValueError):
 
     def __init__(self, *, pef: str, missing: Sequence[str], present: Sequence[str]) -> None:
         self.pef, self.missing, self.present = pef, tuple(missing), tuple(present)
+        near = [k for m in missing for k in difflib.get_close_matches(m, self.present, n=3)]
+        shown = list(dict.fromkeys([*near, *self.present]))[:_SHOWN]
+        more = f" and {len(self.present) - len(shown)} more" if len(present) > len(shown) else ""
         super().__init__(
             f"{pef}: found no metadata for {', '.join(missing)}; it holds "
-            f"{', '.join(present) or 'none'}. Pass pef_metadata={{...}} with these keys to "
+            f"{', '.join(shown) or 'none'}{more}. Pass pef_metadata={{...}} with these keys to "
             "samba.session.compile(...) and compile again."
         )
 

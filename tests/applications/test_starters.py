@@ -1,4 +1,4 @@
-"""Applications in the shape of the vendor's starters, through all their commands."""
+"""Applications in the shape of the vendor's starters, and in others, through all their commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ import sys
 
 import pytest
 
-from tests.applications import convnet_loader, lenet_starter, res_ffn_starter
+from tests.applications import (
+    adversarial,
+    convnet_loader,
+    lenet_starter,
+    recommender,
+    regression,
+    res_ffn_starter,
+)
 from tests.applications.mnist_files import write_mnist
 
 
@@ -71,3 +78,17 @@ def test_convolutional_network_with_a_loader(call):
     said = call(convnet_loader, "run", *small, "--pef=out/convnet/convnet.pef")
     assert "Epoch 8, samples 200, Loss: " in said
     assert accuracy(said) > 90
+
+
+@pytest.mark.parametrize(
+    ("app", "words"),
+    [
+        pytest.param(recommender, "4 outputs as torch has them", marks=pytest.mark.slow),
+        (regression, "sections ['BCKWD', 'FWD', 'GRADNORM', 'OPT'] as torch has them"),
+        (adversarial, "both graphs as torch has them"),
+    ],
+    ids=["recommender", "regression", "adversarial"],
+)
+def test_applications_that_compare_with_torch(app, words, call):
+    assert "app.pef created" in call(app, "compile", "-b=8", "--pef-name=app")
+    assert call(app, "run", "-b=8", "--pef=out/app/app.pef").endswith(f"{words}\n")

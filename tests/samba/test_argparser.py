@@ -321,3 +321,13 @@ def test_yaml_beyond_options_is_refused(text, message):
 def test_samba_config():
     args = parse_app_args(["compile", "-b=3"])
     assert SambaConfig(args, object).get_all_params()["batch_size"] == 3
+
+
+@pytest.mark.parametrize("text", ["0", "-4"])
+def test_a_batch_has_samples(text, capsys):
+    with pytest.raises(SystemExit):
+        parse_app_args(["compile", f"--batch-size={text}"])
+    assert f"-b/--batch-size: found {text}, wanted 1 or more" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_app_args(["compile", "-b=four"])
+    assert "-b/--batch-size: invalid int value: 'four'" in capsys.readouterr().err

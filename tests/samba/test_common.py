@@ -150,6 +150,9 @@ def test_pef_info(monkeypatch):
     with pytest.raises(ValueError, match="no metadata for lr; it holds batch_size") as caught:
         get_pef_info("m.pef", {"lr": PefInfoStruct()})
     assert isinstance(caught.value, MissingPefInfo)
+    many = MissingPefInfo(pef="m.pef", missing=["key_39"], present=[f"key_{i}" for i in range(90)])
+    assert "it holds key_39, " in str(many) and " and 82 more." in str(many)
+    assert len(many.present) == 90
     assert caught.value.missing == ("lr",)
 
 
