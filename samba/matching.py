@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
+from emulator.ops.registry import load_ops
 from pef_schema.errors import SambaError
 from pef_schema.program import ArginKind, Optimizer, OutputGrad, Program, Role, SectionKind
+from samba.compiler.flow import gradient_values
 from samba.compiler.optimizer import GroupSpec, describe_optimizers
 from samba.compiler.update import StaleParameter
 from samba.errors import ArgumentError
@@ -94,18 +96,24 @@ def check_optimizers(
         )
     values = program.graphs[0].values
     region_of = {id(s.tensor): values[s.value].region for s in traced.sources}
+    wanting = _wanting_gradients(traced, program)
     for index, (group, entry) in enumerate(zip(groups, program.optimizers, strict=True)):
         stale = [p for p in group.parameters if not traced.knows(p)]
         if stale:
             raise StaleParameter(optimizer=group.name, count=len(stale))
-        differences = list(_differences(index, group, entry, program, region_of))
+        differences = _differences(index, group, entry, program, region_of, wanting)
         if differences:
             raise OptimizerMismatch(pef=pef, optimizer=entry.name, differences=differences)
         _tell_defaults(group, entry, program)
 
 
 def _differences(
-    index: int, group: GroupSpec, entry: Optimizer, program: Program, region_of: dict[int, int]
+    index: int,
+    group: GroupSpec,
+    entry: Optimizer,
+    program: Program,
+    region_of: dict[int, int],
+    wanting: frozenset[int],
 ) -> list[tuple[str, str, str]]:
     if group.kind is not entry.kind:
         return [("kind", group.kind.name, entry.kind.name)]
@@ -131,11 +139,30 @@ def _differences(
     other = {p.weight for o in program.optimizers if o is not entry for p in o.params}
     missing, foreign = updated - given, given & other
     if missing or foreign:
-        names = [program.regions[r].name for r in sorted(missing or foreign)]
-        shown = ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")
+        shown = _names(sorted(missing or foreign), program)
         found = f"without {shown}" if missing else f"with {shown}"
         rows.append(("parameters", found, f"{len(updated)} parameters"))
+    thawed = sorted((given & wanting) - updated - other)
+    if thawed:
+        rows.append(("requires_grad", f"True for {_names(thawed, program)}", "without them"))
+    frozen = sorted((given & updated) - wanting)
+    if frozen:
+        rows.append(("requires_grad", f"False for {_names(frozen, program)}", "with them"))
     return rows
+
+
+def _names(regions: Sequence[int], program: Program) -> str:
+    names = [program.regions[r].name for r in regions]
+    return ", ".join(names[:4]) + (" and more" if len(names) > 4 else "")
+
+
+def _wanting_gradients(traced: Traced, program: Program) -> frozenset[int]:
+    """Regions of the weights that would be trained if the model were compiled as it is now."""
+    inputs = {source.value for source in traced.sources}
+    starts = [o.value for o in traced.outputs if o.value not in inputs]
+    grads = gradient_values(traced, load_ops(), starts)
+    values = program.graphs[0].values
+    return frozenset(values[s.value].region for s in traced.sources if grads[s.value])
 
 
 def _tell_defaults(group: GroupSpec, entry: Optimizer, program: Program) -> None:

@@ -496,6 +496,20 @@ def test_other_optimizers(running, tmp_path):
     assert_still_running(running)
 
 
+def test_parameters_frozen_or_not_since_the_compile(running, tmp_path):
+    model, weight = running.model, running.model.first.weight
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    weight.requires_grad_(False)
+    pef = compile_into(tmp_path, model, running.inputs, optimizer)
+    utils.trace_graph(model, running.inputs, optimizer, pef=pef)
+    weight.requires_grad_(True)
+    with pytest.raises(SambaError, match="requires_grad: found True for mlp__first__weight, comp"):
+        utils.trace_graph(model, running.inputs, optimizer, pef=pef)
+    weight.requires_grad_(False)
+    with pytest.raises(SambaError, match="requires_grad: found False for mlp__first__weight, comp"):
+        utils.trace_graph(model, running.inputs, optimizer, pef=running.pef)
+
+
 def test_other_settings_of_adamw(pefs, tmp_path):
     def make(beta, norm):
         return lambda m: samba.optim.AdamW(
