@@ -12,7 +12,7 @@ from emulator.lower import (
     Tape,
     Variant,
     gradient_targets,
-    pull_node,
+    pull_form,
     run_nodes,
     zeros_like_value,
 )
@@ -99,13 +99,15 @@ def _node_backward(
     active = [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
     if not any(v in cotangents for v in active):
         return
-    if pullback is None:
-        full = {v: env[v] if v in env else zeros_like_value(graph, v) for v in node.refs()}
-        _, pullback = pull_node(graph, node, full, spec)
     incoming = tuple(
         cotangents[v] if v in cotangents else zeros_like_value(graph, v) for v in active
     )
-    for v, cotangent in zip(gradient_targets(graph, node), pullback(incoming), strict=True):
+    if pullback is None:
+        full = {v: env[v] if v in env else zeros_like_value(graph, v) for v in node.refs()}
+        outgoing = pull_form(graph, node, full, spec, incoming)
+    else:
+        outgoing = pullback(incoming)
+    for v, cotangent in zip(gradient_targets(graph, node), outgoing, strict=True):
         _add(cotangents, v, cotangent)
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import LoweringError
+from emulator.forms import call_once_traced
 from emulator.ops.registry import OpSpec, load_ops
 from pef_schema.program import Arg, Graph, Node, Program, Ref, Role, Step
 
@@ -92,6 +93,77 @@ def _failure(node: Node, reason: str) -> LoweringError:
     return LoweringError(op=node.op, source=node.source, module=node.module, reason=reason)
 
 
+def run_form(
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec
+) -> tuple[Any, ...]:
+    """Execute one node as :func:`run_node` does; nodes of one form are traced once."""
+    key, values, name = _form(graph, node, env, spec)
+
+    def run(*arrays: jax.Array) -> tuple[Any, ...]:
+        return run_node(graph, node, {**env, **dict(zip(values, arrays, strict=True))}, spec)
+
+    arrays = [env[v] for v in values]
+    return call_once_traced(("run", *key), run, arrays, name)
+
+
+def pull_form(
+    graph: Graph,
+    node: Node,
+    env: Mapping[int, jax.Array],
+    spec: OpSpec,
+    cotangents: tuple[jax.Array, ...],
+) -> tuple[jax.Array, ...]:
+    """The gradient of one node; nodes of one form are traced once.
+
+    Args:
+        graph, node, env, spec: As :func:`run_node` takes them.
+        cotangents: Of the results that carry a gradient.
+
+    Returns:
+        Cotangents of the values in :func:`gradient_targets`.
+    """
+    key, values, name = _form(graph, node, env, spec)
+
+    def pull(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = dict(zip(values, arrays, strict=False))
+        _, pullback = pull_node(graph, node, {**env, **given}, spec)
+        return pullback(arrays[len(values) :])
+
+    arrays = [*(env[v] for v in values), *cotangents]
+    return call_once_traced(("pull", *key), pull, arrays, f"{name}__grad")
+
+
+def _form(
+    graph: Graph, node: Node, env: Mapping[int, Any], spec: OpSpec
+) -> tuple[tuple[Any, ...], list[int], str]:
+    """What a node's function depends on besides arrays, the values of those, and its name."""
+    refs = list(dict.fromkeys(node.refs()))
+    position = {v: i for i, v in enumerate(refs)}
+    known = {v: env[v] for v in refs if isinstance(env[v], (bool, int, float))}
+
+    def of(arg: Arg) -> Any:
+        if isinstance(arg, Ref):
+            return Ref(position[arg.value])
+        if isinstance(arg, tuple):
+            return tuple([of(item) for item in arg])
+        return type(arg), repr(arg)  # 1, 1.0 and True are equal; 0.0 and -0.0 are, too
+
+    key = (
+        spec.name,
+        spec.lower,
+        tuple([of(arg) for arg in node.args]),
+        tuple([(name, of(arg)) for name, arg in node.kwargs]),
+        tuple([(graph.values[v].needs_grad, repr(known.get(v))) for v in refs]),
+        tuple([v if v < 0 else _kind(graph, v) for v in node.outputs]),
+    )
+    return key, [v for v in refs if v not in known], node.op
+
+
+def _kind(graph: Graph, value: int) -> tuple[Any, ...]:
+    found = graph.values[value]
+    return found.shape, found.dtype, found.needs_grad
+
+
 def pull_node(
     graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec
 ) -> tuple[tuple[Any, ...], Pullback]:
@@ -138,7 +210,7 @@ def run_nodes(
             if tape is not None and i in tape:
                 results, tape[i] = pull_node(graph, node, env, ops[node.op])
             else:
-                results = run_node(graph, node, env, ops[node.op])
+                results = run_form(graph, node, env, ops[node.op])
         for index, array in zip(node.outputs, results, strict=True):
             if index >= 0:
                 env[index] = array

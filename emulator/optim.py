@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
+from emulator.forms import call_once_traced
 from emulator.lower import State, Variant
 from pef_schema.program import Optimizer, OptimizerKind, Program, Step
 
@@ -85,23 +86,34 @@ def _sgd(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -
     if optimizer.step >= 0 and not no_momentum:
         first = state[optimizer.step] == 0
         result[optimizer.step] = state[optimizer.step] + 1.0
-    for p in optimizer.params:
-        stored = state[p.weight].dtype
-        weight, grad = _wide(state[p.weight]), _wide(state[p.grad])
-        lr, momentum, decay = (
-            argins[k].astype(weight.dtype) for k in ("lr", "momentum", "weight_decay")
-        )
+
+    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = iter(arrays)
+        old, gradient, rate, inertia, shrink = (next(given) for _ in range(5))
+        weight, grad = _wide(old), _wide(gradient)
+        lr, momentum, decay = (a.astype(weight.dtype) for a in (rate, inertia, shrink))
         if options["maximize"]:
             grad = -grad
         grad = grad + decay * weight
+        states: list[jax.Array] = []
         if not no_momentum:
-            buffer = momentum * _wide(state[p.states[0]]) + (1.0 - options["dampening"]) * grad
+            buffer = momentum * _wide(next(given)) + (1.0 - options["dampening"]) * grad
             if first is not None:
                 # torch starts the buffer with the bare gradient: no dampening on the first step.
-                buffer = jnp.where(first, grad, buffer)
+                buffer = jnp.where(next(given), grad, buffer)
             grad = grad + momentum * buffer if options["nesterov"] else buffer
-            result[p.states[0]] = buffer.astype(stored)
-        result[p.weight] = (weight - lr * grad).astype(stored)
+            states.append(buffer.astype(old.dtype))
+        return (weight - lr * grad).astype(old.dtype), *states
+
+    scalars = [argins[k] for k in ("lr", "momentum", "weight_decay")]
+    for p in optimizer.params:
+        arrays = [state[p.weight], state[p.grad], *scalars]
+        if not no_momentum:
+            arrays.append(state[p.states[0]])
+            arrays += [] if first is None else [first]
+        key = ("sgd", optimizer.options, no_momentum, first is None)
+        result[p.weight], *states = call_once_traced(key, one, arrays, "sgd")
+        result.update(zip(p.states, states, strict=False))
 
 
 def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) -> None:
@@ -113,27 +125,34 @@ def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) ->
     t = count.astype(jnp.float64)
     step_size = argins["lr"] / (1.0 - beta1**t)
     correction = jnp.sqrt(1.0 - beta2**t)
-    for p in optimizer.params:
-        stored = state[p.weight].dtype
-        weight, grad = _wide(state[p.weight]), _wide(state[p.grad])
-        first, second = _wide(state[p.states[0]]), _wide(state[p.states[1]])
+
+    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        old, gradient, *states, step_size, correction, lr, decay = arrays
+        weight, grad, first, second = (_wide(a) for a in (old, gradient, *states[:2]))
         dtype = weight.dtype
         if options["maximize"]:
             grad = -grad
         if decoupled:
-            weight = weight * (1.0 - argins["lr"] * argins["weight_decay"]).astype(dtype)
+            weight = weight * (1.0 - lr * decay).astype(dtype)
         else:
-            grad = grad + argins["weight_decay"].astype(dtype) * weight
+            grad = grad + decay.astype(dtype) * weight
         first = first + (1.0 - beta1) * (grad - first)
         second = beta2 * second + (1.0 - beta2) * (grad * grad)
-        result[p.states[0]] = first.astype(stored)
-        result[p.states[1]] = second.astype(stored)
+        new = [first, second]
         largest = second
         if options["amsgrad"]:
-            largest = jnp.maximum(_wide(state[p.states[2]]), second)
-            result[p.states[2]] = largest.astype(stored)
+            largest = jnp.maximum(_wide(states[2]), second)
+            new.append(largest)
         denominator = jnp.sqrt(largest) / correction.astype(dtype) + options["eps"]
-        result[p.weight] = (weight - step_size.astype(dtype) * (first / denominator)).astype(stored)
+        weight = weight - step_size.astype(dtype) * (first / denominator)
+        return tuple([a.astype(old.dtype) for a in (weight, *new)])
+
+    scalars = [step_size, correction, argins["lr"], argins["weight_decay"]]
+    key = ("adam", decoupled, optimizer.options)
+    for p in optimizer.params:
+        arrays = [state[p.weight], state[p.grad], *(state[r] for r in p.states), *scalars]
+        result[p.weight], *states = call_once_traced(key, one, arrays, "adam")
+        result.update(zip(p.states, states, strict=True))
 
 
 _Rule = Callable[[Optimizer, State, State, bool], None]

@@ -10,6 +10,7 @@ import jax
 
 from emulator.autodiff import backward
 from emulator.buckets import Memory, pack, unpack
+from emulator.forms import shared_forms
 from emulator.lower import State, Tape, Variant, forward
 from emulator.ops.registry import load_ops
 from emulator.optim import gradnorm, update, zerograd
@@ -181,7 +182,7 @@ def compile_plan(
 
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(*memory.form(home), sharding=sharding) for home in order]
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), shared_forms():
         jitted = jax.jit(run, donate_argnums=tuple(range(len(donated))), keep_unused=True)
         executable = jitted.lower(*shapes).compile(compiler_options=xla_options(device))
     transient = [r for r in order if r in reads and program.regions[r].role.is_transient]
