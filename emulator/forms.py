@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import jax
+import jax.core
 
 _functions: ContextVar[dict[Any, Callable[..., Any]] | None] = ContextVar(
     "functions by form", default=None
