@@ -37,6 +37,11 @@ from samba.tracer.selections import bound_selections
 from samba.tracer.traced import Traced
 
 _MAX_DECOMPOSITION_ROUNDS = 8
+_CHECKS = (
+    *("aten._assert_tensor_metadata", "aten._assert_scalar", "aten._assert_async"),
+    "aten.sym_constrain_range",
+)
+"""How the names of operations begin that do nothing but raise."""
 
 
 def trace_model(
@@ -157,7 +162,7 @@ def _drop_checks(graph: torch.fx.Graph) -> None:
     A running program cannot raise: where a matrix is singular, its results are not finite.
     """
     for node in reversed(graph.nodes):
-        if str(node.target).startswith("aten._assert_tensor_metadata") and not node.users:
+        if str(node.target).startswith(_CHECKS) and not node.users:
             graph.erase_node(node)
         elif node.target is torch.ops.higher_order.with_effects and (
             node.args[1] is torch.ops.aten._linalg_check_errors.default

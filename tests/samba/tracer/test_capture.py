@@ -325,3 +325,27 @@ def test_distributions_do_not_branch_on_their_arguments() -> None:
     before = torch.distributions.Distribution._validate_args
     trace_model(Likelihood(), (torch.randn(3), torch.randn(3)))
     assert torch.distributions.Distribution._validate_args is before
+
+
+def test_checks_of_data_are_left_out() -> None:
+    class Checked(nn.Module):
+        def forward(self, x: Tensor, at: Tensor) -> Tensor:
+            torch._check_tensor_all(at < 4)
+            torch._check(at.max().item() < 4)
+            return x.masked_scatter(at > 1, x * 2)
+
+    traced = trace_model(Checked(), (torch.randn(4), torch.tensor([0, 1, 2, 3])))
+    assert [node.op for node in traced.nodes] == [
+        "aten.gt.Scalar",
+        "aten.mul.Tensor",
+        "aten.masked_scatter.default",
+    ]
+
+
+def test_a_number_taken_out_of_a_tensor_is_refused() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x.max().item()
+
+    with pytest.raises(UnsupportedOps, match="takes a number out of a tensor"):
+        trace_model(Scaled(), torch.randn(4))
