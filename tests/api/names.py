@@ -117,11 +117,27 @@ SLIDES = (
 """What the slides on modelling add to the pages; the last four stand for torch and NumPy
 functions called with SambaTensors."""
 
+BAGUA = (
+    "bagua.BaguaTensor",
+    *_of(
+        "bagua.BaguaTensor.",
+        """bagua_backend_tensor bagua_ensure_grad bagua_getter_closure
+        bagua_mark_communication_ready bagua_mark_communication_ready_without_synchronization
+        bagua_set_storage bagua_setter_closure ensure_bagua_tensor is_bagua_tensor
+        to_bagua_tensor""",
+    ),
+    *_arguments(
+        "bagua.BaguaTensor.ensure_bagua_tensor", "name module_name getter_closure setter_closure"
+    ),
+)
+"""The page of ``bagua.torch_api.tensor``; here ``samba.distributed.bagua``."""
+
 PAGES = {
     "SambaSession": SESSION,
     "samba.utils": UTILS,
     "SambaTensor": SAMBATENSOR,
     "Modelling slides": SLIDES,
+    "BaguaTensor": BAGUA,
 }
 """Names by page, each on the first page that has it."""
 

@@ -12,18 +12,34 @@ from torch import nn
 import samba
 from emulator.comm import DataParallelError
 from samba.distributed import bagua
+from samba.distributed.bagua.tensor import METHODS
 from samba.errors import ArgumentError
+from tests.api.covers import covers
 from tests.samba.distributed.bagua.ranks import on_ranks
+
+
+def samba_parameter() -> nn.Parameter:
+    """A parameter of a model that was converted for the device."""
+    layer = nn.Linear(3, 2, bias=False)
+    layer.weight.data = torch.arange(6.0).view(2, 3)
+    return samba.from_torch_model_(layer).weight
+
 
 KINDS = {
     "tensor": lambda: torch.arange(6.0).view(2, 3),
     "parameter": lambda: nn.Parameter(torch.arange(6.0).view(2, 3)),
     "sambatensor": lambda: samba.SambaTensor(torch.arange(6.0).view(2, 3), name="s"),
+    "sambaparameter": samba_parameter,
 }
 
 
 @pytest.fixture(params=KINDS)
 def tensor(request):
+    return KINDS[request.param]()
+
+
+@pytest.fixture(params=["parameter", "sambaparameter"])
+def parameter(request):
     return KINDS[request.param]()
 
 
@@ -35,12 +51,14 @@ def grad_setter(p, t):
     p.grad = t
 
 
+@covers("bagua.BaguaTensor.is_bagua_tensor", "bagua.BaguaTensor.ensure_bagua_tensor")
 def test_is_bagua_tensor(tensor):
     assert not bagua.is_bagua_tensor(tensor)
     assert bagua.ensure_bagua_tensor(tensor, "t") is tensor
     assert bagua.is_bagua_tensor(tensor)
 
 
+@covers("bagua.BaguaTensor.ensure_bagua_tensor(getter_closure)")
 def test_the_same_closures_change_nothing(tensor):
     def getter(t):
         return t
@@ -53,6 +71,7 @@ def test_the_same_closures_change_nothing(tensor):
     assert bagua.bagua_backend_tensor(tensor) is not handle
 
 
+@covers("bagua.BaguaTensor.ensure_bagua_tensor(name)")
 def test_without_a_name_the_name_stays(tensor):
     bagua.ensure_bagua_tensor(tensor, "t", "m")
     bagua.ensure_bagua_tensor(tensor, getter_closure=lambda t: t)
@@ -60,6 +79,10 @@ def test_without_a_name_the_name_stays(tensor):
     assert (handle.name, handle.module_name) == ("t", "m")
 
 
+@covers(
+    "bagua.BaguaTensor.ensure_bagua_tensor(name)",
+    "bagua.BaguaTensor.ensure_bagua_tensor(module_name)",
+)
 @pytest.mark.parametrize(("name", "module"), [("u", "m"), ("t", "n"), ("t", None)])
 def test_another_name_or_module_is_refused(tensor, name, module):
     bagua.ensure_bagua_tensor(tensor, "t", "m")
@@ -69,12 +92,14 @@ def test_another_name_or_module_is_refused(tensor, name, module):
     assert repr(module) in caught.value.found
 
 
+@covers("bagua.BaguaTensor.ensure_bagua_tensor(setter_closure)")
 def test_a_setter_needs_a_getter(tensor):
     with pytest.raises(ArgumentError, match="without a getter_closure"):
         bagua.ensure_bagua_tensor(tensor, "t", setter_closure=lambda t, v: None)
     assert not bagua.is_bagua_tensor(tensor)
 
 
+@covers("bagua.BaguaTensor.to_bagua_tensor")
 def test_to_bagua_tensor_shares_storage_until_the_original_moves(tensor):
     made = bagua.to_bagua_tensor(tensor, "t")
     assert made is not tensor
@@ -93,6 +118,7 @@ def test_to_bagua_tensor_of_a_parameter_is_no_parameter():
         bagua.bagua_ensure_grad(made)
 
 
+@covers("bagua.BaguaTensor.bagua_getter_closure")
 def test_getter_is_called_each_time(tensor):
     now = [torch.zeros(2)]
     bagua.ensure_bagua_tensor(tensor, "t", getter_closure=lambda t: now[0])
@@ -104,19 +130,21 @@ def test_getter_is_called_each_time(tensor):
     assert (backend.num_elements(), backend.dtype()) == (5, "bf16")
 
 
+@covers("bagua.BaguaTensor.bagua_getter_closure")
 def test_getter_default_is_the_tensor(tensor):
     bagua.ensure_bagua_tensor(tensor, "t")
     assert bagua.bagua_getter_closure(tensor) is tensor
 
 
-def test_getter_that_returns_nothing_is_named():
-    p = KINDS["parameter"]()
+def test_getter_that_returns_nothing_is_named(parameter):
+    p = parameter
     with pytest.raises(ArgumentError, match=r"closure of Bagua tensor 'p'.*bagua_ensure_grad"):
         bagua.ensure_bagua_tensor(p, "p", getter_closure=grad_getter)
 
 
-def test_setter():
-    p = bagua.bagua_ensure_grad(KINDS["parameter"]())
+@covers("bagua.BaguaTensor.bagua_setter_closure")
+def test_setter(parameter):
+    p = bagua.bagua_ensure_grad(parameter)
     bagua.ensure_bagua_tensor(p, "p", getter_closure=grad_getter)
     with pytest.raises(ArgumentError, match="no setter closure"):
         bagua.bagua_setter_closure(p, torch.ones(2, 3))
@@ -127,6 +155,7 @@ def test_setter():
     assert bagua.bagua_getter_closure(p) is new
 
 
+@covers("bagua.BaguaTensor.bagua_backend_tensor")
 def test_backend_tensor(tensor):
     bagua.ensure_bagua_tensor(tensor, "t")
     backend = bagua.bagua_backend_tensor(tensor)
@@ -171,8 +200,9 @@ def test_a_type_that_cannot_be_communicated():
         bagua.ensure_bagua_tensor(torch.zeros(2, dtype=torch.complex64), "t")
 
 
-def test_ensure_grad():
-    p = KINDS["parameter"]()
+@covers("bagua.BaguaTensor.bagua_ensure_grad")
+def test_ensure_grad(parameter):
+    p = parameter
     assert bagua.bagua_ensure_grad(p) is p
     first = p.grad
     assert first is not None
@@ -185,6 +215,10 @@ def test_ensure_grad():
     assert bagua.bagua_ensure_grad(t) is t
 
 
+@covers(
+    "bagua.BaguaTensor.bagua_mark_communication_ready",
+    "bagua.BaguaTensor.bagua_mark_communication_ready_without_synchronization",
+)
 @pytest.mark.parametrize(
     "mark",
     [
@@ -192,9 +226,11 @@ def test_ensure_grad():
         bagua.bagua_mark_communication_ready_without_synchronization,
     ],
 )
-def test_mark_ready(mark):
+@pytest.mark.parametrize("kind", KINDS)
+def test_mark_ready(mark, kind):
     def work(world):
-        t = bagua.ensure_bagua_tensor(torch.full((3,), float(world.rank)), "t", "m")
+        t = bagua.ensure_bagua_tensor(KINDS[kind](), "t", "m")
+        t.data.fill_(world.rank)
         backend = bagua.get_backend("m")
         with pytest.raises(ArgumentError, match="without buckets"):
             mark(t)
@@ -206,9 +242,9 @@ def test_mark_ready(mark):
             mark(other)
         mark(t)
         assert backend.wait_pending_comm_ops() == 1
-        return t.tolist()
+        return t.flatten().tolist()
 
-    assert on_ranks(2, work) == [[0.5] * 3] * 2
+    assert on_ranks(2, work) == [[0.5] * 6] * 2
 
 
 def test_mark_ready_needs_a_module(tensor):
@@ -221,6 +257,7 @@ def test_mark_ready_needs_a_module(tensor):
             mark(tensor)
 
 
+@covers("bagua.BaguaTensor.bagua_set_storage")
 def test_set_storage_does_not_copy(tensor):
     bagua.ensure_bagua_tensor(tensor, "t")
     flat = torch.arange(100.0, 110.0)
@@ -230,8 +267,9 @@ def test_set_storage_does_not_copy(tensor):
     assert tensor.data_ptr() == flat[3:].data_ptr()
 
 
-def test_set_storage_goes_through_the_setter():
-    p = bagua.bagua_ensure_grad(KINDS["parameter"]())
+@covers("bagua.BaguaTensor.bagua_set_storage")
+def test_set_storage_goes_through_the_setter(parameter):
+    p = bagua.bagua_ensure_grad(parameter)
     old = p.grad
     bagua.ensure_bagua_tensor(p, "p", getter_closure=grad_getter, setter_closure=grad_setter)
     flat = torch.arange(10.0)
@@ -263,6 +301,7 @@ def test_other_tensors_are_refused(tensor):
         bagua.bagua_getter_closure(tensor)
 
 
+@covers("bagua.BaguaTensor")
 def test_sambatensors_have_the_methods():
     t = KINDS["sambatensor"]()
     assert t.ensure_bagua_tensor("t", "m") is t
@@ -270,6 +309,21 @@ def test_sambatensors_have_the_methods():
     assert (t.bagua_tensor_name, t.bagua_module_name) == ("t", "m")
     assert t.bagua_getter_closure() is t
     assert isinstance(t.to_bagua_tensor("u"), samba.SambaTensor)
+
+
+def test_methods_are_the_functions():
+    """So what the tests above show of the functions holds for the methods."""
+    methods = [n for n in METHODS if n not in ("bagua_tensor_name", "bagua_module_name")]
+    assert len(methods) == 10
+    bagua.enable_bagua_tensors()
+    try:
+        for name in methods:
+            function = getattr(bagua, name)
+            assert getattr(samba.SambaTensor, name) is function
+            assert getattr(torch.Tensor, name) is function
+            assert getattr(nn.Parameter, name) is function
+    finally:
+        bagua.disable_bagua_tensors()
 
 
 def test_enabling_gives_torch_tensors_the_methods():

@@ -13,9 +13,19 @@ from tests.samba.distributed.bagua.ranks import (
     model,
     rounds_by_the_clock,
     sample,
+    step,
     train_async,
     weights,
 )
+
+
+def to_the_end(rank: int) -> None:
+    """Train one rank longer than the other, and abort by the end of the program alone."""
+    net = model()
+    optim = torch.optim.SGD(net.parameters(), lr=0.1)
+    bagua.with_bagua(net, [optim], bagua.AsyncModelAverageAlgorithm(sync_interval_ms=1))
+    for number in range(5 + 20 * rank):
+        step(net, optim, sample(rank, number))
 
 
 def main(names: list[str]) -> None:
@@ -25,6 +35,7 @@ def main(names: list[str]) -> None:
         if name == "async":
             print(name, *(x.hex() for x in train_async(rank).tolist()))
             rounds_by_the_clock(rank)
+            to_the_end(rank)
             continue
         net = model(rank)
         optim: torch.optim.Optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -34,9 +45,9 @@ def main(names: list[str]) -> None:
         else:
             algorithm = bagua.Algorithm.init(name, hierarchical=False)
         bagua.with_bagua(net, [optim], algorithm)
-        for step in range(4):
+        for number in range(4):
             optim.zero_grad()
-            loss_of(net, sample(rank, step)).backward()
+            loss_of(net, sample(rank, number)).backward()
             optim.step()
         print(name, *(x.hex() for x in weights(net).tolist()))
 
