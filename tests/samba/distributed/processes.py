@@ -27,12 +27,14 @@ class Ended:
         out: What it printed.
         err: What it printed as errors.
         time: When it ended, as ``time.time()`` counts.
+        left: Whether a process that it had started was still there then.
     """
 
     code: int
     out: str
     err: str
     time: float
+    left: bool
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -102,6 +104,7 @@ def run_replicas(
                     )
                 )
         ends: dict[int, float] = {}
+        left = set[int]()
         try:
             while len(ends) < size and time.monotonic() - start < seconds:
                 for rank, process in enumerate(processes):
@@ -114,6 +117,7 @@ def run_replicas(
                     break  # nobody is left who could go on
                 time.sleep(0.05)
         finally:
+            left |= {rank for rank in ends if group_exists(processes[rank].pid)}
             for process in processes:
                 kill_group(process.pid)
                 process.wait()
@@ -123,6 +127,7 @@ def run_replicas(
                 out=Path(f"{folder}/{rank}.out").read_text(errors="replace"),
                 err=Path(f"{folder}/{rank}.err").read_text(errors="replace"),
                 time=ends.get(rank, time.time()),
+                left=rank in left,
             )
             for rank, process in enumerate(processes)
         ]
@@ -134,6 +139,15 @@ def is_stopped(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
     except OSError:
         return False
+
+
+def group_exists(pid: int) -> bool:
+    """Whether the group that a process led has any process."""
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def kill_group(pid: int) -> None:

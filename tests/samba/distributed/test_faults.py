@@ -47,6 +47,7 @@ def check(ended: list[Ended], fault: str, bad: int) -> None:
         assert end.code == 1, f"rank {rank}: {end.code}\n{end.err}"
         assert end.time - began < DEADLINE + 5
         assert "trained" not in end.out
+        assert not end.left, f"rank {rank} left a process behind"
         assert f"rank {bad}" in end.err, f"rank {rank} does not name rank {bad}:\n{end.err}"
 
 
@@ -77,6 +78,7 @@ def test_four_replicas(pef, tmp_path, fault, bad):
 def test_the_jax_engine(pef, tmp_path, fault, bad):
     ended = train(pef, tmp_path, f"{fault}:{bad}:reduce", engine="jax")
     assert ended[1 - bad].code not in (0, -9)
+    assert not ended[1 - bad].left
     assert f"rank {bad}" in ended[1 - bad].err
 
 
