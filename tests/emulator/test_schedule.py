@@ -6,10 +6,11 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from emulator.comm.worker import CommThread, Work
 from emulator.schedule import (
     Mode,
     Prepared,
@@ -185,6 +186,40 @@ def test_threads_give_the_same_values(mode: Mode) -> None:
         execute(prepare(tasks, mode), hands)
         assert sorted(hands.order) == list(range(len(tasks)))
         assert hands.memory.places == replay(tasks, list(range(len(tasks))))
+
+
+class Running:
+    """Hands with the communication thread of real runs, which note when tasks run."""
+
+    def __init__(self, tasks: list[Task], thread: CommThread) -> None:
+        self.tasks, self.thread, self.memory = tasks, thread, Values()
+        self.clock = itertools.count()  # one step of it is atomic
+        self.spans = [(0, 0)] * len(tasks)
+
+    def run(self, index: int) -> None:
+        begin = next(self.clock)
+        self.memory.run(self.tasks[index])
+        self.spans[index] = (begin, next(self.clock))
+
+    def start(self, index: int) -> Work:
+        return self.thread.submit(self.tasks[index].name, lambda: self.run(index))
+
+    def wait(self, tickets: Sequence[Work]) -> None:
+        self.thread.wait(tickets)
+
+
+def test_no_random_schedule_violates_a_dependency_on_the_communication_thread() -> None:
+    rng = random.Random(2)
+    thread = CommThread("test", deadline=60)
+    for number in range(1000):
+        tasks = random_tasks(rng)
+        mode = [*Mode][number % 3]
+        schedule, hands = prepare(tasks, mode), Running(tasks, thread)
+        execute(schedule, hands)
+        starts, ends = zip(*hands.spans, strict=True)
+        check(schedule, Timeline(starts=starts, ends=ends))
+        assert hands.memory.places == replay(tasks, list(range(len(tasks))))
+    assert thread.close(5)
 
 
 def test_dependencies_are_the_last_writer_and_the_readers_since() -> None:
