@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
+from emulator.layout import channels_last_nodes
 from emulator.lower import (
     Pullback,
     State,
@@ -17,11 +18,17 @@ from emulator.lower import (
     zeros_like_value,
 )
 from emulator.ops.registry import OpSpec, load_ops
-from pef_schema.program import Graph, Node, OutputGrad, Program, Step
+from emulator.ordering import Readers
+from pef_schema.program import Graph, Node, OutputGrad, Program, Ref, Role, Step
 
 
 def backward(
-    program: Program, step: Step, state: State, variant: Variant, tape: Tape | None = None
+    program: Program,
+    step: Step,
+    state: State,
+    variant: Variant,
+    tape: Tape | None = None,
+    readers: Readers | None = None,
 ) -> State:
     """Execute a BCKWD step: walk the mirrored nodes in reverse.
 
@@ -34,23 +41,27 @@ def backward(
         state: Device memory that the step reads.
         variant: Which output gradients the host has set.
         tape: Pullbacks of nodes that the forward step has differentiated.
+        readers: Where to note what is computed from a parameter beside its own gradient.
 
     Returns:
         Gradient and cotangent regions.
     """
     graph = program.graphs[step.graph]
-    env = _primals(graph, step, state)
-    cotangents = _seeds(graph, step, state, variant)
     ops = load_ops()
+    last = channels_last_nodes(graph, sorted({*step.recompute, *step.nodes}), ops)
+    env = _primals(graph, step, state, last)
+    cotangents = _seeds(graph, step, state, variant)
     for i in reversed(step.nodes):
         node = graph.nodes[i]
         with jax.named_scope(f"{node.module or node.op}__grad"):
             pullback = None if tape is None else tape.get(i)
-            _node_backward(graph, node, ops[node.op], env, cotangents, pullback)
+            new = _node_backward(graph, node, ops[node.op], env, cotangents, pullback, i in last)
+        if readers is not None:
+            _note(program, graph, node, ops[node.op], new, readers)
     return _collect(graph, step, state, cotangents)
 
 
-def _primals(graph: Graph, step: Step, state: State) -> dict[int, jax.Array]:
+def _primals(graph: Graph, step: Step, state: State, last: frozenset[int]) -> dict[int, jax.Array]:
     reads = set(step.reads)
     recomputed = {v for i in step.recompute for v in graph.nodes[i].outputs}
     env: dict[int, jax.Array] = {}
@@ -59,7 +70,7 @@ def _primals(graph: Graph, step: Step, state: State) -> dict[int, jax.Array]:
             region = graph.values[v].region
             if v not in env and v not in recomputed and region in reads:
                 env[v] = state[region]
-    run_nodes(graph, step.recompute, env)
+    run_nodes(graph, step.recompute, env, last)
     return env
 
 
@@ -95,20 +106,46 @@ def _node_backward(
     env: dict[int, jax.Array],
     cotangents: dict[int, jax.Array],
     pullback: Pullback | None,
-) -> None:
+    last: bool,
+) -> dict[int, jax.Array]:
     active = [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
     if not any(v in cotangents for v in active):
-        return
+        return {}
     incoming = tuple(
         cotangents[v] if v in cotangents else zeros_like_value(graph, v) for v in active
     )
     if pullback is None:
         full = {v: env[v] if v in env else zeros_like_value(graph, v) for v in node.refs()}
-        outgoing = pull_form(graph, node, full, spec, incoming)
+        outgoing = pull_form(graph, node, full, spec, incoming, last)
     else:
         outgoing = pullback(incoming)
-    for v, cotangent in zip(gradient_targets(graph, node), outgoing, strict=True):
+    new = dict(zip(gradient_targets(graph, node), outgoing, strict=True))
+    for v, cotangent in new.items():
         _add(cotangents, v, cotangent)
+    return new
+
+
+def _note(
+    program: Program,
+    graph: Graph,
+    node: Node,
+    spec: OpSpec,
+    new: dict[int, jax.Array],
+    readers: Readers,
+) -> None:
+    """Note which cotangents were made from a weight."""
+
+    def is_weight(value: int) -> bool:
+        region = graph.values[value].region
+        return region >= 0 and program.regions[region].role is Role.WEIGHT
+
+    made = [cotangent for v, cotangent in new.items() if not is_weight(v)]
+    if not made:
+        return
+    for position, arg in enumerate(node.args):
+        read = spec.reads is None or position in spec.reads
+        if read and isinstance(arg, Ref) and is_weight(arg.value):
+            readers.setdefault(graph.values[arg.value].region, []).extend(made)
 
 
 def _collect(graph: Graph, step: Step, state: State, cotangents: dict[int, jax.Array]) -> State:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import LoweringError
 from emulator.forms import call_once_traced
+from emulator.layout import channels_last_nodes, to_channels_last, to_channels_second
 from emulator.ops.registry import OpSpec, load_ops
 from pef_schema.program import Arg, Graph, Node, Program, Ref, Role, Step
 
@@ -55,7 +56,7 @@ def resolve(arg: Arg, env: Mapping[int, jax.Array]) -> Any:
 
 
 def run_node(
-    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec, last: bool = False
 ) -> tuple[Any, ...]:
     """Execute one node.
 
@@ -64,6 +65,7 @@ def run_node(
         node: The node.
         env: Arrays by value index.
         spec: The op.
+        last: Whether to run it channels last.
 
     Returns:
         One array per result that is used, None for the others, of the dtypes the graph states.
@@ -71,17 +73,20 @@ def run_node(
     Raises:
         LoweringError: If a result has another shape than the graph states.
     """
+    if last:
+        env = {v: to_channels_last(env[v]) for v in node.refs()}
     kwargs = {name: resolve(arg, env) for name, arg in node.kwargs}
     result = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
     results = result if isinstance(result, (tuple, list)) else (result,)
     if len(results) < len(node.outputs):
         raise _failure(node, f"gave {len(results)} result(s), the graph has {len(node.outputs)}")
     checked: list[Any] = []
-    for array, index in zip(results, node.outputs, strict=False):
+    for result, index in zip(results, node.outputs, strict=False):
         if index < 0:
             checked.append(None)
             continue
         value = graph.values[index]
+        array = to_channels_second(result) if last else result
         if tuple(array.shape) != value.shape:
             raise _failure(node, f"gave shape {tuple(array.shape)}, the graph says {value.shape}")
         dtype = TO_NUMPY[value.dtype]
@@ -94,16 +99,16 @@ def _failure(node: Node, reason: str) -> LoweringError:
 
 
 def run_form(
-    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec, last: bool = False
 ) -> tuple[Any, ...]:
     """Execute one node as :func:`run_node` does; nodes of one form are traced once."""
     key, values, name = _form(graph, node, env, spec)
 
     def run(*arrays: jax.Array) -> tuple[Any, ...]:
-        return run_node(graph, node, {**env, **dict(zip(values, arrays, strict=True))}, spec)
+        return run_node(graph, node, {**env, **dict(zip(values, arrays, strict=True))}, spec, last)
 
     arrays = [env[v] for v in values]
-    return call_once_traced(("run", *key), run, arrays, name)
+    return call_once_traced(("run", last, *key), run, arrays, name)
 
 
 def pull_form(
@@ -112,11 +117,12 @@ def pull_form(
     env: Mapping[int, jax.Array],
     spec: OpSpec,
     cotangents: tuple[jax.Array, ...],
+    last: bool = False,
 ) -> tuple[jax.Array, ...]:
     """The gradient of one node; nodes of one form are traced once.
 
     Args:
-        graph, node, env, spec: As :func:`run_node` takes them.
+        graph, node, env, spec, last: As :func:`run_node` takes them.
         cotangents: Of the results that carry a gradient.
 
     Returns:
@@ -126,11 +132,11 @@ def pull_form(
 
     def pull(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         given = dict(zip(values, arrays, strict=False))
-        _, pullback = pull_node(graph, node, {**env, **given}, spec)
+        _, pullback = pull_node(graph, node, {**env, **given}, spec, last)
         return pullback(arrays[len(values) :])
 
     arrays = [*(env[v] for v in values), *cotangents]
-    return call_once_traced(("pull", *key), pull, arrays, f"{name}__grad")
+    return call_once_traced(("pull", last, *key), pull, arrays, f"{name}__grad")
 
 
 def _form(
@@ -165,12 +171,12 @@ def _kind(graph: Graph, value: int) -> tuple[Any, ...]:
 
 
 def pull_node(
-    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec, last: bool = False
 ) -> tuple[tuple[Any, ...], Pullback]:
     """Execute one node and keep what its gradient needs.
 
     Args:
-        graph, node, env, spec: As :func:`run_node` takes them.
+        graph, node, env, spec, last: As :func:`run_node` takes them.
 
     Returns:
         All results, and the function from cotangents of those that carry a gradient to
@@ -179,7 +185,8 @@ def pull_node(
     targets = gradient_targets(graph, node)
 
     def primal(*arrays: jax.Array) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        results = run_node(graph, node, {**env, **dict(zip(targets, arrays, strict=True))}, spec)
+        given = {**env, **dict(zip(targets, arrays, strict=True))}
+        results = run_node(graph, node, given, spec, last)
         pairs = zip(node.outputs, results, strict=True)
         return tuple([r for v, r in pairs if v >= 0 and graph.values[v].needs_grad]), results
 
@@ -193,7 +200,11 @@ def gradient_targets(graph: Graph, node: Node) -> list[int]:
 
 
 def run_nodes(
-    graph: Graph, indices: tuple[int, ...], env: dict[int, jax.Array], tape: Tape | None = None
+    graph: Graph,
+    indices: tuple[int, ...],
+    env: dict[int, jax.Array],
+    last: frozenset[int],
+    tape: Tape | None = None,
 ) -> None:
     """Execute nodes in order and add their results to ``env``.
 
@@ -201,6 +212,7 @@ def run_nodes(
         graph: Their graph.
         indices: The nodes.
         env: Arrays by value index.
+        last: Those to run channels last.
         tape: Nodes to differentiate at once; their pullbacks are put there.
     """
     ops = load_ops()
@@ -208,9 +220,9 @@ def run_nodes(
         node = graph.nodes[i]
         with jax.named_scope(node.module or node.op):
             if tape is not None and i in tape:
-                results, tape[i] = pull_node(graph, node, env, ops[node.op])
+                results, tape[i] = pull_node(graph, node, env, ops[node.op], i in last)
             else:
-                results = run_form(graph, node, env, ops[node.op])
+                results = run_form(graph, node, env, ops[node.op], i in last)
         for index, array in zip(node.outputs, results, strict=True):
             if index >= 0:
                 env[index] = array
@@ -235,7 +247,8 @@ def forward(program: Program, step: Step, state: State, tape: Tape | None = None
         for v in graph.nodes[i].refs():
             if v not in produced and v not in env:
                 env[v] = state[graph.values[v].region]
-    run_nodes(graph, step.nodes, env, tape)
+    last = channels_last_nodes(graph, step.nodes, load_ops())
+    run_nodes(graph, step.nodes, env, last, tape)
     writes = set(step.writes)
     result: State = {}
 

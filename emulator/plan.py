@@ -14,6 +14,7 @@ from emulator.forms import shared_forms
 from emulator.lower import State, Tape, Variant, forward
 from emulator.ops.registry import load_ops
 from emulator.optim import gradnorm, update, zerograd
+from emulator.ordering import Readers, after
 from emulator.xla_options import xla_options
 from pef_schema.program import Program, Role, SectionKind, Step
 
@@ -74,7 +75,12 @@ Tapes = dict[int, Tape]
 
 
 def run_step(
-    program: Program, step: Step, state: State, variant: Variant, tapes: Tapes | None = None
+    program: Program,
+    step: Step,
+    state: State,
+    variant: Variant,
+    tapes: Tapes | None = None,
+    readers: Readers | None = None,
 ) -> State:
     """Trace one step over device memory."""
     tape = None if tapes is None else tapes.get(step.graph)
@@ -82,9 +88,9 @@ def run_step(
         case SectionKind.FWD:
             return forward(program, step, state, tape)
         case SectionKind.BCKWD:
-            return backward(program, step, state, variant, tape)
+            return backward(program, step, state, variant, tape, readers)
         case SectionKind.OPT:
-            return update(program, step, state, variant)
+            return update(program, step, _ordered(step, state, readers), variant)
         case SectionKind.GRADNORM:
             return gradnorm(program, step, state)
         case SectionKind.ZEROGRAD:
@@ -92,6 +98,13 @@ def run_step(
         case SectionKind.REDUCE:
             # One replica: the mean over replicas is the gradient itself.
             return {r: state[r] for r in step.writes}
+
+
+def _ordered(step: Step, state: State, readers: Readers | None) -> State:
+    """Memory for an update, whose weights wait for those who read them."""
+    if not readers:
+        return state
+    return {**state, **{r: after(state[r], readers[r]) for r in step.writes if r in readers}}
 
 
 def taped_nodes(program: Program, steps: Sequence[Step]) -> Tapes:
@@ -167,9 +180,10 @@ def compile_plan(
             state.update({home: array} if bucket is None else unpack(bucket, array, reads))
         state.update(dict.fromkeys(variant.no_dropout & state.keys(), 0.0))
         tapes = taped_nodes(program, chosen)
+        readers: Readers = {}
         for (section, _), step in zip(steps, chosen, strict=True):
             with jax.named_scope(program.sections[section].name):
-                state.update(run_step(program, step, state, variant, tapes))
+                state.update(run_step(program, step, state, variant, tapes, readers))
         results = []
         for home in writes:
             bucket = memory.bucket(home)

@@ -67,26 +67,39 @@ def expand(value: int | Sequence[int], n: int) -> tuple[int, ...]:
     return tuple(value) * n if len(value) == 1 else tuple(value)
 
 
-def pad(x: jax.Array, window: Window, value: float | int) -> jax.Array:
-    """Pad the trailing axes by ``low`` and ``high`` with ``value``; negative padding crops."""
+def pad(x: jax.Array, window: Window, value: float | int, inner: int = 0) -> jax.Array:
+    """Pad the window's axes by ``low`` and ``high`` with ``value``; negative padding crops.
+
+    Args:
+        x: Data ``(..., *size)``, or with further axes after those of the window.
+        window: The window.
+        value: What to pad with.
+        inner: How many axes follow those of the window.
+
+    Returns:
+        The padded data.
+    """
     if not any(window.low) and not any(window.high):
         return x
-    config = [(0, 0, 0)] * (x.ndim - window.ndim)
+    config = [(0, 0, 0)] * (x.ndim - window.ndim - inner)
     config += [(lo, hi, 0) for lo, hi in zip(window.low, window.high, strict=True)]
+    config += [(0, 0, 0)] * inner
     return lax.pad(x, jnp.asarray(value, x.dtype), config)
 
 
-def taps(x: jax.Array, window: Window) -> list[jax.Array]:
+def taps(x: jax.Array, window: Window, inner: int = 0) -> list[jax.Array]:
     """All taps of a padded array.
 
     Args:
-        x: Padded data ``(..., *padded)``.
+        x: Padded data ``(..., *padded)``, or with further axes after those of the window.
         window: Its window.
+        inner: How many axes follow those of the window.
 
     Returns:
         One ``(..., *out)`` slice per position, row-major.
     """
-    lead = x.ndim - window.ndim
+    lead = x.ndim - window.ndim - inner
+    rest = list(x.shape[x.ndim - inner :])
     slices = []
     for position in window.positions():
         start = [t * d for t, d in zip(position, window.dilation, strict=True)]
@@ -96,9 +109,9 @@ def taps(x: jax.Array, window: Window) -> list[jax.Array]:
         slices.append(
             lax.slice(
                 x,
-                [0] * lead + start,
-                [*x.shape[:lead], *limit],
-                [1] * lead + list(window.stride),
+                [0] * lead + start + [0] * inner,
+                [*x.shape[:lead], *limit, *rest],
+                [1] * lead + list(window.stride) + [1] * inner,
             )
         )
     return slices

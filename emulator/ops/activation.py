@@ -17,18 +17,18 @@ from emulator.ops import random
 from emulator.ops._dropping import MissingSeed
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import real, widen, widened
-from emulator.ops.registry import op
+from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
 
-@op("aten.relu.default", reads=(0,), cheap=True)
+@op("aten.relu.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def relu(x: jax.Array) -> jax.Array:
     """``max(x, 0)``; -0.0 and NaN stay; the gradient of NaN passes, that of zeros does not."""
     below = jnp.where(x < 0, jnp.zeros((), x.dtype), x)
     return jnp.where(x <= 0, jax.lax.stop_gradient(below), x)
 
 
-@op("aten.gelu.default", reads=(0,), cheap=True)
+@op("aten.gelu.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     """Gaussian error linear unit, exact or with the tanh approximation."""
@@ -38,7 +38,7 @@ def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
 
 
-@op("aten.leaky_relu.default", reads=(0,), cheap=True)
+@op("aten.leaky_relu.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def leaky_relu(x: jax.Array, negative_slope: float = 0.01) -> jax.Array:
     """``x`` above 0, else ``negative_slope * x``."""
@@ -80,7 +80,7 @@ def prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.where(x > 0, x, weight * x)
 
 
-@op("aten.threshold.default", reads=(0,), cheap=True)
+@op("aten.threshold.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def threshold(x: jax.Array, threshold: float, value: float) -> jax.Array:
     """``x`` above the threshold, else ``value``."""
     return jnp.where(x <= threshold, jnp.asarray(value, x.dtype), x)
@@ -92,28 +92,28 @@ def _elu(x: jax.Array, alpha: float, scale: float, input_scale: float) -> jax.Ar
     return jnp.where(above, x * scale, jnp.expm1(below * input_scale) * (alpha * scale))
 
 
-@op("aten.elu.default", reads=(0,), cheap=True)
+@op("aten.elu.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def elu(x: jax.Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> jax.Array:
     """Exponential linear unit."""
     return _elu(x, alpha, scale, input_scale)
 
 
-@op("aten.selu.default", reads=(0,), cheap=True)
+@op("aten.selu.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def selu(x: jax.Array) -> jax.Array:
     """Self-normalizing exponential linear unit (Klambauer et al. 2017)."""
     return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1)
 
 
-@op("aten.celu.default", reads=(0,), cheap=True)
+@op("aten.celu.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
     """Continuously differentiable exponential linear unit."""
     return _elu(x, alpha, 1, 1 / alpha)
 
 
-@op("aten.hardtanh.default", reads=(0,), cheap=True)
+@op("aten.hardtanh.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
     """``x`` clipped; no gradient at the knees."""
     low, high = jnp.asarray(min_val, x.dtype), jnp.asarray(max_val, x.dtype)
@@ -121,27 +121,27 @@ def hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array
     return jnp.where(inside, x, jax.lax.stop_gradient(jnp.clip(x, low, high)))
 
 
-@op("aten.relu6.default", reads=(0,), cheap=True)
+@op("aten.relu6.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def relu6(x: jax.Array) -> jax.Array:
     """``x`` clipped to ``[0, 6]``."""
     return hardtanh(x, 0, 6)
 
 
-@op("aten.hardsigmoid.default", reads=(0,), cheap=True)
+@op("aten.hardsigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def hardsigmoid(x: jax.Array) -> jax.Array:
     """``(x + 3) / 6`` clipped to ``[0, 1]``."""
     return hardtanh(x + 3, 0, 6) / 6
 
 
-@op("aten.hardswish.default", reads=(0,), cheap=True)
+@op("aten.hardswish.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def hardswish(x: jax.Array) -> jax.Array:
     """``x * (x + 3) / 6`` between -3 and 3, 0 below and ``x`` above."""
     return jnp.where(x <= -3, 0, jnp.where(x >= 3, x, x * (x + 3) / 6))
 
 
-@op("aten.softplus.default", reads=(0,), cheap=True)
+@op("aten.softplus.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     """``log(1 + exp(beta * x)) / beta``; ``x`` itself where ``beta * x`` passes the threshold."""
@@ -149,14 +149,14 @@ def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     return jnp.where(linear, x, jnp.log1p(jnp.exp(jnp.where(linear, 0, x) * beta)) / beta)
 
 
-@op("aten.mish.default", reads=(0,), cheap=True)
+@op("aten.mish.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def mish(x: jax.Array) -> jax.Array:
     """``x * tanh(softplus(x))``."""
     return x * jnp.tanh(jnp.logaddexp(x, 0))
 
 
-@op("aten.log_sigmoid.default", reads=(0,), cheap=True)
+@op("aten.log_sigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def log_sigmoid(x: jax.Array) -> jax.Array:
     """Logarithm of the logistic function."""
@@ -170,14 +170,14 @@ def log_sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return log_sigmoid(x), jax.lax.stop_gradient(jnp.exp(-jnp.abs(x)))
 
 
-@op("aten.softshrink.default", reads=(0,), cheap=True)
+@op("aten.softshrink.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def softshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
     """``x`` moved towards 0 by ``lambd``, 0 in between."""
     return jnp.where(x > lambd, x - lambd, jnp.where(x < -lambd, x + lambd, x * 0))
 
 
-@op("aten.hardshrink.default", reads=(0,), cheap=True)
+@op("aten.hardshrink.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def hardshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
     """``x`` where it is more than ``lambd`` from 0, else 0."""
     bound = jnp.asarray(lambd, x.dtype)
@@ -194,7 +194,7 @@ def glu(x: jax.Array, dim: int = -1) -> jax.Array:
     return a * jax.nn.sigmoid(b)
 
 
-@op("aten.silu.default", reads=(0,), cheap=True)
+@op("aten.silu.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def silu(x: jax.Array) -> jax.Array:
     """``x * sigmoid(x)``."""
@@ -219,7 +219,7 @@ def _sigmoid(x: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(widen(x)).astype(x.dtype)
 
 
-@op("aten.sigmoid.default", reads=(0,), cheap=True)
+@op("aten.sigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def sigmoid(x: jax.Array) -> jax.Array:
     """Logistic function; integers give float32."""
     return _sigmoid(real(x))
@@ -240,7 +240,7 @@ def _tanh(x: jax.Array) -> jax.Array:
     return jnp.tanh(widen(x)).astype(x.dtype)
 
 
-@op("aten.tanh.default", reads=(0,), cheap=True)
+@op("aten.tanh.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def tanh(x: jax.Array) -> jax.Array:
     """Hyperbolic tangent; integers give float32."""
     return _tanh(real(x))

@@ -12,23 +12,108 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.ops._apart import compile_apart
+from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
 from emulator.ops.norm import (
     Moments,
-    by_running_stats,
-    channel_affine,
+    affine,
     mean_over,
     standardize,
     stats_dtype,
+    sum_over,
 )
-from emulator.ops.registry import op
+from emulator.ops.registry import Channels, op
+
+Saved = tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
 
 
-def _batch_axes(x: jax.Array) -> tuple[int, ...]:
-    return (0, *range(2, x.ndim))
+def _normalize_forward(
+    x: jax.Array,
+    weight: jax.Array | None,
+    bias: jax.Array | None,
+    eps: float,
+    stats: jnp.dtype,
+) -> tuple[Moments, Saved]:
+    y, mean, rstd = standardize(x, (0, 1), eps, stats)
+    return (affine(y, weight, bias), mean, rstd), (x, weight, bias, mean, rstd)
 
 
-@op("aten._native_batch_norm_legit.no_stats", reads=(0, 1))
+def _normalize_backward(
+    eps: float, stats: jnp.dtype, saved: Saved, grads: Moments
+) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+    x, weight, bias, mean, rstd = saved
+    mean, rstd = widen(mean.astype(stats)), widen(rstd.astype(stats))
+    g, dmean, drstd = grads
+    total, along = compile_apart(_sums, g, x, mean, rstd)
+    dweight = None if weight is None else along.reshape(-1).astype(weight.dtype)
+    dbias = None if bias is None else total.reshape(-1).astype(bias.dtype)
+    count = x.shape[0] * x.shape[1]
+    scale = rstd if weight is None else rstd * widen(weight)
+    shift = (scale * total - dmean) / count
+    slope = (scale * along + rstd * rstd * drstd) / count
+    dx = compile_apart(_input_gradient, g, x, mean, rstd, scale, shift, slope)
+    return dx, dweight, dbias
+
+
+def _sums(
+    g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Sums of the cotangent, alone and times the standardized data."""
+    y = (widen(x) - mean) * rstd
+    return sum_over(g, (0, 1)), sum_over(g * y, (0, 1))
+
+
+def _input_gradient(
+    g: jax.Array,
+    x: jax.Array,
+    mean: jax.Array,
+    rstd: jax.Array,
+    scale: jax.Array,
+    shift: jax.Array,
+    slope: jax.Array,
+) -> jax.Array:
+    y = (widen(x) - mean) * rstd
+    return (scale * g - shift - slope * y).astype(x.dtype)
+
+
+@with_gradient(_normalize_forward, _normalize_backward, static=(3, 4))
+def _normalize(
+    x: jax.Array,
+    weight: jax.Array | None,
+    bias: jax.Array | None,
+    eps: float,
+    stats: jnp.dtype,
+) -> Moments:
+    """Shift and scale the columns of ``(N, P, C)`` to mean 0 and variance 1, then affinely.
+
+    The backward pass takes two sums, from which the gradients of weight and bias follow too
+    (Ioffe and Szegedy, "Batch Normalization", 2015, section 3).
+
+    Args:
+        x: Data.
+        weight, bias: Per column.
+        eps: Added to the (biased) variance.
+        stats: Dtype in which torch keeps the moments for its backward pass.
+
+    Returns:
+        The result, mean and reciprocal standard deviation ``(1, 1, C)``, in the compute dtype.
+    """
+    return _normalize_forward(x, weight, bias, eps, stats)[0]
+
+
+def _rows(x: jax.Array) -> jax.Array:
+    """``(N, C, ...)`` as ``(N, -1, C)``, the order in which convolutions run."""
+    return jnp.moveaxis(x, 1, -1).reshape(x.shape[0], math.prod(x.shape[2:]), x.shape[1])
+
+
+def _as(y: jax.Array, x: jax.Array) -> jax.Array:
+    """``(N, -1, C)`` back in the shape and dtype of ``x``."""
+    shape = (x.shape[0], *x.shape[2:], x.shape[1])
+    return jnp.moveaxis(y.reshape(shape), -1, 1).astype(x.dtype)
+
+
+@op("aten._native_batch_norm_legit.no_stats", reads=(0, 1), channels=Channels.LAST)
 def batch_norm_no_stats(
     x: jax.Array,
     weight: jax.Array | None,
@@ -39,9 +124,8 @@ def batch_norm_no_stats(
 ) -> Moments:
     """Batch norm of ``(N, C, ...)`` by its own statistics; also mean and 1 / deviation."""
     stats = stats_dtype(x, weight, bias)
-    y, mean, rstd = standardize(x, _batch_axes(x), eps, stats)
-    y = channel_affine(y, weight, bias)
-    return y.astype(x.dtype), mean.reshape(-1).astype(stats), rstd.reshape(-1).astype(stats)
+    y, mean, rstd = _normalize(_rows(x), weight, bias, eps, stats)
+    return _as(y, x), mean.reshape(-1).astype(stats), rstd.reshape(-1).astype(stats)
 
 
 def _running(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
@@ -49,7 +133,7 @@ def _running(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
     return lax.stop_gradient(mixed).astype(old.dtype)
 
 
-@op("aten._native_batch_norm_legit_functional.default", reads=(0, 1, 3, 4))
+@op("aten._native_batch_norm_legit_functional.default", reads=(0, 1, 3, 4), channels=Channels.LAST)
 def batch_norm_functional(
     x: jax.Array,
     weight: jax.Array | None,
@@ -69,16 +153,15 @@ def batch_norm_functional(
     if not training:
         y, *empty = batch_norm_eval(x, weight, bias, running_mean, running_var, momentum, eps)
         return y, empty[0], empty[1], running_mean, running_var
-    axes = _batch_axes(x)
-    count = math.prod(x.shape[a] for a in axes)
+    rows = _rows(x)
+    count = rows.shape[0] * rows.shape[1]
     stats = stats_dtype(x, weight, running_mean)
-    y, mean, rstd = standardize(x, axes, eps, stats)
-    y = channel_affine(y, weight, bias)
-    centered = lax.stop_gradient(widen(x) - mean)
+    y, mean, rstd = _normalize(rows, weight, bias, eps, stats)
+    centered = lax.stop_gradient(widen(rows) - mean)
     unbiased = count / (count - 1) if count > 1 else math.nan
-    variance = mean_over(centered * centered, axes) * unbiased
+    variance = mean_over(centered * centered, (0, 1)) * unbiased
     return (
-        y.astype(x.dtype),
+        _as(y, x),
         mean.reshape(-1).astype(stats),
         rstd.reshape(-1).astype(stats),
         _running(running_mean, mean, momentum),
@@ -86,7 +169,7 @@ def batch_norm_functional(
     )
 
 
-@op("aten._native_batch_norm_legit_no_training.default", reads=(0, 1, 3, 4))
+@op("aten._native_batch_norm_legit_no_training.default", reads=(0, 1, 3, 4), channels=Channels.LAST)
 def batch_norm_eval(
     x: jax.Array,
     weight: jax.Array | None,
@@ -97,6 +180,7 @@ def batch_norm_eval(
     eps: float,
 ) -> Moments:
     """Batch norm of ``(N, C, ...)`` by running statistics; nothing is saved."""
-    y = by_running_stats(x, weight, bias, running_mean, running_var, eps)
+    mean, rstd = lax.stop_gradient((widen(running_mean), lax.rsqrt(widen(running_var) + eps)))
+    y = affine((widen(_rows(x)) - mean) * rstd, weight, bias)
     empty = jnp.zeros((0,), stats_dtype(x, weight, running_mean))
-    return y, empty, empty
+    return _as(y, x), empty, empty

@@ -13,7 +13,7 @@ from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
 from emulator.ops._windows import Window, expand, overlap_add, pad, stack_taps, taps
-from emulator.ops.registry import op
+from emulator.ops.registry import Channels, op
 
 _FEW_CHANNELS = 16
 """Channels up to which the input gradient is one GEMM and an overlap-add."""
@@ -60,14 +60,11 @@ def _convolve_depthwise(x: jax.Array, w: jax.Array, window: Window) -> jax.Array
     XLA:CPU runs grouped convolutions element by element: this is 50 times as fast.
     """
     groups, features = x.shape[1], w.shape[0] // x.shape[1]
-    wide = pad(widen(x), window, 0)[:, :, None]
+    wide = pad(jnp.moveaxis(widen(x), 1, -1), window, 0, inner=1)[..., None]
     scales = widen(w).reshape(groups, features, -1)
-    ones = (1,) * window.ndim
-    y = sum(
-        tap * scales[:, :, t].reshape(1, groups, features, *ones)
-        for t, tap in enumerate(taps(wide, window))
-    )
-    return jnp.asarray(y).reshape(x.shape[0], w.shape[0], *window.out)
+    y = sum(tap * scales[:, :, t] for t, tap in enumerate(taps(wide, window, inner=2)))
+    y = jnp.asarray(y).reshape(x.shape[0], *window.out, w.shape[0])
+    return jnp.moveaxis(y, -1, 1)
 
 
 def _weight_gradient_by_gemm(
@@ -110,12 +107,17 @@ def _input_gradient_by_gemm(
     return overlap_add(parts, window, size).swapaxes(0, 1)
 
 
+def _few(weight: tuple[int, ...]) -> bool:
+    return math.prod(weight[1:]) <= _FEW_TAPS
+
+
+def _channels(shapes: Sequence[tuple[int, ...]]) -> Channels | None:
+    """Channels last, but for those that run as one product of few taps or are single channels."""
+    return None if _few(shapes[1]) and shapes[1][1] > 1 else Channels.LAST
+
+
 def _forward(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
-    if (
-        groups == 1
-        and math.prod(w.shape[1:]) <= _FEW_TAPS
-        and _stacked_bytes(x, window) <= _STACK_LIMIT
-    ):
+    if groups == 1 and _few(w.shape) and _stacked_bytes(x, window) <= _STACK_LIMIT:
         return _convolve_by_gemm(x, w, window)
     return _linear(x, w, window, groups)
 
@@ -177,6 +179,21 @@ def _transposed(
     return _convolve(x, w, window, groups, inflate=stride)
 
 
+def _bias_forward(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return jnp.moveaxis(jnp.moveaxis(y, 1, -1) + widen(bias), -1, 1), bias
+
+
+def _bias_backward(bias: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    rows = jnp.moveaxis(g, 1, -1).reshape(g.shape[0], math.prod(g.shape[2:]), g.shape[1])
+    return g, jnp.sum(jnp.sum(rows, axis=1), axis=0).astype(bias.dtype)
+
+
+@with_gradient(_bias_forward, _bias_backward)
+def _add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
+    """Add ``(C,)`` to ``(N, C, ...)`` channels last; its gradient sums samples one by one."""
+    return _bias_forward(y, bias)[0]
+
+
 def _any_conv(
     x: jax.Array,
     w: jax.Array,
@@ -217,7 +234,7 @@ def _any_conv(
         )
         y = _conv(batched, w, window, groups)
     if bias is not None:
-        y = y + widen(bias).reshape(-1, *(1,) * n)
+        y = _add_bias(y, bias)
     y = y.astype(x.dtype)
     return y if x.ndim == n + 2 else y[0]
 
@@ -228,6 +245,7 @@ def _any_conv(
     "aten.conv3d.default",
     reads=(0, 1),
     linear_in=(0, 1),
+    channels=_channels,
 )
 @op(
     "aten.conv1d.padding",
@@ -235,6 +253,7 @@ def _any_conv(
     "aten.conv3d.padding",
     reads=(0, 1),
     linear_in=(0, 1),
+    channels=_channels,
 )
 def conv(
     x: jax.Array,
@@ -260,6 +279,7 @@ def conv(
     "aten.conv_transpose3d.input",
     reads=(0, 1),
     linear_in=(0, 1),
+    channels=_channels,
 )
 def conv_transpose(
     x: jax.Array,
@@ -285,7 +305,7 @@ def conv_transpose(
     )
 
 
-@op("aten.convolution.default", reads=(0, 1), linear_in=(0, 1))
+@op("aten.convolution.default", reads=(0, 1), linear_in=(0, 1), channels=_channels)
 def convolution(
     x: jax.Array,
     weight: jax.Array,

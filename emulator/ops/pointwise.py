@@ -20,7 +20,7 @@ from emulator.ops._promote import (
     is_number,
     result_type,
 )
-from emulator.ops.registry import op
+from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
 _MAX_SQUARINGS = 64
@@ -30,7 +30,7 @@ Operand = Any
 """An array or a python scalar."""
 
 
-@op("aten.add.Tensor", "aten.add.Scalar", reads=(), cheap=True)
+@op("aten.add.Tensor", "aten.add.Scalar", reads=(), cheap=True, channels=Channels.ANY)
 def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x + alpha * other``; booleans add as logical or."""
     return elementwise(lambda a, b: a + _scaled(b, alpha), x, other)
@@ -40,13 +40,14 @@ def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     *("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor", "aten.subtract.Scalar"),
     reads=(),
     cheap=True,
+    channels=Channels.ANY,
 )
 def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x - alpha * other``."""
     return elementwise(lambda a, b: a - _scaled(b, alpha), x, other)
 
 
-@op("aten.rsub.Tensor", "aten.rsub.Scalar", reads=(), cheap=True)
+@op("aten.rsub.Tensor", "aten.rsub.Scalar", reads=(), cheap=True, channels=Channels.ANY)
 def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``other - alpha * x``."""
     return sub(other, x, alpha)
@@ -57,6 +58,7 @@ def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     reads=(0, 1),
     linear_in=(0, 1),
     cheap=True,
+    channels=Channels.ANY,
 )
 def mul(x: Operand, other: Operand) -> jax.Array:
     """``x * other``."""
@@ -69,6 +71,7 @@ def mul(x: Operand, other: Operand) -> jax.Array:
     reads=(0, 1),
     linear_in=(0,),
     cheap=True,
+    channels=Channels.ANY,
 )
 def div(x: Operand, other: Operand) -> jax.Array:
     """True division; integers give float32."""
@@ -80,6 +83,7 @@ def div(x: Operand, other: Operand) -> jax.Array:
     *("aten.divide.Tensor_mode", "aten.divide.Scalar_mode"),
     reads=(0, 1),
     cheap=True,
+    channels=Channels.ANY,
 )
 def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) -> jax.Array:
     """Division rounded as asked: ``None`` true division, ``"trunc"`` toward zero, ``"floor"``."""
@@ -89,7 +93,13 @@ def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) ->
     return elementwise(lambda a, b: lax.stop_gradient(fn(a, b)), x, other)
 
 
-@op("aten.floor_divide.default", "aten.floor_divide.Scalar", cheap=True, differentiable=False)
+@op(
+    "aten.floor_divide.default",
+    "aten.floor_divide.Scalar",
+    cheap=True,
+    differentiable=False,
+    channels=Channels.ANY,
+)
 def floor_divide(x: Operand, other: Operand) -> jax.Array:
     """``floor(x / other)`` with python's signs."""
     return elementwise(_div_floor, x, other)
@@ -99,13 +109,14 @@ def floor_divide(x: Operand, other: Operand) -> jax.Array:
     *("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"),
     reads=(0, 1),
     cheap=True,
+    channels=Channels.ANY,
 )
 def remainder(x: Operand, other: Operand) -> jax.Array:
     """Remainder with the sign of the divisor."""
     return elementwise(_remainder, x, other)
 
 
-@op("aten.fmod.Tensor", "aten.fmod.Scalar", reads=(0, 1), cheap=True)
+@op("aten.fmod.Tensor", "aten.fmod.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY)
 def fmod(x: Operand, other: Operand) -> jax.Array:
     """Remainder with the sign of the dividend."""
     return elementwise(lax.rem, x, other)
@@ -115,25 +126,32 @@ def fmod(x: Operand, other: Operand) -> jax.Array:
     *("aten.neg.default", "aten.negative.default"),
     reads=(),
     cheap=True,
+    channels=Channels.ANY,
 )
 def neg(x: jax.Array) -> jax.Array:
     """``-x``."""
     return -x
 
 
-@op("aten.abs.default", "aten.absolute.default", reads=(0,), cheap=True)
+@op("aten.abs.default", "aten.absolute.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def absolute(x: jax.Array) -> jax.Array:
     """``|x|``; the gradient at zero is zero."""
     return slopes.absolute(x)
 
 
-@op("aten.square.default", reads=(0,), cheap=True)
+@op("aten.square.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def square(x: jax.Array) -> jax.Array:
     """``x * x``; booleans become int64."""
     return power(x, 2)
 
 
-@op("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar", cheap=True)
+@op(
+    "aten.pow.Tensor_Scalar",
+    "aten.pow.Tensor_Tensor",
+    "aten.pow.Scalar",
+    cheap=True,
+    channels=Channels.ANY,
+)
 def power(base: Operand, exponent: Operand) -> jax.Array:
     """``base ** exponent`` in the promoted dtype, integers by squaring."""
     dtype = result_type(base, exponent)
@@ -151,6 +169,7 @@ def power(base: Operand, exponent: Operand) -> jax.Array:
     *("aten.float_power.Tensor_Tensor", "aten.float_power.Tensor_Scalar"),
     "aten.float_power.Scalar",
     cheap=True,
+    channels=Channels.ANY,
 )
 def float_power(base: Operand, exponent: Operand) -> jax.Array:
     """``base ** exponent`` in float64."""
@@ -158,19 +177,19 @@ def float_power(base: Operand, exponent: Operand) -> jax.Array:
     return power(*wide)
 
 
-@op("aten.addcmul.default", cheap=True)
+@op("aten.addcmul.default", cheap=True, channels=Channels.ANY)
 def addcmul(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
     """``x + value * first * second``."""
     return elementwise(lambda a, b, c: a + _scaled(b, value) * c, x, first, second)
 
 
-@op("aten.addcdiv.default", cheap=True)
+@op("aten.addcdiv.default", cheap=True, channels=Channels.ANY)
 def addcdiv(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
     """``x + value * first / second``."""
     return elementwise(lambda a, b, c: a + _scaled(b, value) / c, x, first, second)
 
 
-@op("aten.lerp.Scalar", "aten.lerp.Tensor", cheap=True)
+@op("aten.lerp.Scalar", "aten.lerp.Tensor", cheap=True, channels=Channels.ANY)
 def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
     """``start + weight * (end - start)``, from the nearer end as torch does."""
 
@@ -181,7 +200,7 @@ def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
     return elementwise(mix, start, end, weight, exact_scalars=True)
 
 
-@op("aten._to_copy.default", reads=(), cheap=True)
+@op("aten._to_copy.default", reads=(), cheap=True, channels=Channels.ANY)
 def to_copy(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """A copy in another dtype; floats become integers by truncation."""
     return x if dtype is None else x.astype(TO_NUMPY[dtype])

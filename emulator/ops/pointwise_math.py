@@ -13,7 +13,7 @@ from jax import lax
 
 from emulator.ops import _slopes as slopes
 from emulator.ops._promote import broadcast_all, constant, elementwise, is_float
-from emulator.ops.registry import op
+from emulator.ops.registry import Channels, op
 
 Operand = Any
 """An array or a python scalar."""
@@ -63,7 +63,9 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("erfc", "special_erfc"), lax.erfc),
 )
 for _names, _fn in _FUNCTIONS:
-    op(*(f"aten.{n}.default" for n in _names), reads=(0,), cheap=True)(_float_function(_fn))
+    op(*(f"aten.{n}.default" for n in _names), reads=(0,), cheap=True, channels=Channels.ANY)(
+        _float_function(_fn)
+    )
 
 
 def _erfinv(x: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from emulator.ops._promote import (
     is_float,
     result_type,
 )
-from emulator.ops.registry import op
+from emulator.ops.registry import Channels, op
 
 Operand = Any
 """An array or a python scalar."""
@@ -26,6 +26,7 @@ Operand = Any
 @op(
     *("aten.maximum.default", "aten.max.other"),
     cheap=True,
+    channels=Channels.ANY,
 )
 def maximum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The larger of two; NaN wins; a tie shares the gradient."""
@@ -35,19 +36,20 @@ def maximum(x: jax.Array, other: jax.Array) -> jax.Array:
 @op(
     *("aten.minimum.default", "aten.min.other"),
     cheap=True,
+    channels=Channels.ANY,
 )
 def minimum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The smaller of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, False), x, other)
 
 
-@op("aten.fmax.default", cheap=True)
+@op("aten.fmax.default", cheap=True, channels=Channels.ANY)
 def fmax(x: jax.Array, other: jax.Array) -> jax.Array:
     """The larger of two; a number wins over NaN; a tie goes to the first."""
     return elementwise(lambda a, b: jnp.where((a >= b) | (b != b), a, b), x, other)
 
 
-@op("aten.fmin.default", cheap=True)
+@op("aten.fmin.default", cheap=True, channels=Channels.ANY)
 def fmin(x: jax.Array, other: jax.Array) -> jax.Array:
     """The smaller of two; a number wins over NaN; a tie goes to the first."""
     return elementwise(lambda a, b: jnp.where((a <= b) | (b != b), a, b), x, other)
@@ -56,6 +58,7 @@ def fmin(x: jax.Array, other: jax.Array) -> jax.Array:
 @op(
     *("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor"),
     cheap=True,
+    channels=Channels.ANY,
 )
 def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
     """Limit to ``[min, max]``; ``max`` wins where they cross; NaN passes.
@@ -69,13 +72,13 @@ def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
     return elementwise(lambda a, lo, hi: _at_most(_at_least(a, lo), hi), x, min, max)
 
 
-@op("aten.clamp_min.default", "aten.clamp_min.Tensor", cheap=True)
+@op("aten.clamp_min.default", "aten.clamp_min.Tensor", cheap=True, channels=Channels.ANY)
 def clamp_min(x: jax.Array, min: Operand) -> jax.Array:
     """Limit from below."""
     return clamp(x, min=min)
 
 
-@op("aten.clamp_max.default", "aten.clamp_max.Tensor", cheap=True)
+@op("aten.clamp_max.default", "aten.clamp_max.Tensor", cheap=True, channels=Channels.ANY)
 def clamp_max(x: jax.Array, max: Operand) -> jax.Array:
     """Limit from above."""
     return clamp(x, max=max)
@@ -85,6 +88,7 @@ def clamp_max(x: jax.Array, max: Operand) -> jax.Array:
     *("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar"),
     reads=(0,),
     cheap=True,
+    channels=Channels.ANY,
 )
 def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
     """``x`` where the condition holds, else ``other``."""
@@ -93,7 +97,13 @@ def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
     return jnp.where(mask.astype(bool), a, b)
 
 
-@op("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", reads=(1,), cheap=True)
+@op(
+    "aten.masked_fill.Scalar",
+    "aten.masked_fill.Tensor",
+    reads=(1,),
+    cheap=True,
+    channels=Channels.ANY,
+)
 def masked_fill(x: jax.Array, mask: jax.Array, value: Operand) -> jax.Array:
     """``value``, in the dtype of ``x``, where the mask holds, else ``x``."""
     x, mask, fill = broadcast_all(x, mask, cast(value, x.dtype))

@@ -8,8 +8,9 @@ recompute, and how closely it must match torch. The backward pass is the
 
 from __future__ import annotations
 
+import enum
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -92,6 +93,19 @@ DEFAULT_TOL: Mapping[DType, Tol] = MappingProxyType(
 )
 
 
+class Channels(enum.Enum):
+    """How an op takes part in a channels-last stretch of a graph, see ``emulator.layout``."""
+
+    LAST = "last"
+    """Its lowering moves the channel axis to the end and back by itself."""
+    ANY = "any"
+    """Elementwise: with the axes of all arguments moved alike, those of the result move too."""
+
+
+ChannelsRule = Callable[[Sequence[tuple[int, ...]]], Channels | None]
+"""From the shapes of an op's array arguments to how it takes part."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec:
     """What the compiler and the device know of one op.
@@ -115,6 +129,8 @@ class OpSpec:
         loops: Whether it runs a loop. XLA does not merge the loop of a backward section with its
             forward twin, so a plan with both differentiates such an op where it first runs.
         random: Whether it takes ``seed`` (uint32[2]) and ``stream`` (int) keywords.
+        channels: How it takes part in a channels-last stretch, None if it does not; or a rule
+            that says so from the shapes of its array arguments.
         tol: Tolerance per dtype, ``DEFAULT_TOL`` unless stated with a reason.
     """
 
@@ -126,6 +142,7 @@ class OpSpec:
     differentiable: bool = True
     loops: bool = False
     random: bool = False
+    channels: Channels | ChannelsRule | None = None
     tol: Mapping[DType, Tol] = field(default_factory=lambda: DEFAULT_TOL)
 
 
@@ -150,13 +167,14 @@ def op(
     differentiable: bool = True,
     loops: bool = False,
     random: bool = False,
+    channels: Channels | ChannelsRule | None = None,
     tol: Mapping[DType, Tol] = DEFAULT_TOL,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of one or more ATen ops.
 
     Args:
         names: Full names such as ``"aten.add.Tensor"``.
-        reads, linear_in, cheap, differentiable, loops, random, tol: See :class:`OpSpec`.
+        reads, linear_in, cheap, differentiable, loops, random, channels, tol: See :class:`OpSpec`.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -183,6 +201,7 @@ def op(
                 differentiable=differentiable,
                 loops=loops,
                 random=random,
+                channels=channels,
                 tol=tol,
             )
         return lower

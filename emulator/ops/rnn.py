@@ -17,16 +17,11 @@ from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
 from emulator.ops.registry import op
+from emulator.ordering import after
 
 State = tuple[jax.Array, ...]
 Cell = Callable[[jax.Array, jax.Array, State], State]
 """``(input gates, recurrent gates, state) -> state``; the first part of a state is the output."""
-
-
-def _lstm(gx: jax.Array, gh: jax.Array, state: State) -> State:
-    i, f, g, o = jnp.split(gx + gh, 4, axis=-1)
-    c = jax.nn.sigmoid(f) * state[1] + jax.nn.sigmoid(i) * jnp.tanh(g)
-    return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
 def _gru(gx: jax.Array, gh: jax.Array, state: State) -> State:
@@ -48,11 +43,30 @@ def _rnn_relu(gx: jax.Array, gh: jax.Array, state: State) -> State:
     return (jnp.where(y <= 0, jnp.zeros((), y.dtype), y),)
 
 
-def _recurrent_gates(h: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
-    return contract("bh,gh->bg", h.astype(weight.dtype), weight) + bias
+def _recurrent_gates(h: jax.Array, turned: jax.Array, bias: jax.Array) -> jax.Array:
+    """From ``(B, H)`` and the turned weight ``(H, G)``: turned once, it is read as it lies."""
+    return contract("bh,hg->bg", h.astype(turned.dtype), turned) + bias
 
 
-_ADDITIVE = frozenset({_lstm, _rnn_tanh, _rnn_relu})
+def _before(parts: State, first: State, reverse: bool) -> State:
+    """The states that each step started from."""
+    return tuple(
+        jnp.concatenate([part[1:], start[None]] if reverse else [start[None], part[:-1]])
+        for part, start in zip(parts, first, strict=True)
+    )
+
+
+def _weight_gradients(
+    dgates: jax.Array, before: jax.Array, weight: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Gradients of the recurrent weight and its bias, from all steps at once."""
+    rows = dgates.reshape(-1, dgates.shape[-1])
+    h = before.reshape(-1, before.shape[-1])
+    dweight = contract("ng,nh->gh", rows.astype(weight.dtype), h.astype(weight.dtype))
+    return dweight.astype(weight.dtype), _sum_of_rows(rows)
+
+
+_ADDITIVE = frozenset({_rnn_tanh, _rnn_relu})
 """Cells that read the sum of their gates only: one gradient serves both."""
 
 
@@ -65,9 +79,10 @@ def _scan_forward(
     cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[tuple[jax.Array, State], tuple]:
     additive = cell in _ADDITIVE
+    turned = weight.T
 
     def step(state: State, gates: jax.Array) -> tuple[State, tuple[State, State]]:
-        gh = _recurrent_gates(state[0], weight, bias)
+        gh = _recurrent_gates(state[0], turned, bias)
         if additive:
             total = gates + gh
             new = cell(total, jnp.zeros((), total.dtype), state)
@@ -84,10 +99,7 @@ def _scan_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, State]:
     gates, states, first, weight = saved
     dys, dfinal = grads
-    before = tuple(
-        jnp.concatenate([part[1:], start[None]] if reverse else [start[None], part[:-1]])
-        for part, start in zip(states, first, strict=True)
-    )
+    before = _before(states, first, reverse)
 
     def run(gates: State, state: State) -> State:
         gx, gh = gates if len(gates) == 2 else (gates[0], jnp.zeros((), gates[0].dtype))
@@ -101,10 +113,7 @@ def _scan_backward(
         return (dprevious[0] + back, *dprevious[1:]), dgates
 
     dstate, dgates = lax.scan(step, dfinal, (dys, gates, before), reverse=not reverse)
-    rows = dgates[-1].reshape(-1, dgates[-1].shape[-1])
-    h = before[0].reshape(-1, before[0].shape[-1])
-    dweight = contract("ng,nh->gh", rows.astype(weight.dtype), h.astype(weight.dtype))
-    return dgates[0], dweight.astype(weight.dtype), _sum_of_rows(rows), dstate
+    return dgates[0], *_weight_gradients(dgates[-1], before[0], weight), dstate
 
 
 @with_gradient(_scan_forward, _scan_backward, static=(0, 1))
@@ -127,6 +136,91 @@ def _scan(
     return _scan_forward(cell, reverse, gx, weight, bias, state)[0]
 
 
+def _lstm_gates(total: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Input and forget gate side by side, cell candidate, output gate."""
+    size = total.shape[-1] // 4
+    both, g, o = jnp.split(total, (2 * size, 3 * size), axis=-1)
+    return jax.nn.sigmoid(both), jnp.tanh(g), jax.nn.sigmoid(o)
+
+
+def _lstm_state(both: jax.Array, g: jax.Array, o: jax.Array, c: jax.Array) -> State:
+    i, f = jnp.split(both, 2, axis=-1)
+    c = f * c + i * g
+    return o * jnp.tanh(c), c
+
+
+def _put(array: jax.Array, part: jax.Array, step: jax.Array) -> jax.Array:
+    return lax.dynamic_update_index_in_dim(array, part, step, 0)
+
+
+def _row(array: jax.Array, step: jax.Array) -> jax.Array:
+    return lax.dynamic_index_in_dim(array, step, keepdims=False)
+
+
+def _lstm_forward(
+    reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
+) -> tuple[tuple[jax.Array, State], tuple]:
+    steps, batch, width = gx.shape
+    size = width // 4
+    turned = weight.T
+
+    def step(k: jax.Array, carry: tuple) -> tuple:
+        gates, hs, cs, (h, c) = carry
+        t = steps - 1 - k if reverse else k
+        both, g, o = _lstm_gates(_row(gates, t) + _recurrent_gates(h, turned, bias))
+        h, c = _lstm_state(both, g, o, c)
+        # The gates take the place of their inputs: no second array of that size.
+        gates = _put(gates, after(jnp.concatenate((both, g, o), axis=-1), (h, c)), t)
+        return gates, _put(hs, h, t), _put(cs, c, t), (h, c)
+
+    empty = jnp.zeros((steps, batch, size), gx.dtype)
+    gates, hs, cs, final = lax.fori_loop(0, steps, step, (gx, empty, empty, state))
+    return (hs, final), (gates, hs, cs, state, weight)
+
+
+def _lstm_backward(
+    reverse: bool, saved: tuple, grads: tuple[jax.Array, State]
+) -> tuple[jax.Array, jax.Array, jax.Array, State]:
+    gates, hs, cs, first, weight = saved
+    dys, dfinal = grads
+    steps = gates.shape[0]
+    before_h, before_c = _before((hs, cs), first, reverse)
+
+    def step(k: jax.Array, carry: tuple) -> tuple:
+        gates, (dh, dc) = carry
+        t = k if reverse else steps - 1 - k
+        i, f, g, o = jnp.split(_row(gates, t), 4, axis=-1)
+        tanh_c = jnp.tanh(_row(cs, t))
+        dh = dh + _row(dys, t)
+        dc = dc + dh * o * (1 - tanh_c * tanh_c)
+        parts = (
+            dc * g * i * (1 - i),
+            dc * _row(before_c, t) * f * (1 - f),
+            dc * i * (1 - g * g),
+            dh * tanh_c * o * (1 - o),
+        )
+        dgates = jnp.concatenate(parts, axis=-1)
+        back = contract("bg,gh->bh", dgates.astype(weight.dtype), weight)
+        dc = dc * f
+        return _put(gates, after(dgates, (dc,)), t), (back, dc)
+
+    dgates, dstate = lax.fori_loop(0, steps, step, (gates, dfinal))
+    return dgates, *_weight_gradients(dgates, before_h, weight), dstate
+
+
+@with_gradient(_lstm_forward, _lstm_backward, static=(0,))
+def _lstm_scan(
+    reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
+) -> tuple[jax.Array, State]:
+    """Run an LSTM over time; see :func:`_scan`. Its gates are kept, so that the backward pass
+    takes no exponentials but those of ``tanh(c)``."""
+    return _lstm_forward(reverse, gx, weight, bias, state)[0]
+
+
+def _lstm(gx: jax.Array, gh: jax.Array, state: State) -> State:
+    return _lstm_state(*_lstm_gates(gx + gh), state[1])
+
+
 def _direction(
     cell: Cell, x: jax.Array, params: Sequence[jax.Array], biased: bool, state: State, reverse: bool
 ) -> tuple[jax.Array, State]:
@@ -135,11 +229,14 @@ def _direction(
     t, b, _ = x.shape
     gx = contract("ni,gi->ng", x.reshape(t * b, -1), w_ih)
     bias = jnp.zeros(w_hh.shape[0], gx.dtype)
-    if biased and cell in _ADDITIVE:
+    if biased and (cell is _lstm or cell in _ADDITIVE):
         bias = widen(params[2]) + widen(params[3])
     elif biased:
         gx, bias = gx + widen(params[2]), widen(params[3])
-    return _scan(cell, reverse, gx.reshape(t, b, -1), w_hh, bias, tuple(map(widen, state)))
+    gx, state = gx.reshape(t, b, -1), tuple(map(widen, state))
+    if cell is _lstm:
+        return _lstm_scan(reverse, gx, w_hh, bias, state)
+    return _scan(cell, reverse, gx, w_hh, bias, state)
 
 
 def _layers(

@@ -50,6 +50,15 @@ def test_every_buffer_is_its_own_successor() -> None:
     assert plan.reads[: plan.donated] == plan.writes[: plan.donated]
 
 
+def test_no_weight_of_a_layer_is_copied() -> None:
+    """The input gradient reads the weight too: its update must be told to come later."""
+    device = device_of(Net())
+    text = device.plan(full_run(device.program)).call.as_text()
+    entry = text[text.index("ENTRY ") :]
+    assert "f32[16,16]" in entry
+    assert not re.search(r"= f32\[16,16\]\S* copy\(", entry)
+
+
 def test_gradients_and_outputs_are_written_where_they_were() -> None:
     device = device_of(Net())
     plan = device.plan(full_run(device.program))

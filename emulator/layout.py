@@ -1,0 +1,61 @@
+"""Channels last: which nodes run with the channel axis moved to the end.
+
+Convolutions and batch norms run fastest with channels last, torch's layout has them second.
+Both move the axis in and out themselves. Where only elementwise ops lie between two of them,
+these run channels last as well: XLA then drops the moves in between, which meet in pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import jax
+import jax.numpy as jnp
+
+from emulator.ops.registry import Channels, OpSpec
+from pef_schema.program import Graph
+
+
+def channels_last_nodes(
+    graph: Graph, indices: Iterable[int], ops: Mapping[str, OpSpec]
+) -> frozenset[int]:
+    """Elementwise nodes to run channels last.
+
+    Args:
+        graph: Their graph.
+        indices: Nodes that are lowered together, in order.
+        ops: The registry.
+
+    Returns:
+        Those that read what a channels-last node gives, and whose tensors all have its rank.
+    """
+    last: set[int] = set()
+    nodes: set[int] = set()
+    for i in indices:
+        node = graph.nodes[i]
+        refs = node.refs()
+        kind = ops[node.op].channels
+        if callable(kind):
+            kind = kind([graph.values[v].shape for v in refs])
+        if kind is Channels.LAST:
+            last.add(node.outputs[0])
+        elif kind is Channels.ANY:
+            rank = len(graph.values[node.outputs[0]].shape)
+            if (
+                rank > 2
+                and not last.isdisjoint(refs)
+                and all(len(graph.values[v].shape) in (0, rank) for v in refs)
+            ):
+                nodes.add(i)
+                last.update(node.outputs)
+    return frozenset(nodes)
+
+
+def to_channels_last(x: jax.Array) -> jax.Array:
+    """``(N, C, ...)`` as ``(N, ..., C)``; numbers and matrices as they are."""
+    return jnp.moveaxis(x, 1, -1) if x.ndim > 2 else x
+
+
+def to_channels_second(x: jax.Array) -> jax.Array:
+    """The inverse of :func:`to_channels_last`."""
+    return jnp.moveaxis(x, -1, 1) if x.ndim > 2 else x
