@@ -50,9 +50,9 @@ def _normalize_backward(
     dbias = None if bias is None else total.reshape(-1).astype(bias.dtype)
     count = x.shape[0] * x.shape[1]
     scale = rstd if weight is None else rstd * widen(weight)
-    shift = (scale * total - dmean) / count
-    slope = (scale * along + rstd * rstd * drstd) / count
-    dx = compile_apart(_input_gradient, g, x, mean, rstd, scale, shift, slope)
+    direct = (total / count, along / count)
+    moments = (dmean / count, rstd * rstd * drstd / count)
+    dx = compile_apart(_input_gradient, g, x, mean, rstd, scale, direct, moments)
     return dx, dweight, dbias
 
 
@@ -70,11 +70,13 @@ def _input_gradient(
     mean: jax.Array,
     rstd: jax.Array,
     scale: jax.Array,
-    shift: jax.Array,
-    slope: jax.Array,
+    direct: tuple[jax.Array, jax.Array],
+    moments: tuple[jax.Array, jax.Array],
 ) -> jax.Array:
+    # Subtracted before it is scaled: what is left of nearly equal terms stays exact.
     y = (widen(x) - mean) * rstd
-    return (scale * g - shift - slope * y).astype(x.dtype)
+    dx = scale * (g - direct[0] - y * direct[1])
+    return (dx + (moments[0] - y * moments[1])).astype(x.dtype)
 
 
 @with_gradient(_normalize_forward, _normalize_backward, static=(3, 4))
