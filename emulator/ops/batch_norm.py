@@ -15,17 +15,16 @@ from jax import lax
 from emulator.ops._apart import compile_apart
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
+from emulator.ops._reduction import sum_rows
 from emulator.ops.norm import (
     Moments,
     affine,
-    mean_over,
-    standardize,
     stats_dtype,
-    sum_over,
 )
 from emulator.ops.registry import Channels, op
 
 Saved = tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
+Normalized = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
 
 def _normalize_forward(
@@ -34,21 +33,26 @@ def _normalize_forward(
     bias: jax.Array | None,
     eps: float,
     stats: jnp.dtype,
-) -> tuple[Moments, Saved]:
-    y, mean, rstd = standardize(x, (0, 1), eps, stats)
-    return (affine(y, weight, bias), mean, rstd), (x, weight, bias, mean, rstd)
+) -> tuple[Normalized, Saved]:
+    wide = widen(x)
+    mean = sum_rows(wide) / x.shape[0]
+    centered = wide - mean
+    variance = sum_rows(centered * centered) / x.shape[0]
+    rstd = lax.rsqrt(variance + eps)
+    y = affine(centered * rstd, weight, bias)
+    return (y, mean, rstd, variance), (x, weight, bias, mean, rstd)
 
 
 def _normalize_backward(
-    eps: float, stats: jnp.dtype, saved: Saved, grads: Moments
+    eps: float, stats: jnp.dtype, saved: Saved, grads: Normalized
 ) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
     x, weight, bias, mean, rstd = saved
     mean, rstd = widen(mean.astype(stats)), widen(rstd.astype(stats))
-    g, dmean, drstd = grads
+    g, dmean, drstd, _ = grads
     total, along = compile_apart(_sums, g, x, mean, rstd)
-    dweight = None if weight is None else along.reshape(-1).astype(weight.dtype)
-    dbias = None if bias is None else total.reshape(-1).astype(bias.dtype)
-    count = x.shape[0] * x.shape[1]
+    dweight = None if weight is None else along.astype(weight.dtype)
+    dbias = None if bias is None else total.astype(bias.dtype)
+    count = x.shape[0]
     scale = rstd if weight is None else rstd * widen(weight)
     direct = (total / count, along / count)
     moments = (dmean / count, rstd * rstd * drstd / count)
@@ -60,8 +64,7 @@ def _sums(
     g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Sums of the cotangent, alone and times the standardized data."""
-    y = (widen(x) - mean) * rstd
-    return sum_over(g, (0, 1)), sum_over(g * y, (0, 1))
+    return sum_rows(g), sum_rows(g * ((widen(x) - mean) * rstd))
 
 
 def _input_gradient(
@@ -86,8 +89,8 @@ def _normalize(
     bias: jax.Array | None,
     eps: float,
     stats: jnp.dtype,
-) -> Moments:
-    """Shift and scale the columns of ``(N, P, C)`` to mean 0 and variance 1, then affinely.
+) -> Normalized:
+    """Shift and scale the columns of ``(R, C)`` to mean 0 and variance 1, then affinely.
 
     The backward pass takes two sums, from which the gradients of weight and bias follow too
     (Ioffe and Szegedy, "Batch Normalization", 2015, section 3).
@@ -99,18 +102,19 @@ def _normalize(
         stats: Dtype in which torch keeps the moments for its backward pass.
 
     Returns:
-        The result, mean and reciprocal standard deviation ``(1, 1, C)``, in the compute dtype.
+        The result, mean, reciprocal standard deviation and variance of the columns, in the
+        compute dtype. The variance carries no gradient.
     """
     return _normalize_forward(x, weight, bias, eps, stats)[0]
 
 
 def _rows(x: jax.Array) -> jax.Array:
-    """``(N, C, ...)`` as ``(N, -1, C)``, the order in which convolutions run."""
-    return jnp.moveaxis(x, 1, -1).reshape(x.shape[0], math.prod(x.shape[2:]), x.shape[1])
+    """``(N, C, ...)`` as ``(R, C)``, the order in which convolutions run."""
+    return jnp.moveaxis(x, 1, -1).reshape(x.shape[0] * math.prod(x.shape[2:]), x.shape[1])
 
 
 def _as(y: jax.Array, x: jax.Array) -> jax.Array:
-    """``(N, -1, C)`` back in the shape and dtype of ``x``."""
+    """``(R, C)`` back in the shape and dtype of ``x``."""
     shape = (x.shape[0], *x.shape[2:], x.shape[1])
     return jnp.moveaxis(y.reshape(shape), -1, 1).astype(x.dtype)
 
@@ -126,12 +130,12 @@ def batch_norm_no_stats(
 ) -> Moments:
     """Batch norm of ``(N, C, ...)`` by its own statistics; also mean and 1 / deviation."""
     stats = stats_dtype(x, weight, bias)
-    y, mean, rstd = _normalize(_rows(x), weight, bias, eps, stats)
-    return _as(y, x), mean.reshape(-1).astype(stats), rstd.reshape(-1).astype(stats)
+    y, mean, rstd, _ = _normalize(_rows(x), weight, bias, eps, stats)
+    return _as(y, x), mean.astype(stats), rstd.astype(stats)
 
 
 def _running(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
-    mixed = momentum * new.reshape(-1) + (1 - momentum) * widen(old)
+    mixed = momentum * new + (1 - momentum) * widen(old)
     return lax.stop_gradient(mixed).astype(old.dtype)
 
 
@@ -156,16 +160,14 @@ def batch_norm_functional(
         y, *empty = batch_norm_eval(x, weight, bias, running_mean, running_var, momentum, eps)
         return y, empty[0], empty[1], running_mean, running_var
     rows = _rows(x)
-    count = rows.shape[0] * rows.shape[1]
+    count = rows.shape[0]
     stats = stats_dtype(x, weight, running_mean)
-    y, mean, rstd = _normalize(rows, weight, bias, eps, stats)
-    centered = lax.stop_gradient(widen(rows) - mean)
-    unbiased = count / (count - 1) if count > 1 else math.nan
-    variance = mean_over(centered * centered, (0, 1)) * unbiased
+    y, mean, rstd, variance = _normalize(rows, weight, bias, eps, stats)
+    variance = variance * (count / (count - 1) if count > 1 else math.nan)
     return (
         _as(y, x),
-        mean.reshape(-1).astype(stats),
-        rstd.reshape(-1).astype(stats),
+        mean.astype(stats),
+        rstd.astype(stats),
         _running(running_mean, mean, momentum),
         _running(running_var, variance, momentum),
     )

@@ -12,6 +12,7 @@ from jax import lax
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
+from emulator.ops._reduction import sum_rows
 from emulator.ops._windows import Window, expand, overlap_add, pad, stack_taps, taps
 from emulator.ops.registry import Channels, op
 
@@ -184,13 +185,13 @@ def _bias_forward(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _bias_backward(bias: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
-    rows = jnp.moveaxis(g, 1, -1).reshape(g.shape[0], math.prod(g.shape[2:]), g.shape[1])
-    return g, jnp.sum(jnp.sum(rows, axis=1), axis=0).astype(bias.dtype)
+    rows = jnp.moveaxis(g, 1, -1).reshape(g.size // max(g.shape[1], 1), g.shape[1])
+    return g, sum_rows(rows).astype(bias.dtype)
 
 
 @with_gradient(_bias_forward, _bias_backward)
 def _add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
-    """Add ``(C,)`` to ``(N, C, ...)`` channels last; its gradient sums samples one by one."""
+    """Add ``(C,)`` to ``(N, C, ...)`` channels last; as its gradient is summed."""
     return _bias_forward(y, bias)[0]
 
 

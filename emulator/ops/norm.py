@@ -15,17 +15,13 @@ from emulator.ops.registry import op
 from pef_schema.errors import SambaError
 
 
-def sum_over(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Sum that keeps its axes; inner axes first, since XLA is slow over a short leading one."""
+def mean_over(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """Mean that keeps its axes; inner axes first, since XLA is slow over a short leading one."""
+    count = math.prod(x.shape[a] for a in axes)
     if 0 in axes and len(axes) > 1:
         x = jnp.sum(x, axis=tuple(a for a in axes if a != 0), keepdims=True)
         axes = (0,)
-    return jnp.sum(x, axis=axes, keepdims=True)
-
-
-def mean_over(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Mean that keeps its axes."""
-    return sum_over(x, axes) / math.prod(x.shape[a] for a in axes)
+    return jnp.sum(x, axis=axes, keepdims=True) / count
 
 
 Moments = tuple[jax.Array, jax.Array, jax.Array]
