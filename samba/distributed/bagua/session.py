@@ -251,6 +251,7 @@ def attach(loaded: Loaded, algorithm: Algorithm | None, *, share: bool = True) -
                 wanted="an algorithm for the optimizers of a PEF",
                 hint="QAdamOptimizer has no update rule on the device; use with_bagua.",
             )
+        loaded.device.use_buckets()  # one replica has none by itself
         replica = SessionReplica(loaded, algorithm, current_world())
         trainer = Trainer(replicas, replica, loaded.device)
     replicas.agree_on_algorithm("none" if trainer is None else trainer.name)

@@ -302,6 +302,22 @@ def test_one_replica_trains_as_without(folder, caplog):
     assert told(caplog) == []
 
 
+def test_an_algorithm_may_come_and_go_between_runs(folder):
+    """One replica has no buckets until it has an algorithm; runs without it go on."""
+    made = scene(folder)
+    samba.session.run(named(made.tensors), made.model.output_tensors)
+    made.host_step()
+    bagua.with_session(bagua.GradientAllReduceAlgorithm())
+    for data_parallel in (False, True):
+        made.run(data_parallel=data_parallel)
+        made.host_step()
+        made.assert_follows()
+    bagua.with_session(None)
+    made.run()
+    made.host_step()
+    made.assert_follows()
+
+
 def test_what_cannot_train(folder):
     samba.session.reset()
     with pytest.raises(NotLoaded, match="with_session"):
