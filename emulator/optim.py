@@ -1,6 +1,7 @@
 """Update rules of the optimizers, with torch's arithmetic in torch's order.
 
-Each rule mirrors the single-tensor path of the torch optimizer of the same name.
+Each rule mirrors the single-tensor path of the torch optimizer of the same name; qadam's mirrors
+``samba.distributed.bagua.QAdamOptimizer``.
 Scalars (learning rate, bias corrections) are computed in float64, as torch does
 in Python. float32 and float64 tensors are updated in their own dtype; 16-bit ones
 in float32, as torch's kernels compute inside, and rounded when they are stored.
@@ -155,9 +156,41 @@ def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) ->
         result.update(zip(p.states, states, strict=True))
 
 
+def _qadam(optimizer: Optimizer, state: State, result: State) -> None:
+    options: Mapping[str, float] = dict(optimizer.options)
+    argins = _scalars(optimizer, state)
+    beta1, beta2, warmup = options["beta1"], options["beta2"], options["warmup_steps"]
+    count = state[optimizer.step] + 1.0
+    result[optimizer.step] = count
+    t = count.astype(jnp.float64)
+    warm = t <= warmup
+    step_size = argins["lr"] / (1.0 - beta1**t)
+    correction = jnp.sqrt(1.0 - beta2 ** jnp.minimum(t, warmup))
+
+    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        old, gradient, mean, square, warm, step_size, correction, decay = arrays
+        weight, grad, first, second = (_wide(a) for a in (old, gradient, mean, square))
+        dtype = weight.dtype
+        grad = grad + decay.astype(dtype) * weight
+        # After the warm-up the host has written the averaged moment before this runs.
+        first = jnp.where(warm, first + (1.0 - beta1) * (grad - first), first)
+        second = jnp.where(warm, beta2 * second + (1.0 - beta2) * (grad * grad), second)
+        denominator = jnp.sqrt(second) / correction.astype(dtype) + options["eps"]
+        weight = weight - step_size.astype(dtype) * (first / denominator)
+        return tuple([a.astype(old.dtype) for a in (weight, first, second)])
+
+    scalars = [warm, step_size, correction, argins["weight_decay"]]
+    key = ("qadam", optimizer.options)
+    for p in optimizer.params:
+        arrays = [state[p.weight], state[p.grad], *(state[r] for r in p.states), *scalars]
+        result[p.weight], *states = call_once_traced(key, one, arrays, "qadam")
+        result.update(zip(p.states, states, strict=True))
+
+
 _Rule = Callable[[Optimizer, State, State, bool], None]
 _RULES: dict[OptimizerKind, _Rule] = {
     OptimizerKind.SGD: _sgd,
     OptimizerKind.ADAM: lambda o, s, r, _: _adam(o, s, r, False),
     OptimizerKind.ADAMW: lambda o, s, r, _: _adam(o, s, r, True),
+    OptimizerKind.QADAM: lambda o, s, r, _: _qadam(o, s, r),
 }

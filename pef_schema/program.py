@@ -113,11 +113,12 @@ class SectionKind(enum.IntEnum):
 
 
 class OptimizerKind(enum.IntEnum):
-    """Update rules the device knows. Last used id: 3."""
+    """Update rules the device knows. Last used id: 4."""
 
     SGD = 1
     ADAM = 2
     ADAMW = 3
+    QADAM = 4
 
 
 class ArginKind(enum.IntEnum):
@@ -320,7 +321,8 @@ class Optimizer:
         params: Parameters with their gradients and states.
         argins: ``(hyperparameter, region)`` pairs such as ``("lr", 7)``.
         options: Fixed settings as ``(name, number)`` pairs, sorted by name
-            (``beta1``, ``beta2``, ``eps``, ``dampening``, ``nesterov``, ``amsgrad``, ``maximize``).
+            (``beta1``, ``beta2``, ``eps``, ``dampening``, ``nesterov``, ``amsgrad``, ``maximize``,
+            ``warmup_steps``).
         step: Region of the step count (float32, 0-d), -1 where the rule needs none.
     """
 

@@ -2,7 +2,7 @@
 
 from pef_schema.tables import Field, Kind, Schema, Table
 
-FBS_SHA256 = "79f02bac95a492dbfe6ac2f8c83aa5843c81623ed22e83da577289e041cb2268"
+FBS_SHA256 = "e113718e6c28f3bdde57d1a07867512a036a39a00dcfcca78d7f259bf2490293"
 
 ENUMS: dict[str, dict[str, int]] = {
     "DType": {
@@ -49,6 +49,7 @@ ENUMS: dict[str, dict[str, int]] = {
         "SGD": 1,
         "ADAM": 2,
         "ADAMW": 3,
+        "QADAM": 4,
     },
     "ArginKind": {
         "MISSING": 0,

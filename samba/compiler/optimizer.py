@@ -14,6 +14,7 @@ import torch
 
 from pef_schema.errors import SambaError
 from pef_schema.program import ArginKind, OptimizerKind
+from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
 
 
 class UnsupportedOptimizer(SambaError):
@@ -24,7 +25,7 @@ class UnsupportedOptimizer(SambaError):
         known = ", ".join(cls.__name__ for cls, _ in _KINDS)
         super().__init__(
             f"optimizer {found}: {reason or 'no update rule for it on the device'}; "
-            f"wanted one of {known} (from samba.optim or torch.optim). "
+            f"wanted one of {known} (from samba.optim, torch.optim or samba.distributed.bagua). "
             "Use one of these, or compile without an optimizer and step on the host."
         )
 
@@ -82,6 +83,20 @@ def _adam(
     return argins, options, states
 
 
+def _qadam(
+    group: dict[str, Any],
+) -> tuple[dict[ArginKind, float], dict[str, float], tuple[str, ...]]:
+    argins = {ArginKind.LR: group["lr"], ArginKind.WEIGHT_DECAY: group["weight_decay"]}
+    beta1, beta2 = group["betas"]
+    options = {
+        "beta1": float(beta1),
+        "beta2": float(beta2),
+        "eps": float(group["eps"]),
+        "warmup_steps": float(group["warmup_steps"]),
+    }
+    return argins, options, ("exp_avg", "exp_avg_sq")
+
+
 _Describe = Callable[
     [dict[str, Any]], tuple[dict[ArginKind, float], dict[str, float], tuple[str, ...]]
 ]
@@ -90,6 +105,7 @@ _KINDS: tuple[tuple[type[torch.optim.Optimizer], tuple[OptimizerKind, _Describe]
     (torch.optim.AdamW, (OptimizerKind.ADAMW, _adam)),
     (torch.optim.Adam, (OptimizerKind.ADAM, _adam)),
     (torch.optim.SGD, (OptimizerKind.SGD, _sgd)),
+    (QAdamOptimizer, (OptimizerKind.QADAM, _qadam)),
 )
 
 ARGIN_KEYS = {
@@ -132,9 +148,12 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
     for owner, optimizer in enumerate(optimizers):
         kind, describe = _kind(optimizer)
         prefix = getattr(optimizer, "argin_region_name", "") or ""
+        shared: dict[str, Any] = {}
+        if isinstance(optimizer, QAdamOptimizer):
+            shared["warmup_steps"] = optimizer.warmup_steps
         for index, group in enumerate(optimizer.param_groups):
             name = f"{kind.name.lower()}{owner}" + (f"_group{index}" if index else "")
-            argins, options, states = describe(group)
+            argins, options, states = describe({**shared, **group})
             suffix = f"_group{index}" if index else ""
             label = f"{prefix}{suffix}" if prefix else (name if several else "")
             specs.append(

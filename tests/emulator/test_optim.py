@@ -13,6 +13,7 @@ from emulator.device import Device
 from emulator.select import full_run
 from pef_schema.program import Program, Role
 from samba.compiler import CompileOptions, build_program
+from samba.distributed.bagua import QAdamOptimizer
 from samba.tracer import trace_model
 from samba.transfer import view_as_numpy, view_as_torch
 
@@ -42,6 +43,8 @@ CASES: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
     (torch.optim.Adam, {"lr": 0.02, "amsgrad": True}),
     (torch.optim.AdamW, {"lr": 0.02, "weight_decay": 0.1}),
     (torch.optim.AdamW, {"lr": 0.02, "amsgrad": True, "maximize": True}),
+    (QAdamOptimizer, {"lr": 0.02, "warmup_steps": 20}),
+    (QAdamOptimizer, {"lr": 0.02, "warmup_steps": 4, "weight_decay": 0.1, "betas": (0.8, 0.9)}),
 ]
 
 

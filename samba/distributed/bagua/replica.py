@@ -11,6 +11,8 @@ import torch
 if TYPE_CHECKING:
     from samba.distributed.bagua.algorithms.base import Algorithm
     from samba.distributed.bagua.bucket import BaguaBucket
+    from samba.distributed.bagua.moments import Moments
+    from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
     from samba.distributed.bagua.tensor import Getter, Setter
     from samba.distributed.bagua.world import World
 
@@ -67,6 +69,17 @@ class Replica(ABC):
 
         Args:
             name: Name of the parameter.
+        """
+
+    @abstractmethod
+    def moments(self, optimizer: QAdamOptimizer) -> Moments:
+        """First moments of the parameters.
+
+        Args:
+            optimizer: Who changes them.
+
+        Raises:
+            ArgumentError: If it does not change all of them.
         """
 
     def reset(self) -> None:

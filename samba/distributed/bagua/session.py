@@ -16,6 +16,8 @@ from emulator.parallel import ParallelPlan
 from pef_schema.program import Role, SectionKind
 from samba.distributed.bagua.algorithms.base import Algorithm
 from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm
+from samba.distributed.bagua.moments import RegionMoments
+from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
 from samba.distributed.bagua.regions import region_closures
 from samba.distributed.bagua.replica import Closures, Replica
 from samba.distributed.bagua.world import World, current_world
@@ -57,6 +59,9 @@ class SessionReplica(Replica):
 
     def weight(self, name: str) -> Closures:
         return region_closures(self._device, name)
+
+    def moments(self, optimizer: QAdamOptimizer) -> RegionMoments:
+        return RegionMoments(self._device, self.parameters)
 
 
 def _parameters(loaded: Loaded) -> tuple[dict[str, torch.nn.Parameter], dict[int, str]]:
@@ -211,7 +216,8 @@ def with_session(algorithm: Algorithm | None, session: SambaSession | None = Non
 
     Raises:
         NotLoaded: If no program is loaded.
-        ArgumentError: If it is no algorithm, or qadam, whose update rule no PEF has.
+        ArgumentError: If it is no algorithm, or qadam and the PEF was compiled with another
+            optimizer than QAdamOptimizer.
         NotDataParallel: If it has no gradient buckets.
         DataParallelError: If a rank does not take part, or has another algorithm.
     """
@@ -244,15 +250,10 @@ def attach(loaded: Loaded, algorithm: Algorithm | None, *, share: bool = True) -
                 found=f"a {type(algorithm).__name__}",
                 wanted="an Algorithm, or None",
             )
-        if isinstance(algorithm, QAdamAlgorithm):
-            raise ArgumentError(
-                where="samba.distributed.bagua.with_session(algorithm)",
-                found="qadam",
-                wanted="an algorithm for the optimizers of a PEF",
-                hint="QAdamOptimizer has no update rule on the device; use with_bagua.",
-            )
         loaded.device.use_buckets()  # one replica has none by itself
         replica = SessionReplica(loaded, algorithm, current_world())
+        if isinstance(algorithm, QAdamAlgorithm):
+            replica.moments(algorithm.optimizer)  # raises what ranks should not find in a step
         trainer = Trainer(replicas, replica, loaded.device)
     replicas.agree_on_algorithm("none" if trainer is None else trainer.name)
     if replicas.trainer is not None:

@@ -15,6 +15,8 @@ from torch.autograd import Variable
 
 from emulator.comm.protocol import Communicator
 from samba.distributed.bagua.algorithms.base import Algorithm
+from samba.distributed.bagua.moments import HostMoments
+from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
 from samba.distributed.bagua.replica import Closures, Replica
 from samba.distributed.bagua.tensor import bagua_ensure_grad
 from samba.distributed.bagua.views import as_flat_numpy, plain
@@ -72,6 +74,9 @@ class TorchReplica(Replica):
 
     def weight(self, name: str) -> Closures:
         return None, None
+
+    def moments(self, optimizer: QAdamOptimizer) -> HostMoments:
+        return HostMoments(optimizer, self.parameters)
 
     def hook(self, model: nn.Module) -> None:
         """Have the algorithm called at the points of a training step.

@@ -241,7 +241,9 @@ def test_region_names_share_memory_or_conflict() -> None:
 
 def test_errors_name_the_optimizer() -> None:
     model = Net()
-    with pytest.raises(UnsupportedOptimizer, match=r"RMSprop.*wanted one of AdamW, Adam, SGD"):
+    with pytest.raises(
+        UnsupportedOptimizer, match=r"RMSprop.*wanted one of AdamW, Adam, SGD, QAdamOptimizer"
+    ):
         compiled(model, optimizers=[torch.optim.RMSprop(model.parameters())])
     other = Net()
     with pytest.raises(StaleParameter, match=r"6 of its parameters are not parameters"):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
+from samba.distributed.bagua import QAdamOptimizer
 from tests.samba.worlds import Scene, Tensors, World
 
 BATCH = 8
@@ -52,6 +53,7 @@ def part_of(tensors: Tensors, rank: int, size: int) -> Tensors:
 OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: samba.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01),
     "adamw": lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1),
+    "qadam": lambda m: QAdamOptimizer(m.parameters(), lr=0.01, warmup_steps=3, weight_decay=0.01),
 }
 
 

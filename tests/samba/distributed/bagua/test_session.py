@@ -329,7 +329,7 @@ def test_what_cannot_train(folder):
     with pytest.raises(ArgumentError, match="wanted an Algorithm"):
         bagua.with_session("bytegrad")  # type: ignore[arg-type]  # that is the point
     optimizer = bagua.QAdamOptimizer([torch.nn.Parameter(torch.ones(1))])
-    with pytest.raises(ArgumentError, match="no update rule on the device"):
+    with pytest.raises(ArgumentError, match=r"layers.*by another rule"):
         bagua.with_session(bagua.QAdamAlgorithm(optimizer))
 
 

@@ -1,0 +1,148 @@
+"""First moments of Adam, which qadam communicates: on the host, and in regions of a device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from emulator.device import Device
+from pef_schema.program import Optimizer, OptimizerKind
+from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
+from samba.distributed.bagua.regions import region_closures
+from samba.distributed.bagua.replica import Closures
+from samba.errors import ArgumentError
+from samba.transfer import view_as_numpy, view_as_torch
+
+
+class Moments(ABC):
+    """The first moments of a model's parameters, and how far the warm-up is."""
+
+    @property
+    @abstractmethod
+    def warming(self) -> bool:
+        """Whether the next step is one of the warm-up."""
+
+    @abstractmethod
+    def closures(self, name: str) -> Closures:
+        """Closures of a parameter's first moment.
+
+        Args:
+            name: Name of the parameter.
+        """
+
+    @abstractmethod
+    def update(self, parameter: torch.Tensor) -> None:
+        """Move a parameter's first moment towards this replica's gradient.
+
+        Args:
+            parameter: The parameter.
+        """
+
+
+class HostMoments(Moments):
+    """Moments in a torch optimizer.
+
+    Args:
+        optimizer: The optimizer.
+        parameters: The trained parameters by name.
+
+    Raises:
+        ArgumentError: If the optimizer lacks one of them.
+    """
+
+    def __init__(
+        self, optimizer: QAdamOptimizer, parameters: Mapping[str, torch.nn.Parameter]
+    ) -> None:
+        self._optimizer = optimizer
+        self._groups = {id(p): g for g in optimizer.param_groups for p in g["params"]}
+        missing = [name for name, p in parameters.items() if id(p) not in self._groups]
+        if missing:
+            raise ArgumentError(
+                where="QAdamAlgorithm",
+                found=f"parameters {missing} that the optimizer does not have",
+                wanted="all trained parameters in the QAdamOptimizer",
+            )
+
+    @property
+    def warming(self) -> bool:
+        return self._optimizer.steps_done < self._optimizer.warmup_steps
+
+    def closures(self, name: str) -> Closures:
+        return self._moment, self._set_moment
+
+    def _moment(self, parameter: Any) -> torch.Tensor:
+        return self._optimizer.state_of(parameter)["exp_avg"]
+
+    def _set_moment(self, parameter: Any, value: torch.Tensor) -> None:
+        self._optimizer.state_of(parameter)["exp_avg"] = value
+
+    def update(self, parameter: torch.Tensor) -> None:
+        group = self._groups[id(parameter)]
+        gradient = self._optimizer.decayed(parameter, group)
+        self._moment(parameter).lerp_(gradient, 1 - group["betas"][0])
+
+
+class RegionMoments(Moments):
+    """Moments in regions of a device; options and argins are those of its program.
+
+    Args:
+        device: The device.
+        parameters: The trained parameters by name.
+
+    Raises:
+        ArgumentError: If the program updates one of them by another rule.
+    """
+
+    def __init__(self, device: Device, parameters: Mapping[str, torch.nn.Parameter]) -> None:
+        self._device = device
+        program = device.program
+        rows = {
+            p.weight: (entry, p)
+            for entry in program.optimizers
+            if entry.kind is OptimizerKind.QADAM
+            for p in entry.params
+        }
+        regions = {name: device.region_of(name) for name in parameters}
+        missing = [name for name, region in regions.items() if region not in rows]
+        if missing:
+            raise ArgumentError(
+                where="QAdamAlgorithm",
+                found=f"parameters {missing} that {program.name} updates by another rule",
+                wanted="a program compiled with a QAdamOptimizer of all trained parameters",
+                hint="Compile with it: samba.session.compile(model, inputs, optimizer).",
+            )
+        self._rows = {name: rows[region] for name, region in regions.items()}
+        self._names = {id(p): name for name, p in parameters.items()}
+        self._argins = {argin.region: index for index, argin in enumerate(program.argins)}
+
+    @property
+    def warming(self) -> bool:
+        counts = {entry.step: entry for entry, _ in self._rows.values()}
+        return all(
+            float(self._device.read(step)) < dict(entry.options)["warmup_steps"]
+            for step, entry in counts.items()
+        )
+
+    def closures(self, name: str) -> Closures:
+        _, param = self._rows[name]
+        return region_closures(self._device, self._device.program.regions[param.states[0]].name)
+
+    def update(self, parameter: torch.Tensor) -> None:
+        device = self._device
+        entry, param = self._rows[self._names[id(parameter)]]
+        moment_region = param.states[0]
+        gradient, moment = (self._read(r) for r in (param.grad, moment_region))
+        decay = self._decay(entry)
+        if decay:
+            gradient = gradient.add(self._read(param.weight), alpha=decay)
+        moment.lerp_(gradient, 1 - dict(entry.options)["beta1"])
+        device.overwrite(moment_region, view_as_numpy(moment))
+
+    def _read(self, region: int) -> torch.Tensor:
+        return view_as_torch(self._device.read(region))
+
+    def _decay(self, entry: Optimizer) -> float:
+        return self._device.argin(self._argins[dict(entry.argins)["weight_decay"]])
