@@ -1,0 +1,1 @@
+"""The device: sections of a Program, JIT-compiled by jax over memory of its own; no torch."""

@@ -135,7 +135,8 @@ def bucket_bytes() -> int:
     text = os.environ.get("BAGUA_DEFAULT_BUCKET_SIZE", "")
     if not text:
         return DEFAULT_BUCKET_BYTES
-    if not text.isdigit() or int(text) < 1:
+    # isdigit alone takes characters such as "²", of which int makes no number.
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise ArgumentError(
             where="environment variable BAGUA_DEFAULT_BUCKET_SIZE",
             found=repr(text),

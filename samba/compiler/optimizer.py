@@ -1,7 +1,8 @@
 """Describe torch and samba optimizers as data the device can execute.
 
-To add an optimizer: an ``OptimizerKind``, a row in ``_KINDS`` here and in
-``samba.transfer``, and its update rule in ``emulator/optim.py``.
+To add an optimizer: an ``OptimizerKind``, a row in ``_KINDS`` here, its update rule in
+``emulator/optim.py``, and ``TORCH_STATES`` in ``samba.hostmodel`` where torch names a state
+otherwise.
 """
 
 from __future__ import annotations

@@ -130,11 +130,16 @@ def detect(env: Mapping[str, str] | None = None) -> Launch | None:
 
 def _number(env: Mapping[str, str], name: str) -> int:
     text = env[name]
-    if not text.isdigit():
+    if not _is_whole(text):
         raise ArgumentError(
             where=f"environment variable {name}", found=repr(text), wanted="a whole number"
         )
     return int(text)
+
+
+def _is_whole(text: str) -> bool:
+    # isdigit alone takes characters such as "²", of which int makes no number.
+    return text.isascii() and text.isdigit()
 
 
 def _is_batch_script(env: Mapping[str, str]) -> bool:
@@ -155,7 +160,7 @@ def _local_size(env: Mapping[str, str], family: _Family, size: int) -> int:
                 return 0
             counts += [int(match[1])] * int(match[2] or 1)
         node = env.get("SLURM_NODEID", "0")
-        if node.isdigit() and int(node) < len(counts):
+        if _is_whole(node) and int(node) < len(counts):
             return min(size, counts[int(node)])
         return 0
     return _number(env, family.local_size) if env.get(family.local_size) else 0

@@ -19,7 +19,8 @@ class DeviceSettings(torch.optim.Optimizer):
 
     Attributes:
         argin_region_name: Prefix of the names of this optimizer's hyperparameters.
-        max_grad_norm: Largest 2-norm of all its gradients together; None to leave them alone.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None to leave them alone.
         fp32_params: Whether the device keeps float32 copies of its parameters.
     """
 

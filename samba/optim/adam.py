@@ -22,7 +22,8 @@ class Adam(DeviceSettings, torch.optim.Adam):
         eps: Added to the denominator.
         weight_decay: Factor of the parameter that is added to its gradient.
         amsgrad: Whether to divide by the largest second moment so far.
-        max_grad_norm: Largest 2-norm of all its gradients together; None for no clipping.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None for no clipping.
         fp32_params: Whether the device keeps float32 copies of the parameters.
         argin_region_name: Prefix of the names of its hyperparameters on the device.
 
@@ -70,7 +71,8 @@ class AdamW(DeviceSettings, torch.optim.AdamW):
         weight_decay: Share of the parameter that a step of length 1 takes away. The default
             differs from torch's.
         amsgrad: Whether to divide by the largest second moment so far.
-        max_grad_norm: Largest 2-norm of all its gradients together; None for no clipping.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None for no clipping.
         fp32_params: Whether the device keeps float32 copies of the parameters.
         argin_region_name: Prefix of the names of its hyperparameters on the device.
 

@@ -57,5 +57,5 @@ class UnsupportedOps(TraceError):
             where=f"model {model}",
             reason=f"{len(self.ops)} operation(s) have no lowering:\n{listing}",
             hint="Rewrite these lines with supported operations, "
-            "or add a lowering in emulator/ops (see CONTRIBUTING).",
+            "or add a lowering in emulator/ops (see docs/architecture.md).",
         )

@@ -1,7 +1,8 @@
 """Functions that torch's exporter cannot take as they are, said in other words.
 
 They read the value of a tensor on their way, to check it or to make a view, though the shape of
-their result does not depend on it. Each has the same value and gradient as torch's own.
+their result does not depend on it. Each has the same value and gradient as torch's own. Packed
+sequences, whose shape does depend on it, are refused where they are made.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
+
+from samba.tracer.errors import DataDependentBranch
+from samba.tracer.names import calling_line
 
 
 def _cov(
@@ -229,6 +233,18 @@ def _linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> tor
     return F.linear_cross_entropy(*args, **kwargs)
 
 
+def _pack_padded_sequence(*args: Any, **kwargs: Any) -> NoReturn:
+    """Refuses packed sequences; torch's exporter would go on and fail inside of the next layer."""
+    raise DataDependentBranch(
+        where=calling_line(),
+        reason="forward() depends on the value of a tensor: the size of a packed sequence is the "
+        "sum of its lengths",
+        hint="Leave the batch padded and give the layer all of it. Mask what lies behind the "
+        "lengths where it is used: torch.arange(steps) < lengths[:, None] says what counts, and "
+        "of the forward direction the output at lengths - 1 is a sequence's last.",
+    )
+
+
 _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
     {
         torch.cov: _cov,
@@ -239,6 +255,7 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         torch.Tensor.narrow: _narrow,
         torch.combinations: _combinations,
         torch.instance_norm: _instance_norm,
+        torch._pack_padded_sequence: _pack_padded_sequence,
         F.instance_norm: _functional_instance_norm,
         F.ctc_loss: _ctc_loss,
         F.gaussian_nll_loss: _gaussian_nll_loss,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from samba.utils.flat_yaml import parse_flat_yaml
+from samba.utils.flat_yaml import YamlMissing, YamlUnreadable, parse_flat_yaml
 from samba.utils.options import COMMANDS, OPTIONS
 
 __all__ = ["SambaConfig", "last_parsed_args", "parse_app_args", "parse_yaml_to_args"]
@@ -158,9 +158,14 @@ def parse_yaml_to_args(yaml_file: str | Path, args: argparse.Namespace) -> argpa
 
     Raises:
         YamlError: The file says more than names and values.
-        OSError: It cannot be read.
+        YamlMissing: There is no such file; a ``FileNotFoundError`` too.
+        YamlUnreadable: It cannot be read; an ``OSError`` too.
     """
-    text = Path(yaml_file).read_text(encoding="utf-8")
+    try:
+        text = Path(yaml_file).read_text(encoding="utf-8")
+    except OSError as error:
+        kind = YamlMissing if isinstance(error, FileNotFoundError) else YamlUnreadable
+        raise kind(path=str(yaml_file), found=error.strerror or str(error)) from error
     for name, value in parse_flat_yaml(text, where=str(yaml_file)).items():
         setattr(args, name.replace("-", "_"), value)
     return args

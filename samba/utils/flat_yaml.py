@@ -10,7 +10,7 @@ from typing import Any
 
 from samba.errors import SambaError
 
-__all__ = ["YamlError", "parse_flat_yaml"]
+__all__ = ["YamlError", "YamlMissing", "YamlUnreadable", "parse_flat_yaml"]
 
 _ENTRY = re.compile(r"(?P<name>[A-Za-z_][\w.-]*)\s*:(?:\s+(?P<value>.*))?$")
 _NUMBER = re.compile(r"[-+]?(\d[\d_]*)$")
@@ -44,6 +44,26 @@ class YamlError(SambaError, ValueError):
     def __init__(self, *, where: str, line: int, text: str, wanted: str) -> None:
         self.where, self.line, self.text = where, line, text
         super().__init__(f"{where}:{line}: found {text.strip()!r}, wanted {wanted}.")
+
+
+class YamlUnreadable(SambaError, OSError):
+    """The system does not let a YAML file be read.
+
+    Args:
+        path: The file.
+        found: What the system said.
+    """
+
+    def __init__(self, *, path: str, found: str) -> None:
+        self.path, self.found = path, found
+        super().__init__(
+            f"{path}: found {found!r}, wanted a YAML file of 'name: value' lines. "
+            "Check the path and its permissions."
+        )
+
+
+class YamlMissing(YamlUnreadable, FileNotFoundError):
+    """There is no such YAML file."""
 
 
 def parse_flat_yaml(text: str, where: str = "YAML") -> dict[str, Any]:

@@ -13,7 +13,7 @@ from samba.utils.argparser import (
     parse_app_args,
     parse_yaml_to_args,
 )
-from samba.utils.flat_yaml import YamlError, parse_flat_yaml
+from samba.utils.flat_yaml import YamlError, YamlMissing, YamlUnreadable, parse_flat_yaml
 from samba.utils.options import COMMANDS, OPTIONS
 
 PEF = "--pef=x.pef"
@@ -316,6 +316,20 @@ def test_yaml_replaces_arguments(tmp_path):
 def test_yaml_beyond_options_is_refused(text, message):
     with pytest.raises(YamlError, match=message):
         parse_flat_yaml(text, where="config")
+
+
+def test_a_yaml_file_that_cannot_be_read_is_named(tmp_path):
+    args = parse_app_args(["compile"])
+    before = dict(vars(args))
+    missing = tmp_path / "none.yaml"
+    with pytest.raises(FileNotFoundError, match=r"none\.yaml: found 'No such file") as caught:
+        parse_yaml_to_args(missing, args)
+    assert isinstance(caught.value, YamlMissing)
+    assert caught.value.path == str(missing)
+    with pytest.raises(OSError, match="found 'Is a directory'") as caught:
+        parse_yaml_to_args(tmp_path, args)
+    assert type(caught.value) is YamlUnreadable
+    assert vars(args) == before
 
 
 def test_samba_config():

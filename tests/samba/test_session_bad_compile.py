@@ -247,6 +247,13 @@ def test_configuration(folder, config, parts):
         compile_into(folder, Mlp(), named(MLP.inputs()), config=config)
 
 
+@pytest.mark.parametrize("text", ["0", "-1", "ten", "\u00b2"])
+def test_a_bucket_size_that_is_no_number_of_bytes(folder, monkeypatch, text):
+    monkeypatch.setenv("BAGUA_DEFAULT_BUCKET_SIZE", text)
+    with refused(folder, "BAGUA_DEFAULT_BUCKET_SIZE", repr(text), "a number of bytes, 1 or more"):
+        compile_into(folder, Mlp(), named(MLP.inputs()))
+
+
 def test_a_configuration_that_is_no_dict(folder):
     with refused(folder, "config_dict", "a list", "vars(args)"):
         samba.session.compile(Mlp(), named(MLP.inputs()), config_dict=["--o0"])

@@ -101,6 +101,7 @@ def test_first_host(nodes, host):
     [
         ({"RANK": "2", "WORLD_SIZE": "2"}, ["RANK", "rank 2 of 2"]),
         ({"PMI_RANK": "x", "PMI_SIZE": "2"}, ["PMI_RANK", "'x'"]),
+        ({"RANK": "0", "WORLD_SIZE": "\u00b2"}, ["WORLD_SIZE", "'\u00b2'", "a whole number"]),
         (MPICH | {"MASTER_ADDR": "b07"}, ["MASTER_ADDR", "MASTER_PORT", "both"]),
     ],
 )

@@ -244,6 +244,27 @@ def test_branch_on_a_value_names_the_line(capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+def test_packed_sequences_are_refused_with_the_line_and_what_to_do(enforce_sorted: bool) -> None:
+    class Packed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(4, 3, batch_first=True)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            pack = nn.utils.rnn.pack_padded_sequence
+            packed = pack(x, lengths, batch_first=True, enforce_sorted=enforce_sorted)
+            return self.lstm(packed)[1][0]
+
+    with pytest.raises(DataDependentBranch, match="packed sequence") as info:
+        trace_model(Packed(), (torch.randn(2, 5, 4), torch.tensor([5, 2])))
+    source, first = inspect.getsourcelines(Packed.forward)
+    number = first + next(i for i, line in enumerate(source) if "= pack(" in line)
+    assert info.value.where == f"{__file__}:{number}"
+    assert "torch.arange(steps) < lengths[:, None]" in info.value.hint
+    assert "<= 0" not in str(info.value)
+
+
 def test_shape_error_keeps_torchs_text_and_names_the_module() -> None:
     class Inner(nn.Module):
         def forward(self, a: Tensor, b: Tensor) -> Tensor:
