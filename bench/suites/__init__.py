@@ -80,6 +80,9 @@ def cache_variables(folder: Path) -> Mapping[str, str]:
         "XDG_CACHE_HOME": str(folder),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
+        # jax keeps executables only where it is asked to, and then only slow ones.
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 
 

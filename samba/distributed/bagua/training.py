@@ -180,6 +180,7 @@ def with_bagua(
     replica.reset()
     replica.hook(model)
     _replicas[model] = replica
+    model.bagua_module_name = module_name  # pyright: ignore[reportArgumentType]  # torch knows tensors and modules only
     return model
 
 

@@ -222,6 +222,7 @@ def test_algorithms_can_be_exchanged():
         ):
             bagua.with_bagua(net, [optim], algorithm)
             assert replica_of(net).algorithm is algorithm
+            assert net.bagua_module_name == replica_of(net).module_name
             for step in range(2):
                 optim.zero_grad()
                 loss_of(net, sample(world.rank, step)).backward()
