@@ -255,7 +255,7 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         torch.Tensor.narrow: _narrow,
         torch.combinations: _combinations,
         torch.instance_norm: _instance_norm,
-        torch._pack_padded_sequence: _pack_padded_sequence,
+        torch._pack_padded_sequence: _pack_padded_sequence,  # pyright: ignore[reportPrivateImportUsage]  # torch.nn.utils.rnn calls it by this name
         F.instance_norm: _functional_instance_norm,
         F.ctc_loss: _ctc_loss,
         F.gaussian_nll_loss: _gaussian_nll_loss,
