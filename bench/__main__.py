@@ -33,6 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     gate = commands.add_parser("gate", help="compare section times with a revision's")
     gate.add_argument("--base", required=True, metavar="REV", help="commit, branch or tag")
     gate.add_argument("--model", nargs="+", choices=CASES, help="cases")
+    gate.add_argument("--json", type=Path, help="write all that was found here")
+    gate.add_argument(
+        "--smaller-is-better", type=Path, help="write github-action-benchmark's array here"
+    )
     _add_gate_settings(gate)
     gate.set_defaults(action=_gate)
     counts = commands.add_parser("counts", help="compare exact counts with the kept ones")
@@ -151,6 +155,12 @@ def _gate(args: argparse.Namespace) -> int:
         verdicts = gate_times(args.model or GATED, base, head, settings)
     for verdict in verdicts:
         print(verdict)
+    if args.json is not None:
+        found = {"counts": different, "cases": [verdict.fields() for verdict in verdicts]}
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
+    if args.smaller_is_better is not None:
+        array = [entry for verdict in verdicts for entry in verdict.smaller_is_better()]
+        args.smaller_is_better.write_text(json.dumps(array, indent=1) + "\n")
     return int(bool(different) or any(v.slower for v in verdicts))
 
 

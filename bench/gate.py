@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bench.errors import UnknownSection
 from bench.measurement import OURS
@@ -67,6 +68,22 @@ class Verdict:
     def slower(self) -> tuple[str, ...]:
         """What is slower for certain: in both runs."""
         return tuple(c.name for c in self.second if c.slower)
+
+    def fields(self) -> dict[str, Any]:
+        """All of it as values for JSON."""
+        return {**asdict(self), "slower": list(self.slower)}
+
+    def smaller_is_better(self) -> list[dict[str, Any]]:
+        """Head's times as entries of github-action-benchmark's ``customSmallerIsBetter``."""
+        return [
+            {
+                "name": f"{self.case} / {c.name}",
+                "unit": "s",
+                "value": c.head,
+                "extra": f"{c.ratio:.3f} of base",
+            }
+            for c in self.first
+        ]
 
     def __str__(self) -> str:
         lines = [f"{self.case}: {'SLOWER' if self.slower else 'good'}"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -98,14 +100,41 @@ def new_group(ranks: Sequence[int], deadline: float) -> Any:
 
 
 def as_torch(buffer: np.ndarray) -> torch.Tensor:
-    """A numpy buffer as a tensor that shares its memory, bfloat16 included."""
+    """A numpy buffer as a tensor for a collective, in the same memory, bfloat16 included."""
     if buffer.dtype.name == "bfloat16":  # numpy has no such type of its own
-        return torch.from_numpy(buffer.view(np.uint16)).view(torch.bfloat16)
-    if buffer.dtype == np.bool_:
-        return torch.from_numpy(buffer.view(np.uint8))
-    return torch.from_numpy(buffer)
+        return _lend(buffer.view(np.uint16)).view(torch.bfloat16)
+    return _lend(buffer.view(np.uint8) if buffer.dtype == np.bool_ else buffer.view())
 
 
 def as_bytes(buffer: np.ndarray) -> torch.Tensor:
-    """A numpy buffer as a tensor of bytes that shares its memory."""
-    return torch.from_numpy(buffer.view(np.uint8))
+    """A numpy buffer as a tensor of bytes for a collective, in the same memory."""
+    return _lend(buffer.view(np.uint8))
+
+
+_lent: list[weakref.ref[np.ndarray]] = []
+"""Views that a gloo thread may still hold."""
+
+
+def _lend(view: np.ndarray) -> torch.Tensor:
+    _lent[:] = [*(r for r in _lent if r() is not None), weakref.ref(view)]
+    return torch.from_numpy(view)
+
+
+def settle(seconds: float) -> bool:
+    """Wait until gloo's threads have let go of the memory of the last collectives.
+
+    They do so a moment after they have told of the end, and need the interpreter's lock for it:
+    asked for when the interpreter ends, it would abort the process.
+
+    Args:
+        seconds: How long to wait.
+
+    Returns:
+        Whether they have.
+    """
+    end = time.monotonic() + seconds
+    while any(r() is not None for r in _lent):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.001)
+    return True

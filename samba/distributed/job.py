@@ -27,7 +27,7 @@ from emulator.comm.protocol import Communicator
 from emulator.comm.worker import CommThread
 from samba.abexit import SambaAtexit
 from samba.distributed.environment import Launch, detect
-from samba.distributed.gloo import TorchGloo, new_group
+from samba.distributed.gloo import TorchGloo, new_group, settle
 from samba.distributed.rendezvous import LOOPBACK, Meeting, meet
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
@@ -187,7 +187,11 @@ class Job:
 
     def leave(self) -> None:
         """Tell the other ranks that this program has ended."""
-        if self.watchdog is None or os.getpid() != self._pid:
+        if os.getpid() != self._pid:
+            return
+        if self.failure is None:
+            settle(_STUCK_SECONDS)
+        if self.watchdog is None:
             return
         self.watchdog.tell("left", "it ran to its end, or exited")
         if self.engine == "jax":

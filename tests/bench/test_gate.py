@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import numpy as np
@@ -62,7 +63,11 @@ def test_it_asks_again_before_it_cries():
     verdict = decide("x", lambda _: next(answers))
     assert verdict.first[0].slower and verdict.slower == () and len(verdict.second) == 1
     answers = iter([bad, bad])
-    assert decide("x", lambda _: next(answers)).slower == ("a",)
+    verdict = decide("x", lambda _: next(answers))
+    assert verdict.slower == ("a",)
+    assert json.loads(json.dumps(verdict.fields()))["slower"] == ["a"]
+    (entry,) = verdict.smaller_is_better()
+    assert (entry["name"], entry["unit"]) == ("x / a", "s") and entry["value"] > 1.2
     answers = iter([calm])
     assert decide("x", lambda _: next(answers)).second == ()
 
