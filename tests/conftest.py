@@ -19,7 +19,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 # Shared machines are slow at times, and a failure must come again when asked for.
-settings.register_profile("project", deadline=None, derandomize=True)
+settings.register_profile(
+    "project",
+    deadline=None,
+    derandomize=True,
+    max_examples=40 if os.environ["XLA_FLAGS"] else 100,  # all of them in `make test-all`
+)
 settings.load_profile("project")
 
 

@@ -62,6 +62,7 @@ def test_lenet_starter(call, data, tmp_path):
     assert "e2e_throughput" in call(app, "measure-performance", "-b=20", pef, "-n=2")
 
 
+@pytest.mark.slow
 def test_residual_starter(call, data):
     app, pef = res_ffn_starter, "--pef=out/res/res.pef"
     assert "res.pef created" in call(app, "compile", "-b=20", "--pef-name=res")

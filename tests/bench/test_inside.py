@@ -33,6 +33,7 @@ def test_sections_are_timed_and_weights_stay(logreg):
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 def test_a_planted_slowdown_is_really_spent(logreg):
     sections(logreg, count=0)
     plain = sections(logreg, count=3)

@@ -26,7 +26,7 @@ SHORT_RUNS = {
 }
 """Arguments that keep ``run`` short."""
 
-LONG = (char_gpt, lenet)
+LONG = (char_gpt, lenet, res_ffn)
 MODULES = pytest.mark.parametrize(
     "module",
     [pytest.param(m, marks=pytest.mark.slow if m in LONG else ()) for m in SHORT_RUNS],
@@ -92,6 +92,7 @@ def test_training_learns(module, epochs, least, in_folder, capsys):
     assert accuracy(capsys.readouterr().out) >= least
 
 
+@pytest.mark.slow
 def test_lenet_checkpoint_and_inference(in_folder, capsys):
     call(lenet, "compile", "--pef-name=train")
     run = ("run", "--pef=out/train/train.pef")

@@ -206,7 +206,6 @@ NAMED: dict[str, Case] = {
         config="ViTConfig",
         settings=VISION,
         inputs=images(),
-        fast=True,
     ),
     "resnet": Case(
         model="ResNetForImageClassification",

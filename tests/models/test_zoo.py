@@ -106,6 +106,7 @@ def test_outputs_gradients_and_buffers_match_torch(name: str) -> None:
         assert compared > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CUT_IN_ALL_WAYS)
 def test_sections_one_by_one_give_what_the_full_plan_gives(name: str) -> None:
     model, inputs = make(ZOO[name])

@@ -61,7 +61,7 @@ def on_the_device(pefs, model: type[nn.Module], *, compiled: float, run: float):
     return scene
 
 
-@pytest.mark.parametrize("model", [Drops, Attends])
+@pytest.mark.parametrize("model", [Drops, pytest.param(Attends, marks=pytest.mark.slow)])
 def test_a_model_of_rate_0_runs_from_a_pef_with_dropout(pefs, caplog, model):
     scene = on_the_device(pefs, model, compiled=0.5, run=0.0)
     rates = samba.session.get_dropout_rate_argin_names()

@@ -285,7 +285,14 @@ def test_a_loader_without_length_says_so() -> None:
         len(SambaLoader(iter([]), NAMES))
 
 
-@pytest.mark.parametrize("ending", ["", "raise SystemExit(3)", "1 / 0"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "",
+        pytest.param("raise SystemExit(3)", marks=pytest.mark.slow),
+        pytest.param("1 / 0", marks=pytest.mark.slow),
+    ],
+)
 def test_a_process_ends_while_an_epoch_waits(ending: str) -> None:
     code = f"""
 import torch, samba, threading

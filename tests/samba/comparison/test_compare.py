@@ -215,6 +215,7 @@ class Noisy(nn.Module):
         return self.low(out.flatten(1).to(torch.bfloat16)).float().square().mean()
 
 
+@pytest.mark.slow
 def test_random_numbers_buffers_and_mixed_types():
     model = Noisy()
     kept = {name: value.clone() for name, value in model.state_dict().items()}

@@ -158,8 +158,15 @@ def loaded(program: Program, model: nn.Module, data: tuple[Tensor, Tensor]) -> D
     return device
 
 
-@pytest.mark.parametrize("make", [sgd, adamw])
-@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize(
+    ("make", "accumulate"),
+    [
+        (sgd, True),
+        (adamw, False),
+        pytest.param(sgd, False, marks=pytest.mark.slow),
+        pytest.param(adamw, True, marks=pytest.mark.slow),
+    ],
+)
 def test_buckets_change_no_number(make: object, accumulate: bool) -> None:
     model, data = Net(), inputs()
     plain = compiled(model, make(model), data_parallel=False, accumulate=accumulate)

@@ -178,6 +178,7 @@ def test_as_the_torch_loop(folder, alone, name):
     assert not torch.allclose(alone[0], found[0], rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bytegrad", "decentralized", "low_precision_decentralized"])
 def test_section_by_section(folder, name):
     make, tolerance = ALGORITHMS[name]

@@ -108,6 +108,7 @@ def test_moments_and_not_gradients_are_averaged_after_the_warm_up(pef):
     assert not plain[WARM].allclose(found[WARM], rtol=0, atol=5e-4)
 
 
+@pytest.mark.slow
 def test_section_by_section(pef):
     whole, parts = on_device(pef, 2), on_device(pef, 2, by_section=True)
     for ours, theirs in zip(parts, whole, strict=True):
