@@ -29,7 +29,6 @@ from samba.tracer.inputs import NamedInput
 from samba.transfer import copy_as_torch, view_as_numpy
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.session import AlgorithmRun
     from samba.distributed.replicas import Prepared, Replicas, Wish
 
 Seeds = Sequence[tuple[int, np.ndarray, str]]
@@ -76,7 +75,7 @@ class Runner:
         self._train = True
         self._variant: object = None
         self._steps: StepKey = ()
-        self._plan: Plan | Prepared | AlgorithmRun | None = None
+        self._plan: Plan | Prepared | None = None
         self._wish: Wish | None = None
         self._fetches: Fetches = ()
 
@@ -246,7 +245,7 @@ class Runner:
         self._steps, self._plan, self._fetches = steps, plan, fetches
         self._variant, self._wish = device.variant, wish
 
-    def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | Prepared | AlgorithmRun | None:
+    def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | Prepared | None:
         """What runs some steps, in parallel with other replicas where they have to reduce."""
         if wish is not None and self.replicas is not None:
             prepared = self.replicas.prepare(steps, wish)
@@ -254,7 +253,7 @@ class Runner:
                 return prepared
         return self._plan_for(steps)
 
-    def _go(self, plan: Plan | Prepared | AlgorithmRun) -> None:
+    def _go(self, plan: Plan | Prepared) -> None:
         if type(plan) is Plan:
             self._device.run(plan)
         else:
@@ -302,9 +301,7 @@ class Runner:
             raise UnknownTensor(operation=where, name=name)
         return self._device.region_of(name), name
 
-    def _require_written(
-        self, fetches: Fetches, plan: Plan | Prepared | AlgorithmRun | None
-    ) -> None:
+    def _require_written(self, fetches: Fetches, plan: Plan | Prepared | None) -> None:
         """Make sure before a run that everything asked for can be fetched after it.
 
         An output that no run has computed yet is zeros, because ``run`` returns every output

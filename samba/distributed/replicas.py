@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError, SambaError
 
 if TYPE_CHECKING:
-    from samba.distributed.bagua.session import AlgorithmRun, Trainer
+    from samba.distributed.bagua.session import Trainer
 
 _log = logging.getLogger("samba")
 
@@ -231,7 +232,7 @@ class Replicas:
         self._job.together("measuring", lambda control: control.broadcast(decided))
         return bool(decided[0])
 
-    def prepare(self, steps: StepKey, wish: Wish) -> Prepared | AlgorithmRun | None:
+    def prepare(self, steps: StepKey, wish: Wish) -> Prepared | None:
         """Prepare a run.
 
         Args:
@@ -255,7 +256,10 @@ class Replicas:
             "data_parallel_mode": wish.mode.value,
         }
         if self.trainer is not None and kinds & {SectionKind.REDUCE, SectionKind.OPT}:
-            return self.trainer.prepare(prepare_parallel(self._device, steps, wish.mode), facts)
+            plan = prepare_parallel(self._device, steps, wish.mode)
+            facts["algorithm"] = self.trainer.name
+            execute = self.trainer.prepare(plan)
+            return Prepared(replicas=self, plan=plan, facts=facts, execute=execute)
         if SectionKind.REDUCE not in kinds:
             if kinds >= {SectionKind.BCKWD, SectionKind.OPT} and self._has_gradients:
                 self._tell(
@@ -268,38 +272,35 @@ class Replicas:
             reduce = reducer(self._device, self._job.data, on_device=wish.reduce_on_rdu)
             self._reducers[wish.reduce_on_rdu] = _Reducer(self, self._job, reduce)
         plan = prepare_parallel(self._device, steps, wish.mode)
-        return Prepared(
-            replicas=self, plan=plan, net=self._reducers[wish.reduce_on_rdu], facts=facts
-        )
+        execute = partial(run_parallel, self._device, plan, self._reducers[wish.reduce_on_rdu])
+        return Prepared(replicas=self, plan=plan, facts=facts, execute=execute)
 
-    def run(self, prepared: Prepared) -> None:
-        """Run what was prepared; on return no reduction is under way."""
-        self._begin(prepared.facts)
-        run_parallel(self._device, prepared.plan, prepared.net)
-
-    @contextmanager
-    def training_step(self, facts: dict[str, str], name: str) -> Iterator[None]:
-        """Inside, an algorithm runs a step; an error names it.
+    def begin(self, facts: dict[str, str]) -> None:
+        """Count a run, and make sure at first that all ranks are about to make the same.
 
         Args:
             facts: What must be the same on all ranks.
-            name: Name of the algorithm.
-        """
-        self._begin(facts)
-        try:
-            yield
-        except Exception as error:
-            if self._job is None:
-                raise
-            where = f"{name} in step {self.step}"
-            raise self._job.explain(where, error) from error
 
-    def _begin(self, facts: dict[str, str]) -> None:
+        Raises:
+            Disagreement: If it is not.
+            DataParallelError: If replicas have failed before.
+        """
         if self._job is not None:
             self._job.check()
         self.step += 1
         if self._job is not None and (self.step <= _CHECKED_RUNS or checks_every_run()):
             self._job.agree(f"step {self.step} of session.run", facts)
+
+    def explain(self, name: str, error: Exception) -> BaseException:
+        """An error that names the rank at fault, for one that an algorithm raised in this step.
+
+        Args:
+            name: Name of the algorithm.
+            error: What it raised; returned as it is if it is not about communication.
+        """
+        if self._job is None:
+            return error
+        return self._job.explain(f"{name} in step {self.step}", error)
 
     @property
     def _trains(self) -> bool:
@@ -334,14 +335,14 @@ class Prepared:
     Args:
         replicas: Whose it is.
         plan: Its plans and reductions.
-        net: Who reduces.
         facts: What must be the same on all ranks.
+        execute: Runs them; on return nothing is under way that the next run would not wait for.
     """
 
     replicas: Replicas
     plan: ParallelPlan
-    net: Any
     facts: dict[str, str]
+    execute: Callable[[], None]
 
     @property
     def writes(self) -> tuple[int, ...]:
@@ -355,7 +356,8 @@ class Prepared:
 
     def run(self) -> None:
         """Run it."""
-        self.replicas.run(self)
+        self.replicas.begin(self.facts)
+        self.execute()
 
 
 class _Reducer:

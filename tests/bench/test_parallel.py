@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from bench import targets
 from bench.errors import StatesDiffer
 from bench.measurement import OURS, Results
 from bench.peers import REPLICA
-from bench.suites import Settings, alone, overlap
-
-
-def settings(folder: Path) -> Settings:
-    """As short as can be."""
-    return Settings(
-        cases=(),
-        contenders=(),
-        rounds=2,
-        round_seconds=0.0,
-        warm_seconds=0.0,
-        threads=2,
-        small=True,
-        caches=folder,
-        tell=lambda text: None,
-    )
+from bench.suites import alone, overlap
+from tests.bench.shortest import settings
 
 
 @pytest.mark.slow
@@ -35,7 +19,7 @@ def test_two_replicas_over_a_slow_link(tmp_path, monkeypatch):
     # whatever else the machine does.
     monkeypatch.setattr(overlap, "LATENCY", 0.05)
     found = Results()
-    overlap.one_case("chain_o0", settings(tmp_path), found)
+    overlap.one_case("chain_o0", settings(tmp_path, threads=2), found)
     medians = {m.contender: m.median for m in found.select("overlap", what="step")}
     assert set(medians) == {overlap.FREE, *overlap.MODES}
     link = found.get("overlap", "chain_o0", overlap.LINK, "reductions")
@@ -64,7 +48,7 @@ def test_replicas_that_differ_are_refused():
 def test_one_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(alone, "PROCESSES", 1)
     found = Results()
-    alone.one_case("lenet", settings(tmp_path), found)
+    alone.one_case("lenet", settings(tmp_path, threads=2), found)
     assert [m.contender for m in found.measurements] == [OURS, REPLICA]
     assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
 

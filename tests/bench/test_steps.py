@@ -12,9 +12,10 @@ from bench.inside import Contestant
 from bench.inside.steps import first, steps
 from bench.measurement import Results
 from bench.process import Worker
-from bench.suites import Settings, cache_variables
+from bench.suites import cache_variables
 from bench.suites.steps import check_losses
 from bench.suites.steps import steps as steps_suite
+from tests.bench.shortest import settings
 
 FEW = {"logreg-1", "lenet", "lstm"}
 """Cases whose contenders the fast tests compare; the rest is slow to compile."""
@@ -114,24 +115,11 @@ def test_a_worker_that_fails_says_why():
         worker.close()
 
 
-def settings(tmp_path, *contenders: str) -> Settings:
-    return Settings(
-        cases=("logreg-1",),
-        contenders=contenders,
-        rounds=2,
-        round_seconds=0.01,
-        warm_seconds=0.0,
-        threads=1,
-        small=True,
-        caches=tmp_path,
-        tell=lambda text: None,
-    )
-
-
 @pytest.mark.slow
 def test_a_peer_that_fails_is_reported_and_left_out(tmp_path):
     results = Results()
-    steps_suite(settings(tmp_path, "nobody", "eager+alloc"), results)
+    wanted = {"cases": ("logreg-1",), "contenders": ("nobody", "eager+alloc")}
+    steps_suite(settings(tmp_path, round_seconds=0.01, **wanted), results)
     assert [f.contender for f in results.failures] == ["nobody"]
     [found] = results.measurements
     assert found.contender == "eager+alloc" and len(found.values) == 2 and min(found.values) > 0

@@ -176,12 +176,22 @@ DEBERTA = {
     "norm_rel_ebd": "layer_norm",
     "share_att_key": True,
 }
-EXPERTS = {"num_experts_per_tok": 2, **GROUPED}
 CLIP = {
     "text_config": {**DECODER, "num_hidden_layers": 1},
     "vision_config": {**BODY, "num_hidden_layers": 1, "image_size": 16, "patch_size": 8},
     "projection_dim": 16,
 }
+
+
+def experts(family: str, **settings: Any) -> Case:
+    """A causal language model of which each token takes two experts."""
+    return Case(
+        model=f"{family}ForCausalLM",
+        config=f"{family}Config",
+        settings={"num_experts_per_tok": 2, **GROUPED, **settings},
+        inputs=tokens,
+    )
+
 
 NAMED: dict[str, Case] = {
     "gpt2": Case(
@@ -239,34 +249,16 @@ NAMED: dict[str, Case] = {
 """The models that must work."""
 
 OTHERS: dict[str, Case] = {
-    "mixtral": Case(
-        model="MixtralForCausalLM",
-        config="MixtralConfig",
-        settings={**EXPERTS, "num_local_experts": 4, "output_router_logits": True},
-        inputs=tokens,
+    "mixtral": experts("Mixtral", num_local_experts=4, output_router_logits=True),
+    "qwen3_moe_as_batches": experts(
+        "Qwen3Moe",
+        num_experts=4,
+        moe_intermediate_size=16,
+        head_dim=8,
+        experts_implementation="batched_mm",
     ),
-    "qwen3_moe_as_batches": Case(
-        model="Qwen3MoeForCausalLM",
-        config="Qwen3MoeConfig",
-        settings={
-            **EXPERTS,
-            "num_experts": 4,
-            "moe_intermediate_size": 16,
-            "head_dim": 8,
-            "experts_implementation": "batched_mm",
-        },
-        inputs=tokens,
-    ),
-    "mixtral_as_loop": Case(
-        model="MixtralForCausalLM",
-        config="MixtralConfig",
-        settings={
-            **EXPERTS,
-            "num_hidden_layers": 1,
-            "num_local_experts": 4,
-            "experts_implementation": "eager",
-        },
-        inputs=tokens,
+    "mixtral_as_loop": experts(
+        "Mixtral", num_hidden_layers=1, num_local_experts=4, experts_implementation="eager"
     ),
     "switch_transformers": Case(
         model="SwitchTransformersForConditionalGeneration",

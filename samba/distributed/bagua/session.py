@@ -6,13 +6,15 @@ communicated at these points instead of the program's own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from emulator.device import Device
-from emulator.parallel import ParallelPlan
+from emulator.parallel import ParallelPlan, Part
 from pef_schema.program import Role, SectionKind
 from samba.distributed.bagua.algorithms.base import Algorithm
 from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm
@@ -101,14 +103,36 @@ class Trainer:
         """What ranks compare."""
         return self.algorithm.name or type(self.algorithm).__name__
 
-    def prepare(self, plan: ParallelPlan, facts: dict[str, str]) -> AlgorithmRun:
+    def prepare(self, plan: ParallelPlan) -> Callable[[], None]:
         """Prepare a run.
 
         Args:
             plan: Its plans and reductions.
-            facts: What must be the same on all ranks.
+
+        Returns:
+            A function that runs it in the order of the PEF.
         """
-        return AlgorithmRun(trainer=self, plan=plan, facts={**facts, "algorithm": self.name})
+        last = max((i for i, part in enumerate(plan.parts) if part.bucket is not None), default=-1)
+        moves = []
+        ready: set[int] = set()
+        updating = False
+        for index, part in enumerate(plan.parts):
+            if part.bucket is not None:
+                names = [self.replica.name_of[region] for region in part.bucket.regions]
+                parameters = tuple(self.replica.parameters[name] for name in names)
+                moves.append(_Move(part=part, parameters=parameters, last=index == last))
+                ready.add(part.bucket.home)
+                if index == last:
+                    ready.clear()
+                continue
+            assert part.plan is not None  # a part is a plan or a bucket
+            waits = not ready.isdisjoint((*part.plan.reads, *part.plan.writes))
+            if waits:
+                ready.clear()
+            updates = SectionKind.OPT in part.plan.kinds and not updating
+            updating |= updates
+            moves.append(_Move(part=part, waits=waits, updates=updates))
+        return partial(self._run, tuple(moves), last >= 0, updating, plan.last_drops)
 
     def weights_were_set(self) -> None:
         """The host has given all ranks new weights."""
@@ -119,86 +143,76 @@ class Trainer:
         self.algorithm.stop(self.replica)
         self.replica.backend.wait_pending_comm_ops()
 
-    def run(self, run: ParallelPlan) -> None:
-        """Run the parts of a plan in the order of the PEF.
+    def _run(
+        self, moves: tuple[_Move, ...], reduces: bool, updates: bool, drops: tuple[int, ...]
+    ) -> None:
+        try:
+            self._step(moves, reduces, updates)
+        except Exception as error:
+            explained = self.replicas.explain(self.name, error)
+            if explained is error:
+                raise
+            raise explained from error
+        for region in drops:
+            self._device.pool.drop(region)
 
-        Args:
-            run: Device plans, and the places where gradients are ready.
-        """
-        parts = run.parts
+    def _step(self, moves: tuple[_Move, ...], reduces: bool, updates: bool) -> None:
         replica, algorithm, device = self.replica, self.algorithm, self._device
         if not self._registered or algorithm.need_reset():
             replica.reset()
             self._registered = True
-        ready: set[int] = set()
-        reduces = any(part.bucket is not None for part in parts)
-        updating = False
         if reduces:
             algorithm.before_forward(replica)
             replica.step += 1
-        for index, part in enumerate(parts):
-            if part.bucket is not None:
-                if device.pool.buffers[part.bucket.home] is None:
-                    device.zero_buffer(part.bucket.home)
-                if part.settle:
-                    device.synchronize()
-                for region in part.bucket.regions:
-                    name = replica.name_of[region]
-                    algorithm.gradient_ready(replica.parameters[name], replica)
-                ready.add(part.bucket.home)
-                if not any(later.bucket is not None for later in parts[index + 1 :]):
-                    # The last gradients: what follows finds weights and gradients as they shall be.
-                    algorithm.after_backward(replica)
-                    ready.clear()
+        for move in moves:
+            part = move.part
+            if part.plan is None:
+                self._ready(move)
                 continue
-            plan = part.plan
-            assert plan is not None  # a part is a plan or a bucket
-            if not ready.isdisjoint((*plan.reads, *plan.writes)):
+            if move.waits:
                 replica.backend.wait_pending_comm_ops()
-                ready.clear()
-            if SectionKind.OPT in plan.kinds and not updating:
-                updating = True
+            if move.updates:
                 for optimizer in replica.optimizers:
                     algorithm.before_optimizer_step(replica, optimizer)
-            device.run(plan)
+            device.run(part.plan)
             for region in part.drops:
                 device.pool.drop(region)
-        if updating:
+        if updates:
             for optimizer in replica.optimizers:
                 algorithm.after_optimizer_step(replica, optimizer)
-        for region in run.last_drops:
-            device.pool.drop(region)
+
+    def _ready(self, move: _Move) -> None:
+        """Gradients of a bucket are there."""
+        replica, device, bucket = self.replica, self._device, move.part.bucket
+        assert bucket is not None  # a part is a plan or a bucket
+        if device.pool.buffers[bucket.home] is None:
+            device.zero_buffer(bucket.home)
+        if move.part.settle:
+            device.synchronize()
+        for parameter in move.parameters:
+            self.algorithm.gradient_ready(parameter, replica)
+        if move.last:
+            self.algorithm.after_backward(replica)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlgorithmRun:
-    """A run with an algorithm, as the runner sees it: like a plan.
+class _Move:
+    """A part of a run, with what the algorithm has to do there.
 
     Args:
-        trainer: Who runs it.
-        plan: Its plans and reductions.
-        facts: What must be the same on all ranks.
+        part: The part.
+        parameters: Those whose gradients are in its bucket.
+        last: Whether no bucket comes after this one: what follows finds weights and gradients as
+            they shall be.
+        waits: Whether the plan uses gradients that are under way.
+        updates: Whether the plan is the first that changes weights.
     """
 
-    trainer: Trainer
-    plan: ParallelPlan
-    facts: dict[str, str]
-
-    @property
-    def writes(self) -> tuple[int, ...]:
-        """Buffers that hold something afterwards."""
-        return self.plan.writes
-
-    @property
-    def drops(self) -> tuple[int, ...]:
-        """Buffers whose contents are void afterwards."""
-        return self.plan.drops
-
-    def run(self) -> None:
-        """Run it; on return nothing is under way that the next run would not wait for."""
-        trainer = self.trainer
-        with trainer.replicas.training_step(self.facts, trainer.name):
-            trainer.run(self.plan)
+    part: Part
+    parameters: tuple[torch.nn.Parameter, ...] = ()
+    last: bool = False
+    waits: bool = False
+    updates: bool = False
 
 
 def with_session(algorithm: Algorithm | None, session: SambaSession | None = None) -> SambaSession:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,31 +19,8 @@ from samba.distributed.job import Job
 from samba.distributed.replicas import NotDataParallel, Replicas
 from samba.errors import ArgumentError
 from samba.loading import Loaded
-from tests.samba.distributed.worlds import BATCH, batch, compile_to, part_of, world
-from tests.samba.worlds import Scene, named, told
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with PEFs with and without buckets."""
-    folder = tmp_path_factory.mktemp("replicas")
-    compile_to(folder, world("sgd"))
-    compile_to(folder, world("sgd", data_parallel=False))
-    return folder
-
-
-def scene(folder: Path, *, data_parallel: bool = True) -> Scene:
-    made = world("sgd", data_parallel=data_parallel).build()
-    made.pef = str(folder / made.world.name / f"{made.world.name}.pef")
-    return made
-
-
-def loaded(folder: Path, **keywords: Any) -> Loaded:
-    """A program loaded by itself."""
-    scene(folder, **keywords).trace()
-    found = samba.session._loaded
-    assert found is not None
-    return found
+from tests.samba.distributed.worlds import BATCH, batch, compiled, loaded, part_of
+from tests.samba.worlds import named, told
 
 
 def job_of(communicator: Communicator) -> Job:
@@ -141,7 +117,7 @@ def test_a_pef_without_buckets_is_refused_by_the_flag(folder):
 
 
 def test_run_must_be_given_the_mode_of_trace_graph(folder):
-    made = scene(folder)
+    made = compiled(folder)
     made.trace(data_parallel_mode="inorder")
     made.run(data_parallel=True, data_parallel_mode="inorder")
     with pytest.raises(ArgumentError, match="'normal', wanted 'inorder'"):
@@ -153,7 +129,7 @@ def test_run_must_be_given_the_mode_of_trace_graph(folder):
 
 def test_mismatch_of_modes_is_named(folder):
     program = loaded(folder)
-    pef = scene(folder).pef
+    pef = compiled(folder).pef
 
     def agree(communicator: Communicator) -> None:
         mode = "optimal" if communicator.rank == 2 else "normal"
@@ -168,7 +144,7 @@ def test_mismatch_of_modes_is_named(folder):
 
 def test_mismatch_of_pefs_is_named(folder):
     programs = [loaded(folder), loaded(folder, data_parallel=False)]
-    pefs = [scene(folder).pef, scene(folder, data_parallel=False).pef]
+    pefs = [compiled(folder).pef, compiled(folder, data_parallel=False).pef]
 
     def agree(communicator: Communicator) -> None:
         rank = communicator.rank

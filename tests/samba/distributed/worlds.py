@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import nn
 
 import samba
 from samba.distributed.bagua import QAdamOptimizer
+from samba.loading import Loaded
 from tests.samba.worlds import Scene, Tensors, World
 
 BATCH = 8
@@ -80,3 +82,18 @@ def compile_to(folder: Path, of: World, bucket_bytes: int = 500) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BAGUA_DEFAULT_BUCKET_SIZE", str(bucket_bytes))
         return of.build().compile(folder)
+
+
+def compiled(folder: Path, optimizer: str = "sgd", *, data_parallel: bool = True) -> Scene:
+    """A world whose PEF is in a folder."""
+    made = world(optimizer, data_parallel=data_parallel).build()
+    made.pef = str(folder / made.world.name / f"{made.world.name}.pef")
+    return made
+
+
+def loaded(folder: Path, optimizer: str = "sgd", **keywords: Any) -> Loaded:
+    """A program loaded by itself."""
+    compiled(folder, optimizer, **keywords).trace()
+    found = samba.session._loaded
+    assert found is not None
+    return found

@@ -74,6 +74,11 @@ def put(net: nn.Module, flat: torch.Tensor) -> nn.Module:
     return net
 
 
+def descend(net: nn.Module, direction: torch.Tensor, lr: float = 0.1) -> nn.Module:
+    """What SGD makes of all weights; for references."""
+    return put(net, weights(net) - lr * direction)
+
+
 def train(
     world: Any,
     algorithm: bagua.Algorithm,

@@ -10,6 +10,7 @@ from samba.distributed.bagua.operations import shift_one_peer
 from samba.distributed.bagua.training import replica_of
 from samba.errors import ArgumentError
 from tests.samba.distributed.bagua.ranks import (
+    descend,
     gradient,
     loss_of,
     model,
@@ -53,11 +54,7 @@ def test_bytegrad(size):
     assert all(r.equal(results[0]) for r in results)
     net = model(seed=0)
     for step in range(3):
-        put(
-            net,
-            weights(net)
-            - LR * compressed_mean([gradient(net, sample(r, step)) for r in range(size)]),
-        )
+        descend(net, compressed_mean([gradient(net, sample(r, step)) for r in range(size)]))
     torch.testing.assert_close(results[0], weights(net), rtol=1e-4, atol=1e-5)
 
 

@@ -13,6 +13,7 @@ from samba.distributed import bagua
 from samba.errors import ArgumentError
 from tests.samba.distributed.bagua.ranks import (
     NEVER,
+    descend,
     finish_round,
     gradient,
     loss_of,
@@ -38,7 +39,7 @@ def test_against_the_reference(size):
     nets = [model(0) for _ in range(size)]
     for number in range(6):
         for rank, net in enumerate(nets):
-            put(net, weights(net) - LR * gradient(net, sample(rank, number)))
+            descend(net, gradient(net, sample(rank, number)))
         if number in (1, 2, 4):
             mean = torch.stack([weights(net) for net in nets]).mean(0)
             nets = [put(net, mean) for net in nets]

@@ -9,11 +9,11 @@ from torch import nn
 from samba.distributed import bagua
 from samba.errors import ArgumentError
 from tests.samba.distributed.bagua.ranks import (
+    descend,
     gradient,
     loss_of,
     model,
     on_ranks,
-    put,
     sample,
     train,
     weights,
@@ -24,7 +24,7 @@ def reference(size: int, steps: int, *, average: bool = True) -> torch.Tensor:
     net = model(seed=0)
     for step in range(steps):
         grad = torch.stack([gradient(net, sample(r, step)) for r in range(size)]).sum(0)
-        put(net, weights(net) - 0.1 * grad / (size if average else 1))
+        descend(net, grad / (size if average else 1))
     return weights(net)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,152 +11,48 @@ import torch
 
 import samba
 from emulator.comm.errors import DataParallelError, Disagreement
-from emulator.comm.inprocess import run_ranks
-from emulator.comm.protocol import Communicator
 from emulator.errors import UnknownTensor
 from samba._session_facts import NotLoaded
 from samba.distributed import bagua
-from samba.distributed.bagua.session import Trainer, attach
-from samba.distributed.bagua.training import replica_of
-from samba.distributed.job import Job
-from samba.distributed.replicas import NotDataParallel, Replicas
+from samba.distributed.bagua.session import attach
+from samba.distributed.replicas import NotDataParallel
 from samba.errors import ArgumentError
 from samba.loading import Loaded
-from tests.samba.distributed.bagua.ranks import NEVER, on_ranks
+from tests.samba.distributed.bagua.ranks import NEVER
+from tests.samba.distributed.bagua.sessions import (
+    Make,
+    in_torch,
+    on_device,
+    run,
+    together,
+    weights,
+)
 from tests.samba.distributed.processes import all_well, run_replicas, worker
-from tests.samba.distributed.worlds import BATCH, batch, compile_to, part_of, world
+from tests.samba.distributed.worlds import compiled, loaded
 from tests.samba.worlds import Scene, named, told
 
-STEPS = 4
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with PEFs with and without buckets."""
-    folder = tmp_path_factory.mktemp("bagua")
-    compile_to(folder, world("sgd"))
-    compile_to(folder, world("sgd", data_parallel=False))
-    return folder
-
-
-def scene(folder: Path, *, data_parallel: bool = True) -> Scene:
-    made = world("sgd", data_parallel=data_parallel).build()
-    made.pef = str(folder / made.world.name / f"{made.world.name}.pef")
+def scene(folder: Path, **keywords: Any) -> Scene:
+    made = compiled(folder, **keywords)
     made.trace()
     return made
 
 
-def loaded(folder: Path, **keywords: Any) -> Loaded:
-    scene(folder, **keywords)
-    found = samba.session._loaded
-    assert found is not None
-    return found
-
-
-def together(programs: list[Loaded], work: Callable[[Loaded, int], Any]) -> list[Any]:
-    """Do something with several programs as the replicas of a job; raises what a rank raises."""
-
-    def one(communicator: Communicator) -> Any:
-        program = programs[communicator.rank]
-        job = Job(communicator, None, communicator)
-        program.join(Replicas(program.device, "normal", job))
-        with bagua.use_communicator(communicator, [range(len(programs))]):
-            return work(program, communicator.rank)
-
-    results = run_ranks(len(programs), one, deadline=20)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return results
-
-
-def run(program: Loaded, rank: int, size: int, step: int, types: Any = ()) -> None:
-    """One step as ``session.run`` does it."""
-    mine = part_of(batch(BATCH * size, step), rank, size)
-    wish = program.replicas.wish(True, True, "normal")
-    assert program.only is not None
-    program.only.run(named(mine), (), {}, (types, (), None, None), None, True, wish)
-
-
-def weights(program: Loaded) -> torch.Tensor:
-    model = program.model  # type: ignore[attr-defined]  # a program of one graph
-    return torch.cat([program.memory.read(p.sn_name).flatten() for p in model.parameters()])
-
-
-def trainer_of(program: Loaded) -> Trainer:
-    trainer = program.replicas.trainer
-    assert trainer is not None
-    return trainer
-
-
-def average(replica: Any, step: int) -> None:
-    """After every second step, a round of the asynchronous average, if there is one."""
-    algorithm = replica.algorithm
-    if not isinstance(algorithm, bagua.AsyncModelAverageAlgorithm):
-        return
-    if step % 2 and step >= algorithm.warmup_steps:
-        algorithm.mark_all(replica)
-        assert replica.backend.wait_pending_comm_ops() == 1
-
-
-def in_torch(make: Callable[[], bagua.Algorithm], size: int) -> list[torch.Tensor]:
-    """The same training with :func:`with_bagua`; weights after each step, of each rank."""
-
-    scenes = [world("sgd").build() for _ in range(size)]  # they draw from torch's one generator
-
-    def work(rank_world: Any) -> torch.Tensor:
-        made = scenes[rank_world.rank]
-        net, optim, algorithm = made.host, made.host_optimizer, make()
-        bagua.with_bagua(net, [optim], algorithm)
-        history = []
-        for step in range(STEPS):
-            optim.zero_grad()
-            net(**part_of(batch(BATCH * size, step), rank_world.rank, size))[0].backward()
-            optim.step()
-            average(replica_of(net), step)
-            history.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
-        if isinstance(algorithm, bagua.AsyncModelAverageAlgorithm):
-            algorithm.abort()
-        return torch.stack(history)
-
-    return on_ranks(size, work, nodes=[range(size)])
-
-
-def on_device(
-    folder: Path, make: Callable[[], bagua.Algorithm], size: int, *, by_section: bool = False
-) -> list[torch.Tensor]:
-    """The training on the device; weights after each step, of each rank."""
-
-    def work(program: Loaded, rank: int) -> torch.Tensor:
-        algorithm = make()
-        attach(program, algorithm)
-        history = []
-        for step in range(STEPS):
-            for types in ("fwd", "bckwd", "reduce", "opt") if by_section else ((),):
-                run(program, rank, size, step, types)
-            average(trainer_of(program).replica, step)
-            history.append(weights(program))
-        trainer_of(program).release()
-        return torch.stack(history)
-
-    return together([loaded(folder) for _ in range(size)], work)
-
-
 CLOSE = 2e-6
-ALGORITHMS: dict[str, tuple[Callable[[], bagua.Algorithm], float]] = {
-    "gradient_allreduce": (bagua.GradientAllReduceAlgorithm, CLOSE),
-    "gradient_sum": (lambda: bagua.GradientAllReduceAlgorithm(average=False), CLOSE),
+ALGORITHMS: dict[str, tuple[Make, float]] = {
+    "gradient_allreduce": (lambda _: bagua.GradientAllReduceAlgorithm(), CLOSE),
+    "gradient_sum": (lambda _: bagua.GradientAllReduceAlgorithm(average=False), CLOSE),
     # The last bit of a number on the border of two codes decides which of them it gets.
-    "bytegrad": (bagua.ByteGradAlgorithm, 5e-4),
-    "decentralized": (bagua.DecentralizedAlgorithm, CLOSE),
-    "shift_one": (lambda: bagua.DecentralizedAlgorithm(False, "shift_one", 2), CLOSE),
+    "bytegrad": (lambda _: bagua.ByteGradAlgorithm(), 5e-4),
+    "decentralized": (lambda _: bagua.DecentralizedAlgorithm(), CLOSE),
+    "shift_one": (lambda _: bagua.DecentralizedAlgorithm(False, "shift_one", 2), CLOSE),
     "low_precision_decentralized": (
-        lambda: bagua.LowPrecisionDecentralizedAlgorithm(hierarchical=False),
+        lambda _: bagua.LowPrecisionDecentralizedAlgorithm(hierarchical=False),
         5e-3,
     ),
-    "async": (lambda: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER), CLOSE),
+    "async": (lambda _: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER), CLOSE),
     "async_warm_up": (
-        lambda: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER, warmup_steps=3),
+        lambda _: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER, warmup_steps=3),
         CLOSE,
     ),
 }
@@ -166,7 +61,7 @@ ALGORITHMS: dict[str, tuple[Callable[[], bagua.Algorithm], float]] = {
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> list[torch.Tensor]:
     """Ranks that communicate nothing."""
-    return on_device(folder, bagua.Algorithm, 2)
+    return on_device(folder, lambda _: bagua.Algorithm(), 2)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -189,12 +84,12 @@ def test_section_by_section(folder, name):
 
 def test_gradient_allreduce_is_what_reduce_sections_do(folder):
     def work(program: Loaded, rank: int) -> torch.Tensor:
-        for step in range(STEPS):
+        for step in range(4):
             run(program, rank, 2, step)
         return weights(program)
 
     plain = together([loaded(folder), loaded(folder)], work)
-    found = on_device(folder, bagua.GradientAllReduceAlgorithm, 2)
+    found = on_device(folder, lambda _: bagua.GradientAllReduceAlgorithm(), 2)
     torch.testing.assert_close(found[0][-1], plain[0], rtol=0, atol=CLOSE)
 
 
