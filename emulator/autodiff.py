@@ -19,7 +19,7 @@ from emulator.lower import (
 )
 from emulator.ops.registry import OpSpec, load_ops
 from emulator.ordering import Readers
-from pef_schema.program import Graph, Node, OutputGrad, Program, Ref, Role, Step
+from pef_schema.program import Graph, Node, OutputGrad, Program, Role, Step, refs_of
 
 
 def backward(
@@ -143,9 +143,9 @@ def _note(
     if not made:
         return
     for position, arg in enumerate(node.args):
-        read = spec.reads is None or position in spec.reads
-        if read and isinstance(arg, Ref) and is_weight(arg.value):
-            readers.setdefault(graph.values[arg.value].region, []).extend(made)
+        if spec.reads is None or position in spec.reads:
+            for v in filter(is_weight, refs_of(arg)):
+                readers.setdefault(graph.values[v].region, []).extend(made)
 
 
 def _collect(graph: Graph, step: Step, state: State, cotangents: dict[int, jax.Array]) -> State:

@@ -33,7 +33,7 @@ def channels_last_nodes(
     nodes: set[int] = set()
     for i in indices:
         node = graph.nodes[i]
-        refs = node.refs()
+        refs = tuple(node.refs())
         kind = ops[node.op].channels
         if callable(kind):
             kind = kind([graph.values[v].shape for v in refs])

@@ -89,8 +89,7 @@ def _sgd(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -
         result[optimizer.step] = state[optimizer.step] + 1.0
 
     def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        given = iter(arrays)
-        old, gradient, rate, inertia, shrink = (next(given) for _ in range(5))
+        old, gradient, rate, inertia, shrink, *kept = arrays
         weight, grad = _wide(old), _wide(gradient)
         lr, momentum, decay = (a.astype(weight.dtype) for a in (rate, inertia, shrink))
         if options["maximize"]:
@@ -98,10 +97,10 @@ def _sgd(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -
         grad = grad + decay * weight
         states: list[jax.Array] = []
         if not no_momentum:
-            buffer = momentum * _wide(next(given)) + (1.0 - options["dampening"]) * grad
+            buffer = momentum * _wide(kept[0]) + (1.0 - options["dampening"]) * grad
             if first is not None:
                 # torch starts the buffer with the bare gradient: no dampening on the first step.
-                buffer = jnp.where(next(given), grad, buffer)
+                buffer = jnp.where(kept[1], grad, buffer)
             grad = grad + momentum * buffer if options["nesterov"] else buffer
             states.append(buffer.astype(old.dtype))
         return (weight - lr * grad).astype(old.dtype), *states

@@ -113,8 +113,10 @@ def _few(weight: tuple[int, ...]) -> bool:
 
 
 def _channels(shapes: Sequence[tuple[int, ...]]) -> Channels | None:
-    """Channels last, but for those that run as one product of few taps or are single channels."""
-    return None if _few(shapes[1]) and shapes[1][1] > 1 else Channels.LAST
+    """Channels last, but for those that run as one product of few taps."""
+    x, weight = shapes[:2]
+    groups = x[1 - len(weight)] // weight[1]
+    return None if groups == 1 and _few(weight) else Channels.LAST
 
 
 def _forward(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
@@ -280,7 +282,7 @@ def conv(
     "aten.conv_transpose3d.input",
     reads=(0, 1),
     linear_in=(0, 1),
-    channels=_channels,
+    channels=Channels.LAST,
 )
 def conv_transpose(
     x: jax.Array,

@@ -7,6 +7,7 @@ recurrent weight is one GEMM after it: only the product with the state stays ins
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -16,12 +17,30 @@ from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
+from emulator.ops._reduction import sum_rows
 from emulator.ops.registry import op
 from emulator.ordering import after
 
 State = tuple[jax.Array, ...]
 Cell = Callable[[jax.Array, jax.Array, State], State]
 """``(input gates, recurrent gates, state) -> state``; the first part of a state is the output."""
+
+
+def _lstm_gates(total: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Input and forget gate side by side, cell candidate, output gate."""
+    size = total.shape[-1] // 4
+    both, g, o = jnp.split(total, (2 * size, 3 * size), axis=-1)
+    return jax.nn.sigmoid(both), jnp.tanh(g), jax.nn.sigmoid(o)
+
+
+def _lstm_state(both: jax.Array, g: jax.Array, o: jax.Array, c: jax.Array) -> State:
+    i, f = jnp.split(both, 2, axis=-1)
+    c = f * c + i * g
+    return o * jnp.tanh(c), c
+
+
+def _lstm(gx: jax.Array, gh: jax.Array, state: State) -> State:
+    return _lstm_state(*_lstm_gates(gx + gh), state[1])
 
 
 def _gru(gx: jax.Array, gh: jax.Array, state: State) -> State:
@@ -41,6 +60,10 @@ def _rnn_relu(gx: jax.Array, gh: jax.Array, state: State) -> State:
     del state
     y = gx + gh
     return (jnp.where(y <= 0, jnp.zeros((), y.dtype), y),)
+
+
+_ADDITIVE = frozenset({_lstm, _rnn_tanh, _rnn_relu})
+"""Cells that read the sum of their gates only: one gradient serves both."""
 
 
 def _recurrent_gates(h: jax.Array, turned: jax.Array, bias: jax.Array) -> jax.Array:
@@ -63,16 +86,7 @@ def _weight_gradients(
     rows = dgates.reshape(-1, dgates.shape[-1])
     h = before.reshape(-1, before.shape[-1])
     dweight = contract("ng,nh->gh", rows.astype(weight.dtype), h.astype(weight.dtype))
-    return dweight.astype(weight.dtype), _sum_of_rows(rows)
-
-
-_ADDITIVE = frozenset({_rnn_tanh, _rnn_relu})
-"""Cells that read the sum of their gates only: one gradient serves both."""
-
-
-def _sum_of_rows(x: jax.Array) -> jax.Array:
-    """Sum over the first axis of a matrix, as a product: XLA:CPU's reduction is 8 times slower."""
-    return contract("on,ng->og", jnp.ones((1, x.shape[0]), x.dtype), x)[0]
+    return dweight.astype(weight.dtype), sum_rows(rows)
 
 
 def _scan_forward(
@@ -134,19 +148,6 @@ def _scan(
         Outputs ``(T, B, H)`` and the final state.
     """
     return _scan_forward(cell, reverse, gx, weight, bias, state)[0]
-
-
-def _lstm_gates(total: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Input and forget gate side by side, cell candidate, output gate."""
-    size = total.shape[-1] // 4
-    both, g, o = jnp.split(total, (2 * size, 3 * size), axis=-1)
-    return jax.nn.sigmoid(both), jnp.tanh(g), jax.nn.sigmoid(o)
-
-
-def _lstm_state(both: jax.Array, g: jax.Array, o: jax.Array, c: jax.Array) -> State:
-    i, f = jnp.split(both, 2, axis=-1)
-    c = f * c + i * g
-    return o * jnp.tanh(c), c
 
 
 def _put(array: jax.Array, part: jax.Array, step: jax.Array) -> jax.Array:
@@ -217,10 +218,6 @@ def _lstm_scan(
     return _lstm_forward(reverse, gx, weight, bias, state)[0]
 
 
-def _lstm(gx: jax.Array, gh: jax.Array, state: State) -> State:
-    return _lstm_state(*_lstm_gates(gx + gh), state[1])
-
-
 def _direction(
     cell: Cell, x: jax.Array, params: Sequence[jax.Array], biased: bool, state: State, reverse: bool
 ) -> tuple[jax.Array, State]:
@@ -229,14 +226,12 @@ def _direction(
     t, b, _ = x.shape
     gx = contract("ni,gi->ng", x.reshape(t * b, -1), w_ih)
     bias = jnp.zeros(w_hh.shape[0], gx.dtype)
-    if biased and (cell is _lstm or cell in _ADDITIVE):
+    if biased and cell in _ADDITIVE:
         bias = widen(params[2]) + widen(params[3])
     elif biased:
         gx, bias = gx + widen(params[2]), widen(params[3])
-    gx, state = gx.reshape(t, b, -1), tuple(map(widen, state))
-    if cell is _lstm:
-        return _lstm_scan(reverse, gx, w_hh, bias, state)
-    return _scan(cell, reverse, gx, w_hh, bias, state)
+    scan = _lstm_scan if cell is _lstm else partial(_scan, cell)
+    return scan(reverse, gx.reshape(t, b, -1), w_hh, bias, tuple(map(widen, state)))
 
 
 def _layers(

@@ -213,12 +213,35 @@ def _labels() -> Tensor:
     return labels
 
 
+class Scaled(nn.Module):
+    """Convolutions whose results meet tensors of fewer axes, which line up at the end.
+
+    Every axis has the same size: lined up wrongly, shapes would still fit.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Batch norm takes a bias before it away again: its gradient is rounding only.
+        self.conv1 = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(4, 4, 3, padding=1, groups=4, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+        self.channel = nn.Parameter(torch.randn(4, 1, 1))
+        self.row = nn.Parameter(torch.randn(4))
+        self.place = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.norm1(self.conv1(x))) * self.channel + self.row
+        y = self.channel - self.norm2(self.conv2(y))
+        return (torch.sigmoid(y * self.place) * x).sin().sum()
+
+
 ZOO: dict[str, Case] = {
     "mlp": Case(model=MLP, inputs=lambda: (torch.randn(4, 12), torch.randint(5, (4,)))),
     "lenet": Case(model=LeNet, inputs=lambda: (torch.randn(3, 1, 28, 28), torch.randint(10, (3,)))),
     "resnet": Case(
         model=ResNet, inputs=lambda: (torch.randn(4, 3, 8, 8), torch.randint(7, (4,))), loss=1
     ),
+    "scaled": Case(model=Scaled, inputs=lambda: (torch.randn(4, 4, 4, 4),)),
     "lstm": Case(model=Recurrent, inputs=lambda: (torch.randn(5, 3, 6), torch.randn(3, 4))),
     "gpt": Case(model=GPT, inputs=lambda: (torch.randint(0, 30, (2, 8)), _labels())),
     "bert": Case(
