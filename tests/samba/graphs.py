@@ -1,4 +1,4 @@
-"""A tiny decoder with a key-value cache, traced for a prompt and for single tokens."""
+"""What graphs are made of: a decoder with a cache, and a model to cut in two."""
 
 from __future__ import annotations
 
@@ -119,3 +119,33 @@ def compiled(folder: Path, name: str = "decoder", **keywords: Any) -> str:
     path = samba.session.compile_multigraph(name=name, config_dict=config)
     assert path is not None
     return path
+
+
+class Two(nn.Module):
+    """A model to cut in two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
+        self.register_buffer("count", torch.zeros(()))
+        self.register_buffer("later", torch.ones(()))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = self.first(x).relu()
+        self.count += hidden.sum()
+        out = self.second(hidden) * y
+        self.later.mul_(out.abs().max())
+        return out, hidden
+
+
+def two() -> Two:
+    torch.manual_seed(1)
+    return Two()
+
+
+def pair() -> tuple[samba.SambaTensor, samba.SambaTensor]:
+    generator = torch.Generator().manual_seed(5)
+    return tuple(
+        samba.from_torch_tensor(torch.randn(2, n, generator=generator), name=name)
+        for name, n in (("x", 4), ("y", 3))
+    )  # type: ignore[return-value]  # a pair

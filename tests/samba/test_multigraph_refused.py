@@ -1,0 +1,138 @@
+"""Graphs that cannot be one PEF, and sessions that do not have the graphs of a PEF."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import samba
+import samba.utils as utils
+from pef_schema import read_pef
+from samba.errors import ArgumentError, SambaError
+from samba.graph import FwdGraph
+from samba.loading import GraphMismatch
+from samba.multigraph import GraphConflict, TiedWeights
+from tests.api.covers import covers
+from tests.samba.graphs import Two, compiled, pair, two
+
+
+def test_tied_weights_are_refused_with_their_places():
+    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    with pytest.raises(TiedWeights, match=r"0\.weight and 1\.weight") as caught:
+        utils.trace_multigraph(model, torch.zeros(1, dtype=torch.int64))
+    assert caught.value.tied == (("0.weight", "1.weight"),)
+
+
+@covers(
+    "samba.utils.trace_multigraph(optimizers)",
+    "samba.utils.trace_multigraph(init_output_grads)",
+)
+def test_graphs_do_not_train(tmp_path):
+    model = nn.Linear(4, 2)
+    x, _ = pair()
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
+    for keywords in ({"optimizers": [optimizer]}, {"init_output_grads": True}):
+        with pytest.raises(ArgumentError, match="forward passes"):
+            utils.trace_multigraph(model, x, **keywords)
+    y = utils.trace_multigraph(model, x, optimizers=[], init_output_grads=False)
+    samba.session.add_graph(FwdGraph(x, y, name="a"))
+    with pytest.raises(ArgumentError, match=r"session\.compile\b"):
+        samba.session.compile_multigraph(inference=False)
+    program = read_pef(compiled(tmp_path))
+    assert {kind.name for s in program.sections for kind in s.kinds} == {"FWD"}
+
+
+def conflict() -> str:
+    with pytest.raises(GraphConflict) as caught:
+        samba.session.compile_multigraph(samba_only=True)
+    return str(caught.value)
+
+
+def test_all_conflicts_between_graphs_are_told_at_once():
+    for name in ("a", "b"):
+        x = samba.from_torch_tensor(torch.zeros(2, 4), name="x")
+        y = utils.trace_multigraph(nn.Linear(4, 2), x)
+        samba.session.add_graph(FwdGraph(x, y, name=name))
+    text = conflict()
+    assert "inputs x of a and x of b share region x; two inputs must not" in text
+    assert "both have an output linear__linear__outputs__0" in text
+    assert "trace_prefix" in text
+    assert "different parameters or buffers named linear__weight" in text
+
+
+def test_two_outputs_of_a_graph_in_one_region():
+    x, y = pair()
+    out, hidden = utils.trace_multigraph(two(), (x, y))
+    out.sn_region_name = hidden.sn_region_name = "r"
+    samba.session.add_graph(FwdGraph((x, y), (out, hidden), name="a"))
+    assert "one region, r" in conflict()
+
+
+def test_tensors_that_share_a_region_have_one_shape():
+    x, y = pair()
+    out, _ = utils.trace_multigraph(two(), (x, y))
+    out.sn_region_name = x.sn_region_name
+    samba.session.add_graph(FwdGraph((x, y), out, name="a"))
+    with pytest.raises(SambaError, match=r"region x: .*\[2, 4\].*\[2, 3\]"):
+        samba.session.compile_multigraph(samba_only=True)
+
+
+def test_what_a_graph_may_start_and_stop_at():
+    x, y = pair()
+    out, hidden = utils.trace_multigraph(samba.from_torch_model_(two()), (x, y))
+    stray = samba.from_torch_tensor(torch.zeros(1), name="stray")
+    for graph, text in (
+        (FwdGraph(x, out, name="a"), "a graph that needs y too"),
+        (FwdGraph(hidden, out, name="a"), "a graph that needs y too"),
+        (FwdGraph((x, y, stray), out, name="a"), "tensors of no trace: 'stray'"),
+        (FwdGraph((x, y), stray, name="a"), "tensors that no trace computes: 'stray'"),
+        (FwdGraph((x, hidden), hidden, name="a"), "relu__outputs__0, where the graph starts"),
+    ):
+        samba.session.add_graph(graph, overwrite=True)
+        with pytest.raises(ArgumentError, match=text):
+            samba.session.compile_multigraph(samba_only=True)
+    for arguments, text in (
+        ((x, out, ""), "a name of printable characters"),
+        ((x, out, "a\n"), "a name of printable characters"),
+        ((x, out, "é" * 600), "a name of 1200 bytes"),
+        ((x, (), "a"), "no tensors"),
+        ((3, out, "a"), "a int"),
+        (((x, "y"), out, "a"), "str at 1"),
+    ):
+        with pytest.raises(ArgumentError, match=text):
+            FwdGraph(*arguments)
+
+
+def add_two(model: nn.Module, region: str) -> None:
+    x, y = pair()
+    out, hidden = utils.trace_multigraph(model, (x, y))
+    out.sn_region_name = region
+    samba.session.add_graph(FwdGraph((x, y), (out, hidden), name="two"))
+
+
+def test_the_session_must_have_the_graphs_of_the_pef(tmp_path):
+    add_two(two(), "place")
+    path = compiled(tmp_path)
+    samba.session.reset()
+    add_two(two(), "elsewhere")
+    with pytest.raises(GraphMismatch, match="region elsewhere here, place in the PEF"):
+        samba.session.init_multigraph_runtime(path)
+    samba.session.reset()
+
+    class Other(Two):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out, hidden = super().forward(x, y)
+            return out + 1, hidden
+
+    Other.__name__ = "Two"
+    add_two(Other(), "place")
+    with pytest.raises(GraphMismatch, match=r"graph two, node \d+"):
+        samba.session.init_multigraph_runtime(path)
+    samba.session.reset()
+    x, y = pair()
+    out, _ = utils.trace_multigraph(two(), (x, y))
+    samba.session.add_graph(FwdGraph((x, y), out, name="other"))
+    with pytest.raises(ArgumentError, match="graphs other in the session, wanted two"):
+        samba.session.init_multigraph_runtime(path)
