@@ -17,6 +17,7 @@ import torch
 from emulator.device import Device, StepKey
 from emulator.errors import NotWritten
 from emulator.plan import Plan
+from emulator.polling import Poller
 from pef_schema.program import Role
 from samba._session_profile import PROFILER
 from samba.errors import ArgumentError, NoGradient, UnknownTensor
@@ -65,6 +66,7 @@ class Runner:
         self._hyperparameters = Hyperparameters(program)
         self._settings = self._hyperparameters.initial
         self.replicas: Replicas | None = None
+        self._poller = Poller()
         self._told: set[str] = set()
         self._selections: dict[Any, StepKey] = {}
         # What the last call asked for, and what was prepared for it.
@@ -193,6 +195,8 @@ class Runner:
     def _fetched(self, buffer: Any, region: int, name: str) -> SambaTensor:
         if buffer is None:
             buffer = self._device.read(region)
+        elif type(buffer) is not np.ndarray:
+            self._poller.wait_briefly(buffer)
         tensor = copy_as_torch(buffer).as_subclass(SambaTensor)
         tensor._sn_name = name
         return tensor
