@@ -176,6 +176,38 @@ def overlap_add(parts: jax.Array, window: Window, size: tuple[int, ...]) -> jax.
     return lax.slice(parts, start, stop)
 
 
+def overlap_add_rows(parts: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
+    """:func:`overlap_add` for data whose last axis is no window axis, row by row.
+
+    Rows along that axis are added whole, and nothing is padded: at 16 and more elements a row
+    this is up to twice as fast. The code grows with ``size``.
+
+    Args:
+        parts: Array ``(*reversed(kernel), *lead, *out, row)``.
+        window: The window.
+        size: Unpadded sizes of the window's axes.
+
+    Returns:
+        Array ``(*lead, *size, row)``.
+    """
+    for d in reversed(range(window.ndim)):
+        stride, step, low = window.stride[d], window.dilation[d], window.low[d]
+        axis = parts.ndim - 2 - window.ndim + d  # of one part
+        parts = lax.optimization_barrier(parts)
+        empty = jnp.zeros_like(lax.slice_in_dim(parts[0], 0, 1, axis=axis))
+        rows = []
+        for at in range(low, low + size[d]):
+            total: jax.Array | None = None
+            for t in range(window.kernel[d]):
+                out, rest = divmod(at - t * step, stride)
+                if not rest and 0 <= out < window.out[d]:
+                    term = lax.slice_in_dim(parts[t], out, out + 1, axis=axis)
+                    total = term if total is None else total + term
+            rows.append(empty if total is None else total)
+        parts = jnp.concatenate(rows, axis)
+    return lax.optimization_barrier(parts)
+
+
 def untaps(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) -> jax.Array:
     """Add taps back to where :func:`taps` cut them out: its transpose.
 

@@ -13,13 +13,23 @@ from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
 from emulator.ops._reduction import sum_rows
-from emulator.ops._windows import Window, expand, overlap_add, pad, stack_taps, taps
+from emulator.ops._windows import (
+    Window,
+    expand,
+    overlap_add,
+    overlap_add_rows,
+    pad,
+    stack_taps,
+    taps,
+)
 from emulator.ops.registry import Channels, op
 
 _FEW_CHANNELS = 16
 """Channels up to which the input gradient is one GEMM and an overlap-add."""
 _FEW_TAPS = 32
 """Taps times channels up to which the convolution itself is one GEMM."""
+_ROW, _MANY_ROWS = 16, 64
+"""Batch size from which, and image size up to which, that overlap-add goes row by row."""
 _MANY_TAPS = 64
 """Taps up to which a convolution of single channels is a sum of them; the code grows with it."""
 _STACK_LIMIT = 64 << 20
@@ -103,6 +113,11 @@ def _input_gradient_by_gemm(
 ) -> jax.Array:
     """What every tap gives to the input gradient in one product, then added where it belongs."""
     n = g.shape[0]
+    if n >= _ROW and max(size) <= _MANY_ROWS:
+        g = lax.optimization_barrier(jnp.moveaxis(g, 0, -1))
+        parts = contract("ok,op->kp", _matrix(w), g.reshape(g.shape[0], -1))
+        parts = parts.reshape(*reversed(window.kernel), w.shape[1], *window.out, n)
+        return jnp.moveaxis(overlap_add_rows(parts, window, size), -1, 0)
     parts = contract("ok,op->kp", _matrix(w), g.swapaxes(0, 1).reshape(g.shape[1], -1))
     parts = parts.reshape(*reversed(window.kernel), w.shape[1], n, *window.out)
     return overlap_add(parts, window, size).swapaxes(0, 1)

@@ -45,6 +45,21 @@ def test_large_conv(
     check("aten.conv2d.default", *randn(x, w), None, *args)
 
 
+ROWS: list[tuple[Shape, Shape, tuple[Any, ...]]] = [
+    ((16, 3, 9), (4, 3, 3), ([3], [1])),
+    ((16, 4, 8, 7), (6, 4, 3, 2), ([2, 1], [1, 0], [2, 3])),
+    ((17, 2, 7, 6), (3, 2, 2, 2), ([3, 4],)),
+    ((16, 2, 4, 3, 4), (3, 2, 2, 3, 2), ([1, 2, 1], [0, 1, 1])),
+]
+"""Batches so large that the input gradient is added row by row; some places get nothing."""
+
+
+@pytest.mark.parametrize(("x", "w", "args"), ROWS)
+def test_conv_of_a_batch(x: Shape, w: Shape, args: tuple[Any, ...]) -> None:
+    assert x[0] >= conv._ROW
+    check(f"aten.conv{len(w) - 2}d.default", *randn(x, w, (w[0],)), *args)
+
+
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize(
     ("x", "w", "dilation"), [((2, 3, 9), (4, 3, 4), [2]), ((1, 2, 6, 7), (3, 2, 3, 2), [1])]
