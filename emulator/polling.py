@@ -7,12 +7,20 @@ that comes back at once finds them awake.
 
 from __future__ import annotations
 
-import jax
+from typing import Protocol
 
 _POLLS = 300
 """How often a result is asked for before the thread sleeps: about 50 microseconds."""
 _PAUSE = 100
 """Results that are slept for once polling has failed: it takes a core from long steps."""
+
+
+class Result(Protocol):
+    """What can be asked whether it is computed, as a ``jax.Array`` can."""
+
+    def is_ready(self) -> bool:
+        """Whether it is computed."""
+        ...
 
 
 class Poller:
@@ -29,7 +37,7 @@ class Poller:
     def __init__(self) -> None:
         self._pause = 0
 
-    def wait_briefly(self, buffer: jax.Array) -> None:
+    def wait_briefly(self, buffer: Result) -> None:
         """Wait until a buffer is computed, about 50 microseconds at most.
 
         Args:

@@ -18,7 +18,7 @@ class _Result:
 
 def _asked(poller: Poller, ready_after: int) -> int:
     result = _Result(ready_after)
-    poller.wait_briefly(result)  # type: ignore[arg-type]  # it has what is asked of an array
+    poller.wait_briefly(result)
     return result.asked
 
 
