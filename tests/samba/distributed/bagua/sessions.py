@@ -20,6 +20,10 @@ from tests.samba.distributed.bagua.ranks import on_ranks
 from tests.samba.distributed.worlds import BATCH, batch, loaded, part_of, world
 from tests.samba.worlds import named
 
+CLOSE = 2**-22
+"""After some steps on a device and in torch: each rounds weights below 0.5 by 2**-26 at most, on
+either side, and gradients, which are smaller, in other places."""
+
 Make = Callable[[Any], bagua.Algorithm]
 """Makes an algorithm for an optimizer."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from samba.distributed import bagua
 from samba.distributed.bagua.operations import shift_one_peer
 from samba.distributed.bagua.training import replica_of
 from samba.errors import ArgumentError
+from tests.samba.distributed.bagua.lossy import both_ways, lossy
 from tests.samba.distributed.bagua.ranks import (
     descend,
     gradient,
@@ -20,7 +23,6 @@ from tests.samba.distributed.bagua.ranks import (
     train,
     weights,
 )
-from tests.samba.distributed.bagua.test_compression import both_ways, codes
 
 LR = 0.1
 
@@ -55,7 +57,7 @@ def test_bytegrad(size):
     net = model(seed=0)
     for step in range(3):
         descend(net, compressed_mean([gradient(net, sample(r, step)) for r in range(size)]))
-    torch.testing.assert_close(results[0], weights(net), rtol=1e-4, atol=1e-5)
+    assert results[0].equal(weights(net))
 
 
 def test_bytegrad_shows_what_is_not_finite():
@@ -112,15 +114,16 @@ def test_qadam():
     m = v = torch.zeros_like(weights(net))
     for t in range(1, 7):
         w = weights(net)
-        grads = [gradient(net, sample(r, t - 1)) + decay * w for r in range(size)]
+        grads = [gradient(net, sample(r, t - 1)) for r in range(size)]
         if t <= warm:
-            g = sum(grads) / size
-            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+            g = (sum(grads) / size).add(w, alpha=decay)
+            m, v = torch.lerp(m, g, 1 - b1), (b2 * v).addcmul(g, g, value=1 - b2)
         else:
-            m = compressed_mean([b1 * m + (1 - b1) * g for g in grads])
-        hat = (v / (1 - b2 ** min(t, warm))).sqrt() + 1e-8
-        put(net, w - 0.05 * m / (1 - b1**t) / hat)
-    torch.testing.assert_close(results[0], weights(net), rtol=1e-3, atol=1e-4)
+            decayed = [g.add(w, alpha=decay) for g in grads]
+            m = compressed_mean([torch.lerp(m, g, 1 - b1) for g in decayed])
+        hat = v.sqrt() / math.sqrt(1 - b2 ** min(t, warm)) + 1e-8
+        put(net, w.addcdiv(m, hat, value=-0.05 / (1 - b1**t)))
+    assert results[0].equal(weights(net))
 
 
 def test_qadam_arguments():
@@ -151,16 +154,11 @@ def test_decentralized(mode, interval):
             group = [r]
             if step % interval == 0:
                 group = [*range(size)] if mode == "all" else [r, shift_one_peer(r, size, meetings)]
-            put(net, sum(before[p] for p in group) / len(group) - LR * grads[r])
+            descend(put(net, sum(before[p] for p in group) / len(group)), grads[r])
         meetings += step % interval == 0
     for result, net in zip(results, nets, strict=True):
-        torch.testing.assert_close(result, weights(net), rtol=1e-5, atol=1e-6)
+        assert result.equal(weights(net))
     assert not results[0].equal(results[1])
-
-
-def lossy(x: torch.Tensor) -> torch.Tensor:
-    scale = 255 / (x.max() - x.min() + 1e-7)
-    return (codes(x).float() + torch.round(x.max() * scale) - 255) / scale
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -187,12 +185,11 @@ def test_low_precision_decentralized(size):
         changes = []
         for r, w in enumerate(known):
             put(net, w)
-            x = w - LR * padded(gradient(net, sample(r, step)), size)
-            mix = known[r - 1] / 3 + known[(r + 1) % size] / 3 - 5 * w / 3
-            changes.append(lossy(x + mix))
+            x = w.add(padded(gradient(net, sample(r, step)), size), alpha=-LR)
+            changes.append(lossy(x + known[r - 1] / 3 + known[(r + 1) % size] / 3 - w * (5 / 3)))
         known = [w + c for w, c in zip(known, changes, strict=True)]
     for (_, now), w in zip(results, known, strict=True):
-        torch.testing.assert_close(now, w[: now.numel()], rtol=0, atol=1e-4)
+        assert now.equal(w[: now.numel()])
 
 
 def test_low_precision_needs_all_parameters_in_optimizers():

@@ -23,7 +23,7 @@ from tests.samba.distributed.bagua.ranks import (
 def reference(size: int, steps: int, *, average: bool = True) -> torch.Tensor:
     net = model(seed=0)
     for step in range(steps):
-        grad = torch.stack([gradient(net, sample(r, step)) for r in range(size)]).sum(0)
+        grad = sum(gradient(net, sample(r, step)) for r in range(size))
         descend(net, grad / (size if average else 1))
     return weights(net)
 
@@ -40,7 +40,12 @@ def test_against_the_reference(monkeypatch, average, hierarchical, bucket_bytes)
 
     results = on_ranks(3, work, nodes=[[0], [1, 2]])
     assert all(r.equal(results[0]) for r in results)
-    torch.testing.assert_close(results[0], reference(3, 4, average=average), rtol=1e-5, atol=1e-6)
+    wanted = reference(3, 4, average=average)
+    if hierarchical:
+        # In each of 4 steps the last bit of numbers below 4: (b + c) + a is rounded otherwise.
+        torch.testing.assert_close(results[0], wanted, rtol=0, atol=4 * 2**-22)
+    else:
+        assert results[0].equal(wanted)
 
 
 def test_rank_0_gives_all_its_state():
@@ -79,7 +84,7 @@ def test_a_parameter_that_some_ranks_do_not_use():
     alone = nn.Linear(4, 3)
     for p in alone.parameters():
         p.data.fill_(1)
-    torch.testing.assert_close(first[:15], gradient(alone, sample(0, 0)) / 2)
+    assert first[:15].equal(gradient(alone, sample(0, 0)) / 2)
 
 
 def test_two_models_have_two_backends():

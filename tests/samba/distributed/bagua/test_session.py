@@ -20,11 +20,13 @@ from samba.errors import ArgumentError
 from samba.loading import Loaded
 from tests.samba.distributed.bagua.ranks import NEVER
 from tests.samba.distributed.bagua.sessions import (
+    CLOSE,
     Make,
     in_torch,
     on_device,
     run,
     together,
+    trainer_of,
     weights,
 )
 from tests.samba.distributed.processes import all_well, run_replicas, worker
@@ -38,24 +40,22 @@ def scene(folder: Path, **keywords: Any) -> Scene:
     return made
 
 
-CLOSE = 2e-6
-ALGORITHMS: dict[str, tuple[Make, float]] = {
-    "gradient_allreduce": (lambda _: bagua.GradientAllReduceAlgorithm(), CLOSE),
-    "gradient_sum": (lambda _: bagua.GradientAllReduceAlgorithm(average=False), CLOSE),
-    # The last bit of a number on the border of two codes decides which of them it gets.
-    "bytegrad": (lambda _: bagua.ByteGradAlgorithm(), 5e-4),
-    "decentralized": (lambda _: bagua.DecentralizedAlgorithm(), CLOSE),
-    "shift_one": (lambda _: bagua.DecentralizedAlgorithm(False, "shift_one", 2), CLOSE),
-    "low_precision_decentralized": (
-        lambda _: bagua.LowPrecisionDecentralizedAlgorithm(hierarchical=False),
-        5e-3,
+ALGORITHMS: dict[str, Make] = {
+    "gradient_allreduce": lambda _: bagua.GradientAllReduceAlgorithm(),
+    "gradient_sum": lambda _: bagua.GradientAllReduceAlgorithm(average=False),
+    "bytegrad": lambda _: bagua.ByteGradAlgorithm(),
+    "decentralized": lambda _: bagua.DecentralizedAlgorithm(),
+    "shift_one": lambda _: bagua.DecentralizedAlgorithm(False, "shift_one", 2),
+    "low_precision_decentralized": lambda _: bagua.LowPrecisionDecentralizedAlgorithm(
+        hierarchical=False
     ),
-    "async": (lambda _: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER), CLOSE),
-    "async_warm_up": (
-        lambda _: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER, warmup_steps=3),
-        CLOSE,
+    "async": lambda _: bagua.AsyncModelAverageAlgorithm(sync_interval_ms=NEVER),
+    "async_warm_up": lambda _: bagua.AsyncModelAverageAlgorithm(
+        sync_interval_ms=NEVER, warmup_steps=3
     ),
 }
+"""Where they send bytes, no number lies so near to the border of two codes (1e-4 of their distance)
+that its last bit decides which of them it gets."""
 
 
 @pytest.fixture(scope="module")
@@ -66,20 +66,20 @@ def alone(folder: Path) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_as_the_torch_loop(folder, alone, name):
-    make, tolerance = ALGORITHMS[name]
-    found, wanted = on_device(folder, make, 2), in_torch(make, 2)
+    found, wanted = on_device(folder, ALGORITHMS[name], 2), in_torch(ALGORITHMS[name], 2)
     for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
-    assert not torch.allclose(alone[0], found[0], rtol=0, atol=tolerance)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=CLOSE)
+    assert not torch.allclose(alone[0], found[0], rtol=0, atol=CLOSE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bytegrad", "decentralized", "low_precision_decentralized"])
 def test_section_by_section(folder, name):
-    make, tolerance = ALGORITHMS[name]
+    make = ALGORITHMS[name]
     whole, parts = on_device(folder, make, 2), on_device(folder, make, 2, by_section=True)
     for ours, theirs in zip(parts, whole, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+        # What XLA fuses may differ, and so the last bit.
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=CLOSE)
 
 
 def test_gradient_allreduce_is_what_reduce_sections_do(folder):
@@ -89,8 +89,8 @@ def test_gradient_allreduce_is_what_reduce_sections_do(folder):
         return weights(program)
 
     plain = together([loaded(folder), loaded(folder)], work)
-    found = on_device(folder, lambda _: bagua.GradientAllReduceAlgorithm(), 2)
-    torch.testing.assert_close(found[0][-1], plain[0], rtol=0, atol=CLOSE)
+    found = on_device(folder, ALGORITHMS["gradient_allreduce"], 2)
+    assert found[0][-1].equal(plain[0])
 
 
 def test_algorithms_can_be_exchanged(folder):
@@ -126,19 +126,19 @@ def test_weights_that_the_host_sets_hold_for_all(folder):
         program.to_device()
         run(program, rank, 2, 0)
         own = algorithm.replicas[0][0]
-        return torch.stack([weights(program).sum(), own.sum()])
+        names = trainer_of(program).replica.parameters  # in the order of their buckets
+        now = torch.cat([program.memory.read(name).flatten() for name in names])
+        assert own[: now.numel()].equal(now)
+        return weights(program)
 
     def once(program: Loaded, rank: int) -> torch.Tensor:
         attach(program, bagua.LowPrecisionDecentralizedAlgorithm(hierarchical=False))
         run(program, rank, 2, 0)
-        return weights(program).sum()
+        return weights(program)
 
     twice = together([loaded(folder), loaded(folder)], work)
-    for (now, known), wanted in zip(
-        twice, together([loaded(folder), loaded(folder)], once), strict=True
-    ):
-        torch.testing.assert_close(now, wanted, rtol=0, atol=1e-2)
-        torch.testing.assert_close(now, known, rtol=0, atol=1e-4)
+    wanted = together([loaded(folder), loaded(folder)], once)
+    assert all(now.equal(then) for now, then in zip(twice, wanted, strict=True))
 
 
 def test_averages_by_the_clock(folder):
@@ -190,8 +190,11 @@ def test_one_replica_trains_as_without(folder, caplog):
     assert bagua.with_session(bagua.ByteGradAlgorithm()) is samba.session
     made.run(data_parallel=True)
     made.host_step()
-    for path, weight in made.host.named_parameters():  # 8 bits change gradients a little
-        torch.testing.assert_close(made.weights()[path], weight.detach(), rtol=0, atol=1e-3)
+    off = {p: (made.weights()[p] - w.detach()).abs() for p, w in made.host.named_parameters()}
+    gradients = torch.cat([p.grad.flatten() for p in made.host.parameters()])
+    # Learning rate 0.1 times half a code of a bucket's range, which is not above that of them all.
+    bound = 0.1 * (gradients.max() - gradients.min()).item() / 510
+    assert CLOSE < max(o.max().item() for o in off.values()) <= bound + CLOSE
     before = [w.clone() for w in made.weights().values()]
     made.run(data_parallel=True, section_types=["fwd"])
     assert all(a.equal(b) for a, b in zip(before, made.weights().values(), strict=True))
@@ -258,12 +261,11 @@ def test_closures_of_regions_follow_the_device(folder):
 @pytest.mark.parametrize("name", ["bytegrad", "decentralized", "low_precision_decentralized"])
 def test_two_processes(folder, name):
     """What programs in one process give, ``samba.session`` of two processes gives."""
-    make, tolerance = ALGORITHMS[name]
     pef = folder / "sgd_8_dp" / "sgd_8_dp.pef"
     command = worker("bagua_session")
     ended = run_replicas(2, command, str(pef), name, seconds=180, env={"OMP_NUM_THREADS": "1"})
     all_well(ended)
-    for end, wanted in zip(ended, on_device(folder, make, 2), strict=True):
+    for end, wanted in zip(ended, on_device(folder, ALGORITHMS[name], 2), strict=True):
         line = next(x for x in end.out.splitlines() if x.startswith("weights "))
         found = torch.tensor([float.fromhex(x) for x in line.split()[1:]])
-        torch.testing.assert_close(found, wanted[-1], rtol=0, atol=tolerance)
+        assert found.equal(wanted[-1])

@@ -11,12 +11,11 @@ import torch
 import samba
 from samba.distributed import bagua
 from tests.samba.distributed.bagua.ranks import on_ranks
-from tests.samba.distributed.bagua.sessions import Make, in_torch, on_device
+from tests.samba.distributed.bagua.sessions import CLOSE, Make, in_torch, on_device
 from tests.samba.distributed.worlds import BATCH, batch, compile_to, compiled, world
 from tests.samba.worlds import Scene, named
 
 WARM, STEPS = 3, 6
-CLOSE = 2e-6
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +40,7 @@ def test_as_the_torch_loop(qadam, size):
     found = on_devices(qadam, size)
     wanted = in_torch(bagua.QAdamAlgorithm, size, "qadam", steps=STEPS)
     for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours[:WARM], theirs[:WARM], rtol=0, atol=CLOSE)
-        # The last bit of a number on the border of two codes decides which of them it gets.
-        torch.testing.assert_close(ours[WARM:], theirs[WARM:], rtol=0, atol=5e-4)
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=CLOSE)
     assert all(ours.equal(found[0]) for ours in found)
 
 
@@ -51,7 +48,7 @@ def test_moments_and_not_gradients_are_averaged_after_the_warm_up(qadam):
     """Other algorithms leave the moments of the warm-up as they are, as the optimizer does."""
     found = on_devices(qadam, 2)[0]
     plain = on_devices(qadam, 2, lambda _: bagua.GradientAllReduceAlgorithm())[0]
-    torch.testing.assert_close(plain[:WARM], found[:WARM], rtol=0, atol=CLOSE)
+    assert plain[:WARM].equal(found[:WARM])
     assert not plain[WARM].allclose(found[WARM], rtol=0, atol=5e-4)
 
 
@@ -59,7 +56,8 @@ def test_moments_and_not_gradients_are_averaged_after_the_warm_up(qadam):
 def test_section_by_section(qadam):
     whole, parts = on_devices(qadam, 2), on_devices(qadam, 2, by_section=True)
     for ours, theirs in zip(parts, whole, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-4)
+        # What XLA fuses may differ, and so the last bit.
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=CLOSE)
 
 
 def test_alone_it_is_the_torch_optimizer(qadam):
@@ -77,7 +75,9 @@ def test_alone_it_is_the_torch_optimizer(qadam):
         state, wanted = made.optimizer.state[ours], made.host_optimizer.state[theirs]
         assert int(state["step"]) == wanted["step"] == STEPS
         for name in ("exp_avg", "exp_avg_sq"):
-            torch.testing.assert_close(state[name], wanted[name], rtol=2e-6, atol=1e-8)
+            # Numbers near 0 are sums of larger ones, whose last bit depends on their order.
+            ulp = wanted[name].abs().max().item() * 2**-23
+            torch.testing.assert_close(state[name], wanted[name], rtol=0, atol=4 * ulp)
 
 
 def test_weight_decay_of_the_device_holds(qadam):
@@ -100,7 +100,8 @@ def test_weight_decay_of_the_device_holds(qadam):
         return torch.cat([p.detach().flatten() for p in made.host.parameters()])
 
     (wanted,) = on_ranks(1, work, nodes=[range(1)])
-    torch.testing.assert_close(moved, wanted, rtol=0, atol=5e-4)
+    # Such a decay moves weights by up to 0.7 in a step, and 16 roundings may make up the step.
+    torch.testing.assert_close(moved, wanted, rtol=0, atol=0.7 * 16 * 2**-24)
 
 
 def test_the_count_decides_what_is_communicated(qadam):

@@ -169,7 +169,8 @@ def test_backend_tensor(tensor):
     compressed = backend.compress("MinMaxUInt8", 2)
     other = bagua.ensure_bagua_tensor(torch.zeros(2, 3), "o")
     bagua.bagua_backend_tensor(other).decompress_from("MinMaxUInt8", 2, compressed)
-    torch.testing.assert_close(other.flatten(), torch.arange(6.0), atol=2 / 255, rtol=0)
+    # Half a code of each chunk's range of 2, and the last bit of numbers below 8.
+    torch.testing.assert_close(other.flatten(), torch.arange(6.0), atol=1 / 255 + 2**-21, rtol=0)
     first = backend.compress("MinMaxUInt8", 2, 0)
     assert compressed.data[: first.data.numel()].equal(first.data)
 
