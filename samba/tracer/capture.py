@@ -103,7 +103,7 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
                 plain_outputs(model),
                 unmoved_modules(model),
                 _mode(model, inference),
-                HitLoops(),
+                HitLoops(model),
                 MixedPrecision(),
             ):
                 stack.enter_context(context)

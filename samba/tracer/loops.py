@@ -6,9 +6,13 @@ of the condition, and what it writes in place is kept only where the entry was h
 
 from __future__ import annotations
 
+import dis
+import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
 
-_NONZERO = frozenset({torch.nonzero, torch.Tensor.nonzero})
+_NONZERO = frozenset({torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere})
 _WHERE = frozenset({torch.where})
 _UNBIND = frozenset({torch.unbind, torch.Tensor.unbind})
 _FLAT = frozenset(
@@ -34,8 +38,9 @@ _FLAT = frozenset(
 _SAME_NUMBER = frozenset(
     {torch.Tensor.__getitem__, torch.Tensor.squeeze, torch.Tensor.flatten, torch.Tensor.view}
 )
-_WRITES = frozenset({"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__"})
+_WRITES = re.compile(r"__setitem__|__i(?!nvert|nt|ndex|nit)\w+__|(?!_)\w+_")
 _NO_WRITES = frozenset({"requires_grad_"})
+_TENSOR_FILE = torch._tensor.__file__
 _STATE = frozenset({F.batch_norm, torch.batch_norm, F.instance_norm, torch.instance_norm})
 
 
@@ -55,18 +60,24 @@ class _Hits:
 class HitLoops(TorchFunctionMode):
     """While active, loops over the entries of a condition that are not zero can be traced.
 
+    Args:
+        model: The model; a hook on it is added and removed.
+
     Raises:
         DataDependentBranch: From ``forward``, if a turn of the loop leaves something behind other
-            than by writing into a tensor: whether the turn takes place is not known.
+            than by writing into a tensor, or if the entries are listed without such a loop:
+            whether a turn takes place is not known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
+        self._model = model
         self._hits: dict[int, _Hits] = {}
         self._made: dict[int, tuple[torch.Tensor, int]] = {}
         self._entries: dict[int, int] = {}
         self._turn = 0
         self._turns = 0
+        self._left = ""
         self._hit: torch.Tensor | None = None
 
     def __torch_function__(
@@ -77,54 +88,73 @@ class HitLoops(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        hits = self._hits.get(id(args[0])) if args else None
-        if hits is not None and self._hit is None:
-            if func in _UNBIND and len(args) + len(kwargs) <= 2 and args[1:] in ((), (0,)):
-                return self._each(hits, tensors=True)
-            if func is torch.Tensor.tolist and hits.listing.dim() == 1:
-                return self._each(hits, tensors=False)
+        hits = self._hits.get(id(args[0])) if args and self._hit is None else None
+        if hits and func in _UNBIND and (*args[1:], *kwargs.values()) in ((), (0,)):
+            return _Turns(lambda frame: self._each(hits, frame, tensors=True))
         if func is torch.Tensor.__format__ and id(args[0]) in self._entries:
             return format(self._entries[id(args[0])], args[1])
-        self._check(func, args, kwargs)
+        self._used((args, kwargs))
+        if self._hit is not None and (_trains(func, args, kwargs) or kwargs.get("out") is not None):
+            raise _escaped("a turn of a loop over nonzero() leaves more than what it writes")
         result = self._guarded(func, args, kwargs)
         self._note(func, args, kwargs, result)
         return result
 
-    def _each(self, hits: _Hits, *, tensors: bool) -> Iterator[Any]:
+    def __enter__(self) -> HitLoops:
+        self._handle = self._model.register_forward_hook(lambda _, __, made: self._finish(made))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._handle.remove()
+        super().__exit__(*error)
+
+    def _each(self, hits: _Hits, frame: FrameType, *, tensors: bool) -> Iterator[Any]:
         """One turn for each entry of the condition."""
+        line, ended = calling_line(), False
+        before = _numbers(frame)
         try:
             for entry in range(hits.condition.shape[0]):
                 self._turns += 1
                 self._turn = self._turns
                 self._hit = hits.condition.select(0, entry).ne(0)
-                if not tensors:
-                    yield entry
-                    continue
-                number = torch.tensor(entry).reshape((1,) * (hits.listing.dim() - 1))
-                self._made[id(number)] = (number, self._turn)
-                self._entries[id(number)] = entry
+                number: Any = entry
+                if tensors:
+                    number = torch.tensor(entry).reshape((1,) * (hits.listing.dim() - 1))
+                    self._made[id(number)] = (number, self._turn)
+                    self._entries[id(number)] = entry
                 yield number
+                now = _numbers(frame)
+                for name in before.keys() & now.keys():
+                    if now[name] not in (before[name], entry):
+                        raise _escaped(f"a turn of a loop over nonzero() changes {name}")
+            ended = True
         finally:
+            self._left = "" if ended else line
             self._hit, self._turn = None, 0
 
-    def _check(self, func: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        if not self._made and self._hit is None:
-            return
-        for leaf in tree_leaves((args, kwargs)):
+    def _finish(self, results: Any) -> None:
+        if self._left:
+            raise _escaped("a loop over nonzero() is left before its end", self._left)
+        self._used(results)
+
+    def _used(self, values: Any) -> None:
+        """Raise if a turn that is over has made one of the values."""
+        for leaf in tree_leaves(values) if self._made else ():
             made = self._made.get(id(leaf))
             if made is not None and made[1] != self._turn:
-                raise _escaped()
-        if self._hit is not None and (func in _STATE or kwargs.get("out") is not None):
-            raise _escaped()
+                raise _escaped(
+                    "a result of a loop over nonzero() is used outside the turn that made it, "
+                    "which may not have taken place"
+                )
 
     def _guarded(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The result; what is written in place stays only if this turn takes place."""
-        name = getattr(func, "__name__", "")
-        writes = name in _WRITES or kwargs.get("inplace") is True
-        writes |= name.endswith("_") and not name.startswith("_") and name not in _NO_WRITES
-        if self._hit is None or not writes or not isinstance(args[0], torch.Tensor):
+        name = getattr(func, "__name__", "").split(".")[0]
+        writes = kwargs.get("inplace") is True
+        writes |= bool(_WRITES.fullmatch(name)) and name not in _NO_WRITES
+        written = args[0] if args else kwargs.get("input")
+        if self._hit is None or not writes or not isinstance(written, torch.Tensor):
             return func(*args, **kwargs)
-        written = args[0]
         before = written.clone()
         result = func(*args, **kwargs)
         written.copy_(torch.where(self._hit, written, before))
@@ -152,13 +182,65 @@ class HitLoops(TorchFunctionMode):
         else:
             return
         if isinstance(listing, torch.Tensor) and condition.dim() == 1:
-            self._hits[id(listing)] = _Hits(listing=listing, condition=condition)
+            hits = self._hits[id(listing)] = _Hits(listing=listing, condition=condition)
+            if listing.dim() == 1:
+                # The fake tensors of the exporter have a tolist() that no mode sees.
+                turns = _Turns(lambda frame: self._each(hits, frame, tensors=False))
+                listing.tolist = lambda: turns  # type: ignore[method-assign]  # of this one alone
 
 
-def _escaped() -> DataDependentBranch:
+class _Turns:
+    """What a loop runs over. It is no list: how many hits there are, and which, is data."""
+
+    def __init__(self, start: Callable[[FrameType], Iterator[Any]]) -> None:
+        self._start = start
+
+    def __iter__(self) -> Iterator[Any]:
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename == _TENSOR_FILE and frame.f_back is not None:
+            frame = frame.f_back  # Tensor.__iter__
+        if not _in_for_statement(frame):
+            self._refuse()
+        return self._start(frame)
+
+    def _refuse(self, *args: Any) -> NoReturn:
+        raise DataDependentBranch(
+            where=calling_line(),
+            reason="forward() depends on the value of a tensor: what nonzero() lists is used "
+            "otherwise than by a loop over it",
+            hint="Loop over it directly, `for entry in hits:`, without enumerate, zip, sorted or "
+            "len: how many entries there are is not known before the graph runs.",
+        )
+
+    __len__ = __bool__ = __getitem__ = __contains__ = __eq__ = _refuse
+    __add__ = __radd__ = __mul__ = __reversed__ = _refuse
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+
+def _in_for_statement(frame: FrameType) -> bool:
+    """Whether a frame is about to start a ``for`` statement over the iterator it asks for."""
+    code = [i for i in dis.get_instructions(frame.f_code) if i.opname != "EXTENDED_ARG"]
+    now = next(n for n, i in enumerate(code) if i.offset == frame.f_lasti)
+    return [i.opname for i in code[now : now + 2]] == ["GET_ITER", "FOR_ITER"]
+
+
+def _numbers(frame: FrameType) -> dict[str, Any]:
+    """Local variables that are plain numbers."""
+    return {k: v for k, v in frame.f_locals.items() if type(v) in (bool, int, float)}
+
+
+def _trains(func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+    """Whether a call writes running statistics."""
+    if func not in _STATE:
+        return False
+    given = dict(zip(("input", "mean", "var", "weight", "bias", "training"), args, strict=False))
+    given |= kwargs
+    return bool(given.get("training", given.get("use_input_stats", True)))
+
+
+def _escaped(what: str, where: str = "") -> DataDependentBranch:
     return DataDependentBranch(
-        where=calling_line(),
-        reason="forward() depends on the value of a tensor: a result of a loop over nonzero() is "
-        "used outside the turn that made it, which may not have taken place",
+        where=where or calling_line(),
+        reason=f"forward() depends on the value of a tensor: {what}",
         hint="Write into a tensor made before the loop, such as out.index_add_(0, rows, part).",
     )

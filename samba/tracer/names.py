@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -32,7 +33,7 @@ def source_line(stack_trace: str | None) -> str:
 
 def calling_line() -> str:
     """The user's line that is being executed, as ``file:line``; ``forward()`` if there is none."""
-    for frame, line in traceback.walk_stack(None):
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
         if is_user_file(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{line}"
     return "forward()"

@@ -196,33 +196,84 @@ class Escaping(nn.Module):
         self.norm = nn.BatchNorm1d(3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out, parts = torch.zeros(3), []
+        out, parts, turns = torch.zeros(3), [], 0
         for row in (x[:, 0] > 0).nonzero():
             if self.kind == "sum":
                 out = out + x[row[0]]
             elif self.kind == "list":
                 parts.append(x[row[0]])
+            elif self.kind == "last":
+                out = x[row[0]]
+            elif self.kind == "left":
+                out += x[row[0]]
+                break
+            elif self.kind == "counted":
+                turns += 1
+                out += turns * x[row[0]]
             else:
                 out += self.norm(x).sum(0)
         return torch.stack(parts) if parts else out
 
 
-@pytest.mark.parametrize("kind", ["sum", "list", "state"])
+@pytest.mark.parametrize("kind", ["sum", "list", "last", "left", "counted", "state"])
 def test_a_loop_may_only_write(kind: str) -> None:
     with pytest.raises(DataDependentBranch, match="index_add_") as caught:
         trace_model(Escaping(kind), torch.randn(5, 3))
     assert __file__ in caught.value.where
 
 
+class Listed(nn.Module):
+    """What is listed is no list."""
+
+    def __init__(self, use) -> None:
+        super().__init__()
+        self.use = use
+
+    def forward(self, x: Tensor) -> Tensor:
+        hits = (x[:, 0] > 0).nonzero()
+        out = torch.zeros(3)
+        for part in self.use(hits.flatten().tolist(), hits):
+            out += x[part].sum()
+        return out
+
+
+USES = {
+    "enumerate": lambda numbers, rows: (i for i, _ in enumerate(rows)),
+    "zip": lambda numbers, rows: (i for i, _ in zip(range(5), rows, strict=False)),
+    "sorted": lambda numbers, rows: sorted(numbers),
+    "length": lambda numbers, rows: range(len(numbers)),
+    "in": lambda numbers, rows: [3] if 3 in numbers else [],
+    "comparison": lambda numbers, rows: [1] if numbers == [1] else [],
+    "comprehension": lambda numbers, rows: [i + 1 for i in numbers],
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_hits_are_for_loops_alone(use) -> None:
+    with pytest.raises(DataDependentBranch, match="without enumerate") as caught:
+        trace_model(Listed(use), torch.randn(5, 3))
+    assert __file__ in caught.value.where
+
+
 def test_writes_of_turns_that_do_not_take_place_are_undone() -> None:
     class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(3)
+
         def forward(self, x: Tensor) -> Tensor:
             out, signs = x.sum(1), torch.arange(5.0) - 2
             for row in (x[:, 0] > 0).nonzero():
                 out.view(-1)[row[0]] = 7.0
                 out += x[row[0]].prod()
                 F.relu(signs, inplace=True)
-            return out * signs
+                torch.relu_(input=signs)
+            seen = torch.zeros(5, dtype=torch.bool)
+            for number in torch.argwhere(x[:, 1] > 0).squeeze(1).tolist():
+                seen |= x[:, 0] > x[number, 0]
+                seen[number] ^= True
+            (rows,) = (x[:, 2] > 0).nonzero().unbind(dim=1)
+            return (out * signs * seen).index_add(0, rows, self.norm(x[rows])[:, 0])
 
     x = torch.randn(5, 3)
     check(Writes(), (x,), (-x.abs(),), (x.abs(),))
