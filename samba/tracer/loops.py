@@ -40,7 +40,6 @@ _SAME_NUMBER = frozenset(
 )
 _WRITES = re.compile(r"__setitem__|__i(?!nvert|nt|ndex|nit)\w+__|(?!_)\w+_")
 _NO_WRITES = frozenset({"requires_grad_"})
-_TENSOR_FILE = torch._tensor.__file__
 _STATE = frozenset({F.batch_norm, torch.batch_norm, F.instance_norm, torch.instance_norm})
 
 
@@ -197,8 +196,8 @@ class _Turns:
 
     def __iter__(self) -> Iterator[Any]:
         frame = sys._getframe(1)
-        while frame.f_code.co_filename == _TENSOR_FILE and frame.f_back is not None:
-            frame = frame.f_back  # Tensor.__iter__
+        if frame.f_code.co_name == "__iter__" and frame.f_back is not None:
+            frame = frame.f_back  # that of the tensor
         if not _in_for_statement(frame):
             self._refuse()
         return self._start(frame)
