@@ -21,8 +21,13 @@ from pef_schema.program import (
     Step,
 )
 
+SLOW = {"resnet18": pytest.mark.slow}
+"""LeNet is counted in the fast tests too: convolutions, pooling and a loss."""
 
-@pytest.mark.parametrize("name", counts.COUNTED)
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SLOW.get(name, ())) for name in counts.COUNTED]
+)
 def test_counts_are_as_kept(name):
     assert counts.check([name]) == []
 

@@ -19,9 +19,15 @@ from samba.transfer import view_as_numpy, view_as_torch
 from tests.models.zoo import ZOO, Case
 
 CUTS = ("o1", "o3")
-ALL_CUTS = ("o0", "o1", "o3", "spatial")
+OTHER_CUTS = ("o0", "spatial")
 CUT_IN_ALL_WAYS = ("mlp", "resnet", "gpt")
 """Models with buffers, tied weights and boundaries: the others add ops, not sections."""
+WAYS = [
+    *(pytest.param(name, CUTS, id=name) for name in ZOO),
+    pytest.param("mlp", OTHER_CUTS, id="mlp-other_cuts"),
+    pytest.param("resnet", OTHER_CUTS, id="resnet-other_cuts", marks=pytest.mark.slow),
+    pytest.param("gpt", OTHER_CUTS, id="gpt-other_cuts", marks=pytest.mark.slow),
+]
 
 
 def make(case: Case) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -67,8 +73,8 @@ def close(got: torch.Tensor, want: torch.Tensor, what: str, scale: float = 0.0) 
     assert worst <= limit, f"{what}: off by {worst:.3g}, allowed {limit:.3g}"
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_outputs_gradients_and_buffers_match_torch(name: str) -> None:
+@pytest.mark.parametrize(("name", "cuts"), WAYS)
+def test_outputs_gradients_and_buffers_match_torch(name: str, cuts: tuple[str, ...]) -> None:
     case = ZOO[name]
     model, inputs = make(case)
     eager = copy.deepcopy(model)
@@ -77,7 +83,7 @@ def test_outputs_gradients_and_buffers_match_torch(name: str) -> None:
     want[case.loss].backward()
     largest = max(p.grad.abs().max().item() for p in eager.parameters() if p.grad is not None)
     traced = trace_model(model, inputs)
-    for cut in ALL_CUTS if name in CUT_IN_ALL_WAYS else CUTS:
+    for cut in cuts:
         program = build(traced, cut)
         device = load(program, traced)
         device.run(device.plan(all_steps(program)))

@@ -29,7 +29,7 @@ def _plain(program: Program) -> tuple[str, tuple[bytes, ...]]:
     return repr(program), program.segments
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=settings().max_examples * 3 // 2)
 @given(programs())
 def test_any_program(program: Program) -> None:
     data = encode(program)
@@ -107,7 +107,7 @@ def _replaced(item: Any, steps: tuple[Any, ...], new: Any) -> Any:
 _PLACES = _places(training())
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
+@settings(max_examples=settings().max_examples * 4)
 @given(
     st.sampled_from(_PLACES),
     st.one_of(st.integers(-(2**70), 2**70), st.integers(-2, 20)),
