@@ -27,6 +27,7 @@ from samba.naming import root_name
 from samba.tracer.convert import convert
 from samba.tracer.errors import UnsupportedOps
 from samba.tracer.failure import explain
+from samba.tracer.functional import functional_form
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.loops import HitLoops
 from samba.tracer.moves import unmoved_modules
@@ -108,7 +109,7 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
             ):
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
-            return program.run_decompositions({})
+            return functional_form(program)
     except Exception as error:
         with _plain_tensors(model):
             found = explain(error, model, given)

@@ -1,0 +1,149 @@
+"""The functional form of an exported graph, without tracing it again where there is no need.
+
+``run_decompositions({})`` runs a whole graph twice more: once to find out what is changed in
+place, once to write it down anew without. A graph that changes nothing in place comes out
+as it went in, but for operations such as ``reshape`` that are a view or a copy, as strides have
+it. Only these are decomposed here, each form of them once, by torch itself.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import cache
+from typing import Any
+
+import torch
+from torch._export.utils import _is_cia_op, _is_preservable_cia_op
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import ExportedProgram
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+_KEPT_META = ("nn_module_stack", "stack_trace", "custom")
+
+
+def functional_form(program: ExportedProgram) -> ExportedProgram:
+    """The program without operations in place, composite operations kept whole.
+
+    Args:
+        program: As ``torch.export.export`` gives it; it may be changed in place.
+
+    Returns:
+        What ``program.run_decompositions({})`` returns, up to the names of nodes.
+    """
+    moving = []
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is not operator.getitem:
+            change = _change(node)
+            if change is None:
+                return program.run_decompositions({})
+            if change:
+                moving.append(node)
+        elif node.op not in ("placeholder", "call_function", "output"):
+            return program.run_decompositions({})
+    forms: dict[Any, torch.fx.Graph] = {}
+    with program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook()):
+        for node in moving:
+            _replace(node, forms)
+    return program
+
+
+def _change(node: torch.fx.Node) -> bool | None:
+    """Whether a node has to be decomposed; None where that needs to know the rest of the graph."""
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload) or not _static(node):
+        return None
+    return _op_change(target)
+
+
+@cache
+def _op_change(target: torch._ops.OpOverload) -> bool | None:
+    if target._schema.is_mutable or torch.Tag.maybe_aliasing_or_mutating in target.tags:
+        return None
+    if target.namespace != "aten" or target in _DEPENDS:
+        return None
+    if not _is_cia_op(target) or _is_preservable_cia_op(target):
+        return False
+    return True if any(a.alias_info is not None for a in target._schema.arguments) else None
+
+
+_DEPENDS = frozenset(
+    {
+        torch.ops.aten.detach.default,
+        torch.ops.aten.lift.default,
+        torch.ops.aten.lift_fresh.default,
+        torch.ops.aten.lift_fresh_copy.default,
+        torch.ops.aten.native_batch_norm.default,
+    }
+)
+"""Operations whose functional form depends on what stands around them, or whose schema lies."""
+
+
+def _static(node: torch.fx.Node) -> bool:
+    leaves, _ = tree_flatten(node.meta.get("val"))
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            if any(not isinstance(n, int) for n in (*leaf.shape, *leaf.stride())):
+                return False
+        elif isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return False
+    return True
+
+
+def _replace(node: torch.fx.Node, forms: dict[Any, torch.fx.Graph]) -> None:
+    """Put the decomposition of a node in its place."""
+    leaves, spec = tree_flatten((node.args, node.kwargs))
+    given = [leaf for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+    key = (node.target, str(spec), tuple([_described(leaf) for leaf in leaves]))
+    form = forms.get(key)
+    if form is None:
+        form = forms[key] = _decomposed(node.target, leaves, spec)
+    own = {
+        mine: theirs
+        for mine, theirs in zip(form.find_nodes(op="placeholder"), given, strict=True)
+    }
+    graph = node.graph
+    for part in form.nodes:
+        if part.op != "call_function":
+            continue
+        with graph.inserting_before(node):
+            new = own[part] = graph.node_copy(part, own.__getitem__)
+        new.meta = {k: v for k, v in node.meta.items() if k in _KEPT_META}
+        args, kwargs = map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
+        new.meta["val"] = new.target(*args, **kwargs)  # type: ignore[operator]  # an operation
+    results = map_arg(form.output_node().args[0], own.__getitem__)
+    if not isinstance(node.meta["val"], (tuple, list)):
+        node.replace_all_uses_with(results[0])
+    else:
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def _described(leaf: Any) -> Any:
+    if not isinstance(leaf, torch.fx.Node):
+        return type(leaf), leaf
+    value = leaf.meta["val"]
+    return torch.fx.Node, tuple(value.shape), value.stride(), value.dtype
+
+
+def _decomposed(target: Any, leaves: list[Any], spec: Any) -> torch.fx.Graph:
+    """The functional form of one operation, a graph of its tensors."""
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.fx.Node)]
+    values = [leaves[i].meta["val"] for i in places]
+    with FakeTensorMode():
+        stand_ins = [torch.empty_strided(v.shape, v.stride(), dtype=v.dtype) for v in values]
+
+    class Alone(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            filled = list(leaves)
+            for place, tensor in zip(places, tensors, strict=True):
+                filled[place] = tensor
+            args, kwargs = tree_unflatten(filled, spec)
+            return target(*args, **kwargs)
+
+    alone = torch.export.export(Alone(), tuple(stand_ins), strict=False)
+    graph = alone.run_decompositions({}).graph
+    graph.eliminate_dead_code()
+    return graph
