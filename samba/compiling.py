@@ -22,7 +22,8 @@ from samba.compiler.report import pef_log
 from samba.errors import ArgumentError
 from samba.progress import stages
 from samba.settings import CompileSettings
-from samba.tracer import Traced, trace_model
+from samba.tracer import Traced
+from samba.tracer.kept import trace_and_keep
 
 
 def compile_pef(
@@ -66,7 +67,7 @@ def compile_pef(
     path = settings.pef.absolute()
     with stages(f"compile {name}", "tracing", "cutting into sections", "writing the PEF") as stage:
         stage.start("tracing")
-        traced = trace_model(model, inputs, inference=settings.inference)
+        traced = trace_and_keep(model, inputs, inference=settings.inference)
         stage.start("cutting into sections")
         traced = apply_arithmetic(traced, settings.arithmetic)
         program = build_program(traced, found, options)

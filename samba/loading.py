@@ -29,9 +29,9 @@ from samba.runner import Runner
 from samba.runtime import Memory
 from samba.sambatensor import SambaTensor
 from samba.settings import parsed_config
-from samba.tracer import trace_model
 from samba.tracer.convert import rate_argins
 from samba.tracer.inputs import NamedInput, collect_inputs
+from samba.tracer.kept import trace_again
 from samba.tracer.traced import FROM_DTYPE, Source, Traced
 from samba.transfer import view_as_numpy, view_as_torch
 
@@ -364,7 +364,7 @@ def load_pef(
             program = read_pef(Path(pef).absolute())
         stage.start("tracing")
         graph = program.graphs[0]
-        traced = trace_model(
+        traced = trace_again(
             model, inputs, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
     found = as_optimizers(optimizers)

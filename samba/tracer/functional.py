@@ -60,7 +60,7 @@ def _change(node: torch.fx.Node) -> bool | None:
 def _op_change(target: torch._ops.OpOverload) -> bool | None:
     if target._schema.is_mutable or torch.Tag.maybe_aliasing_or_mutating in target.tags:
         return None
-    if target.namespace != "aten" or target in _DEPENDS:
+    if target.namespace != "aten" or target in _DEPENDS or set(target.py_kernels) - _HARMLESS:
         return None
     if not _is_cia_op(target) or _is_preservable_cia_op(target):
         return False
@@ -77,6 +77,9 @@ _DEPENDS = frozenset(
     }
 )
 """Operations whose functional form depends on what stands around them, or whose schema lies."""
+
+_HARMLESS = frozenset({torch._C.DispatchKey.Meta, torch._C.DispatchKey.CompositeImplicitAutograd})
+"""Kernels in Python that are never run in the place of the operation itself."""
 
 
 def _static(node: torch.fx.Node) -> bool:
@@ -99,8 +102,7 @@ def _replace(node: torch.fx.Node, forms: dict[Any, torch.fx.Graph]) -> None:
     if form is None:
         form = forms[key] = _decomposed(node.target, leaves, spec)
     own = {
-        mine: theirs
-        for mine, theirs in zip(form.find_nodes(op="placeholder"), given, strict=True)
+        mine: theirs for mine, theirs in zip(form.find_nodes(op="placeholder"), given, strict=True)
     }
     graph = node.graph
     for part in form.nodes:

@@ -1,0 +1,198 @@
+"""A model that was compiled is not traced again, unless anything that tracing reads has changed."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import samba
+from pef_schema.program import Role
+from samba import utils
+from samba.loading import GraphMismatch
+from samba.tracer import kept
+from samba.tracer.kept import trace_again, trace_and_keep
+
+SIGN = 1.0
+SETTINGS = types.SimpleNamespace(scale=2.0)
+X = torch.randn(2, 4)
+
+
+def scaled(x: Tensor) -> Tensor:
+    return x * SETTINGS.scale
+
+
+class Part(nn.Linear):
+    shift = 1.0
+
+    def forward(self, input: Tensor) -> Tensor:
+        return scaled(super().forward(input)) + self.shift
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Part(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.factors = [1.0, 2.0]
+        self.table = torch.ones(4)
+        self.register_buffer("mask", torch.ones(4))
+        self.head: Callable[[Tensor], Tensor] = torch.tanh
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.part(x)) * self.factors[1] + self.table * self.mask
+        return self.head(-y if SIGN < 0 else y).sum()
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows by one with every trace."""
+    found: list[Any] = []
+    real = kept.trace_model
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        found.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(kept, "trace_model", counted)
+    return found
+
+
+def again(model: nn.Module, x: Any = X, *, inference: bool = False) -> Any:
+    return trace_again(model, x, inference=inference, root="net", rates=())
+
+
+def test_an_unchanged_model_is_traced_once(traces: list[Any]) -> None:
+    model = Net()
+    first = trace_and_keep(model, X, inference=False)
+    other = torch.zeros(2, 4)
+    with torch.no_grad():
+        model.part.weight.mul_(2)  # values of parameters and buffers are no part of a graph
+        model.mask.mul_(2)
+    second = again(model, other)
+    assert len(traces) == 1
+    assert first.graph() == second.graph()
+    for one, two in zip(first.sources, second.sources, strict=True):
+        assert two.tensor is (other if two.role is Role.INPUT else one.tensor)
+
+
+def new_function(net: Net) -> None:
+    net.head = torch.relu
+
+
+def unlike(net: Net) -> None:
+    net.part = Part(4, 4)
+
+
+def hooked(net: Net) -> None:
+    net.norm.register_forward_hook(lambda module, args, result: result * 2)
+
+
+CHANGES: dict[str, Callable[[Net], Any]] = {
+    "an attribute": lambda net: net.factors.__setitem__(1, 3.0),
+    "a constant's values": lambda net: net.table.mul_(3),
+    "another constant": lambda net: setattr(net, "table", torch.ones(4)),
+    "a function": new_function,
+    "a module": unlike,
+    "a hook": hooked,
+    "a mode": lambda net: net.norm.eval(),
+    "a parameter that is frozen": lambda net: net.norm.bias.requires_grad_(False),
+    "a parameter's type": lambda net: net.double(),
+    "forward": lambda net: setattr(net, "forward", types.MethodType(lambda _, x: x.sum(), net)),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_changed_model_is_traced_again(what: str, traces: list[Any]) -> None:
+    model = Net()
+    trace_and_keep(model, X, inference=False)
+    CHANGES[what](model)
+    again(model, X.double() if what == "a parameter's type" else X)
+    assert len(traces) == 2
+
+
+def other_code(self: Part, input: Tensor) -> Tensor:
+    return nn.Linear.forward(self, input)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value"),
+    [
+        (__import__("sys").modules[__name__], "SIGN", -1.0),
+        (__import__("sys").modules[__name__], "scaled", torch.tanh),
+        (SETTINGS, "scale", 3.0),
+        (Part, "shift", 2.0),
+        (Part, "forward", other_code),
+    ],
+)
+def test_code_that_changed_around_a_model_is_traced_again(
+    where: Any, name: str, value: Any, traces: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Net()
+    first = trace_and_keep(model, X, inference=False)
+    monkeypatch.setattr(where, name, value)
+    assert again(model).graph() != first.graph()
+    assert len(traces) == 2
+
+
+def test_other_inputs_modes_and_names_are_traced_again(traces: list[Any]) -> None:
+    model = Net()
+    trace_and_keep(model, X, inference=False)
+    again(model, torch.randn(3, 4))
+    again(model, samba.from_torch_tensor(X, name="image"))
+    again(model, X.clone().requires_grad_())
+    again(model, inference=True)
+    trace_again(model, X, inference=False, root="other", rates=())
+    with torch.no_grad():
+        again(model)
+    assert len(traces) == 7
+
+
+def test_another_model_of_the_same_class_is_traced(traces: list[Any]) -> None:
+    trace_and_keep(Net(), X, inference=False)
+    again(Net())
+    assert len(traces) == 2
+
+
+def test_what_cannot_be_seen_into_is_not_trusted(traces: list[Any]) -> None:
+    model = Net()
+    model.turns = iter([1.0, 2.0])
+    trace_and_keep(model, X, inference=False)
+    again(model)
+    assert len(traces) == 2
+
+
+class Counts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = types.SimpleNamespace(forward=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.forward += 1
+        return x * self.calls.forward
+
+
+def test_a_model_that_tracing_changes_is_traced_again(traces: list[Any]) -> None:
+    model = Counts()
+    trace_and_keep(model, X, inference=True)
+    trace_again(model, X, inference=True, root="counts", rates=())
+    assert len(traces) == 2
+
+
+def test_a_session_traces_once_and_still_finds_a_changed_model(tmp_path, traces: list[Any]) -> None:
+    samba.session.reset()
+    model = Net()
+    samba.from_torch_model_(model)
+    config = {"output_folder": str(tmp_path), "pef_name": "net"}
+    pef = samba.session.compile(model, X, name="net", config_dict=config)
+    utils.trace_graph(model, X, pef=pef)
+    assert len(traces) == 1
+    model.factors[1] = 5.0
+    with pytest.raises(GraphMismatch):
+        utils.trace_graph(model, X, pef=pef)
+    assert len(traces) == 2
+    samba.session.reset()
