@@ -331,7 +331,7 @@ def load_pef(
     data_parallel_mode: str = "normal",
     distlearn_config: Any = None,
 ) -> Loaded:
-    """Read a PEF, trace the model again and check that the two agree.
+    """Read a PEF, trace the model again if it may have changed, and check that the two agree.
 
     Args:
         model, inputs, optimizers: As in ``utils.trace_graph``.

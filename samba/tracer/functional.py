@@ -101,9 +101,7 @@ def _replace(node: torch.fx.Node, forms: dict[Any, torch.fx.Graph]) -> None:
     form = forms.get(key)
     if form is None:
         form = forms[key] = _decomposed(node.target, leaves, spec)
-    own = {
-        mine: theirs for mine, theirs in zip(form.find_nodes(op="placeholder"), given, strict=True)
-    }
+    own = dict(zip(form.find_nodes(op="placeholder"), given, strict=True))
     graph = node.graph
     for part in form.nodes:
         if part.op != "call_function":
@@ -113,7 +111,7 @@ def _replace(node: torch.fx.Node, forms: dict[Any, torch.fx.Graph]) -> None:
         new.meta = {k: v for k, v in node.meta.items() if k in _KEPT_META}
         args, kwargs = map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
         new.meta["val"] = new.target(*args, **kwargs)  # type: ignore[operator]  # an operation
-    results = map_arg(form.output_node().args[0], own.__getitem__)
+    results: Any = map_arg(form.output_node().args[0], own.__getitem__)
     if not isinstance(node.meta["val"], (tuple, list)):
         node.replace_all_uses_with(results[0])
     else:

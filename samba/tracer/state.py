@@ -213,7 +213,7 @@ class _Walk:
     def _function(self, function: types.FunctionType) -> Any:
         if _is_installed_file(function.__code__.co_filename):
             return _Same(function)
-        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_full(cell)]
+        cells = [content for cell in function.__closure__ or () for content in _contents(cell)]
         return (
             _Same(function),
             function.__code__,
@@ -230,19 +230,20 @@ class _Walk:
         for name in names:
             value = space.get(name)
             found.append((name, self.of(value)))
-            if isinstance(value, types.ModuleType) and not _is_installed_module(value.__name__):
-                if (value.__name__, names) not in self._reached:
-                    self._reached.add((value.__name__, names))
-                    found.append((name, self._globals(vars(value), names)))
+            if not isinstance(value, types.ModuleType) or _is_installed_module(value.__name__):
+                continue
+            if (value.__name__, names) not in self._reached:
+                self._reached.add((value.__name__, names))
+                found.append((name, self._globals(vars(value), names)))
         return tuple(found)
 
 
-def _is_full(cell: Any) -> bool:
+def _contents(cell: types.CellType) -> tuple[Any, ...]:
+    """What a variable of an outer function holds; nothing before it is assigned."""
     try:
-        cell.cell_contents
+        return (cell.cell_contents,)
     except ValueError:
-        return False
-    return True
+        return ()
 
 
 @cache
