@@ -13,9 +13,15 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+
+_WORTH_IT = 0.5
+"""Seconds of compiling from which on its garbage is given back, which takes some hundredths."""
 
 
 @functools.cache
@@ -35,3 +41,23 @@ def keep_freed_memory() -> bool:
         (_M_TRIM_THRESHOLD, (1 << 31) - 1),
     )
     return all(mallopt(option, value) == 1 for option, value in settings)
+
+
+@contextmanager
+def garbage_given_back() -> Iterator[None]:
+    """Return free memory to the kernel after a body that took long and left much behind.
+
+    XLA and LLVM free hundreds of megabytes when a plan is compiled, and the thresholds above would
+    keep them in the process. No setting changes; memory that a step frees later stays mapped.
+
+    Example:
+        >>> with garbage_given_back():
+        ...     pass
+    """
+    start = time.perf_counter()
+    yield
+    if time.perf_counter() - start < _WORTH_IT or not sys.platform.startswith("linux"):
+        return
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

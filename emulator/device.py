@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from emulator.allocator import keep_freed_memory
+from emulator.allocator import garbage_given_back, keep_freed_memory
 from emulator.buckets import Memory
 from emulator.comm.protocol import writable_view
 from emulator.dtypes import TO_NUMPY
@@ -129,7 +129,8 @@ class Device:
 
     def _compile(self, steps: StepKey) -> Plan:
         self.counters.compiles += 1
-        return compile_plan(self.program, self.memory, steps, self.variant, self._jax_device)
+        with garbage_given_back():
+            return compile_plan(self.program, self.memory, steps, self.variant, self._jax_device)
 
     def _shared(self, steps: StepKey) -> Plan | None:
         """The plan of a section of the same structure, over the memory of this one."""
