@@ -240,7 +240,10 @@ class _Hands:
         except Exception as error:
             self._failed = True
             failed = next((t for t in tickets if t.work.error is error), tickets[0])
-            raise self._net.failure(failed.bucket, error) from error
+            explained = self._net.failure(failed.bucket, error)
+            if explained is error:
+                raise
+            raise explained from error
 
 
 def reducer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -69,10 +70,14 @@ class TorchGloo(Communicator):
         if to == source == self.rank:
             out[:] = part
             return
-        sending = dist.isend(as_bytes(part), self._ranks[to], group=self._group)
-        self._call("exchange", dist.recv, as_bytes(out), self._ranks[source])
-        if sending is not None:
-            self._call("exchange", lambda group: sending.wait())
+        self._call(
+            "exchange",
+            _send_and_receive,
+            as_bytes(out),
+            as_bytes(part),
+            to=self._ranks[to],
+            source=self._ranks[source],
+        )
 
     def gather_bytes(self, data: bytes) -> list[bytes]:
         lengths = np.zeros(self.size, np.int64)
@@ -94,6 +99,15 @@ class TorchGloo(Communicator):
         return mine
 
 
+def _send_and_receive(
+    out: torch.Tensor, part: torch.Tensor, *, to: int, source: int, group: Any
+) -> None:
+    sending = dist.isend(part, to, group=group)
+    dist.recv(out, source, group=group)
+    if sending is not None:
+        sending.wait()
+
+
 def new_group(ranks: Sequence[int], deadline: float) -> Any:
     """A gloo group whose collectives have a deadline; every process of the job calls this."""
     return dist.new_group(list(ranks), timeout=timedelta(seconds=deadline), backend="gloo")
@@ -113,10 +127,13 @@ def as_bytes(buffer: np.ndarray) -> torch.Tensor:
 
 _lent: list[weakref.ref[np.ndarray]] = []
 """Views that a gloo thread may still hold."""
+_lending = threading.Lock()
+"""Several threads communicate, each with groups of its own."""
 
 
 def _lend(view: np.ndarray) -> torch.Tensor:
-    _lent[:] = [*(r for r in _lent if r() is not None), weakref.ref(view)]
+    with _lending:
+        _lent[:] = [*(r for r in _lent if r() is not None), weakref.ref(view)]
     return torch.from_numpy(view)
 
 

@@ -92,7 +92,10 @@ class Job:
         except Disagreement:
             raise
         except Exception as error:
-            raise self.explain(operation, error) from error
+            explained = self.explain(operation, error)
+            if explained is error:
+                raise
+            raise explained from error
         return results[0]
 
     def agree(self, when: str, facts: dict[str, str]) -> None:
@@ -152,8 +155,12 @@ class Job:
                 ranks=ranks,
                 reason=f"{reason}. {_ADVICE}",
             )
-        else:
+        elif isinstance(error, PeerLost):
             made = PeerLost(operation=operation, reason=f"{reason}. {_ADVICE}", ranks=ranks)
+        else:  # nobody need be gone: the error itself tells what it was
+            blamed = f" ({name_ranks(ranks)}: {reason})" if ranks != error.ranks else ""
+            text = f"{operation}: {str(error).rstrip('.')}{blamed}. {_ADVICE}"
+            made = DataParallelError(text, ranks=ranks)
         self.failure = made
         if self.watchdog is not None:
             text = f"{operation} failed because of {name_ranks(ranks)}"

@@ -62,10 +62,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
 
 
 def _launch(args: argparse.Namespace) -> int:
@@ -78,11 +77,11 @@ def _launch(args: argparse.Namespace) -> int:
         listener.listen(args.replicas)
         port = listener.getsockname()[1]
         with _forwarding() as received:
-            replicas = [
-                _Replica(rank, command, _environment(rank, args.replicas, port), args)
-                for rank in range(args.replicas)
-            ]
+            replicas: list[_Replica] = []
             try:
+                for rank in range(args.replicas):
+                    env = _environment(rank, args.replicas, port)
+                    replicas.append(_Replica(rank, command, env, args))
                 # Served only now: starting processes while threads run is asking for trouble.
                 # Who connects before waits at the listening socket.
                 store = TCPStore(

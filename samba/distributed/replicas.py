@@ -143,20 +143,24 @@ class Replicas:
             regions: The regions; those that are a replica's own, such as inputs, are left out.
         """
         yield
-        if self._job is None or not self._trains:
+        if not self._trains:
             return
-        job, of = self._job, self._program.regions
+        of = self._program.regions
         chosen = [r for r in dict.fromkeys(regions) if of[r].role in _SAME_EVERYWHERE]
         if not chosen:
             return
-        with PROFILER.event("PyRT_SET_TENSORS_BROADCAST"):
-            job.agree("setting tensors", {"tensors": _digest(repr(chosen))})
-            held = np.array([self._device.pool.buffers[r] is not None for r in chosen], np.uint8)
-            job.together("setting tensors", lambda control: control.broadcast(held))
-            for region, is_held in zip(chosen, held, strict=True):
-                self._broadcast(job, region, bool(is_held))
+        if self._job is not None:
+            self._share(self._job, chosen)
         if self.trainer is not None:
             self.trainer.weights_were_set()
+
+    def _share(self, job: Job, regions: Sequence[int]) -> None:
+        with PROFILER.event("PyRT_SET_TENSORS_BROADCAST"):
+            job.agree("setting tensors", {"tensors": _digest(repr(regions))})
+            held = np.array([self._device.pool.buffers[r] is not None for r in regions], np.uint8)
+            job.together("setting tensors", lambda control: control.broadcast(held))
+            for region, is_held in zip(regions, held, strict=True):
+                self._broadcast(job, region, bool(is_held))
 
     def _broadcast(self, job: Job, region: int, held: bool) -> None:
         device, name = self._device, self._program.regions[region].name

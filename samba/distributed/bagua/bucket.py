@@ -155,6 +155,12 @@ class BaguaBucket:
             place += tensor.numel() * tensor.element_size()
         return True
 
+    def values(self) -> np.ndarray:
+        """All values as one flat array, for reading: the tensors' own memory or a copy."""
+        if self._flat is not None and self.check_flatten():
+            return as_flat_numpy(self._flat)
+        return as_flat_numpy(self.flattened_tensor())
+
     @contextlib.contextmanager
     def buffer(self) -> Iterator[np.ndarray]:
         """All values as one flat array; what is written there is the tensors' at the end."""

@@ -113,6 +113,12 @@ def compress_tensor(
     _check(method)
     flat = as_flat_numpy(tensor)
     each = _chunks(flat.size, n_chunks)
+    if not -1 <= target_chunk < n_chunks:
+        raise ArgumentError(
+            where="compression",
+            found=f"target_chunk {target_chunk} of {n_chunks} chunks",
+            wanted="the number of a chunk from 0, or -1 for all of them",
+        )
     rows = range(n_chunks) if target_chunk == -1 else [target_chunk]
     data = np.concatenate([compress(flat[r * each : (r + 1) * each]) for r in rows])
     return Compressed(method=method, data=torch.from_numpy(data))

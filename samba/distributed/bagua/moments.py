@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from emulator.device import Device
-from pef_schema.program import Optimizer, OptimizerKind
+from pef_schema.program import OptimizerKind
 from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
 from samba.distributed.bagua.regions import region_closures
 from samba.distributed.bagua.replica import Closures
@@ -114,35 +115,55 @@ class RegionMoments(Moments):
                 wanted="a program compiled with a QAdamOptimizer of all trained parameters",
                 hint="Compile with it: samba.session.compile(model, inputs, optimizer).",
             )
-        self._rows = {name: rows[region] for name, region in regions.items()}
+        argins = {argin.region: index for index, argin in enumerate(program.argins)}
         self._names = {id(p): name for name, p in parameters.items()}
-        self._argins = {argin.region: index for index, argin in enumerate(program.argins)}
+        self._rows = {
+            name: _Row(
+                weight=region,
+                gradient=param.grad,
+                moment=param.states[0],
+                rate=1 - dict(entry.options)["beta1"],
+                decay=argins[dict(entry.argins)["weight_decay"]],
+            )
+            for name, region in regions.items()
+            for entry, param in [rows[region]]
+        }
+        used = {rows[region][0].step: rows[region][0] for region in regions.values()}
+        self._warm_up = [(step, dict(e.options)["warmup_steps"]) for step, e in used.items()]
 
     @property
     def warming(self) -> bool:
-        counts = {entry.step: entry for entry, _ in self._rows.values()}
-        return all(
-            float(self._device.read(step)) < dict(entry.options)["warmup_steps"]
-            for step, entry in counts.items()
-        )
+        return all(float(self._device.read(step)) < steps for step, steps in self._warm_up)
 
     def closures(self, name: str) -> Closures:
-        _, param = self._rows[name]
-        return region_closures(self._device, self._device.program.regions[param.states[0]].name)
+        moment = self._rows[name].moment
+        return region_closures(self._device, self._device.program.regions[moment].name)
 
     def update(self, parameter: torch.Tensor) -> None:
-        device = self._device
-        entry, param = self._rows[self._names[id(parameter)]]
-        moment_region = param.states[0]
-        gradient, moment = (self._read(r) for r in (param.grad, moment_region))
-        decay = self._decay(entry)
+        device, row = self._device, self._rows[self._names[id(parameter)]]
+        gradient, moment = self._read(row.gradient), self._read(row.moment)
+        decay = device.argin(row.decay)
         if decay:
-            gradient = gradient.add(self._read(param.weight), alpha=decay)
-        moment.lerp_(gradient, 1 - dict(entry.options)["beta1"])
-        device.overwrite(moment_region, view_as_numpy(moment))
+            gradient = gradient.add(self._read(row.weight), alpha=decay)
+        moment.lerp_(gradient, row.rate)
+        device.overwrite(row.moment, view_as_numpy(moment))
 
     def _read(self, region: int) -> torch.Tensor:
         return view_as_torch(self._device.read(region))
 
-    def _decay(self, entry: Optimizer) -> float:
-        return self._device.argin(self._argins[dict(entry.argins)["weight_decay"]])
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """What the update of a first moment needs.
+
+    Args:
+        weight, gradient, moment: Regions.
+        rate: How far the moment moves towards the gradient.
+        decay: Number of the argin with the weight decay.
+    """
+
+    weight: int
+    gradient: int
+    moment: int
+    rate: float
+    decay: int

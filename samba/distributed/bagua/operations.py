@@ -193,8 +193,7 @@ class DecentralizedSynchronousOp:
 
     def run(self, bucket: BaguaBucket) -> None:
         out = as_flat_numpy(self.peer_weight)
-        with bucket.buffer() as buffer:
-            out[:] = buffer
+        out[:] = bucket.values()
         groups = bucket.backend.hierarchy
         if self.hierarchical:
             in_hierarchy(groups, out, lambda comm: self._average(comm, out))
@@ -349,8 +348,8 @@ class AsynchronousModelAverageOp:
         if not going[0]:
             self._stopped.set()
             return
-        with self._weights, bucket.buffer() as buffer:
-            before = buffer.copy()
+        with self._weights:
+            before = bucket.values().copy()
         mean = before.copy()
         comm.all_reduce(mean, ReduceOp.MEAN)
         with self._weights, bucket.buffer() as buffer:

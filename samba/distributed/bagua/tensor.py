@@ -159,7 +159,7 @@ class BackendTensor:
         return self.effective().device.index or 0
 
     def compress(self, method: str, n_chunks: int, target_chunk: int = -1) -> Compressed:
-        """Compress the effective tensor; see :func:`samba.distributed.bagua.compress`.
+        """Compress the effective tensor; see :func:`samba.distributed.bagua.compression.compress`.
 
         Args:
             method: ``"MinMaxUInt8"``.
@@ -180,14 +180,17 @@ class BackendTensor:
         """
         from samba.distributed.bagua.compression import decompress_tensor
 
-        decompress_tensor(self.effective(), method, n_chunks, compressed)
+        tensor = self.effective()
+        decompress_tensor(tensor, method, n_chunks, compressed)
+        if self.copies:
+            self.replace(tensor)
 
     def to_numpy_f32(self) -> Any:
-        """The effective tensor as a flat float32 array that shares its memory."""
+        """The effective tensor as a flat float32 array; shares its memory unless on a device."""
         return self._as_numpy(torch.float32)
 
     def to_numpy_u8(self) -> Any:
-        """The effective tensor as a flat uint8 array that shares its memory."""
+        """The effective tensor as a flat uint8 array; shares its memory unless on a device."""
         return self._as_numpy(torch.uint8)
 
     def _as_numpy(self, dtype: torch.dtype) -> Any:
@@ -260,7 +263,7 @@ def ensure_bagua_tensor(
     """Register a tensor as proxy.
 
     A tensor that is registered with the same closures stays as it is. Without a name it keeps
-    the name and the module it had.
+    the name it had, and without a module too its module.
 
     Args:
         tensor: The tensor.
@@ -296,26 +299,24 @@ def ensure_bagua_tensor(
                 found=f"name {name!r} and module {module_name!r}",
                 wanted=f"name {old.name!r} and module {old.module_name!r}, which it has already",
             )
-        if (getter_closure, setter_closure, module_name) == (
-            old.getter,
-            old.setter,
-            old.module_name,
-        ):
-            return tensor
+    world = current_world()
+    backend = None if module_name is None else world.backend(module_name)
+    same = (getter_closure, setter_closure, backend)  # a backend is of a module, and of its ranks
+    if old is not None and same == (old.getter, old.setter, old.backend):
+        return tensor
     if setter_closure is not None and getter_closure is None:
         raise ArgumentError(
             where=f"ensure_bagua_tensor of {name!r}",
             found="a setter_closure without a getter_closure",
             wanted="both, or the getter alone",
         )
-    world = current_world()
     handle = BackendTensor(
         name=name or "",
         module_name=module_name,
         proxy=tensor,
         getter=getter_closure,
         setter=setter_closure,
-        backend=None if module_name is None else world.backend(module_name),
+        backend=backend,
     )
     handle.dtype()
     with _lock:

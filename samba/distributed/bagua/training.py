@@ -65,7 +65,7 @@ class TorchReplica(Replica):
             world=world,
         )
         self._seen: set[int] = set()
-        self._in_backward = False
+        self._pass = -1
         self._hooks: list[Any] = []
 
     def gradient(self, name: str) -> Closures:
@@ -110,17 +110,16 @@ class TorchReplica(Replica):
         self.step += 1
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
-        if not self._in_backward:
-            self._in_backward = True
+        running = torch._C._current_graph_task_id()
+        if running != self._pass:  # no flag, which a pass that fails would leave behind
+            self._pass, self._seen = running, set()
             Variable._execution_engine.queue_callback(self._after_backward)  # type: ignore[attr-defined]  # missing in torch's stubs
         self._seen.add(id(parameter))
         self.algorithm.gradient_ready(parameter, self)
 
     def _after_backward(self) -> None:
-        self._in_backward = False
-        seen, self._seen = self._seen, set()
         for parameter in self.parameters.values():
-            if id(parameter) not in seen:
+            if id(parameter) not in self._seen:
                 # Unused in this step, here; other ranks may have used it and wait for it.
                 self.algorithm.gradient_ready(bagua_ensure_grad(parameter), self)
         self.algorithm.after_backward(self)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from samba.distributed import launcher as own_launcher
 from tests.samba.distributed.processes import ROOT, clean_environment
 
 MEETS = """
@@ -153,6 +154,31 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("count", ["0", "-1", "two"])
+def test_the_number_of_replicas_is_checked(capsys, count):
+    with pytest.raises(SystemExit):
+        own_launcher.main([f"-n={count}", "script.py"])
+    assert f"{count!r} is no whole number from 1 on" in capsys.readouterr().err
+
+
+def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch):
+    ended = []
+
+    class Second:
+        def __init__(self, rank, *_):
+            self.rank = rank
+            if rank == 1:
+                raise OSError("no more processes")
+
+        def end(self):
+            ended.append(self.rank)
+
+    monkeypatch.setattr(own_launcher, "_Replica", Second)
+    with pytest.raises(OSError, match="no more"):
+        own_launcher.main(["-n=2", "script.py"])
+    assert ended == [0]
+
+
 def test_the_launcher_passes_sigterm_on(tmp_path):
     text = MEETS + "\nimport time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(60)\n"
     process = subprocess.Popen(

@@ -77,6 +77,7 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
     def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
         if replica is not self._replica:
             self._replica, self._steps, self._aborted = replica, 0, False
+            self._error = None
         self._warming = self._steps < self.warmup_steps
         self._ops = []
         return gradients_of(replica) if self._warming else super().init_tensors(replica)
@@ -129,9 +130,8 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
                 op.unlock_weight()
 
     def _check(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        if self._error is not None:  # kept: without the thread nothing would be averaged
+            raise self._error
 
     def abort(self, model: torch.nn.Module | None = None) -> None:
         """End the averaging; every rank calls this, and it returns when all have.

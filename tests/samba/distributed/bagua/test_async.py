@@ -147,6 +147,9 @@ def test_a_rank_that_fails_is_named_in_the_next_step():
             while time.monotonic() < until:
                 step(net, optim, sample(0, 0))
         assert caught.value.ranks == (1,)
+        with pytest.raises(DataParallelError) as again:  # it would train without averaging
+            step(net, optim, sample(0, 0))
+        assert again.value is caught.value
 
     with pytest.raises(KeyError, match="lost"):
         on_ranks(2, work)

@@ -60,6 +60,9 @@ def test_arguments():
         compress_tensor(x, "zip", 2)
     with pytest.raises(ArgumentError, match="4 chunks of 6"):
         compress_tensor(x, "MinMaxUInt8", 4)
+    for chunk in (-2, 2):
+        with pytest.raises(ArgumentError, match=f"target_chunk {chunk} of 2 chunks"):
+            compress_tensor(x, "MinMaxUInt8", 2, chunk)
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -85,6 +87,35 @@ def test_a_parameter_that_some_ranks_do_not_use():
     for p in alone.parameters():
         p.data.fill_(1)
     assert first[:15].equal(gradient(alone, sample(0, 0)) / 2)
+
+
+def test_a_backward_pass_that_fails_leaves_nothing_behind():
+    """A script may leave out a batch that is too much for it; all ranks do so."""
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise MemoryError("too large")
+
+    def work(world):
+        net = model()
+        bagua.with_bagua(net, [], bagua.GradientAllReduceAlgorithm())
+        hook = net[1].register_forward_hook(lambda *_: Fails.apply(_[-1]))
+        with pytest.raises(MemoryError):
+            loss_of(net, sample(world.rank, 0)).backward()
+        hook.remove()
+        net.zero_grad(set_to_none=False)
+        for p in net.parameters():
+            p.register_post_accumulate_grad_hook(lambda p: time.sleep(0.02 * world.rank))
+        loss_of(net, sample(world.rank, 0)).backward()
+        return torch.cat([p.grad.flatten() for p in net.parameters()])
+
+    wanted = (gradient(model(), sample(0, 0)) + gradient(model(), sample(1, 0))) / 2
+    assert all(found.equal(wanted) for found in on_ranks(2, work))
 
 
 def test_two_models_have_two_backends():

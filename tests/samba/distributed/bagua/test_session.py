@@ -217,6 +217,43 @@ def test_an_algorithm_may_come_and_go_between_runs(folder):
     made.assert_follows()
 
 
+def test_weights_that_are_set_are_told_of_without_other_ranks(folder):
+    """An algorithm that knows older ones begins anew."""
+    made = scene(folder)
+    algorithm = bagua.LowPrecisionDecentralizedAlgorithm()
+    bagua.with_session(algorithm)
+    made.run(data_parallel=True)
+    assert not algorithm.need_reset()
+    parameter = next(iter(made.model.parameters()))
+    parameter.sn_data = torch.zeros_like(parameter)  # type: ignore[attr-defined]  # of a SambaTensor
+    assert algorithm.need_reset()
+
+
+def test_an_error_that_is_no_loss_is_told_as_what_it_is(folder):
+    """Nobody is gone, and no error is its own cause."""
+
+    class Wrong(bagua.GradientAllReduceAlgorithm):
+        def init_operations(self, bucket: Any, replica: Any) -> None:
+            bucket.append_python_op(lambda _: {}["weight"])
+
+    class Lost(bagua.GradientAllReduceAlgorithm):
+        def before_forward(self, replica: Any) -> None:
+            raise KeyError("no such thing")
+
+    def work(program: Loaded, rank: int) -> None:
+        attach(program, Lost())
+        with pytest.raises(KeyError, match="no such thing") as lost:
+            run(program, rank, 2, 0)
+        assert lost.value.__cause__ is None
+        attach(program, Wrong())
+        with pytest.raises(DataParallelError, match=r"step 2: rank \d: bucket .*KeyError") as wrong:
+            run(program, rank, 2, 0)
+        assert "gone" not in str(wrong.value)
+        assert wrong.value.ranks == (rank,)
+
+    together([loaded(folder), loaded(folder)], work)
+
+
 def test_what_cannot_train(folder):
     samba.session.reset()
     with pytest.raises(NotLoaded, match="with_session"):
@@ -246,6 +283,12 @@ def test_closures_of_regions_follow_the_device(folder):
         made.run()
         assert bagua.bagua_getter_closure(proxy).equal(getattr(parameter, value))
         assert not bagua.bagua_getter_closure(proxy).equal(before)
+        backend = bagua.bagua_backend_tensor(proxy)
+        packed = backend.compress("MinMaxUInt8", 1)
+        exact = bagua.bagua_getter_closure(proxy)
+        backend.decompress_from("MinMaxUInt8", 1, packed)
+        assert not getattr(parameter, value).equal(exact)
+        assert backend.compress("MinMaxUInt8", 1).data[32:].equal(packed.data[32:])
         others = [p.sn_grad.clone() for p in list(made.model.parameters())[1:]]
         bagua.bagua_setter_closure(proxy, torch.full_like(before, 7.0))
         assert (getattr(parameter, value) == 7.0).all()

@@ -71,6 +71,14 @@ def test_the_same_closures_change_nothing(tensor):
     assert bagua.bagua_backend_tensor(tensor) is not handle
 
 
+def test_a_tensor_goes_over_to_the_ranks_of_today(tensor):
+    def registered(world):
+        bagua.ensure_bagua_tensor(tensor, "t", "m")
+        return bagua.bagua_backend_tensor(tensor).backend is world.backend("m")
+
+    assert on_ranks(1, registered) == on_ranks(1, registered) == [True]
+
+
 @covers("bagua.BaguaTensor.ensure_bagua_tensor(name)")
 def test_without_a_name_the_name_stays(tensor):
     bagua.ensure_bagua_tensor(tensor, "t", "m")
