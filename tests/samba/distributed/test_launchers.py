@@ -153,7 +153,6 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
     assert time.monotonic() - start < 50
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("count", ["0", "-1", "two"])
 def test_the_number_of_replicas_is_checked(capsys, count):
     with pytest.raises(SystemExit):
@@ -179,6 +178,7 @@ def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch):
     assert ended == [0]
 
 
+@pytest.mark.slow
 def test_the_launcher_passes_sigterm_on(tmp_path):
     text = MEETS + "\nimport time\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(60)\n"
     process = subprocess.Popen(
