@@ -31,6 +31,7 @@ _TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Si
 _SEQUENCES = (tuple, list, deque)
 _MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
 _SETS = (set, frozenset)
+_BUILT_ON = (tuple, list, dict, set, frozenset, int, float, complex, str, bytes, bytearray)
 _BUILTINS = (types.BuiltinFunctionType, types.MethodWrapperType, types.WrapperDescriptorType)
 _MACHINERY = frozenset(
     {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "__parameters__"}
@@ -196,7 +197,8 @@ class _Walk:
 
     def _object(self, value: Any) -> Any:
         kind = type(value)
-        if kind is not types.SimpleNamespace and kind.__basicsize__ != _Bare.__basicsize__:
+        bare = kind.__basicsize__ == _Bare.__basicsize__ and not isinstance(value, _BUILT_ON)
+        if not hasattr(value, "__dict__") or not (bare or kind is types.SimpleNamespace):
             raise Undescribed(kind.__qualname__)  # it holds more than its attributes
         return self.of(kind), self._items(vars(value).items())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -158,9 +159,19 @@ def test_another_model_of_the_same_class_is_traced(traces: list[Any]) -> None:
     assert len(traces) == 2
 
 
-def test_what_cannot_be_seen_into_is_not_trusted(traces: list[Any]) -> None:
+class Pair(NamedTuple):
+    one: float
+    two: float
+
+
+class Sizes(list[int]):
+    """It has attributes beside its entries."""
+
+
+@pytest.mark.parametrize("value", [iter([1.0, 2.0]), Pair(1.0, 2.0), Sizes([1]), Random(1)])
+def test_what_cannot_be_seen_into_is_not_trusted(value: Any, traces: list[Any]) -> None:
     model = Net()
-    model.turns = iter([1.0, 2.0])
+    model.turns = value
     trace_and_keep(model, X, inference=False)
     again(model)
     assert len(traces) == 2
