@@ -32,7 +32,7 @@ class _Kept:
 
 
 _kept: WeakKeyDictionary[torch.nn.Module, _Kept] = WeakKeyDictionary()
-"""The last trace of each model that still exists."""
+"""The last trace of each model, until it is asked for: the model is loaded then."""
 
 
 def trace_and_keep(model: torch.nn.Module, inputs: Any, *, inference: bool) -> Traced:
@@ -59,7 +59,7 @@ def trace_and_keep(model: torch.nn.Module, inputs: Any, *, inference: bool) -> T
 def trace_again(
     model: torch.nn.Module, inputs: Any, *, inference: bool, root: str, rates: Sequence[bool]
 ) -> Traced:
-    """Trace a model, unless that is known to give the graph that was kept.
+    """Trace a model, unless that is known to give the graph that was kept; it is kept no longer.
 
     Args:
         model, inputs, inference, root, rates: As for :func:`samba.tracer.trace_model`.
@@ -70,7 +70,7 @@ def trace_again(
     Raises:
         SambaError: As :func:`samba.tracer.trace_model`.
     """
-    kept = _kept.get(model)
+    kept = _kept.pop(model, None)
     if (
         kept is not None
         and kept.traced.name == root
