@@ -7,7 +7,7 @@ the model's weights come from one seed, the batches from another.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -57,6 +57,8 @@ class Case:
         optim_level: How this project cuts it into sections.
         loss_rtol: How far the first losses of contenders may be apart. Float32 differs by
             rounding only: GPT's four first losses by about 1e-6. Bfloat16 keeps 8 bits.
+        large: Whether this project has its threads share one arena
+            (``emulator.allocator.share_one_arena``); peers with our allocator settings do as well.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Case:
     heads: int = 0
     optim_level: str = "o3"
     loss_rtol: float = 1e-3
+    large: bool = False
 
     def model(self) -> nn.Module:
         """Return the model with the weights that every contender starts from."""
@@ -264,9 +267,9 @@ CASES: Mapping[str, Case] = _by_name(
     lenet(batch=1),
     lenet(batch=32),
     lenet(batch=256),
-    resnet18(),
-    gpt(),
-    gpt2(),
+    replace(resnet18(), large=True),
+    replace(gpt(), large=True),
+    replace(gpt2(), large=True),
     lstm(),
     mlp_bf16(),
     chain_o0(),

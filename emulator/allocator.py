@@ -17,11 +17,33 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from pef_schema.program import Program
+
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
+
+_LARGE = 32 << 20
+"""Bytes of intermediate results from which on a program is large."""
 
 _WORTH_IT = 0.5
 """Seconds of compiling from which on its garbage is given back, which takes some hundredths."""
+
+
+def prepare_allocator(program: Program) -> None:
+    """Set up the process's allocator for a program, before jax's threads start.
+
+    Args:
+        program: What is about to be loaded.
+    """
+    keep_freed_memory()
+    if is_large(program):
+        share_one_arena()
+
+
+def is_large(program: Program) -> bool:
+    """Whether what sections leave for each other takes so much that a plan needs large blocks."""
+    return sum(r.nbytes for r in program.regions if r.role.is_transient) >= _LARGE
 
 
 @functools.cache
@@ -31,16 +53,29 @@ def keep_freed_memory() -> bool:
     Returns:
         Whether the allocator took the settings; False where it is not glibc.
     """
+    return _set((_M_MMAP_THRESHOLD, 1 << 30), (_M_TRIM_THRESHOLD, (1 << 31) - 1))
+
+
+@functools.cache
+def share_one_arena() -> bool:
+    """Let threads that start from now on take their memory from the main arena, for the process.
+
+    Heaps of other arenas end at 64 MiB (``HEAP_MAX_SIZE`` in glibc's ``malloc/arena.c``). A larger
+    block is mapped there at every allocation and unmapped when it is freed, whatever the
+    thresholds are, and XLA's threads take all temporary memory of a plan as one block. Small
+    programs gain nothing, and their threads would wait for each other.
+
+    Returns:
+        Whether the allocator took the setting; False where it is not glibc.
+    """
+    return _set((_M_ARENA_MAX, 1))
+
+
+def _set(*settings: tuple[int, int]) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    settings = (
-        (_M_MMAP_THRESHOLD, 1 << 30),
-        (_M_TRIM_THRESHOLD, (1 << 31) - 1),
-    )
-    return all(mallopt(option, value) == 1 for option, value in settings)
+    return mallopt is not None and all(mallopt(key, value) == 1 for key, value in settings)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from emulator.allocator import garbage_given_back, keep_freed_memory
+from emulator.allocator import garbage_given_back, prepare_allocator
 from emulator.buckets import Memory
 from emulator.comm.protocol import writable_view
 from emulator.dtypes import TO_NUMPY
@@ -54,7 +54,7 @@ class Device:
     """
 
     def __init__(self, program: Program) -> None:
-        keep_freed_memory()
+        prepare_allocator(program)
         self.program = program
         self.counters = Counters()
         self.memory = Memory(program)

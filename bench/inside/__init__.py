@@ -44,14 +44,14 @@ class Contestant:
 
     def prepare(self, model: Any) -> None:
         """Build the step for a model."""
-        convert, _ = self._prepared = load(self.contender).prepare(self.case, model)
+        convert, _ = self._prepared = load(self.contender, self.case).prepare(self.case, model)
         self._batches = itertools.cycle([convert(batch) for batch in self.case.batches()])
 
     @property
     def step(self) -> Any:
         """The training step; builds it."""
         if self._prepared is None:
-            load(self.contender)  # the allocator's settings come before the model
+            load(self.contender, self.case)  # the allocator's settings come before the model
             self.prepare(self.case.model())
         assert self._prepared is not None
         return self._prepared[1]

@@ -38,7 +38,7 @@ def first(contestant: Contestant) -> dict[str, Any]:
     Returns:
         ``prepare``: seconds until a step can be called; ``first``: seconds of the first step.
     """
-    load(contestant.contender)
+    load(contestant.contender, contestant.case)
     model = contestant.case.model()
     start = time.perf_counter()
     contestant.prepare(model)

@@ -40,16 +40,18 @@ CONTENDERS = (*MODULES, *(f"{name}{ALLOC}" for name in PEERS))
 """Everyone who runs: the peers as they come and once more with our allocator settings."""
 
 
-def load(contender: str) -> Any:
-    """Import a contender's module, after its allocator settings if it has any."""
+def load(contender: str, case: Case) -> Any:
+    """Import a contender's module, after its allocator settings for a case if it has any."""
     name = contender.removesuffix(ALLOC)
     if name != contender:
-        from emulator.allocator import keep_freed_memory
+        from emulator.allocator import keep_freed_memory, share_one_arena
 
         keep_freed_memory()
+        if case.large:
+            share_one_arena()
     return importlib.import_module("bench.peers.replica" if name == REPLICA else MODULES[name])
 
 
 def prepare(contender: str, case: Case) -> Prepared:
     """Build the step of a contender; compilation may happen here or in the first step."""
-    return load(contender).prepare(case, case.model())
+    return load(contender, case).prepare(case, case.model())

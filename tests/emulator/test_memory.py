@@ -6,6 +6,7 @@ import textwrap
 
 import jax
 import jax.numpy as jnp
+import pytest
 
 from emulator.xla_options import xla_options
 
@@ -64,3 +65,43 @@ def test_long_compilations_give_their_garbage_back() -> None:
     after_short, after_long = map(float, done.stdout.split())
     assert abs(after_short) < 5
     assert after_long > 45
+
+
+FAULTS = """
+    import ctypes, resource, sys, threading
+    import emulator.allocator as allocator
+
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+
+    assert allocator.keep_freed_memory()
+    assert sys.argv[1] == "own" or allocator.share_one_arena()
+
+    def step():
+        block = libc.malloc(100 << 20)
+        libc.memset(block, 1, 100 << 20)
+        libc.free(block)
+
+    def steps():
+        for _ in range(3):
+            step()
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        step()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+    thread = threading.Thread(target=steps)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize(("arena", "mapped_anew"), [("own", True), ("shared", False)])
+def test_large_blocks_of_threads_stay_mapped_in_the_main_arena(
+    arena: str, mapped_anew: bool
+) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(FAULTS), arena]
+    faults = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert (faults > 20) is mapped_anew, "at least one a huge page, none at all once it is kept"
