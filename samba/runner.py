@@ -245,7 +245,8 @@ class Runner:
                 self._require_written(fetches, plan)
             if plan is not None:
                 self._go(plan)
-        self._hyper, self._train, self._settings = dict(hyper), train, settings
+        self._hyper = {key: _plain(value) for key, value in hyper.items()}
+        self._train, self._settings = train, settings
         self._steps, self._plan, self._fetches = steps, plan, fetches
         self._variant, self._wish = device.variant, wish
 
@@ -357,6 +358,11 @@ class Runner:
         if text not in self._told:
             self._told.add(text)
             _log.warning(text)
+
+
+def _plain(value: Any) -> Any:
+    """What a value is now: a tensor or an array may be changed in place before the next call."""
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
 
 
 def _equal(given: Mapping[str, Any], last: Mapping[str, Any] | None) -> bool:

@@ -79,6 +79,17 @@ def test_numbers_of_any_kind(pefs):
     scene.assert_follows()
 
 
+@pytest.mark.parametrize("rate", [torch.tensor(0.05), np.array(0.05)], ids=["tensor", "array"])
+def test_a_rate_that_is_changed_in_place(pefs, rate):
+    scene = pefs.loaded(MLP)
+    for _ in range(3):
+        rate *= 0.5
+        scene.run(hyperparam_dict={"lr": rate})
+        set_host(scene, lr=float(rate))
+        scene.host_step()
+    scene.assert_follows()
+
+
 def test_unknown_keys_are_told_once(pefs, caplog):
     scene = pefs.loaded(MLP)
     for _ in range(3):
