@@ -67,6 +67,9 @@ COLD_REACH, WARM_REACH = 0.5, 0.25
 GROWTH_REACH = 1.6
 """Compile time of 48 equal layers over that of 12."""
 
+PEAK_RESOLUTION = 2 << 20
+"""Bytes by which the memory of the libraries themselves differs from run to run."""
+
 NO_SLOWER = 1.03
 """Ratio up to which one thing counts as no slower than another: what is above is not noise."""
 
@@ -164,9 +167,12 @@ def _memory(results: Results) -> Iterable[Row]:
         if ours is None or theirs is None:
             yield _missing(what, reach)
             continue
+        sizes = f"({ours.median / 2**20:.1f} MiB / {theirs.median / 2**20:.1f} MiB)"
+        if min(ours.median, theirs.median) < PEAK_RESOLUTION:
+            yield Row(what=what, reach=reach, measured=f"too little to tell {sizes}", met=None)
+            continue
         ratio = ours.median / theirs.median
-        shown = f"{ratio:.3f} ({ours.median / 2**20:.1f} MiB / {theirs.median / 2**20:.1f} MiB)"
-        yield Row(what=what, reach=reach, measured=shown, met=ratio <= 1.0)
+        yield Row(what=what, reach=reach, measured=f"{ratio:.3f} {sizes}", met=ratio <= 1.0)
 
 
 def _overlap(results: Results) -> Iterable[Row]:
@@ -223,7 +229,7 @@ def table(found: Sequence[Row]) -> str:
         >>> print(table([Row(what="a", reach="< 1", measured="0.5", met=True)]))
         what  reach  measured  met
         a     < 1    0.5       yes
-        1 of 1 rows met, 0 not measured
+        1 of 1 rows met, 0 without an answer
     """
     met = {True: "yes", False: "NO", None: "-"}
     cells = [("what", "reach", "measured", "met")]
@@ -235,6 +241,6 @@ def table(found: Sequence[Row]) -> str:
     ]
     missing = sum(r.met is None for r in found)
     lines.append(
-        f"{sum(r.met is True for r in found)} of {len(found)} rows met, {missing} not measured"
+        f"{sum(r.met is True for r in found)} of {len(found)} rows met, {missing} without an answer"
     )
     return "\n".join(lines)

@@ -39,6 +39,8 @@ def sample() -> Results:
     found.add("compile", "gpt", "compile", COLD, "s", [10.0])
     found.add("memory", "gpt", "ours", "peak", "B", [3 << 20])
     found.add("memory", "gpt", "eager", "peak", "B", [2 << 20])
+    found.add("memory", "logreg-1", "ours", "peak", "B", [-(1 << 19)])
+    found.add("memory", "logreg-1", "eager", "peak", "B", [1 << 20])
     found.fail("steps", "gpt", "compile", "no C++ compiler")
     return found
 
@@ -74,6 +76,8 @@ def test_goals():
         "peak memory of a step / torch eager: gpt": False,
     }
     assert rows["step time / machine limit: gpt"].measured == "1.250 (bound 160.000 ms)"
+    small = rows["peak memory of a step / torch eager: logreg-1"]
+    assert small.measured == "too little to tell (-0.5 MiB / 1.0 MiB)"
     text = targets.table(list(rows.values()))
     assert "not measured" in text and f"4 of {len(rows)} rows met" in text
 
