@@ -16,6 +16,7 @@ from bench.errors import BadResults
 from bench.inside.sections import FULL
 from bench.measurement import Results, Spread, environment, load
 from bench.page import page
+from bench.run import SUITES
 from bench.suites.compile import COLD, WARM
 from bench.suites.host import HOST_TIME
 from bench.suites.limit import LIMIT
@@ -227,6 +228,6 @@ def test_every_suite_and_contender(tmp_path):
     found = load(path)
     assert found.failures == []
     suites = {m.suite for m in found.measurements}
-    assert suites == {"compile", "limit", "steps", "sections", "host", "memory", "transfer"}
+    assert suites == set(SUITES)
     steps = [m.contender for m in found.select("steps", "lenet-32")]
     assert steps == ["ours", "eager", "compile", "jax", *(f"{p}+alloc" for p in steps[1:4])]
