@@ -14,7 +14,7 @@ import ctypes
 import functools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pef_schema.program import Program
@@ -72,10 +72,20 @@ def share_one_arena() -> bool:
 
 
 def _set(*settings: tuple[int, int]) -> bool:
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _find("mallopt")
     return mallopt is not None and all(mallopt(key, value) == 1 for key, value in settings)
+
+
+def _find(name: str) -> Callable[..., int] | None:
+    """A function of glibc's allocator, None where there is none."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform.startswith("linux") else None
+
+
+def give_back_free_memory() -> None:
+    """Return free memory of the process to the kernel, where the allocator can."""
+    trim = _find("malloc_trim")
+    if trim is not None:
+        trim(0)
 
 
 @contextmanager
@@ -91,8 +101,5 @@ def garbage_given_back() -> Iterator[None]:
     """
     start = time.perf_counter()
     yield
-    if time.perf_counter() - start < _WORTH_IT or not sys.platform.startswith("linux"):
-        return
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    if time.perf_counter() - start >= _WORTH_IT:
+        give_back_free_memory()

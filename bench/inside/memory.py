@@ -8,7 +8,6 @@ mark is reset (``/proc/self/clear_refs``) and more steps run: the mark is the pe
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from bench.inside import Contestant
 from bench.models import HOST
 from bench.peers import prepare
+from emulator.allocator import give_back_free_memory
 
 TINY = HOST["host-1"]
 
@@ -38,9 +38,7 @@ def status_bytes(field: str, text: str) -> int:
 
 def _give_back() -> None:
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    give_back_free_memory()
 
 
 def memory(contestant: Contestant, warm: int, count: int) -> dict[str, Any]:
