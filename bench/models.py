@@ -58,7 +58,8 @@ class Case:
         loss_rtol: How far the first losses of contenders may be apart. Float32 differs by
             rounding only: GPT's four first losses by about 1e-6. Bfloat16 keeps 8 bits.
         large: Whether this project has its threads share one arena
-            (``emulator.allocator.share_one_arena``); peers with our allocator settings do as well.
+            (``emulator.memory.allocator.share_one_arena``); peers with our allocator settings do as
+            well.
     """
 
     name: str

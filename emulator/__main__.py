@@ -141,7 +141,7 @@ def _print_tensors(title: str, tensors: Sequence[dict[str, Any]]) -> None:
 
 def _run(args: argparse.Namespace, program: Program) -> int:
     from emulator.device import Device
-    from emulator.select import full_run, select_kinds
+    from emulator.plans.step_choice import full_run, select_kinds
 
     if args.iterations < 1:
         print("error: --iterations must be 1 or more", file=sys.stderr)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from emulator.allocator import garbage_given_back, prepare_allocator
-from emulator.buckets import Memory
-from emulator.comm.protocol import writable_view
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradient, NotWritten, RegionMismatch, UnknownTensor
-from emulator.lower import Variant
-from emulator.plan import Plan, compile_plan, rebind
-from emulator.pool import BufferPool
-from emulator.twins import Twins
+from emulator.lowering.section import Variant
+from emulator.memory.allocator import garbage_given_back, prepare_allocator
+from emulator.memory.buckets import Memory
+from emulator.memory.pool import BufferPool
+from emulator.plans.plan import Plan, compile_plan, rebind
+from emulator.plans.sharing import Twins
+from emulator.replicas.comm.protocol import writable_view
 from pef_schema.program import ArginKind, OptimizerKind, OutputGrad, Program, Role
 
 StepKey = tuple[tuple[int, int], ...]

@@ -15,7 +15,9 @@ from samba import (
     sn_private,
     utils,
 )
-from samba.conversion import (
+from samba.errors import SambaError
+from samba.functional import *  # noqa: F403  # samba.add and the like
+from samba.nn.conversion import (
     from_named_dict,
     from_torch,
     from_torch_,
@@ -24,8 +26,6 @@ from samba.conversion import (
     patched_torch,
     to_torch_tensor,
 )
-from samba.errors import SambaError
-from samba.functional import *  # noqa: F403  # samba.add and the like
 from samba.nn.parameter import SambaParameter
 from samba.random import *  # noqa: F403  # the creation functions are named once, in samba.random
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch

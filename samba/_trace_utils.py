@@ -27,7 +27,7 @@ def _trace_torch_graph(
     Raises:
         SambaError: The model cannot be traced.
     """
-    from samba.tracer import trace_model
+    from samba.tracer.capture import trace_model
     from samba.tracer.traced import FROM_DTYPE
 
     traced = trace_model(model, inputs, inference=inference)

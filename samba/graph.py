@@ -9,7 +9,7 @@ import torch
 
 from pef_schema.limits import LIMITS
 from samba.errors import ArgumentError
-from samba.nesting import leaves
+from samba.support.nesting import leaves
 
 __all__ = ["FwdGraph", "SambaGraph"]
 

@@ -18,12 +18,12 @@ from torch import nn
 from torch.nn import init
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from samba._dispatch import empty_data
-from samba._recipe import Recipe, ViewRecipe
-from samba._recording import empty_with, record
 from samba.nn.parameter import SambaParameter
-from samba.rng import MultithreadedRNG, RandomSettings, fresh_seed
 from samba.sambatensor import SambaTensor
+from samba.tensor.dispatch import empty_data
+from samba.tensor.recipe import Recipe, ViewRecipe
+from samba.tensor.recording import empty_with, record
+from samba.tensor.rng import MultithreadedRNG, RandomSettings, fresh_seed
 
 __all__ = [
     "MultithreadedRNG",

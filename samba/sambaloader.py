@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from samba._handover import Closed, Handover, TimedOut
-from samba.conversion import from_named_dict
 from samba.errors import ArgumentError, SambaError
+from samba.nn.conversion import from_named_dict
+from samba.support.handover import Closed, Handover, TimedOut
 
 __all__ = ["DataLoaderException", "SambaLoader"]
 

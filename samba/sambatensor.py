@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samba._conversions import Conversions
-from samba._device_memory import DeviceMemory
-from samba._dispatch import dispatch, empty_data
-from samba._host_memory import Materializer, kind
-from samba._indexing import integral
-from samba._numpy import array_function, array_ufunc
-from samba.distributed.bagua.tensor import BaguaTensor
 from samba.errors import ArgumentError, ConversionError
+from samba.tensor.bagua import BaguaTensor
+from samba.tensor.conversions import Conversions
+from samba.tensor.device_memory import DeviceMemory
+from samba.tensor.dispatch import dispatch, empty_data
+from samba.tensor.host_memory import Materializer, kind
+from samba.tensor.indexing import integral
+from samba.tensor.numpy_protocol import array_function, array_ufunc
 
 __all__ = ["DimInfo", "Materializer", "SambaTensor", "from_torch_tensor", "to_torch"]
 
@@ -53,8 +53,8 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         named_dims: One label or None a dimension; recorded only.
         sized_dims: One name of a dynamic dimension or None a dimension; recorded only.
         materializer: Makes the values of an empty SambaTensor. It is called with the tensor,
-            with the tensor and a ``samba.rng.MultithreadedRNG``, or with the keywords ``shape``,
-            ``dtype`` and ``requires_grad``, whichever its signature takes.
+            with the tensor and a ``samba.tensor.rng.MultithreadedRNG``, or with the keywords
+            ``shape``, ``dtype`` and ``requires_grad``, whichever its signature takes.
         is_complex: Whether the last dimension holds real and imaginary parts; recorded only.
         region_name: Name of its place in device memory. Tensors with the same region share it.
 

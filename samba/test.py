@@ -105,7 +105,7 @@ class TestWithGold:
             SambaError: Nothing is traced, or the file cannot be written.
         """
         import samba
-        from samba import runtime
+        from samba.tensor import device_door as runtime
 
         device = runtime.device()
         outputs = self.model.output_tensors

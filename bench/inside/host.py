@@ -37,7 +37,7 @@ def host(contestant: Contestant, count: int) -> dict[str, Any]:
         ``total`` and ``executable``: seconds of each step; ``regions``: memory regions that the
         executable takes or gives.
     """
-    from emulator.select import full_run
+    from emulator.plans.step_choice import full_run
 
     step = contestant.step
     for batch in contestant.batches(3):

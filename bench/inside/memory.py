@@ -15,7 +15,7 @@ from typing import Any
 from bench.inside import Contestant
 from bench.models import HOST
 from bench.peers import prepare
-from emulator.allocator import give_back_free_memory
+from emulator.memory.allocator import give_back_free_memory
 
 TINY = HOST["host-1"]
 

@@ -32,7 +32,7 @@ class Replica:
             cores = share_of_cores(sorted(os.sched_getaffinity(0)), rank, size)
             os.sched_setaffinity(0, cores)
 
-        from emulator.comm.link import SlowLink
+        from emulator.replicas.comm.link import SlowLink
         from pef_schema.program import Role
         from samba.distributed import job as jobs
 

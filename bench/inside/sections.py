@@ -10,7 +10,7 @@ from bench.inside import Contestant
 
 if TYPE_CHECKING:
     from emulator.device import Device
-    from emulator.plan import Plan
+    from emulator.plans.plan import Plan
 
 FULL = "(full schedule)"
 """Stands among the sections for the schedule as one executable."""
@@ -41,7 +41,7 @@ class SectionTimer:
     """
 
     def __init__(self, device: Device) -> None:
-        from emulator.select import full_run
+        from emulator.plans.step_choice import full_run
         from pef_schema.program import ArginKind
 
         self._device = device

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops._apart import compile_apart
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
 from emulator.ops._reduction import sum_rows
+from emulator.ops._unfused import compile_apart
 from emulator.ops.norm import (
     Moments,
     affine,

@@ -94,7 +94,10 @@ DEFAULT_TOL: Mapping[DType, Tol] = MappingProxyType(
 
 
 class Channels(enum.Enum):
-    """How an op takes part in a channels-last stretch of a graph, see ``emulator.layout``."""
+    """How an op takes part in a channels-last stretch of a graph.
+
+    See ``emulator.lowering.channels_last``.
+    """
 
     LAST = "last"
     """Its lowering moves the channel axis to the end and back by itself."""

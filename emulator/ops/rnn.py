@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.lowering.write_order import after
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
 from emulator.ops._reduction import sum_rows
 from emulator.ops.registry import op
-from emulator.ordering import after
 
 State = tuple[jax.Array, ...]
 Cell = Callable[[jax.Array, jax.Array, State], State]

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from samba.arithmetic import Bf16Cast, Preset
 from samba.comparison.report import Comparison
 from samba.comparison.walk import compare
+from samba.compiler.arithmetic import Bf16Cast, Preset
 from samba.errors import ArgumentError, SambaError
 from samba.session import SambaSession
-from samba.settings import CompileSettings, compile_settings
+from samba.session.settings import CompileSettings, compile_settings
 
 _TROUBLE = 2
 

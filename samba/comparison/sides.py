@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from emulator.single import SingleNodes, gradient_targets
+from emulator.lowering.single_nodes import SingleNodes, gradient_targets
 from pef_schema.program import Graph, Node
+from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer import reference
-from samba.transfer import view_as_numpy, view_as_torch
 
 Tensors = Mapping[int, torch.Tensor]
 """Tensors by value index."""

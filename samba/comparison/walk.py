@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 
+from emulator.lowering.single_nodes import active_outputs, gradient_targets
 from emulator.ops.registry import OpSpec, load_ops
 from emulator.ops.rounding import CASTS
-from emulator.single import active_outputs, gradient_targets
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role
-from samba.arithmetic import wanted_arithmetic
 from samba.comparison.judge import EXACT, gap, judge, nonfinite, statistics, tolerance
 from samba.comparison.report import Comparison, Phase, Row, Statistics, Status
 from samba.comparison.sides import DeviceNodes, exactly, host_backward, host_forward
 from samba.comparison.values import source_values
 from samba.comparison.whole import compiled_rows, model_rows
+from samba.compiler.arithmetic import wanted_arithmetic
 from samba.tracer import reference
 from samba.tracer.convert import NEXT_SEED, takes_rate
 from samba.tracer.traced import Traced
@@ -65,10 +65,11 @@ def compare(
         >>> found.ok, found.first
         (True, None)
     """
-    from samba.compiler import CompileOptions, build_program
+    from samba.compiler.build import build_program
+    from samba.compiler.options import CompileOptions
     from samba.compiler.precision import apply_arithmetic
-    from samba.compiling import loss_index_tuple
-    from samba.tracer import trace_model
+    from samba.session.compiling import loss_index_tuple
+    from samba.tracer.capture import trace_model
 
     arithmetic = wanted_arithmetic(
         {"graphamp_preset": graphamp_preset, "bf16_cast": bf16_cast}

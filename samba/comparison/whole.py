@@ -13,15 +13,15 @@ from torch.utils._pytree import tree_leaves
 from emulator.device import Device
 from emulator.ops.registry import Tol
 from emulator.ops.rounding import CASTS
-from emulator.select import full_run
+from emulator.plans.step_choice import full_run
 from pef_schema.program import ArginKind, Graph, OutputGrad, Program, Role
 from samba.comparison.judge import gap, nonfinite
 from samba.comparison.report import Gap, Phase, Row, Status
+from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.convert import takes_rate
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.promote import MixedPrecision
 from samba.tracer.traced import Traced
-from samba.transfer import view_as_numpy, view_as_torch
 
 Tensors = Mapping[int, torch.Tensor]
 

@@ -39,7 +39,7 @@ def build_program(
     """Compile a traced model and its optimizers into a Program.
 
     Args:
-        traced: The graph from :func:`samba.tracer.trace_model`.
+        traced: The graph from :func:`samba.tracer.capture.trace_model`.
         optimizers: Optimizers over the model's parameters; none for inference.
         options: Settings.
 

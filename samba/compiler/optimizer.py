@@ -1,8 +1,8 @@
 """Describe torch and samba optimizers as data the device can execute.
 
 To add an optimizer: an ``OptimizerKind``, a row in ``_KINDS`` here, its update rule in
-``emulator/optim.py``, and ``TORCH_STATES`` in ``samba.hostmodel`` where torch names a state
-otherwise.
+``emulator/lowering/update_rules.py``, and ``TORCH_STATES`` in ``samba.session.host_tensors`` where
+torch names a state otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from pef_schema.errors import SambaError
 from pef_schema.program import ArginKind, OptimizerKind
-from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
+from samba.optim.qadam import QAdamOptimizer
 
 
 class UnsupportedOptimizer(SambaError):

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from emulator.ops.rounding import CAST_INPUT, CAST_RESULT, CASTS
 from pef_schema.program import Arg, DType, Node, Ref, Role, Value, refs_of
-from samba.arithmetic import Arithmetic, Bf16Cast, Preset
+from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.tracer.convert import NEXT_SEED, takes_rate
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pef_schema.program import OptimizerParam, Program, Role, Section, SectionKind, Step
-from samba.arithmetic import compiled_arithmetic
+from samba.compiler.arithmetic import compiled_arithmetic
 from samba.compiler.precision import precisions
 
 

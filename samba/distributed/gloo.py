@@ -13,8 +13,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from emulator.comm.errors import CollectiveTimeout, PeerLost
-from emulator.comm.protocol import Communicator, ReduceOp
+from emulator.replicas.comm.errors import CollectiveTimeout, PeerLost
+from emulator.replicas.comm.protocol import Communicator, ReduceOp
 
 _OPS = {
     ReduceOp.SUM: dist.ReduceOp.SUM,

@@ -16,15 +16,15 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from emulator.comm.errors import (
+from emulator.replicas.comm.errors import (
     CollectiveTimeout,
     DataParallelError,
     Disagreement,
     PeerLost,
     name_ranks,
 )
-from emulator.comm.protocol import Communicator
-from emulator.comm.worker import CommThread
+from emulator.replicas.comm.protocol import Communicator
+from emulator.replicas.comm.worker import CommThread
 from samba.abexit import SambaAtexit
 from samba.distributed.environment import Launch, detect
 from samba.distributed.gloo import TorchGloo, new_group, settle
@@ -332,7 +332,7 @@ def _own_client(store: Store) -> Any:
 
 
 def _start_jax(meeting: Meeting, rank: int, size: int, deadline: float) -> Communicator:
-    from emulator.comm import jaxmesh
+    from emulator.replicas.comm import jaxmesh
 
     if rank == 0:
         with socket.socket() as probe:

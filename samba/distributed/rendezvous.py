@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from emulator.comm.errors import DataParallelError
+from emulator.replicas.comm.errors import DataParallelError
 from pef_schema.atomic import write_atomically
 from samba.distributed.environment import Launch
 from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore

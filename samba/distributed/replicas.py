@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch.distributed as dist
 
-from emulator.buckets import Bucket
-from emulator.comm.worker import CommThread
 from emulator.device import Device, StepKey
-from emulator.parallel import ParallelPlan, prepare_parallel, reducer, run_parallel
-from emulator.schedule import Mode
+from emulator.memory.buckets import Bucket
+from emulator.replicas.comm.worker import CommThread
+from emulator.replicas.parallel import ParallelPlan, prepare_parallel, reducer, run_parallel
+from emulator.replicas.schedule import Mode
 from pef_schema.program import Role, SectionKind
-from samba._session_profile import PROFILER
 from samba.distributed import job as jobs
 from samba.distributed.job import Job
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError, SambaError
+from samba.session.profiling import PROFILER
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.session import Trainer
@@ -365,7 +365,7 @@ class Prepared:
 
 
 class _Reducer:
-    """``emulator.parallel.Net`` of a job."""
+    """``emulator.replicas.parallel.Net`` of a job."""
 
     def __init__(self, replicas: Replicas, job: Job, reduce: Any) -> None:
         self._replicas, self._job, self._reduce = replicas, job, reduce

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from emulator.comm.errors import PeerLost, name_ranks
+from emulator.replicas.comm.errors import PeerLost, name_ranks
 
 _BEAT_SECONDS = 0.5
 _BEAT_RANKS = 32

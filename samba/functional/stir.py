@@ -13,7 +13,7 @@ import torch
 
 from samba.errors import ArgumentError
 from samba.functional._windows import sn_gather, sn_scatter
-from samba.sn_type import SNType, torch_type
+from samba.functional.sn_type import SNType, torch_type
 
 __all__ = [
     "SNType",

@@ -23,18 +23,18 @@ from torch.distributions import Distribution
 from torch.export import ExportedProgram
 
 from emulator.ops.registry import load_ops
-from samba.naming import root_name
+from samba.support.naming import root_name
 from samba.tracer.convert import convert
+from samba.tracer.data_dependent.loops import HitLoops
+from samba.tracer.data_dependent.masked_rows import bound_selections
 from samba.tracer.errors import UnsupportedOps
 from samba.tracer.failure import explain
 from samba.tracer.functional import functional_form
 from samba.tracer.inputs import TraceInputs, collect_inputs
-from samba.tracer.loops import HitLoops
-from samba.tracer.moves import unmoved_modules
+from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.promote import MixedPrecision, insert_casts
 from samba.tracer.refuse import describe, refused_ops
-from samba.tracer.selections import bound_selections
 from samba.tracer.traced import Traced
 
 _MAX_DECOMPOSITION_ROUNDS = 8

@@ -12,7 +12,7 @@ from torch.export.graph_signature import InputKind, InputSpec, OutputKind, Tenso
 
 from emulator.ops.registry import load_ops
 from pef_schema.program import Arg, DType, Graph, Node, Ref, Role, Value
-from samba.naming import join_name
+from samba.support.naming import join_name
 from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.errors import TraceError
 from samba.tracer.inputs import TraceInputs
@@ -62,7 +62,7 @@ def convert(
         root: First part of every name.
         prefix: What the names of operations have before it.
         inference: Whether no gradients are wanted.
-        rates: See :func:`samba.tracer.trace_model`.
+        rates: See :func:`samba.tracer.capture.trace_model`.
 
     Returns:
         The graph and everything it refers to.

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from pef_schema.errors import SambaError
-from samba.naming import root_name
-from samba.nesting import leaves
+from samba.support.naming import root_name
+from samba.support.nesting import leaves
 from samba.tracer.refuse import refuse_inputs
 
 

@@ -39,13 +39,13 @@ def trace_and_keep(model: torch.nn.Module, inputs: Any, *, inference: bool) -> T
     """Trace a model and remember the graph for :func:`trace_again`.
 
     Args:
-        model, inputs, inference: As for :func:`samba.tracer.trace_model`.
+        model, inputs, inference: As for :func:`samba.tracer.capture.trace_model`.
 
     Returns:
         The graph.
 
     Raises:
-        SambaError: As :func:`samba.tracer.trace_model`.
+        SambaError: As :func:`samba.tracer.capture.trace_model`.
     """
     _kept.pop(model, None)
     before = _state(model, inputs, inference)
@@ -62,13 +62,13 @@ def trace_again(
     """Trace a model, unless that is known to give the graph that was kept; it is kept no longer.
 
     Args:
-        model, inputs, inference, root, rates: As for :func:`samba.tracer.trace_model`.
+        model, inputs, inference, root, rates: As for :func:`samba.tracer.capture.trace_model`.
 
     Returns:
         The graph.
 
     Raises:
-        SambaError: As :func:`samba.tracer.trace_model`.
+        SambaError: As :func:`samba.tracer.capture.trace_model`.
     """
     kept = _kept.pop(model, None)
     if (

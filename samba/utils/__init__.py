@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from samba.functional.sn_type import SNType
 from samba.random import set_seed
-from samba.sn_type import SNType
 from samba.utils.closeness import assert_close
 from samba.utils.misc import (
     create_mac_resource_report,

@@ -16,8 +16,8 @@ from torch import nn
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
 from samba.errors import MissingPackage
-from samba.naming import join_name, root_of
 from samba.sambatensor import SambaTensor, to_torch
+from samba.support.naming import join_name, root_of
 
 __all__ = ["BadCheckpoint", "LoadResult", "load_sharded_checkpoint", "save_checkpoint"]
 

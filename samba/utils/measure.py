@@ -14,7 +14,7 @@ import torch
 
 from pef_schema.atomic import write_atomically
 from samba.errors import ArgumentError
-from samba.progress import counted
+from samba.support.progress import counted
 from samba.utils.argparser import note_measured
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from samba._keywords import refuse_unknown
 from samba.errors import ArgumentError, NotTraced, UnknownTensor
 from samba.sambatensor import SambaTensor
+from samba.support.keywords import refuse_unknown
 
 _log = logging.getLogger("samba")
 
@@ -63,7 +63,7 @@ def trace_graph(
         DataParallelError: If replicas do not load the same.
     """
     import samba
-    from samba.settings import check_data_parallel_mode, check_mapping
+    from samba.session.settings import check_data_parallel_mode, check_mapping
 
     refuse_unknown("utils.trace_graph", trace_graph, unknown)
     check_mapping(mapping, "utils.trace_graph(mapping=...)")
@@ -162,7 +162,7 @@ def init_output_grads(
     Raises:
         SambaError: If a tensor has no gradient in the program.
     """
-    from samba import runtime
+    from samba.tensor import device_door as runtime
 
     given = dict(customized_tensors_dict or {})
     memory = runtime.device()

@@ -9,7 +9,7 @@ import pytest
 import samba
 from bench import models
 from bench.peers.eager import to_torch
-from emulator import allocator
+from emulator.memory import allocator
 from pef_schema import read_pef
 
 

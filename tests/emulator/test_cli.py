@@ -13,8 +13,9 @@ import torch
 
 import emulator.__main__ as cli
 from pef_schema import write_pef
-from samba.compiler import CompileOptions, build_program
-from samba.tracer import trace_model
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from samba.tracer.capture import trace_model
 from tests.models.zoo import ZOO
 
 ROOT = Path(__file__).parents[2]

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from emulator.layout import channels_last_nodes
+from emulator.lowering.channels_last import channels_last_nodes
 from emulator.ops.registry import Channels, load_ops
-from samba.compiler import CompileOptions, build_program
-from samba.tracer import trace_model
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from samba.tracer.capture import trace_model
 
 _OPS = load_ops()
 _ELEMENTWISE = sorted(name for name, spec in _OPS.items() if spec.channels is Channels.ANY)

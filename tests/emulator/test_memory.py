@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from emulator.xla_options import xla_options
+from emulator.plans.xla_options import xla_options
 
 
 def test_a_chain_ends_before_the_next_one_starts() -> None:
@@ -33,7 +33,7 @@ def test_a_chain_ends_before_the_next_one_starts() -> None:
 
 
 SCRIPT = """
-    import emulator.allocator as allocator
+    import emulator.memory.allocator as allocator
 
     def resident():
         with open("/proc/self/status") as status:
@@ -69,7 +69,7 @@ def test_long_compilations_give_their_garbage_back() -> None:
 
 FAULTS = """
     import ctypes, resource, sys, threading
-    import emulator.allocator as allocator
+    import emulator.memory.allocator as allocator
 
     libc = ctypes.CDLL(None)
     libc.malloc.restype = ctypes.c_void_p

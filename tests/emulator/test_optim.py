@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from emulator.device import Device
-from emulator.select import full_run
+from emulator.plans.step_choice import full_run
 from pef_schema.program import Program, Role
-from samba.compiler import CompileOptions, build_program
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
 from samba.distributed.bagua import QAdamOptimizer
-from samba.tracer import trace_model
-from samba.transfer import view_as_numpy, view_as_torch
+from samba.tensor.views import view_as_numpy, view_as_torch
+from samba.tracer.capture import trace_model
 
 
 class Quadratic(nn.Module):

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from emulator.ordering import after
-from emulator.xla_options import xla_options
+from emulator.lowering.write_order import after
+from emulator.plans.xla_options import xla_options
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

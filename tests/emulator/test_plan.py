@@ -9,11 +9,12 @@ from torch import nn
 
 import samba
 from emulator.device import Device
-from emulator.select import full_run
+from emulator.plans.step_choice import full_run
 from pef_schema.program import Role
-from samba.compiler import CompileOptions, build_program
-from samba.tracer import trace_model
-from samba.transfer import view_as_numpy
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from samba.tensor.views import view_as_numpy
+from samba.tracer.capture import trace_model
 
 
 class Net(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.polling import Poller
+from emulator.memory.polling import Poller
 
 
 class _Result:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from emulator.comm.worker import CommThread, Work
-from emulator.schedule import (
+from emulator.replicas.comm.worker import CommThread, Work
+from emulator.replicas.schedule import (
     Mode,
     Prepared,
     Task,

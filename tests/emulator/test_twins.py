@@ -11,13 +11,14 @@ from torch import nn
 
 import samba
 from emulator.device import Device
-from emulator.select import full_run
+from emulator.plans.step_choice import full_run
 from pef_schema import PefInvalid, verify
 from pef_schema.program import Program
-from samba.compiler import CompileOptions, build_program
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
-from samba.tracer import trace_model
-from samba.transfer import view_as_numpy
+from samba.tensor.views import view_as_numpy
+from samba.tracer.capture import trace_model
 
 
 class Tower(nn.Module):

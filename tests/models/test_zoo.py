@@ -11,11 +11,12 @@ import torch
 from emulator.device import Device
 from pef_schema import decode, encode, verify
 from pef_schema.program import Program, Role
-from samba.compiler import CompileOptions, build_program
-from samba.tracer import trace_model
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from samba.tensor.views import view_as_numpy, view_as_torch
+from samba.tracer.capture import trace_model
 from samba.tracer.reference import run_reference
 from samba.tracer.traced import Traced
-from samba.transfer import view_as_numpy, view_as_torch
 from tests.models.zoo import ZOO, Case
 
 CUTS = ("o1", "o3")

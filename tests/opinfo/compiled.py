@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from emulator.device import Device
-from emulator.select import full_run
+from emulator.plans.step_choice import full_run
 from pef_schema import decode, encode, verify
 from pef_schema.program import OutputGrad, Program, Role
-from samba.compiler import CompileOptions, build_program
-from samba.tracer import trace_model
-from samba.transfer import view_as_numpy, view_as_torch
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from samba.tensor.views import view_as_numpy, view_as_torch
+from samba.tracer.capture import trace_model
 from tests.opinfo.call import Call, Eager
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import samba
 from pef_schema import read_pef
-from samba.arithmetic import METADATA, ArithmeticMismatch
+from samba.compiler.arithmetic import METADATA, ArithmeticMismatch
 from samba.errors import ArgumentError
 from samba.tracer.reference import round_to_bfloat16
 from samba.utils.argparser import parse_app_args

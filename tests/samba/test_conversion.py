@@ -12,7 +12,7 @@ from torch import nn
 
 import samba
 from samba.errors import ConversionError
-from samba.naming import default_name, join_name
+from samba.support.naming import default_name, join_name
 from tests.api.covers import covers
 
 

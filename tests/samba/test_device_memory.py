@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import samba
-from samba import runtime
 from samba.errors import ConversionError, NoGradient, NotTraced, SambaError, UnknownTensor
+from samba.tensor import device_door as runtime
 from tests.samba.fakes import FakeDevice
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import samba
 from pef_schema import read_pef
-from samba.loading import GraphMismatch
+from samba.session.loading import GraphMismatch
 from samba.tracer.dropout import keep_dropout
 from tests.samba.worlds import World, close, told
 

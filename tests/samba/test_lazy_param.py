@@ -26,8 +26,8 @@ from samba.lazy_param import (
 )
 from samba.materialize import materialize
 from samba.nn.parameter import SambaParameter
-from samba.rng import BLOCK, MultithreadedRNG, RandomSettings
 from samba.sambatensor import SambaTensor
+from samba.tensor.rng import BLOCK, MultithreadedRNG, RandomSettings
 from tests.samba.llama import Llama
 
 

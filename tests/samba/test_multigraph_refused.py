@@ -11,8 +11,8 @@ import samba.utils as utils
 from pef_schema import read_pef
 from samba.errors import ArgumentError, SambaError
 from samba.graph import FwdGraph
-from samba.loading import GraphMismatch
-from samba.multigraph import GraphConflict, TiedWeights
+from samba.session.loading import GraphMismatch
+from samba.session.multigraph.traces import GraphConflict, TiedWeights
 from tests.api.covers import covers
 from tests.samba.graphs import Two, compiled, pair, two
 

@@ -14,7 +14,7 @@ from torch import nn
 import samba
 import samba.utils as utils
 from samba.errors import ArgumentError, MissingPackage
-from samba.onnx_model import OnnxUnsupported
+from samba.session.onnx_model import OnnxUnsupported
 from tests.api.covers import covers
 from tests.samba.worlds import close
 

@@ -10,7 +10,7 @@ import pytest
 
 from samba.errors import ArgumentError
 from samba.profiler import Profiler, UnknownEvent
-from samba.runtime_profile import RuntimeProfile
+from samba.session.runtime_profile import RuntimeProfile
 from tests.api.covers import covers
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import samba
-from samba.progress import counted, stages
+from samba.support.progress import counted, stages
 from samba.utils.measure import measure_performance
 from tests.samba.worlds import INFERENCE, MLP
 
@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     stream = Terminal()  # pytest puts its own in place of sys.stderr when the test starts
-    monkeypatch.setattr("samba.progress.sys", SimpleNamespace(stderr=stream))
+    monkeypatch.setattr("samba.support.progress.sys", SimpleNamespace(stderr=stream))
     return stream
 
 
@@ -50,7 +50,7 @@ def test_the_line_names_the_step_and_is_taken_away(plain: Terminal) -> None:
 
 def test_counts(plain: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr("samba.progress.time.perf_counter", lambda: next(clock) * 0.06 + 1)
+    monkeypatch.setattr("samba.support.progress.time.perf_counter", lambda: next(clock) * 0.06 + 1)
     assert list(counted("runs", 6)) == list(range(6))
     assert plain.lines() == ["runs (0/6)", "runs (2/6)", "runs (4/6)"]  # every 0.1 s at most
 
@@ -94,7 +94,7 @@ def test_tqdm_is_used_where_it_is_installed(
 def test_nothing_is_shown_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     for error in (stream, None):
-        monkeypatch.setattr("samba.progress.sys", SimpleNamespace(stderr=error))
+        monkeypatch.setattr("samba.support.progress.sys", SimpleNamespace(stderr=error))
         assert counted("runs", 3) == range(3)
         with stages("compile net", "tracing") as stage:
             stage.start("tracing")

@@ -188,7 +188,7 @@ def test_gold_files(pefs: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_the_bound_of_truncation_holds_and_is_sharp() -> None:
-    from samba.rng import to_bfloat16
+    from samba.tensor.rng import to_bfloat16
 
     values = torch.randn(100_000).abs() + 1e-3
     away = (values - to_bfloat16(values, "truncation").float()) / values

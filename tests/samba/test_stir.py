@@ -14,8 +14,8 @@ from torch import nn
 import samba
 from samba.errors import ArgumentError
 from samba.functional import sn_fma, sn_gather, sn_reduce, sn_scatter, sn_zipmapreduce, stir
+from samba.functional.sn_type import SNType
 from samba.functional.stir import sn_imm, sn_iteridx, sn_multinomial, sn_select
-from samba.sn_type import SNType
 from samba.utils import SNType as AtItsOtherHome
 
 

@@ -35,29 +35,29 @@ if TYPE_CHECKING:
     from samba.distributed.bagua.bucket import BucketError as BucketError
     from samba.distributed.bagua.regions import region_closures as region_closures
     from samba.distributed.bagua.session import with_session as with_session
-    from samba.distributed.bagua.tensor import BaguaTensor as BaguaTensor
-    from samba.distributed.bagua.tensor import bagua_backend_tensor as bagua_backend_tensor
-    from samba.distributed.bagua.tensor import bagua_ensure_grad as bagua_ensure_grad
-    from samba.distributed.bagua.tensor import bagua_getter_closure as bagua_getter_closure
-    from samba.distributed.bagua.tensor import (
-        bagua_mark_communication_ready as bagua_mark_communication_ready,
-    )
-    from samba.distributed.bagua.tensor import (
-        bagua_mark_communication_ready_without_synchronization as bagua_mark_communication_ready_without_synchronization,  # noqa: E501  # upstream's name
-    )
-    from samba.distributed.bagua.tensor import bagua_set_storage as bagua_set_storage
-    from samba.distributed.bagua.tensor import bagua_setter_closure as bagua_setter_closure
-    from samba.distributed.bagua.tensor import disable_bagua_tensors as disable_bagua_tensors
-    from samba.distributed.bagua.tensor import enable_bagua_tensors as enable_bagua_tensors
-    from samba.distributed.bagua.tensor import ensure_bagua_tensor as ensure_bagua_tensor
-    from samba.distributed.bagua.tensor import find_bagua_tensor as find_bagua_tensor
-    from samba.distributed.bagua.tensor import is_bagua_tensor as is_bagua_tensor
-    from samba.distributed.bagua.tensor import to_bagua_tensor as to_bagua_tensor
     from samba.distributed.bagua.training import with_bagua as with_bagua
     from samba.distributed.bagua.world import get_backend as get_backend
     from samba.distributed.bagua.world import get_rank as get_rank
     from samba.distributed.bagua.world import get_world_size as get_world_size
     from samba.distributed.bagua.world import use_communicator as use_communicator
+    from samba.tensor.bagua import BaguaTensor as BaguaTensor
+    from samba.tensor.bagua import bagua_backend_tensor as bagua_backend_tensor
+    from samba.tensor.bagua import bagua_ensure_grad as bagua_ensure_grad
+    from samba.tensor.bagua import bagua_getter_closure as bagua_getter_closure
+    from samba.tensor.bagua import (
+        bagua_mark_communication_ready as bagua_mark_communication_ready,
+    )
+    from samba.tensor.bagua import (
+        bagua_mark_communication_ready_without_synchronization as bagua_mark_communication_ready_without_synchronization,  # noqa: E501  # upstream's name
+    )
+    from samba.tensor.bagua import bagua_set_storage as bagua_set_storage
+    from samba.tensor.bagua import bagua_setter_closure as bagua_setter_closure
+    from samba.tensor.bagua import disable_bagua_tensors as disable_bagua_tensors
+    from samba.tensor.bagua import enable_bagua_tensors as enable_bagua_tensors
+    from samba.tensor.bagua import ensure_bagua_tensor as ensure_bagua_tensor
+    from samba.tensor.bagua import find_bagua_tensor as find_bagua_tensor
+    from samba.tensor.bagua import is_bagua_tensor as is_bagua_tensor
+    from samba.tensor.bagua import to_bagua_tensor as to_bagua_tensor
 
 _TENSOR = (
     "BaguaTensor bagua_backend_tensor bagua_ensure_grad bagua_getter_closure bagua_set_storage "

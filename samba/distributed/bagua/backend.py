@@ -6,15 +6,15 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from emulator.comm.backend import Backend
-from emulator.comm.protocol import Communicator
-from emulator.comm.worker import CommThread
+from emulator.replicas.comm.backend import Backend
+from emulator.replicas.comm.protocol import Communicator
+from emulator.replicas.comm.worker import CommThread
 from samba.errors import ArgumentError
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.bucket import BaguaBucket
-    from samba.distributed.bagua.tensor import BackendTensor
     from samba.distributed.bagua.world import World
+    from samba.tensor.bagua import BackendTensor
 
 PADDING = "bagua_padding_tensor"
 """Tensors whose names begin so are always ready."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import torch
 
-from emulator.comm.errors import DataParallelError
+from emulator.replicas.comm.errors import DataParallelError
 from samba.distributed.bagua.backend import PADDING, BaguaBackend
 from samba.distributed.bagua.operations import (
     AsynchronousModelAverageOp,
@@ -18,15 +18,15 @@ from samba.distributed.bagua.operations import (
     Operation,
     PythonOp,
 )
-from samba.distributed.bagua.tensor import (
+from samba.distributed.bagua.views import as_flat_numpy, plain
+from samba.errors import ArgumentError
+from samba.tensor.bagua import (
     BackendTensor,
     bagua_set_storage,
     dtype_name,
     ensure_bagua_tensor,
     handle_of,
 )
-from samba.distributed.bagua.views import as_flat_numpy, plain
-from samba.errors import ArgumentError
 
 
 class BucketError(DataParallelError):

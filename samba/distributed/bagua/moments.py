@@ -11,11 +11,11 @@ import torch
 
 from emulator.device import Device
 from pef_schema.program import OptimizerKind
-from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
 from samba.distributed.bagua.regions import region_closures
 from samba.distributed.bagua.replica import Closures
 from samba.errors import ArgumentError
-from samba.transfer import view_as_numpy, view_as_torch
+from samba.optim.qadam import QAdamOptimizer
+from samba.tensor.views import view_as_numpy, view_as_torch
 
 
 class Moments(ABC):

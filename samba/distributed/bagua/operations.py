@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import torch
 
-from emulator.comm.protocol import Communicator, ReduceOp
-from samba.distributed.bagua.compression import compress, decompress
+from emulator.replicas.comm.protocol import Communicator, ReduceOp
 from samba.distributed.bagua.views import as_flat_numpy
 from samba.errors import ArgumentError
+from samba.tensor.compression import compress, decompress
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.backend import Hierarchy

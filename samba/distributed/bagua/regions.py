@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from emulator.device import Device
-from samba.transfer import view_as_numpy, view_as_torch
+from samba.tensor.views import view_as_numpy, view_as_torch
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from samba.distributed.bagua.algorithms.base import Algorithm
     from samba.distributed.bagua.bucket import BaguaBucket
     from samba.distributed.bagua.moments import Moments
-    from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
-    from samba.distributed.bagua.tensor import Getter, Setter
     from samba.distributed.bagua.world import World
+    from samba.optim.qadam import QAdamOptimizer
+    from samba.tensor.bagua import Getter, Setter
 
 Closures = tuple["Getter | None", "Setter | None"]
 """Getter and setter of an effective tensor; None for the proxy itself."""

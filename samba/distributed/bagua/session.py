@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from emulator.device import Device
-from emulator.parallel import ParallelPlan, Part
+from emulator.replicas.parallel import ParallelPlan, Part
 from pef_schema.program import Role, SectionKind
 from samba.distributed.bagua.algorithms.base import Algorithm
 from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm
 from samba.distributed.bagua.moments import RegionMoments
-from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
 from samba.distributed.bagua.regions import region_closures
 from samba.distributed.bagua.replica import Closures, Replica
 from samba.distributed.bagua.world import World, current_world
 from samba.distributed.replicas import NotDataParallel, Replicas
 from samba.errors import ArgumentError
+from samba.optim.qadam import QAdamOptimizer
 
 if TYPE_CHECKING:
-    from samba.loading import Loaded
     from samba.session import SambaSession
+    from samba.session.loading import Loaded
 
 
 class SessionReplica(Replica):

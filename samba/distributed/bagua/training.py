@@ -13,15 +13,15 @@ import torch
 from torch import nn
 from torch.autograd import Variable
 
-from emulator.comm.protocol import Communicator
+from emulator.replicas.comm.protocol import Communicator
 from samba.distributed.bagua.algorithms.base import Algorithm
 from samba.distributed.bagua.moments import HostMoments
-from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
 from samba.distributed.bagua.replica import Closures, Replica
-from samba.distributed.bagua.tensor import bagua_ensure_grad
 from samba.distributed.bagua.views import as_flat_numpy, plain
 from samba.distributed.bagua.world import World, current_world
 from samba.errors import ArgumentError
+from samba.optim.qadam import QAdamOptimizer
+from samba.tensor.bagua import bagua_ensure_grad
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from emulator.comm.inprocess import Hub, InProcess
-from emulator.comm.protocol import Communicator
+from emulator.replicas.comm.inprocess import Hub, InProcess
+from emulator.replicas.comm.protocol import Communicator
 from samba.distributed.settings import deadline_seconds
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.backend import BaguaBackend
-    from samba.distributed.bagua.tensor import BackendTensor
+    from samba.tensor.bagua import BackendTensor
 
 
 def _no_alarm(_: str) -> None:
@@ -98,7 +98,8 @@ def use_communicator(
     """Let Bagua communicate through a communicator, in this thread and while the block runs.
 
     Args:
-        communicator: The communicator, for example one of ``emulator.comm.inprocess.run_ranks``.
+        communicator: The communicator, for example one of
+            ``emulator.replicas.comm.inprocess.run_ranks``.
         nodes: Ranks by host, for hierarchical operations; asked of the ranks if None.
     """
     world = World(communicator, nodes)

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from emulator.comm import (
+from emulator.replicas.comm import (
     CollectiveMismatch,
     CollectiveTimeout,
     Communicator,
@@ -16,7 +16,7 @@ from emulator.comm import (
     PeerLost,
     ReduceOp,
 )
-from emulator.comm.inprocess import run_ranks
+from emulator.replicas.comm.inprocess import run_ranks
 
 DTYPES = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int64, np.uint8]
 OPS = {

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from emulator.comm import CollectiveTimeout, Communicator, DataParallelError, ReduceOp
-from emulator.comm.backend import Backend
-from emulator.comm.inprocess import run_ranks
-from emulator.comm.link import SlowLink
-from emulator.comm.worker import CommThread
+from emulator.replicas.comm import CollectiveTimeout, Communicator, DataParallelError, ReduceOp
+from emulator.replicas.comm.backend import Backend
+from emulator.replicas.comm.inprocess import run_ranks
+from emulator.replicas.comm.link import SlowLink
+from emulator.replicas.comm.worker import CommThread
 
 
 @dataclass(eq=False)

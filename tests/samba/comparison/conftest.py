@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from emulator import device, plan
+from emulator import device
+from emulator.plans import plan
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
-from emulator import plan
 from emulator.ops import registry
 from emulator.ops.registry import DEFAULT_TOL, Tol
+from emulator.plans import plan
 from pef_schema.program import DType
 from samba.comparison import Phase, Status
 from samba.comparison.judge import judge, statistics, tolerance

@@ -11,16 +11,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import samba
-from emulator.buckets import ALIGNMENT
 from emulator.device import Device
-from emulator.select import full_run, select_kinds
+from emulator.memory.buckets import ALIGNMENT
+from emulator.plans.step_choice import full_run, select_kinds
 from pef_schema import decode, encode, verify
 from pef_schema.program import DType, Program, Role, SectionKind
-from samba.compiler import CompileOptions, build_program
 from samba.compiler.buckets import Gradient, plan_buckets
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
-from samba.tracer import trace_model
-from samba.transfer import view_as_numpy
+from samba.tensor.views import view_as_numpy
+from samba.tracer.capture import trace_model
 
 
 class Net(nn.Module):

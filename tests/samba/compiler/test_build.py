@@ -14,14 +14,14 @@ from torch import Tensor, nn
 import samba
 from pef_schema import encode, verify
 from pef_schema.program import ArginKind, OutputGrad, Program, Role, SectionKind
-from samba.compiler import CompileOptions, build_program
-from samba.compiler.build import BadLossIndex
+from samba.compiler.build import BadLossIndex, build_program
 from samba.compiler.optimizer import UnsupportedOptimizer
+from samba.compiler.options import CompileOptions
 from samba.compiler.regions import RegionConflict
 from samba.compiler.report import pef_log
 from samba.compiler.sections import UnknownOptimLevel
 from samba.compiler.update import StaleParameter
-from samba.tracer import trace_model
+from samba.tracer.capture import trace_model
 
 
 class Net(nn.Module):
@@ -266,8 +266,9 @@ _SCRIPT = """
 import hashlib, torch
 from pef_schema import encode
 from tests.models.zoo import ZOO
-from samba.compiler import CompileOptions, build_program
-from samba.tracer import trace_model
+from samba.compiler.options import CompileOptions
+from samba.compiler.build import build_program
+from samba.tracer.capture import trace_model
 torch.manual_seed(0)
 model, inputs = ZOO["resnet"].model(), ZOO["resnet"].inputs()
 optimizer = torch.optim.AdamW(model.parameters())

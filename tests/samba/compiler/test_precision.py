@@ -12,12 +12,13 @@ from emulator.ops.rounding import CAST_INPUT, CAST_RESULT, CASTS
 from pef_schema import decode, encode, verify
 from pef_schema.fingerprint import graph_digest
 from pef_schema.program import Role
-from samba.arithmetic import Arithmetic, Bf16Cast, Preset
-from samba.compiler import CompileOptions, build_program
+from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
 from samba.compiler.precision import apply_arithmetic, precisions
 from samba.compiler.report import pef_log
 from samba.compiler.sections import cut_sections
-from samba.tracer import trace_model
+from samba.tracer.capture import trace_model
 
 
 class Net(nn.Module):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.comm.errors import DataParallelError
+from emulator.replicas.comm.errors import DataParallelError
 from samba.distributed import rendezvous
 from samba.distributed.environment import Launch
 from samba.distributed.rendezvous import meet, private_folder

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 import samba
-from emulator.comm.errors import DataParallelError, Disagreement
-from emulator.comm.inprocess import Hub, InProcess, run_ranks
-from emulator.comm.protocol import Communicator
+from emulator.replicas.comm.errors import DataParallelError, Disagreement
+from emulator.replicas.comm.inprocess import Hub, InProcess, run_ranks
+from emulator.replicas.comm.protocol import Communicator
 from pef_schema.program import Role
 from samba.distributed import replicas as replicas_module
 from samba.distributed.job import Job
 from samba.distributed.replicas import NotDataParallel, Replicas
 from samba.errors import ArgumentError
-from samba.loading import Loaded
+from samba.session.loading import Loaded
 from tests.samba.distributed.worlds import BATCH, batch, compiled, loaded, part_of
 from tests.samba.worlds import named, told
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import samba
 from samba.distributed.bagua import QAdamOptimizer
-from samba.loading import Loaded
+from samba.session.loading import Loaded
 from tests.samba.worlds import Scene, Tensors, World
 
 BATCH = 8

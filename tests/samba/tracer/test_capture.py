@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import samba
 from pef_schema.program import Ref, Role
-from samba.tracer import trace_model
+from samba.tracer.capture import trace_model
 from samba.tracer.errors import DataDependentBranch, ShapeMismatch, TraceError, UnsupportedOps
 from samba.tracer.inputs import InputError
 from samba.tracer.traced import Traced

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import samba
 from pef_schema.program import Role
 from samba import utils
-from samba.loading import GraphMismatch
+from samba.session.loading import GraphMismatch
 from samba.tracer import kept
 from samba.tracer.kept import trace_again, trace_and_keep
 

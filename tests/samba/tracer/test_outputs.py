@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from samba.tracer import trace_model
+from samba.tracer.capture import trace_model
 from samba.tracer.errors import TraceError
 from tests.samba.worlds import told
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from samba.tracer import trace_model
+from samba.tracer.capture import trace_model
 from samba.tracer.rewrite import rewritten
 
 G = torch.Generator().manual_seed(0)

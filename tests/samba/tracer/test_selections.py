@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pef_schema.program import Role
-from samba.tracer import trace_model
+from samba.tracer.capture import trace_model
 from samba.tracer.errors import DataDependentBranch, UnsupportedOps
 from samba.tracer.reference import run_reference
 from samba.tracer.traced import Traced

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from emulator.comm.errors import DataParallelError
-from emulator.comm.protocol import ReduceOp
+from emulator.replicas.comm.errors import DataParallelError
+from emulator.replicas.comm.protocol import ReduceOp
 from samba.distributed.bagua.algorithms.base import gradients_of
 from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import AsynchronousModelAverageOp
-from samba.distributed.bagua.tensor import (
+from samba.errors import ArgumentError
+from samba.tensor.bagua import (
     bagua_mark_communication_ready,
     bagua_mark_communication_ready_without_synchronization,
 )
-from samba.errors import ArgumentError
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.replica import Replica

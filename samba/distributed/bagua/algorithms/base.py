@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from samba.distributed.bagua.bucket import BaguaBucket
-from samba.distributed.bagua.tensor import (
+from samba.errors import ArgumentError
+from samba.session.settings import bucket_bytes
+from samba.tensor.bagua import (
     bagua_mark_communication_ready,
     ensure_bagua_tensor,
     handle_of,
 )
-from samba.errors import ArgumentError
-from samba.settings import bucket_bytes
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.replica import Replica

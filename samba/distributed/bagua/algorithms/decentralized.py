@@ -11,8 +11,8 @@ import torch
 from samba.distributed.bagua.algorithms.base import Algorithm, fill_buckets, weights_of
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import PEER_MODES, DecentralizedSynchronousOp
-from samba.distributed.bagua.tensor import bagua_mark_communication_ready
 from samba.errors import ArgumentError
+from samba.tensor.bagua import bagua_mark_communication_ready
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.replica import Replica

@@ -16,10 +16,10 @@ from samba.distributed.bagua.algorithms.base import (
     gradients_of,
 )
 from samba.distributed.bagua.bucket import BaguaBucket
-from samba.distributed.bagua.qadam_optimizer import QAdamOptimizer
-from samba.distributed.bagua.tensor import ensure_bagua_tensor
 from samba.errors import ArgumentError
-from samba.settings import bucket_bytes
+from samba.optim.qadam import QAdamOptimizer
+from samba.session.settings import bucket_bytes
+from samba.tensor.bagua import ensure_bagua_tensor
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.moments import Moments

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from emulator.comm.inprocess import run_ranks
+from emulator.replicas.comm.inprocess import run_ranks
 from samba.distributed import bagua
 from samba.distributed.bagua.training import replica_of
 

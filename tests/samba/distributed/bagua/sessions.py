@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from emulator.comm.inprocess import run_ranks
-from emulator.comm.protocol import Communicator
+from emulator.replicas.comm.inprocess import run_ranks
+from emulator.replicas.comm.protocol import Communicator
 from samba.distributed import bagua
 from samba.distributed.bagua.session import Trainer, attach
 from samba.distributed.bagua.training import replica_of
 from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
-from samba.loading import Loaded
+from samba.session.loading import Loaded
 from tests.samba.distributed.bagua.ranks import on_ranks
 from tests.samba.distributed.worlds import BATCH, batch, loaded, part_of, world
 from tests.samba.worlds import named

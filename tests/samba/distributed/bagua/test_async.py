@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from emulator.comm import DataParallelError
+from emulator.replicas.comm import DataParallelError
 from samba.distributed import bagua
 from samba.errors import ArgumentError
 from tests.samba.distributed.bagua.ranks import (

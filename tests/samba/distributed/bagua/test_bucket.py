@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from emulator.comm import CollectiveTimeout
+from emulator.replicas.comm import CollectiveTimeout
 from samba.distributed import bagua
 from samba.distributed.bagua.operations import shift_one_peer
 from samba.errors import ArgumentError

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from samba.distributed import bagua
-from samba.distributed.bagua.compression import compress, compress_tensor, decompress
 from samba.errors import ArgumentError
+from samba.tensor.compression import compress, compress_tensor, decompress
 from tests.samba.distributed.bagua.lossy import both_ways, codes
 from tests.samba.distributed.bagua.ranks import on_ranks
 

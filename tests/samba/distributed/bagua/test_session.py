@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import samba
-from emulator.comm.errors import DataParallelError, Disagreement
 from emulator.errors import UnknownTensor
-from samba._session_facts import NotLoaded
+from emulator.replicas.comm.errors import DataParallelError, Disagreement
 from samba.distributed import bagua
 from samba.distributed.bagua.session import attach
 from samba.distributed.replicas import NotDataParallel
 from samba.errors import ArgumentError
-from samba.loading import Loaded
+from samba.session.facts import NotLoaded
+from samba.session.loading import Loaded
 from tests.samba.distributed.bagua.ranks import NEVER
 from tests.samba.distributed.bagua.sessions import (
     CLOSE,

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import samba
-from emulator.comm import DataParallelError
+from emulator.replicas.comm import DataParallelError
 from samba.distributed import bagua
-from samba.distributed.bagua.tensor import METHODS
 from samba.errors import ArgumentError
+from samba.tensor.bagua import METHODS
 from tests.api.covers import covers
 from tests.samba.distributed.bagua.ranks import on_ranks
 

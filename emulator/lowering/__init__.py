@@ -1,0 +1,1 @@
+"""Steps of a section as pure functions of arrays, forward, backward and update."""

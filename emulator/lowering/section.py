@@ -1,0 +1,279 @@
+"""Lower steps of a section to pure functions of device memory.
+
+A step becomes a function ``{region: array} -> {region: array}`` that jax can
+trace. Composition and compilation are the business of ``emulator.plans.plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from emulator.dtypes import TO_NUMPY
+from emulator.errors import LoweringError
+from emulator.lowering.channels_last import (
+    channels_last_nodes,
+    to_channels_last,
+    to_channels_second,
+)
+from emulator.lowering.node_cache import call_once_traced
+from emulator.ops.registry import OpSpec, load_ops
+from pef_schema.program import Arg, Graph, Node, Program, Ref, Role, Step
+
+State = dict[int, Any]
+"""Device memory inside a plan, by region index: arrays, and numbers that the plan relies on."""
+
+Pullback = Callable[[tuple[jax.Array, ...]], tuple[jax.Array, ...]]
+"""From cotangents of results to cotangents of arguments."""
+
+Tape = dict[int, Pullback | None]
+"""Nodes of a graph that a plan differentiates where it runs them; None until then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Facts about device memory that a plan is specialised for.
+
+    Args:
+        seeded: OUTPUT_GRADIENT regions that the host has written; the others hold
+            their defaults, which cost nothing.
+        no_momentum: SGD optimizers whose momentum is 0, so that no buffer is kept.
+        no_dropout: Regions of dropout rates that were 0 from the start, so that no mask is drawn.
+    """
+
+    seeded: frozenset[int] = frozenset()
+    no_momentum: frozenset[int] = frozenset()
+    no_dropout: frozenset[int] = frozenset()
+
+
+def resolve(arg: Arg, env: Mapping[int, jax.Array]) -> Any:
+    """An argument with arrays in place of references."""
+    if isinstance(arg, Ref):
+        return env[arg.value]
+    if isinstance(arg, tuple):
+        return tuple(resolve(item, env) for item in arg)
+    return arg
+
+
+def run_node(
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec, last: bool = False
+) -> tuple[Any, ...]:
+    """Execute one node.
+
+    Args:
+        graph: The node's graph.
+        node: The node.
+        env: Arrays by value index.
+        spec: The op.
+        last: Whether to run it channels last.
+
+    Returns:
+        One array per result that is used, None for the others, of the dtypes the graph states.
+
+    Raises:
+        LoweringError: If a result has another shape than the graph states.
+    """
+    if last:
+        env = {v: to_channels_last(env[v]) for v in node.refs()}
+    kwargs = {name: resolve(arg, env) for name, arg in node.kwargs}
+    result = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if len(results) < len(node.outputs):
+        raise _failure(node, f"gave {len(results)} result(s), the graph has {len(node.outputs)}")
+    checked: list[Any] = []
+    for result, index in zip(results, node.outputs, strict=False):
+        if index < 0:
+            checked.append(None)
+            continue
+        value = graph.values[index]
+        array = to_channels_second(result) if last else result
+        if tuple(array.shape) != value.shape:
+            raise _failure(node, f"gave shape {tuple(array.shape)}, the graph says {value.shape}")
+        dtype = TO_NUMPY[value.dtype]
+        checked.append(array if array.dtype == dtype else array.astype(dtype))
+    return tuple(checked)
+
+
+def _failure(node: Node, reason: str) -> LoweringError:
+    return LoweringError(op=node.op, source=node.source, module=node.module, reason=reason)
+
+
+def run_form(
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec, last: bool = False
+) -> tuple[Any, ...]:
+    """Execute one node as :func:`run_node` does; nodes of one form are traced once."""
+    key, values, name = _form(graph, node, env, spec)
+
+    def run(*arrays: jax.Array) -> tuple[Any, ...]:
+        return run_node(graph, node, {**env, **dict(zip(values, arrays, strict=True))}, spec, last)
+
+    arrays = [env[v] for v in values]
+    return call_once_traced(("run", last, *key), run, arrays, name)
+
+
+def pull_form(
+    graph: Graph,
+    node: Node,
+    env: Mapping[int, jax.Array],
+    spec: OpSpec,
+    cotangents: tuple[jax.Array, ...],
+    last: bool = False,
+) -> tuple[jax.Array, ...]:
+    """The gradient of one node; nodes of one form are traced once.
+
+    Args:
+        graph, node, env, spec, last: As :func:`run_node` takes them.
+        cotangents: Of the results that carry a gradient.
+
+    Returns:
+        Cotangents of the values in :func:`gradient_targets`.
+    """
+    key, values, name = _form(graph, node, env, spec)
+
+    def pull(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = dict(zip(values, arrays, strict=False))
+        _, pullback = pull_node(graph, node, {**env, **given}, spec, last)
+        return pullback(arrays[len(values) :])
+
+    arrays = [*(env[v] for v in values), *cotangents]
+    return call_once_traced(("pull", last, *key), pull, arrays, f"{name}__grad")
+
+
+def _form(
+    graph: Graph, node: Node, env: Mapping[int, Any], spec: OpSpec
+) -> tuple[tuple[Any, ...], list[int], str]:
+    """What a node's function depends on besides arrays, the values of those, and its name."""
+    refs = list(dict.fromkeys(node.refs()))
+    position = {v: i for i, v in enumerate(refs)}
+    known = {v: env[v] for v in refs if isinstance(env[v], (bool, int, float))}
+
+    def of(arg: Arg) -> Any:
+        if isinstance(arg, Ref):
+            return Ref(position[arg.value])
+        if isinstance(arg, tuple):
+            return tuple([of(item) for item in arg])
+        return type(arg), repr(arg)  # 1, 1.0 and True are equal; 0.0 and -0.0 are, too
+
+    key = (
+        spec.name,
+        spec.lower,
+        tuple([of(arg) for arg in node.args]),
+        tuple([(name, of(arg)) for name, arg in node.kwargs]),
+        tuple([(graph.values[v].needs_grad, repr(known.get(v))) for v in refs]),
+        tuple([v if v < 0 else _kind(graph, v) for v in node.outputs]),
+    )
+    return key, [v for v in refs if v not in known], node.op
+
+
+def _kind(graph: Graph, value: int) -> tuple[Any, ...]:
+    found = graph.values[value]
+    return found.shape, found.dtype, found.needs_grad
+
+
+def pull_node(
+    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec, last: bool = False
+) -> tuple[tuple[Any, ...], Pullback]:
+    """Execute one node and keep what its gradient needs.
+
+    Args:
+        graph, node, env, spec, last: As :func:`run_node` takes them.
+
+    Returns:
+        All results, and the function from cotangents of those that carry a gradient to
+        cotangents of the values in :func:`gradient_targets`.
+    """
+    targets = gradient_targets(graph, node)
+
+    def primal(*arrays: jax.Array) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        given = {**env, **dict(zip(targets, arrays, strict=True))}
+        results = run_node(graph, node, given, spec, last)
+        pairs = zip(node.outputs, results, strict=True)
+        return tuple([r for v, r in pairs if v >= 0 and graph.values[v].needs_grad]), results
+
+    _, pullback, results = jax.vjp(primal, *(env[v] for v in targets), has_aux=True)
+    return results, pullback
+
+
+def gradient_targets(graph: Graph, node: Node) -> list[int]:
+    """Values a node takes that carry a gradient, each once, in order."""
+    return list(dict.fromkeys(v for v in node.refs() if graph.values[v].needs_grad))
+
+
+def run_nodes(
+    graph: Graph,
+    indices: tuple[int, ...],
+    env: dict[int, jax.Array],
+    last: frozenset[int],
+    tape: Tape | None = None,
+) -> None:
+    """Execute nodes in order and add their results to ``env``.
+
+    Args:
+        graph: Their graph.
+        indices: The nodes.
+        env: Arrays by value index.
+        last: Those to run channels last.
+        tape: Nodes to differentiate at once; their pullbacks are put there.
+    """
+    ops = load_ops()
+    for i in indices:
+        node = graph.nodes[i]
+        with jax.named_scope(node.module or node.op):
+            if tape is not None and i in tape:
+                results, tape[i] = pull_node(graph, node, env, ops[node.op], i in last)
+            else:
+                results = run_form(graph, node, env, ops[node.op], i in last)
+        for index, array in zip(node.outputs, results, strict=True):
+            if index >= 0:
+                env[index] = array
+
+
+def forward(program: Program, step: Step, state: State, tape: Tape | None = None) -> State:
+    """Execute a FWD step.
+
+    Args:
+        program: The program.
+        step: The step.
+        state: Device memory that the step reads.
+        tape: Nodes to differentiate at once.
+
+    Returns:
+        The regions it writes: saved activations, outputs for the host, updated buffers.
+    """
+    graph = program.graphs[step.graph]
+    produced = {v for i in step.nodes for v in graph.nodes[i].outputs}
+    env: dict[int, jax.Array] = {}
+    for i in step.nodes:
+        for v in graph.nodes[i].refs():
+            if v not in produced and v not in env:
+                env[v] = state[graph.values[v].region]
+    last = channels_last_nodes(graph, step.nodes, load_ops())
+    run_nodes(graph, step.nodes, env, last, tape)
+    writes = set(step.writes)
+    result: State = {}
+
+    def of(value: int) -> jax.Array:
+        # A copy: the host's view of an output must not alias memory that a later run donates.
+        return env[value] if value in produced else jnp.copy(state[graph.values[value].region])
+
+    for v in sorted(produced - {-1}):
+        region = graph.values[v].region
+        if region in writes and program.regions[region].role is Role.ACTIVATION:
+            result[region] = env[v]
+    for output in graph.outputs:
+        if output.region in writes:
+            result[output.region] = of(output.value)
+    for update in graph.updates:
+        if update.region in writes:
+            result[update.region] = of(update.value)
+    return result
+
+
+def zeros_like_value(graph: Graph, index: int) -> jax.Array:
+    """Zeros of a value's shape and dtype."""
+    value = graph.values[index]
+    return jnp.zeros(value.shape, TO_NUMPY[value.dtype])

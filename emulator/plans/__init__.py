@@ -1,0 +1,1 @@
+"""Plans: the steps of a run as one compiled executable."""

@@ -1,0 +1,1 @@
+"""Runs divided between replicas: plans and reductions, their order, and the communication."""

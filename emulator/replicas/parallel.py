@@ -1,0 +1,270 @@
+"""A schedule with reductions in it: device plans and buckets as tasks of the scheduler.
+
+Device steps between two reductions are one plan. Steps that may move (OPT, GRADNORM) are plans of
+their own, in every mode: what XLA fuses can change the last bit, and all modes shall
+give the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import numpy as np
+
+from emulator.device import Device, StepKey
+from emulator.memory.buckets import Bucket
+from emulator.plans.plan import Plan, dropped_regions
+from emulator.replicas.comm.protocol import Communicator, ReduceOp
+from emulator.replicas.comm.worker import CommThread, Work
+from emulator.replicas.schedule import Mode, Prepared, Task, execute, prepare
+from pef_schema.program import SectionKind
+
+_MOVABLE = frozenset({SectionKind.OPT, SectionKind.GRADNORM})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One task: a plan, or the reduction of a bucket.
+
+    Args:
+        plan: The plan, None for a reduction.
+        bucket: The bucket, None for a plan.
+        settle: Whether the device must be idle before the reduction: an earlier plan that
+            nothing else waits for may still read the bucket.
+        drops: Buffers whose contents are void after it.
+    """
+
+    plan: Plan | None = None
+    bucket: Bucket | None = None
+    settle: bool = False
+    drops: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelPlan:
+    """A prepared run of several replicas.
+
+    Args:
+        schedule: Its tasks.
+        parts: What they are, in the same order.
+        writes: Buffers that hold something afterwards.
+        drops: Buffers whose contents are void afterwards.
+        last_drops: Those of them that are dropped when all is done.
+    """
+
+    schedule: Prepared
+    parts: tuple[Part, ...]
+    writes: tuple[int, ...]
+    drops: tuple[int, ...]
+    last_drops: tuple[int, ...]
+
+
+class Net(Protocol):
+    """Who reduces."""
+
+    thread: CommThread
+
+    def reduce(self, bucket: Bucket, array: jax.Array) -> jax.Array:
+        """Average a bucket over the replicas; called on the communication thread.
+
+        Args:
+            bucket: The bucket.
+            array: Its contents, which nobody else uses any more.
+
+        Returns:
+            The average.
+        """
+        ...
+
+    def failure(self, bucket: Bucket, error: BaseException) -> BaseException:
+        """What to raise when a bucket could not be reduced."""
+        ...
+
+
+def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan:
+    """Divide steps into plans and reductions; compiles the plans.
+
+    Args:
+        device: The device with its program, in the variant to prepare for.
+        steps: ``(section, step)`` pairs in the order of the PEF.
+        mode: What may overlap and overtake.
+
+    Returns:
+        What :func:`run_parallel` takes.
+    """
+    program = device.program
+    by_step = {bucket.step: bucket for bucket in device.memory.buckets}
+    pieces = _pieces(device, steps)
+    plans = [None if piece[0] in by_step else device.plan(piece) for piece in pieces]
+    tasks: list[Task] = []
+    for piece, plan in zip(pieces, plans, strict=True):
+        if plan is None:
+            home = frozenset({by_step[piece[0]].home})
+            tasks.append(Task(name=by_step[piece[0]].name, reads=home, writes=home, net=True))
+            continue
+        tasks.append(
+            Task(
+                name=program.sections[piece[0][0]].name,
+                reads=frozenset(plan.reads),
+                writes=frozenset(plan.writes) | frozenset(plan.drops),
+                movable=plan.kinds <= _MOVABLE,
+            )
+        )
+    dropped = dropped_regions(program, steps, device.variant)
+    drops: list[list[int]] = [[] for _ in tasks]
+    last: list[int] = []
+    for region in sorted(dropped):
+        users = [i for i, task in enumerate(tasks) if region in task.reads | task.writes]
+        # A task that may move is no place to drop something that another one still reads.
+        moves = any(tasks[i].movable for i in users)
+        (last if moves or not users else drops[users[-1]]).append(region)
+    parts = tuple(
+        Part(bucket=by_step[piece[0]], settle=_settles(tasks, i))
+        if plan is None
+        else Part(plan=plan, drops=tuple(drops[i]))
+        for i, (piece, plan) in enumerate(zip(pieces, plans, strict=True))
+    )
+    written = {home for task in tasks for home in task.writes}
+    return ParallelPlan(
+        schedule=prepare(tasks, mode),
+        parts=parts,
+        writes=tuple(sorted(written - dropped)),
+        drops=tuple(sorted(dropped)),
+        last_drops=tuple(last),
+    )
+
+
+def _pieces(device: Device, steps: StepKey) -> list[StepKey]:
+    """Steps that become one task each."""
+    sections = device.program.sections
+    buckets = {bucket.step for bucket in device.memory.buckets}
+    pieces: list[StepKey] = []
+    joins = False
+    for section, k in steps:
+        kind = sections[section].steps[k].kind
+        if kind is SectionKind.REDUCE:
+            if (section, k) in buckets:
+                pieces.append(((section, k),))
+            joins = False
+        elif kind in _MOVABLE:
+            pieces.append(((section, k),))
+            joins = False
+        elif joins:
+            pieces[-1] = (*pieces[-1], (section, k))
+        else:
+            pieces.append(((section, k),))
+            joins = True
+    return pieces
+
+
+def _settles(tasks: Sequence[Task], index: int) -> bool:
+    """Whether the task before a reduction that touches its bucket does not write it."""
+    (home,) = tasks[index].reads
+    for task in reversed(tasks[:index]):
+        if home in task.reads | task.writes:
+            return not task.net and home not in task.writes
+    return True
+
+
+def run_parallel(device: Device, plan: ParallelPlan, net: Net) -> None:
+    """Run a prepared schedule; on return no reduction is under way.
+
+    Args:
+        device: The device.
+        plan: What to run.
+        net: Who reduces.
+
+    Raises:
+        Exception: What ``net.failure`` makes of a failed reduction, or what a plan raised.
+    """
+    execute(plan.schedule, _Hands(device, plan, net))
+    for region in plan.last_drops:
+        device.pool.drop(region)
+
+
+class _Ticket:
+    """A reduction that was handed to the communication thread."""
+
+    __slots__ = ("bucket", "work")
+
+    def __init__(self, bucket: Bucket, work: Work) -> None:
+        self.bucket, self.work = bucket, work
+
+    def done(self) -> bool:
+        return self.work.done()
+
+
+class _Hands:
+    def __init__(self, device: Device, plan: ParallelPlan, net: Net) -> None:
+        self._device, self._parts, self._net = device, plan.parts, net
+        self._buffers = device.pool.buffers
+        self._failed = False
+
+    def run(self, index: int) -> None:
+        part = self._parts[index]
+        assert part.plan is not None  # net tasks go to `start`
+        self._device.run(part.plan)
+        for region in part.drops:
+            self._buffers[region] = None
+
+    def start(self, index: int) -> _Ticket:
+        part, buffers = self._parts[index], self._buffers
+        bucket = part.bucket
+        assert bucket is not None  # device tasks go to `run`
+        if buffers[bucket.home] is None:
+            self._device.zero_buffer(bucket.home)
+        if part.settle:
+            self._settle()
+        array = buffers[bucket.home]
+        assert isinstance(array, jax.Array)  # only inputs may be anything else
+
+        def reduce() -> None:
+            buffers[bucket.home] = self._net.reduce(bucket, array)
+
+        return _Ticket(bucket, self._net.thread.submit(f"REDUCE {bucket.name}", reduce))
+
+    def _settle(self) -> None:
+        of_buckets = {bucket.home for bucket in self._device.memory.buckets}
+        for home, buffer in enumerate(self._buffers):
+            if home not in of_buckets and isinstance(buffer, jax.Array):
+                buffer.block_until_ready()
+
+    def wait(self, tickets: Sequence[_Ticket]) -> None:
+        if self._failed:
+            return  # what else is under way cannot succeed, and need not be waited for
+        try:
+            self._net.thread.wait([ticket.work for ticket in tickets])
+        except Exception as error:
+            self._failed = True
+            failed = next((t for t in tickets if t.work.error is error), tickets[0])
+            explained = self._net.failure(failed.bucket, error)
+            if explained is error:
+                raise
+            raise explained from error
+
+
+def reducer(
+    device: Device, communicator: Communicator, *, on_device: bool
+) -> Callable[[jax.Array], jax.Array]:
+    """How the contents of a bucket are averaged.
+
+    Args:
+        device: Whose memory holds them.
+        communicator: The replicas.
+        on_device: Whether to reduce in device memory, or in a copy on the host.
+
+    Returns:
+        A function of the contents, which it may consume, that gives the average.
+    """
+    if on_device:
+        return lambda array: communicator.all_reduce_device(array, ReduceOp.MEAN)
+
+    def through_host(array: jax.Array) -> jax.Array:
+        host = np.array(array, copy=True)
+        communicator.all_reduce(host, ReduceOp.MEAN)
+        return device.put(host)
+
+    return through_host

@@ -1,0 +1,183 @@
+"""Compile a model into a PEF with its log."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pef_schema import write_pef
+from pef_schema.atomic import write_atomically
+from pef_schema.errors import PefUnwritable
+from pef_schema.program import Program
+from pef_schema.verify import verify
+from samba.compiler.build import build_multigraph, build_program
+from samba.compiler.optimizer import as_optimizers
+from samba.compiler.options import CompileOptions
+from samba.compiler.precision import apply_arithmetic
+from samba.compiler.report import pef_log
+from samba.errors import ArgumentError
+from samba.session.settings import CompileSettings
+from samba.support.progress import stages
+from samba.tracer.kept import trace_and_keep
+from samba.tracer.traced import Traced
+
+
+def compile_pef(
+    model: torch.nn.Module,
+    inputs: Any,
+    optimizers: Any,
+    *,
+    name: str,
+    settings: CompileSettings,
+    loss_indices: Sequence[Any] | None,
+    metadata: Mapping[str, Any] | None,
+) -> Path:
+    """Trace, compile and write a PEF with its log.
+
+    Args:
+        model, inputs, optimizers: As in ``session.compile``.
+        name: Name of the program.
+        settings: Output path and options.
+        loss_indices: Outputs that are losses.
+        metadata: Text to store.
+
+    Returns:
+        Absolute path of the PEF.
+
+    Raises:
+        SambaError: If the model cannot be compiled or the files cannot be written; those that
+            were there before are then untouched.
+    """
+    found = as_optimizers(optimizers)
+    options = CompileOptions(
+        name=name,
+        inference=settings.inference,
+        mapping=settings.mapping,
+        optim_level=settings.optim_level,
+        loss_indices=loss_index_tuple(loss_indices),
+        accumulate=settings.accumulate,
+        data_parallel=settings.data_parallel and not settings.inference,
+        bucket_bytes=settings.bucket_bytes,
+        metadata=_text(metadata, settings),
+    )
+    path = settings.pef.absolute()
+    with stages(f"compile {name}", "tracing", "cutting into sections", "writing the PEF") as stage:
+        stage.start("tracing")
+        traced = trace_and_keep(model, inputs, inference=settings.inference)
+        stage.start("cutting into sections")
+        traced = apply_arithmetic(traced, settings.arithmetic)
+        program = build_program(traced, found, options)
+        stage.start("writing the PEF")
+        _write(path, program)
+    return path
+
+
+def compile_graphs(
+    graphs: Sequence[Traced],
+    *,
+    name: str,
+    settings: CompileSettings,
+    mapping: str,
+    metadata: Mapping[str, Any] | None,
+    write: bool,
+) -> Path | None:
+    """Compile several traced graphs and write a PEF with its log.
+
+    Args:
+        graphs: The graphs, in their order in the PEF.
+        name: Name of the program.
+        settings: Output path and options.
+        mapping: Mapping that takes the place of the configured one, empty for that.
+        metadata: Text to store.
+        write: Whether to write the files.
+
+    Returns:
+        Absolute path of the PEF, None if nothing was to be written.
+
+    Raises:
+        SambaError: If the graphs cannot be compiled or the files cannot be written; those that
+            were there before are then untouched.
+    """
+    options = CompileOptions(
+        name=name,
+        inference=True,
+        mapping=mapping or settings.mapping,
+        optim_level=settings.optim_level,
+        metadata=_text(metadata, settings),
+    )
+    path = settings.pef.absolute()
+    with stages(f"compile {name}", "cutting into sections", "writing the PEF") as stage:
+        stage.start("cutting into sections")
+        lowered = [apply_arithmetic(traced, settings.arithmetic) for traced in graphs]
+        program = build_multigraph(lowered, options)
+        if not write:
+            verify(program)
+            return None
+        stage.start("writing the PEF")
+        _write(path, program)
+    return path
+
+
+def _text(
+    metadata: Mapping[str, Any] | None, settings: CompileSettings
+) -> tuple[tuple[str, str], ...]:
+    given = {str(k): str(v) for k, v in (metadata or {}).items()}
+    return tuple((given | settings.arithmetic.metadata()).items())
+
+
+def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:
+    """``loss_indices`` as numbers; entries may be numbers or tuples of one number.
+
+    Raises:
+        ArgumentError: If an entry is neither.
+    """
+    if indices is None:
+        return None
+    numbers = []
+    for item in [indices] if isinstance(indices, int) else indices:
+        number = item[0] if isinstance(item, (tuple, list)) and len(item) == 1 else item
+        if not isinstance(number, int):
+            raise ArgumentError(
+                where="loss_indices", found=repr(item), wanted="positions of outputs, from 0 on"
+            )
+        numbers.append(number)
+    return tuple(numbers)
+
+
+def _write(path: Path, program: Program) -> None:
+    """Write PEF and log; the log goes first, and back if the PEF then cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise PefUnwritable(
+            f"cannot make the folder {path.parent}: {error.strerror}", path=path
+        ) from error
+    log = f"{path}.log"
+    with _kept_on_error(log):
+        write_atomically(log, [pef_log(program).encode()])
+        write_pef(path, program)
+
+
+@contextlib.contextmanager
+def _kept_on_error(path: str) -> Iterator[None]:
+    """Put a small file back as it was if the body raises."""
+    try:
+        with open(path, "rb") as file:
+            before = file.read()
+    except OSError:
+        before = None
+    existed = os.path.lexists(path)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError, PefUnwritable):
+            if before is not None:
+                write_atomically(path, [before])
+            elif not existed:
+                os.unlink(path)
+        raise

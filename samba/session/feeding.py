@@ -1,0 +1,198 @@
+"""Inputs of ``session.run``: from what a script passes to arrays for input regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from emulator.errors import RegionMismatch
+from pef_schema.program import Program
+from samba.errors import ArgumentError, NoHostData
+from samba.support.nesting import leaves
+from samba.tensor.views import copy_as_numpy, view_plainly
+from samba.tracer.inputs import NamedInput
+from samba.tracer.traced import FROM_DTYPE
+
+Feed = Sequence[tuple[int, np.ndarray]]
+"""Input regions with the arrays to put there."""
+
+
+class UnknownInput(ArgumentError):
+    """``run`` was given a tensor that is no input of the program."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSlot:
+    """An input of the program.
+
+    Args:
+        name: Name of its tensor.
+        region: Where it goes.
+        shape, dtype: Of the tensors it takes.
+    """
+
+    name: str
+    region: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+class Feeder:
+    """Matches tensors to the inputs of a program, by name, then by position.
+
+    Args:
+        program: The loaded program.
+        given: The inputs that the model was traced with: keys of a dict may be their
+            argument names, and None may keep the place of another.
+        graph_number: Which graph of the program.
+    """
+
+    def __init__(
+        self, program: Program, given: Sequence[NamedInput] = (), graph_number: int = 0
+    ) -> None:
+        graph = program.graphs[graph_number]
+        self.slots = tuple(
+            InputSlot(
+                name=graph.values[v].name,
+                region=graph.values[v].region,
+                shape=torch.Size(graph.values[v].shape),
+                dtype=FROM_DTYPE[graph.values[v].dtype],
+            )
+            for v in graph.inputs
+        )
+        self._by_name = {slot.name: slot for slot in self.slots}
+        pairs = list(zip(given, self.slots, strict=False))
+        self._by_key = {n.argument: slot for n, slot in pairs} | self._by_name
+        self._by_place = {n.place: slot for n, slot in pairs}
+        for slot in self.slots:
+            self._by_name.setdefault(program.regions[slot.region].name, slot)
+
+    def arrays(self, inputs: Any) -> Feed:
+        """Copies of inputs with the regions they go to; the caller may reuse its memory.
+
+        Args:
+            inputs: A tensor, a tuple or list of tensors and None, or a dict of them by name.
+
+        Returns:
+            One pair for each tensor given.
+
+        Raises:
+            UnknownInput: If a tensor belongs to no input.
+            ArgumentError: If something is no tensor, or an input is given twice.
+            RegionMismatch: If a shape or dtype is not the compiled one.
+        """
+        with torch._C.DisableTorchFunctionSubclass():
+            if isinstance(inputs, (tuple, list)) and len(inputs) == len(self.slots):
+                feed = []
+                for tensor, slot in zip(inputs, self.slots, strict=True):
+                    if (
+                        getattr(tensor, "_sn_name", "") != slot.name
+                        or tensor.shape != slot.shape
+                        or tensor.dtype is not slot.dtype
+                        or not tensor._has_data
+                    ):
+                        break
+                    feed.append((slot.region, view_plainly(tensor).copy()))
+                else:
+                    return feed
+            return [
+                (slot.region, self._checked(tensor, slot)) for slot, tensor in self._matched(inputs)
+            ]
+
+    @staticmethod
+    def _checked(tensor: torch.Tensor, slot: InputSlot) -> np.ndarray:
+        if tensor.shape != slot.shape or tensor.dtype is not slot.dtype:
+            raise RegionMismatch(
+                name=slot.name,
+                found=f"shape {list(tensor.shape)} {dtype_name(tensor.dtype)}",
+                wanted=f"shape {list(slot.shape)} {dtype_name(slot.dtype)}",
+            )
+        if not getattr(tensor, "_has_data", True):
+            raise NoHostData(
+                operation="session.run(input_tensors=...)",
+                name=slot.name,
+                shape=tuple(tensor.shape),
+            )
+        return copy_as_numpy(tensor)
+
+    def _matched(self, inputs: Any) -> list[tuple[InputSlot, torch.Tensor]]:
+        pairs = list(_pairs(inputs))
+        given = [(i, key, tensor) for i, (key, tensor) in enumerate(pairs) if tensor is not None]
+        places = self._by_place
+        if len(given) in (len(pairs), len(self.slots)):
+            # Nobody is left out, or only the last: what is there follows in order.
+            places = {i: slot for (i, _, _), slot in zip(given, self.slots, strict=False)}
+        matched: dict[str, tuple[InputSlot, torch.Tensor]] = {}
+        for place, key, tensor in given:
+            where = f"session.run(input_tensors[{key!r}])" if key else _where(place)
+            slot = self._slot(key, tensor, places.get(place), where)
+            if slot.name in matched:
+                raise ArgumentError(
+                    where=where,
+                    found=f"a second tensor for input {slot.name}",
+                    wanted="one tensor for each input",
+                    hint="Give every tensor the name of its own input.",
+                )
+            matched[slot.name] = (slot, tensor)
+        return list(matched.values())
+
+    def _slot(self, key: str, tensor: Any, at: InputSlot | None, where: str) -> InputSlot:
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(
+                where=where,
+                found=f"a {type(tensor).__name__}",
+                wanted="a SambaTensor, a torch.Tensor or None",
+            )
+        name = getattr(tensor, "sn_name", "")
+        named = self._by_name.get(name) or self._by_name.get(getattr(tensor, "sn_region_name", ""))
+        keyed = self._by_key.get(key) if key else None
+        if named is not None and keyed is not None and named is not keyed:
+            raise ArgumentError(
+                where=where,
+                found=f"a tensor named {name}",
+                wanted=f"a tensor for input {keyed.name}",
+                hint="Its name and its key are those of two inputs; rename one of them.",
+            )
+        found = named or keyed
+        if found is not None:
+            return found
+        if at is not None and not name and not key:
+            return at
+        names = ", ".join(slot.name for slot in self.slots)
+        raise UnknownInput(
+            where=where,
+            found=f"a tensor named {name or key!r}" if name or key else "one tensor too many",
+            wanted=f"inputs named {names}" if names else "no inputs",
+            hint="Inputs are matched by name: use samba.from_torch_tensor(tensor, name=...) "
+            "with the names used when the model was compiled.",
+        )
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as users write it, without ``torch.``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _where(place: int) -> str:
+    return f"session.run(input_tensors[{place}])"
+
+
+def _pairs(inputs: Any) -> Iterator[tuple[str, Any]]:
+    """Keys and tensors; the key is empty where there is none."""
+    if isinstance(inputs, torch.Tensor):
+        yield "", inputs
+    elif isinstance(inputs, Mapping):
+        for key, item in inputs.items():
+            yield from leaves(key, item)
+    elif isinstance(inputs, (tuple, list)):
+        yield from leaves("", inputs)
+    else:
+        raise ArgumentError(
+            where="session.run(input_tensors=...)",
+            found=f"a {type(inputs).__name__}",
+            wanted="a tensor, a tuple, a list, a dict or None",
+        )

@@ -1,0 +1,1 @@
+"""Several graphs in one PEF: traces of modules, graphs cut out of them, and loading them."""

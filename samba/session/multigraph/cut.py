@@ -1,0 +1,313 @@
+"""Cut a graph out of traces: the nodes between the tensors it starts from and those it stops at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from pef_schema.program import Arg, Node, Ref, Role, Value
+from samba.errors import ArgumentError
+from samba.graph import FwdGraph
+from samba.sambatensor import SambaTensor
+from samba.session.multigraph.traces import Key, Part, Traces, conflicts
+from samba.tracer.inputs import NamedInput
+from samba.tracer.names import Namer
+from samba.tracer.traced import Source, Traced, TracedOutput
+
+
+def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[Part]:
+    """What graphs cover of the traces, checked against each other.
+
+    Args:
+        graphs: The graphs, in their order in the PEF.
+        traces: All traces of the session.
+
+    Returns:
+        A part for each graph.
+
+    Raises:
+        ArgumentError: A graph starts or stops at tensors of no trace, or needs inputs that it
+            does not start from.
+        GraphConflict: Graphs do not go together.
+    """
+    parts = [_Cut(graph, traces).part() for graph in graphs]
+    conflicts(parts)
+    return parts
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a graph needs: nodes, sources other than inputs, and inputs that it does not have.
+
+    ``ends`` are the values at which it enters a trace, coming from its stop.
+    """
+
+    nodes: set[Key] = field(default_factory=set)
+    sources: set[Key] = field(default_factory=set)
+    missing: dict[str, None] = field(default_factory=dict)
+    ends: set[Key] = field(default_factory=set)
+
+    def add(self, other: _Found) -> None:
+        self.nodes |= other.nodes
+        self.sources |= other.sources
+        self.missing |= other.missing
+        self.ends |= other.ends
+
+
+class _Cut:
+    """Cuts out one graph.
+
+    Args:
+        graph: The graph.
+        traces: The traces.
+    """
+
+    def __init__(self, graph: FwdGraph, traces: Traces) -> None:
+        self._graph, self._traces = graph, traces
+        self._starts: dict[Key, int] = {}
+        self._namer = Namer()
+        self._values: list[Value] = []
+        self._numbers: dict[Key, int] = {}
+        self._kept: dict[int, int] = {}
+
+    def part(self) -> Part:
+        """The graph, as a trace of its own."""
+        given, inputs = self._inputs()
+        stops = self._stops()
+        found = self._walk(stops)
+        if found.missing:
+            raise ArgumentError(
+                where=self._where("start"),
+                found=f"a graph that needs {', '.join(found.missing)} too",
+                wanted="every input that its stop tensors depend on",
+                hint="Add them to start, or start at tensors that another graph computes.",
+            )
+        updates = self._updates(found)
+        sources = [*inputs, *self._sources(found)]
+        keys = sorted(found.nodes)
+        nodes = [self._node(key) for key in keys]
+        numbers = sorted({number for number, _ in found.nodes})
+        traced = [self._traces.traces[n].traced for n in numbers]
+        outputs = tuple(t for t in self._graph.stop if isinstance(t, SambaTensor))
+        return Part(
+            traced=Traced(
+                name=self._graph.name,
+                values=tuple(self._values),
+                nodes=tuple(nodes),
+                inputs=tuple(s.value for s in inputs),
+                sources=tuple(sources),
+                outputs=tuple(
+                    TracedOutput(
+                        value=self._number(key),
+                        name=tensor.sn_name,
+                        region_name=tensor.sn_region_name,
+                    )
+                    for key, tensor in zip(stops, outputs, strict=True)
+                ),
+                updates=tuple((self._number(new), self._number(old)) for new, old in updates),
+                structure="tuple",
+                fusions=tuple(dict.fromkeys(f for t in traced for f in t.fusions)),
+                parameter_ids=frozenset().union(*(t.parameter_ids for t in traced)),
+                exempt=frozenset(
+                    i
+                    for i, (number, position) in enumerate(keys)
+                    if position in self._traces.traces[number].traced.exempt
+                ),
+            ),
+            given=given,
+            outputs=outputs,
+        )
+
+    def _where(self, argument: str) -> str:
+        return f"FwdGraph({argument}=..., name={self._graph.name!r})"
+
+    # -- what is given and what is wanted -----------------------------------
+
+    def _inputs(self) -> tuple[tuple[NamedInput, ...], list[Source]]:
+        given: list[NamedInput] = []
+        sources: list[Source] = []
+        unknown: list[str] = []
+        for place, (key, tensor) in enumerate(self._graph.start.items()):
+            keys = self._traces.start(tensor)
+            if not keys:
+                unknown.append(repr(getattr(tensor, "sn_name", "") or key))
+                continue
+            number, value = keys[0]
+            source = self._traces.source(keys[0])
+            if source is not None and source.tensor is not None:
+                tensor = source.tensor
+            old = self._traces.traces[number].traced.values[value]
+            index = self._add(getattr(tensor, "sn_name", "") or old.name, old)
+            self._starts.update(dict.fromkeys(keys, index))
+            name = self._values[index].name
+            region = getattr(tensor, "sn_region_name", "") or name
+            given.append(
+                NamedInput(
+                    name=name,
+                    argument=key if isinstance(key, str) else old.name,
+                    place=key if isinstance(key, int) else place,
+                    region_name=region,
+                    tensor=tensor,
+                    requires_grad=False,
+                )
+            )
+            sources.append(
+                Source(value=index, role=Role.INPUT, name=name, region_name=region, tensor=tensor)
+            )
+        if unknown:
+            raise ArgumentError(
+                where=self._where("start"),
+                found=f"tensors of no trace: {', '.join(unknown)}",
+                wanted="inputs or outputs of trace_multigraph",
+                hint="Trace the module with these very tensors first.",
+            )
+        return tuple(given), sources
+
+    def _stops(self) -> list[Key]:
+        found = [(tensor, self._traces.stop(tensor)) for tensor in self._graph.stop]
+        unknown = [repr(getattr(t, "sn_name", "")) for t, key in found if key is None]
+        if unknown:
+            raise ArgumentError(
+                where=self._where("stop"),
+                found=f"tensors that no trace computes: {', '.join(unknown)}",
+                wanted="outputs of trace_multigraph",
+            )
+        stops = [key for _, key in found if key is not None]
+        known = [self._values[self._starts[key]].name for key in stops if key in self._starts]
+        if known:
+            raise ArgumentError(
+                where=self._where("stop"),
+                found=f"{', '.join(known)}, where the graph starts",
+                wanted="tensors that it computes from its start",
+            )
+        return stops
+
+    # -- which nodes lie between --------------------------------------------
+
+    def _resolve(self, key: Key) -> Key:
+        """The value itself where a module was traced with what another trace computed."""
+        while key not in self._starts:
+            source = self._traces.source(key)
+            made = None if source is None else self._traces.made(source.tensor)
+            if made is None:
+                break
+            key = made
+        return key
+
+    def _walk(self, keys: Sequence[Key], known: _Found | None = None) -> _Found:
+        """Everything that values depend on, back to the start, beyond what is known already."""
+        found = _Found(ends=set(keys))
+        nodes = frozenset() if known is None else known.nodes
+        pending, seen = list(keys), set[Key]()
+        while pending:
+            key = self._resolve(pending.pop())
+            if key in seen or key in self._starts:
+                continue
+            seen.add(key)
+            number = key[0]
+            producer = self._traces.producer(key)
+            source = self._traces.source(key)
+            if (number, producer) in nodes:
+                continue
+            if producer >= 0:
+                found.nodes.add((number, producer))
+                for value in self._traces.traces[number].traced.nodes[producer].refs():
+                    pending.append((number, value))
+                    if self._resolve((number, value))[0] != number:
+                        found.ends.add(self._resolve((number, value)))
+            elif source is not None and source.role is Role.INPUT:
+                found.missing[source.name] = None
+            elif source is not None:
+                found.sources.add(key)
+        return found
+
+    def _updates(self, found: _Found) -> list[tuple[Key, Key]]:
+        """State that the graph changes: where a node between its start and its stop does."""
+        updates: list[tuple[Key, Key]] = []
+        for number in sorted({number for number, _ in found.ends}):
+            first, last = self._bounds(number, found)
+            for new, old in self._traces.traces[number].traced.updates:
+                state = self._traces.source((number, old))
+                at = self._traces.producer((number, new))
+                seed = state is not None and state.role is Role.SEED
+                if (seed and (number, at) in found.nodes) or (not seed and first < at <= last):
+                    more = self._walk([(number, new)], found)
+                    if not more.missing:
+                        found.add(more)
+                        found.sources.add((number, old))
+                        updates.append(((number, new), (number, old)))
+                elif not seed and at <= first and (number, old) in found.sources:
+                    raise ArgumentError(
+                        where=self._where("start"),
+                        found=f"tensors from after {state.name if state else ''} is changed",
+                        wanted="a graph that reads state before the same pass changes it",
+                        hint="Start earlier, or make the state an input and an output.",
+                    )
+        return updates
+
+    def _bounds(self, number: int, found: _Found) -> tuple[int, float]:
+        """The last node of a trace before the graph, and the last one in it."""
+        producer = self._traces.producer
+        first = max((producer(key) for key in self._starts if key[0] == number), default=-1)
+        last = max(producer(key) for key in found.ends if key[0] == number)
+        outputs = self._traces.traces[number].traced.outputs
+        whole = all(producer((number, o.value)) <= last for o in outputs)
+        return first, math.inf if whole else last
+
+    # -- the graph with numbers of its own ----------------------------------
+
+    def _add(self, name: str, value: Value) -> int:
+        name = self._namer.unique(name)
+        self._values.append(Value(name=name, shape=value.shape, dtype=value.dtype))
+        return len(self._values) - 1
+
+    def _number(self, key: Key) -> int:
+        key = self._resolve(key)
+        start = self._starts.get(key)
+        return self._numbers[key] if start is None else start
+
+    def _sources(self, found: _Found) -> list[Source]:
+        sources: list[Source] = []
+        for key in sorted(found.sources):
+            source = self._traces.source(key)
+            if source is None:
+                continue
+            kept = source.role in (Role.WEIGHT, Role.BUFFER)
+            if kept and id(source.tensor) in self._kept:
+                self._numbers[key] = self._kept[id(source.tensor)]
+                continue
+            number, value = key
+            index = self._add(source.name, self._traces.traces[number].traced.values[value])
+            self._numbers[key] = index
+            if kept:
+                self._kept[id(source.tensor)] = index
+            region = _region(source.tensor) or source.region_name
+            sources.append(replace(source, value=index, region_name=region))
+        return sources
+
+    def _node(self, key: Key) -> Node:
+        number, position = key
+        traced = self._traces.traces[number].traced
+        node = traced.nodes[position]
+        args = tuple(self._arg(number, arg) for arg in node.args)
+        kwargs = tuple((name, self._arg(number, arg)) for name, arg in node.kwargs)
+        for value in node.outputs:
+            if value >= 0:
+                old = traced.values[value]
+                self._numbers[(number, value)] = self._add(old.name, old)
+        outputs = tuple(v if v < 0 else self._numbers[(number, v)] for v in node.outputs)
+        return replace(node, args=args, kwargs=kwargs, outputs=outputs)
+
+    def _arg(self, number: int, arg: Arg) -> Arg:
+        if isinstance(arg, Ref):
+            return Ref(self._number((number, arg.value)))
+        if isinstance(arg, tuple):
+            return tuple(self._arg(number, item) for item in arg)
+        return arg
+
+
+def _region(tensor: torch.Tensor | None) -> str:
+    return getattr(tensor, "sn_region_name", "")

@@ -1,0 +1,236 @@
+"""The part of the session for PEFs of several graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from samba.errors import ArgumentError
+from samba.graph import FwdGraph, SambaGraph
+from samba.session.settings import check_mapping
+from samba.support.keywords import refuse_unknown
+from samba.support.progress import stages
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from samba.sambatensor import SambaTensor
+    from samba.session.loading import Loaded
+    from samba.session.multigraph.traces import GraphTrace, Part, Traces
+
+
+_OF_THE_HARDWARE = frozenset(
+    {
+        "app_dir",
+        "enable_hypersection",
+        "get_output_grads",
+        "graph_names",
+        "graph_transform_hook",
+        "init_output_grads",
+        "io_host_memory",
+        "is_split_batch",
+        "loss_indices",
+        "metadata",
+        "squeeze_bs_dim",
+    }
+)
+"""Keywords of a compile that mean nothing to forward passes on this device."""
+
+
+class Graphs:
+    """Graphs that are compiled into one PEF and share its memory."""
+
+    pef_path: str
+    _traced_by_name: dict[str, SambaTensor]
+    _loaded: Loaded | None
+
+    if TYPE_CHECKING:
+
+        def _tracing(self) -> AbstractContextManager[None]: ...
+
+        def _take(self, loaded: Loaded, pef: str) -> None: ...
+
+    def _forget_graphs(self) -> None:
+        self._graphs: dict[str, FwdGraph] = {}
+        self._graph_traces: Traces | None = None
+
+    def trace_part(
+        self, model: torch.nn.Module, inputs: Any, *, mapping: str, prefix: str
+    ) -> tuple[SambaTensor, ...]:
+        """Trace a module for graphs: what ``utils.trace_multigraph`` does.
+
+        Args:
+            model: The module.
+            inputs: What its ``forward`` takes.
+            mapping: Wished mapping, empty for that of the compile.
+            prefix: Put before the names of its operations.
+
+        Returns:
+            Handles of its outputs.
+
+        Raises:
+            SambaError: It cannot be traced, or has tied weights.
+        """
+        from samba.session.loading import host_tensors
+        from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
+        from samba.tracer.capture import trace_model
+
+        if mapping:
+            check_mapping(mapping, "utils.trace_multigraph(mapping=...)")
+        refuse_tied(model)
+        title = f"trace {prefix or type(model).__name__.lower()}"
+        with self._tracing(), stages(title, "tracing") as stage:
+            stage.start("tracing")
+            traced = trace_model(model, inputs, inference=True, prefix=prefix)
+        outputs = tuple(handle(traced, o.value, o.name) for o in traced.outputs)
+        self._graph_traces = self._graph_traces or Traces()
+        self._graph_traces.add(
+            GraphTrace(model=model, traced=traced, outputs=outputs, mapping=mapping)
+        )
+        self._traced_by_name |= host_tensors(traced.sources) | {o.sn_name: o for o in outputs}
+        return outputs
+
+    def add_graph(self, graph: SambaGraph, overwrite: bool = False) -> None:
+        """Add a graph to those that :meth:`compile_multigraph` compiles, in this order.
+
+        Args:
+            graph: A ``samba.graph.FwdGraph`` over what ``trace_multigraph`` traced.
+            overwrite: Whether it takes the place of a graph of the same name; it is then the
+                last.
+
+        Raises:
+            ArgumentError: There is a graph of that name already, or it is no ``FwdGraph``.
+        """
+        if not isinstance(graph, FwdGraph):
+            raise ArgumentError(
+                where="session.add_graph(graph)",
+                found=f"a {type(graph).__name__}",
+                wanted="a samba.graph.FwdGraph",
+            )
+        if graph.name in self._graphs and not overwrite:
+            raise ArgumentError(
+                where="session.add_graph(graph)",
+                found=f"a second graph named {graph.name!r}",
+                wanted="a name of its own for each graph",
+                hint="To put it in the place of the first, use overwrite=True.",
+            )
+        self._graphs.pop(graph.name, None)
+        self._graphs[graph.name] = graph
+
+    def compile_multigraph(
+        self,
+        name: str = "",
+        samba_only: bool = False,
+        *,
+        config_dict: Mapping[str, Any] | None = None,
+        pef_metadata: Mapping[str, Any] | None = None,
+        inference: bool | None = None,
+        **kwarg: Any,
+    ) -> str | None:
+        """Compile the graphs that were added into one PEF, for inference.
+
+        Tensors of the same region name share memory between the graphs: weights of a module that
+        was traced several times, and inputs and outputs whose ``sn_region_name`` was set to one
+        name. An output in the region of an input updates it in place.
+
+        Args:
+            name: Name of the program, and of the PEF where no ``pef_name`` is configured; the
+                first traced module's lower-cased class name if empty.
+            samba_only: Check that the graphs compile, and write nothing.
+            config_dict: Parsed command line as a dict (``pef_name``, ``output_folder``,
+                ``mapping``, ``optim_level``); the last one parsed if None.
+            pef_metadata: Text to store in the PEF.
+            inference: Accepted if it is not False.
+            **kwarg: ``enable_hypersection`` and what else ``session.compile`` takes: accepted;
+                they steer the hardware compiler and change nothing here.
+
+        Returns:
+            Path of the PEF; None with ``samba_only``. A ``.pef.log`` that lists the graphs and
+            their sections lies beside it.
+
+        Raises:
+            SambaError: No graph was added, graphs do not go together, or the PEF cannot be
+                written; a PEF that was there before is left as it was.
+        """
+        from samba.session.compiling import compile_graphs
+        from samba.session.settings import compile_settings
+
+        unknown = [name for name in kwarg if name not in _OF_THE_HARDWARE]
+        refuse_unknown("session.compile_multigraph", Graphs.compile_multigraph, unknown)
+        if inference is False:
+            raise ArgumentError(
+                where="session.compile_multigraph(inference=...)",
+                found="False",
+                wanted="True or nothing: graphs are forward passes",
+                hint="A model that trains is compiled with session.compile.",
+            )
+        parts, traces = self._parts("compile_multigraph()")
+        program_name = name or type(traces[0].model).__name__.lower()
+        path = compile_graphs(
+            [part.traced for part in parts],
+            name=program_name,
+            settings=compile_settings(
+                name=program_name, config=config_dict, inference=True, is_split_batch=False
+            ),
+            mapping=_mapping(traces),
+            metadata=pef_metadata,
+            write=not samba_only,
+        )
+        if path is None:
+            return None
+        print(f"PEF file {path} created")
+        return str(path)
+
+    def init_multigraph_runtime(self, pef: str, transfer_device: bool = True) -> None:
+        """Load a PEF of several graphs for the graphs that were added.
+
+        Args:
+            pef: Path of the PEF; the session's own if empty.
+            transfer_device: Whether weights, buffers and inputs are transferred now.
+
+        Raises:
+            SambaError: The PEF cannot be read, or its graphs are not those that were added. What
+                was loaded before stays loaded.
+        """
+        from samba.session.multigraph.load import load_graphs
+
+        path = str(pef) or self.pef_path
+        if not path:
+            raise ArgumentError(
+                where="session.init_multigraph_runtime(pef)",
+                found="no path",
+                wanted="the path of a PEF",
+                hint="session.compile_multigraph(...) writes one and returns its path.",
+            )
+        parts, traces = self._parts("init_multigraph_runtime()")
+        loaded = load_graphs(parts, traces, path)
+        if transfer_device:
+            loaded.to_device()
+        self._take(loaded, path)
+
+    def _parts(self, operation: str) -> tuple[Sequence[Part], Sequence[GraphTrace]]:
+        """The graphs as parts of the traces, as far as they go together now."""
+        from samba.session.multigraph.cut import parts_of
+
+        if not self._graphs or self._graph_traces is None:
+            raise ArgumentError(
+                where=f"session.{operation}",
+                found="no graphs",
+                wanted="graphs from trace_multigraph and add_graph",
+            )
+        traces = self._graph_traces
+        return parts_of(list(self._graphs.values()), traces), traces.traces
+
+
+def _mapping(traces: Sequence[GraphTrace]) -> str:
+    """The mapping that traces were given, empty if none was."""
+    found = {trace.mapping for trace in traces if trace.mapping}
+    if len(found) > 1:
+        raise ArgumentError(
+            where="session.compile_multigraph()",
+            found=f"traces with mapping {' and '.join(sorted(found))}",
+            wanted="one mapping for all graphs of a PEF",
+        )
+    return found.pop() if found else ""

@@ -1,0 +1,112 @@
+"""The part of the session that profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from samba.profiler import Profiler
+
+if TYPE_CHECKING:
+    from samba.session.loading import Loaded
+    from samba.session.runtime_profile import RuntimeProfile
+
+PROFILER = Profiler()
+"""The one profiler; hot paths ask its ``started``."""
+
+
+class Profiling:
+    """Profiles of the front end and of stretches of a script."""
+
+    _loaded: Loaded | None
+    _runtime_profile: RuntimeProfile | None = None
+
+    @property
+    def profiler(self) -> Profiler:
+        """The profiler of the front end; see :meth:`samba_profile` for its events."""
+        return PROFILER
+
+    def start_samba_profile(self) -> None:
+        """Start to time the front end; see :meth:`samba_profile`."""
+        PROFILER.start_profile()
+
+    def end_samba_profile(self, filename: str | PathLike[str] | None = None) -> None:
+        """Stop timing the front end.
+
+        Args:
+            filename: Text file for a line on each event; None writes none.
+
+        Raises:
+            SambaError: It cannot be written.
+        """
+        PROFILER.stop_profile()
+        if filename is not None:
+            PROFILER.dump(filename)
+
+    @contextmanager
+    def samba_profile(self, filename: str | PathLike[str] | None = None) -> Iterator[Profiler]:
+        """Time the front end inside.
+
+        While it is timed, a run waits for the device, so that its time is its own. Events:
+
+        * ``SAMBA_SESSION_RUN_<types>``: a call of :meth:`run` with section types, such as
+          ``SAMBA_SESSION_RUN_FWD_BCKWD``; ``SAMBA_SESSION_RUN`` without.
+        * ``PyRT_SET_TENSORS``, ``PyRT_GET_TENSORS``: transfers to and from the device.
+        * ``PyRT_SET_PINNED_INPUT_TENSORS``: inputs of a run while pinned memory is on.
+        * ``PyRT_RUN``: running sections.
+        * ``SAMBA_SET_PEF``: reading a PEF; ``SAMBA_INIT_RUNTIME``: opening the device.
+
+        Args:
+            filename: Text file for a line on each event; None writes none.
+
+        Returns:
+            The profiler.
+
+        Raises:
+            SambaError: The file cannot be written.
+
+        Example:
+            >>> import samba
+            >>> with samba.session.samba_profile() as profiler:
+            ...     pass
+            >>> profiler.names
+            []
+        """
+        self.start_samba_profile()
+        try:
+            yield PROFILER
+        finally:
+            self.end_samba_profile(filename)
+
+    def start_runtime_profile(self, timer_enabled: bool = True) -> None:
+        """Start a profile of Python functions and of the device's work.
+
+        Nothing happens unless the environment variable ``ENABLE_RUNTIME_PERF`` is SUMMARY or
+        DETAILED.
+
+        Args:
+            timer_enabled: Whether the end prints the wall time since here.
+        """
+        from samba.session.runtime_profile import RuntimeProfile
+
+        self._runtime_profile = self._runtime_profile or RuntimeProfile()
+        counts: Any = None if self._loaded is None else self._loaded.device.counters
+        self._runtime_profile.start(timer_enabled, counts)
+
+    def end_runtime_profile(self, log_file: str | PathLike[str] = "cprofile_tmp.log") -> None:
+        """End the profile that :meth:`start_runtime_profile` began and write it.
+
+        Args:
+            log_file: Text file to write; what was there is replaced.
+
+        Raises:
+            SambaError: It cannot be written.
+        """
+        from samba.session.runtime_profile import RuntimeProfile
+
+        self._runtime_profile = self._runtime_profile or RuntimeProfile()
+        if self._loaded is not None and self._runtime_profile.running:
+            self._loaded.device.synchronize()
+        self._runtime_profile.end(log_file)

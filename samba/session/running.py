@@ -1,0 +1,372 @@
+"""The run loop: from what a script passes to ``session.run`` to a started plan and back.
+
+A call that asks for what the call before it asked for walks tuples that the earlier one
+prepared. Any other call is a transaction: it changes nothing unless all of it succeeds.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from emulator.device import Device, StepKey
+from emulator.errors import NotWritten
+from emulator.memory.polling import Poller
+from emulator.plans.plan import Plan
+from pef_schema.program import Role
+from samba.errors import ArgumentError, NoGradient, UnknownTensor
+from samba.sambatensor import SambaTensor
+from samba.session.feeding import Feed, Feeder
+from samba.session.hyperparams import Hyperparameters
+from samba.session.profiling import PROFILER
+from samba.session.section_choice import Selector, frozen
+from samba.support.progress import stages
+from samba.tensor.views import copy_as_torch, view_as_numpy
+from samba.tracer.inputs import NamedInput
+
+if TYPE_CHECKING:
+    from samba.distributed.replicas import Prepared, Replicas, Wish
+
+Seeds = Sequence[tuple[int, np.ndarray, str]]
+"""Gradients of outputs: regions, values, and names for errors."""
+
+_ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
+"""Roles of regions that can be read before anything was written."""
+
+_NOTHING = object()
+"""Stands for outputs that no call can ask for."""
+
+_log = logging.getLogger("samba")
+
+Fetches = tuple[tuple[int, str], ...]
+"""Regions to fetch with the names that the fetched tensors get."""
+
+
+class Runner:
+    """Runs a device for a session.
+
+    Args:
+        device: An open device with its program.
+        given: The inputs that the model was traced with.
+        graph: Which graph of the program.
+    """
+
+    def __init__(self, device: Device, given: Sequence[NamedInput] = (), graph: int = 0) -> None:
+        program = device.program
+        self._device = device
+        self._buffers = device.pool.buffers
+        self._graph = program.graphs[graph]
+        self._feeder = Feeder(program, given, graph)
+        self._selector = Selector(program, graph)
+        self._hyperparameters = Hyperparameters(program)
+        self._settings = self._hyperparameters.initial
+        self.replicas: Replicas | None = None
+        self._poller = Poller()
+        self._told: set[str] = set()
+        self._selections: dict[Any, StepKey] = {}
+        # What the last call asked for, and what was prepared for it.
+        self._select: tuple[Any, ...] | None = None
+        self._outputs: object = _NOTHING
+        self._listed: list[Any] | None = None
+        self._hyper: Mapping[str, Any] | None = None
+        self._train = True
+        self._variant: object = None
+        self._steps: StepKey = ()
+        self._plan: Plan | Prepared | None = None
+        self._wish: Wish | None = None
+        self._fetches: Fetches = ()
+
+    def run(
+        self,
+        inputs: Any,
+        outputs: Any,
+        hyper: Mapping[str, Any],
+        select: tuple[Any, ...],
+        grads: Any,
+        train: bool,
+        wish: Wish | None = None,
+    ) -> tuple[SambaTensor, ...]:
+        """One call of ``session.run``; nothing on the device changes if it raises.
+
+        Args:
+            inputs: Tensors to transfer, in any of the accepted forms; None for none.
+            outputs: Tensors to fetch.
+            hyper: Hyperparameters; they stay until changed.
+            select: ``(section_types, section_ids, from_call, until_call)`` as passed.
+            grads: Gradients of the outputs, None for none.
+            train: Whether dropout rates are honoured.
+            wish: How replicas reduce gradients, None if they do not.
+
+        Returns:
+            The fetched outputs.
+        """
+        feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
+        self._start(feed, outputs, hyper, select, grads, train, wish)
+        return self._fetch()
+
+    def run_timed(
+        self,
+        inputs: Any,
+        outputs: Any,
+        hyper: Mapping[str, Any],
+        select: tuple[Any, ...],
+        grads: Any,
+        train: bool,
+        wish: Wish | None = None,
+        *,
+        pinned: bool,
+    ) -> tuple[SambaTensor, ...]:
+        """Does what :meth:`run` does, in events of the profiler; waits for the device.
+
+        Args:
+            pinned: Whether inputs count as pinned.
+        """
+        types = select[0] if isinstance(select[0], (list, tuple)) else [select[0]]
+        event = PROFILER.event
+        with event("_".join(["SAMBA_SESSION_RUN", *(str(t).upper() for t in types if t)])):
+            feed: Feed = ()
+            if inputs is not None:
+                name = "PyRT_SET_PINNED_INPUT_TENSORS" if pinned else "PyRT_SET_TENSORS"
+                with event(name):
+                    feed = self._feeder.arrays(inputs)
+            with event("PyRT_RUN"):
+                self._start(feed, outputs, hyper, select, grads, train, wish)
+                self._device.synchronize()
+            if not self._fetches:
+                return ()
+            with event("PyRT_GET_TENSORS"):
+                return self._fetch()
+
+    def _start(
+        self,
+        feed: Feed,
+        outputs: Any,
+        hyper: Mapping[str, Any],
+        select: tuple[Any, ...],
+        grads: Any,
+        train: bool,
+        wish: Wish | None,
+    ) -> None:
+        """Put inputs on the device and start the plan, prepared or new."""
+        same_outputs = outputs is self._outputs or self._same_list(outputs)
+        same_select = select == self._select
+        if (
+            same_outputs
+            and same_select
+            and wish is self._wish
+            and train is self._train
+            and grads is None
+            and self._device.variant is self._variant
+            and _equal(hyper, self._hyper)
+        ):
+            self._repeat(feed)
+            return
+        fetches = self._fetches if same_outputs else self._resolve_outputs(outputs)
+        steps = self._steps if same_select else self._resolve_steps(select)
+        seeds = () if grads is None else self._seeds(grads)
+        self._change(feed, fetches, steps, seeds, hyper, bool(train), wish)
+        fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
+        self._outputs = outputs if fixed else _NOTHING
+        self._listed = outputs.copy() if isinstance(outputs, list) else None
+        if not same_select:
+            self._select = frozen(select)
+
+    def _fetch(self) -> tuple[SambaTensor, ...]:
+        buffers = self._buffers
+        return tuple(
+            [self._fetched(buffers[region], region, name) for region, name in self._fetches]
+        )
+
+    def _same_list(self, outputs: Any) -> bool:
+        """Whether a list, which may have changed meanwhile, holds the outputs of the last call."""
+        kept = self._listed
+        return (
+            kept is not None
+            and type(outputs) is list
+            and len(outputs) == len(kept)
+            and all(map(operator.is_, outputs, kept))
+        )
+
+    def _fetched(self, buffer: Any, region: int, name: str) -> SambaTensor:
+        if buffer is None:
+            buffer = self._device.read(region)
+        elif type(buffer) is not np.ndarray:
+            self._poller.wait_briefly(buffer)
+        tensor = copy_as_torch(buffer).as_subclass(SambaTensor)
+        tensor._sn_name = name
+        return tensor
+
+    def _repeat(self, feed: Feed) -> None:
+        buffers = self._buffers
+        before = [(region, buffers[region]) for region, _ in feed]
+        for region, array in feed:
+            buffers[region] = array
+        if self._plan is not None:
+            try:
+                self._go(self._plan)
+            except BaseException:
+                for region, buffer in before:
+                    buffers[region] = buffer
+                raise
+
+    def _change(
+        self,
+        feed: Feed,
+        fetches: Fetches,
+        steps: StepKey,
+        seeds: Seeds,
+        hyper: Mapping[str, Any],
+        train: bool,
+        wish: Wish | None,
+    ) -> None:
+        device, buffers = self._device, self._buffers
+        argins, settings = self._hyperparameters.resolve(hyper, self._settings, train)
+        with device.unchanged_on_error():
+            for index, value in argins.items():
+                if device.argin(index) != value:
+                    device.set_argin(index, value)
+            for region, array, name in seeds:
+                device.write(region, array, name=name)
+            for region, array in feed:
+                buffers[region] = array
+            plan = self._plan
+            if (
+                steps is not self._steps
+                or device.variant is not self._variant
+                or wish is not self._wish
+            ):
+                plan = self._planned(steps, wish)
+            if plan is not self._plan or fetches is not self._fetches:
+                self._require_written(fetches, plan)
+            if plan is not None:
+                self._go(plan)
+        self._hyper = {key: _plain(value) for key, value in hyper.items()}
+        self._train, self._settings = train, settings
+        self._steps, self._plan, self._fetches = steps, plan, fetches
+        self._variant, self._wish = device.variant, wish
+
+    def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | Prepared | None:
+        """What runs some steps, in parallel with other replicas where they have to reduce."""
+        if wish is not None and self.replicas is not None:
+            prepared = self.replicas.prepare(steps, wish)
+            if prepared is not None:
+                return prepared
+        return self._plan_for(steps)
+
+    def _go(self, plan: Plan | Prepared) -> None:
+        if type(plan) is Plan:
+            self._device.run(plan)
+        else:
+            plan.run()  # type: ignore[union-attr]  # a Plan has gone the other way
+
+    def _plan_for(self, steps: StepKey) -> Plan | None:
+        if not steps:
+            return None
+        if self._device.is_compiled(steps):
+            return self._device.plan(steps)
+        what = f"compiling {len(steps)} section steps"
+        with stages(self._device.program.name, what) as stage:
+            stage.start(what)
+            return self._device.plan(steps)
+
+    # -- what a call asks for -----------------------------------------------
+
+    def _resolve_steps(self, select: tuple[Any, ...]) -> StepKey:
+        key = repr(select)
+        steps = self._selections.get(key)
+        if steps is None:
+            selection = self._selector.select(*select)
+            for kind in selection.absent:
+                self._tell(f"this PEF has no {kind.name} section; there is nothing to run for it")
+            steps = self._selections[key] = selection.steps
+        return steps
+
+    def _resolve_outputs(self, outputs: Any) -> Fetches:
+        if outputs is None:
+            return ()
+        if isinstance(outputs, (torch.Tensor, str)):
+            outputs = (outputs,)
+        return tuple([self._resolve_output(i, output) for i, output in enumerate(outputs)])
+
+    def _resolve_output(self, position: int, output: Any) -> tuple[int, str]:
+        name = output if isinstance(output, str) else getattr(output, "sn_name", None)
+        where = f"session.run(output_tensors[{position}])"
+        if name is None:
+            raise ArgumentError(
+                where=where,
+                found=f"a {type(output).__name__}",
+                wanted="a SambaTensor of the traced model, such as those in model.output_tensors",
+            )
+        if not name or not self._device.knows(name):
+            raise UnknownTensor(operation=where, name=name)
+        return self._device.region_of(name), name
+
+    def _require_written(self, fetches: Fetches, plan: Plan | Prepared | None) -> None:
+        """Make sure before a run that everything asked for can be fetched after it.
+
+        An output that no run has computed yet is zeros, because ``run`` returns every output
+        whatever it ran; other memory without data is an error.
+        """
+        writes, drops = ((), ()) if plan is None else (plan.writes, plan.drops)
+        missing: dict[Role, list[str]] = {}
+        for region, name in fetches:
+            role = self._device.program.regions[region].role
+            held = self._buffers[region] is not None and region not in drops
+            if held or region in writes or role in _ZERO_AT_FIRST:
+                continue
+            if role is Role.OUTPUT:
+                self._tell(f"output {name} is zeros: no FWD section has computed it yet")
+                self._device.zero(region)
+            else:
+                missing.setdefault(role, []).append(name)
+        for role, names in missing.items():
+            raise NotWritten(names=names, role=role.name.lower())
+
+    def _seeds(self, grads: Any) -> Seeds:
+        where = "session.run(grad_of_outputs=...)"
+        if isinstance(grads, torch.Tensor):
+            grads = (grads,)
+        grads = tuple(grads)
+        outputs = self._graph.outputs
+        if len(grads) > len(outputs):
+            raise ArgumentError(
+                where=where,
+                found=f"{len(grads)} gradients",
+                wanted=f"at most one for each of the {len(outputs)} outputs",
+                hint="Give them in the order of the outputs, None for those without one.",
+            )
+        seeds = []
+        for output, grad in zip(outputs, grads, strict=False):
+            if grad is None:
+                continue
+            if not isinstance(grad, torch.Tensor):
+                raise ArgumentError(
+                    where=where, found=f"a {type(grad).__name__}", wanted="tensors or None"
+                )
+            if output.grad_region < 0:
+                raise NoGradient(operation=where, name=output.name)
+            seeds.append((output.grad_region, view_as_numpy(grad), f"{output.name}__grad"))
+        return seeds
+
+    def _tell(self, text: str) -> None:
+        """Log a warning once per loaded program."""
+        if text not in self._told:
+            self._told.add(text)
+            _log.warning(text)
+
+
+def _plain(value: Any) -> Any:
+    """What a value is now: a tensor or an array may be changed in place before the next call."""
+    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+
+
+def _equal(given: Mapping[str, Any], last: Mapping[str, Any] | None) -> bool:
+    try:
+        return given == last
+    except (RuntimeError, ValueError):  # a tensor or array of several numbers: refused later
+        return False

@@ -1,0 +1,193 @@
+"""Which part of the schedule a call of ``session.run`` asks for."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from emulator.device import StepKey
+from emulator.errors import UnknownSection
+from emulator.plans.step_choice import full_run
+from pef_schema.errors import SambaError
+from pef_schema.program import Call, Program, SectionKind
+from samba.errors import ArgumentError
+
+_SEE_LOG = "The .pef.log beside the PEF lists its sections, their types and call ids."
+
+
+class NoOptimizer(SambaError):
+    """OPT sections were asked of a program that was compiled without an optimizer."""
+
+    def __init__(self, *, program: str) -> None:
+        self.program = program
+        super().__init__(
+            f"session.run(section_types=...): found OPT, but program {program} was compiled "
+            "without an optimizer, so it cannot change its weights. Compile and trace with one: "
+            "samba.session.compile(model, inputs, optimizer)."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Steps to run.
+
+    Args:
+        steps: ``(section, step)`` pairs in the order to run.
+        absent: Types that were asked for and that the program does not have.
+    """
+
+    steps: StepKey
+    absent: tuple[SectionKind, ...] = ()
+
+
+class Selector:
+    """Turns the selecting arguments of ``session.run`` into steps.
+
+    Args:
+        program: The loaded program.
+        graph: Which graph of the program.
+    """
+
+    def __init__(self, program: Program, graph: int = 0) -> None:
+        self._program, self._graph = program, graph
+        self._calls = program.schedules[graph].calls
+        self._present = tuple(
+            kind
+            for kind in SectionKind
+            if any(kind in section.kinds for section in program.sections)
+        )
+
+    def select(
+        self, types: Any, ids: Any, from_call: int | None, until_call: int | None
+    ) -> Selection:
+        """Find the steps of a selection.
+
+        Args:
+            types: Section types in either case, one string or a sequence; empty for all.
+            ids: Section ids, nested as one likes; empty for all.
+            from_call: First call of the schedule to run, None for its first.
+            until_call: Last call of the schedule to run, None for its last.
+
+        Returns:
+            The steps, in order.
+
+        Raises:
+            ArgumentError: If arguments exclude each other or are of the wrong type.
+            UnknownSection: If a type, a section or a call does not exist.
+            NoOptimizer: If OPT is asked of a training program without an optimizer.
+        """
+        kinds = [self._kind(t) for t in _listed(types)]
+        sections = list(_numbers(ids))
+        bounded = from_call is not None or until_call is not None
+        if sections and (kinds or bounded):
+            other = f"section_types={_names(kinds)}" if kinds else "run_from/until_call_id"
+            raise ArgumentError(
+                where="session.run(section_ids=...)",
+                found=f"section_ids={sections} together with {other}",
+                wanted="one of the two",
+                hint="Leave one out: section_ids name the sections and their order completely.",
+            )
+        if sections:
+            return Selection(steps=self._of_sections(sections))
+        steps = self._of_calls(self._bounded(from_call, until_call)) if bounded else None
+        if steps is None:
+            steps = full_run(self._program, self._graph)
+        if not kinds:
+            return Selection(steps=steps)
+        absent = tuple(dict.fromkeys(k for k in kinds if k not in self._present))
+        if SectionKind.OPT in absent and not self._program.inference:
+            raise NoOptimizer(program=self._program.name)
+        of = self._program.sections
+        return Selection(
+            steps=tuple((s, k) for kind in kinds for s, k in steps if of[s].steps[k].kind is kind),
+            absent=absent,
+        )
+
+    def _kind(self, name: Any) -> SectionKind:
+        if not isinstance(name, str):
+            raise ArgumentError(
+                where="session.run(section_types=...)",
+                found=f"{type(name).__name__} {name!r:.60}",
+                wanted="names of section types, such as 'FWD'",
+            )
+        kind = SectionKind.__members__.get(name.upper().removeprefix("$"))
+        if kind is None:
+            raise UnknownSection(
+                found=[name],
+                wanted=_names(self._present),
+                what="session.run(section_types=...)",
+                hint=_SEE_LOG,
+            )
+        return kind
+
+    def _of_sections(self, ids: Sequence[int]) -> StepKey:
+        sections = self._program.sections
+        unknown = [i for i in ids if not 0 <= i < len(sections)]
+        if unknown:
+            raise UnknownSection(
+                found=unknown,
+                wanted=[f"sections 0 to {len(sections) - 1}"],
+                what="session.run(section_ids=...)",
+                hint=_SEE_LOG,
+            )
+        return tuple((i, k) for i in ids for k in range(len(sections[i].steps)))
+
+    def _of_calls(self, calls: Sequence[Call]) -> StepKey:
+        sections = self._program.sections
+        return tuple((c.section, k) for c in calls for k in range(len(sections[c.section].steps)))
+
+    def _bounded(self, from_call: int | None, until_call: int | None) -> tuple[Call, ...]:
+        known = [c.call_id for c in self._calls]
+        for what, value in (("run_from_call_id", from_call), ("run_until_call_id", until_call)):
+            if value is not None and value not in known:
+                raise UnknownSection(
+                    found=[value],
+                    wanted=[f"calls {known[0]} to {known[-1]}"],
+                    what=f"session.run({what}=...)",
+                    hint=_SEE_LOG,
+                )
+        first = 0 if from_call is None else known.index(from_call)
+        last = len(known) - 1 if until_call is None else known.index(until_call)
+        if first > last:
+            raise ArgumentError(
+                where="session.run(run_from_call_id=..., run_until_call_id=...)",
+                found=f"{from_call} and {until_call}",
+                wanted="a first call that does not come after the last",
+            )
+        return self._calls[first : last + 1]
+
+
+def frozen(value: Any) -> Any:
+    """A copy of nested lists and tuples that a caller who changes a list does not change."""
+    if isinstance(value, list):
+        return [frozen(item) for item in value]
+    return tuple(frozen(item) for item in value) if isinstance(value, tuple) else value
+
+
+def _names(kinds: Sequence[SectionKind]) -> list[str]:
+    return [kind.name for kind in kinds]
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _numbers(ids: Any) -> Iterator[int]:
+    if ids is None:
+        return
+    for item in ids if isinstance(ids, (list, tuple)) else [ids]:
+        if isinstance(item, (list, tuple)):
+            yield from _numbers(item)
+            continue
+        try:
+            yield operator.index(item)
+        except TypeError:
+            raise ArgumentError(
+                where="session.run(section_ids=...)",
+                found=f"{type(item).__name__} {item!r:.60}",
+                wanted="section ids: whole numbers, or lists of them",
+            ) from None

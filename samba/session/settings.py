@@ -1,0 +1,159 @@
+"""Settings of a compile, from keywords, a config dict, or the parsed command line."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
+from samba.errors import ArgumentError
+
+_MAPPINGS = ("section", "spatial")
+_MODES = ("normal", "inorder", "optimal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileSettings:
+    """Where a PEF goes and how it is compiled.
+
+    Args:
+        pef: Path of the file to write.
+        inference: Forward only.
+        mapping: ``"section"`` or ``"spatial"``.
+        optim_level: ``"o0"``, ``"o1"`` or ``"o3"``.
+        accumulate: Whether gradients add up until ZEROGRAD runs.
+        data_parallel: Whether gradients are reduced between replicas.
+        bucket_bytes: What a bucket of gradients may hold.
+        arithmetic: What is rounded to bfloat16.
+    """
+
+    pef: Path
+    inference: bool
+    mapping: str
+    optim_level: str
+    accumulate: bool
+    data_parallel: bool
+    bucket_bytes: int
+    arithmetic: Arithmetic
+
+
+def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """``config_dict`` as applications pass it; the last parsed command line if None.
+
+    Raises:
+        ArgumentError: If it is no dict.
+    """
+    if config is None:
+        from samba.utils.argparser import last_parsed_args
+
+        parsed = last_parsed_args()
+        return {} if parsed is None else vars(parsed)
+    if not isinstance(config, Mapping):
+        raise ArgumentError(
+            where="config_dict",
+            found=f"a {type(config).__name__}",
+            wanted="a dict",
+            hint="Pass vars(args), or nothing.",
+        )
+    return config
+
+
+def check_mapping(mapping: Any, where: str) -> None:
+    """Refuse a mapping that does not exist."""
+    if mapping not in _MAPPINGS:
+        raise ArgumentError(
+            where=where, found=repr(mapping), wanted=" or ".join(map(repr, _MAPPINGS))
+        )
+
+
+def check_data_parallel_mode(mode: Any, function: str) -> None:
+    """Refuse a ``data_parallel_mode`` that does not exist."""
+    if mode not in _MODES:
+        raise ArgumentError(
+            where=f"{function}(data_parallel_mode=...)",
+            found=repr(mode),
+            wanted=" or ".join(map(repr, _MODES)),
+        )
+
+
+def compile_settings(
+    *,
+    name: str,
+    config: Mapping[str, Any] | None,
+    inference: bool | None,
+    is_split_batch: bool,
+) -> CompileSettings:
+    """Settle a compile's options.
+
+    Args:
+        name: Fallback name of the PEF.
+        config: ``config_dict`` as applications pass it; the last parsed command line if None.
+        inference: Overrides the config's own value.
+        is_split_batch: Whether gradients are accumulated over several runs.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ArgumentError: If a value is none that exists.
+    """
+    config = parsed_config(config)
+    pef_name = str(config.get("pef_name") or name).removesuffix(".pef")
+    if not pef_name or os.path.basename(pef_name) != pef_name or pef_name in (".", ".."):
+        raise ArgumentError(
+            where="pef_name",
+            found=repr(pef_name),
+            wanted="the name of a file, without folders",
+            hint="Put the folder in output_folder.",
+        )
+    mapping = config.get("mapping") or "section"
+    check_mapping(mapping, "config_dict['mapping']")
+    return CompileSettings(
+        pef=Path(config.get("output_folder") or "out") / pef_name / f"{pef_name}.pef",
+        inference=bool(config.get("inference", False)) if inference is None else bool(inference),
+        mapping=mapping,
+        optim_level=str(config.get("optim_level") or "o3"),
+        accumulate=bool(is_split_batch) or _steps(config.get("grad_accumulation_steps")) > 1,
+        data_parallel=bool(config.get("data_parallel", False)),
+        bucket_bytes=bucket_bytes(),
+        arithmetic=wanted_arithmetic(config).settled(),
+    )
+
+
+def bucket_bytes() -> int:
+    """Bytes up to which gradients share a bucket: ``BAGUA_DEFAULT_BUCKET_SIZE``, or 10 MiB.
+
+    Raises:
+        ArgumentError: If the variable is no positive number.
+    """
+    from samba.compiler.buckets import DEFAULT_BUCKET_BYTES  # the compiler loads jax
+
+    text = os.environ.get("BAGUA_DEFAULT_BUCKET_SIZE", "")
+    if not text:
+        return DEFAULT_BUCKET_BYTES
+    # isdigit alone takes characters such as "²", of which int makes no number.
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ArgumentError(
+            where="environment variable BAGUA_DEFAULT_BUCKET_SIZE",
+            found=repr(text),
+            wanted="a number of bytes, 1 or more",
+        )
+    return int(text)
+
+
+def _steps(value: Any) -> int:
+    if value is None:
+        return 1
+    try:
+        steps = operator.index(value) if not isinstance(value, str) else int(value)
+    except (TypeError, ValueError):
+        steps = 0
+    if steps < 1:
+        raise ArgumentError(
+            where="grad_accumulation_steps", found=repr(value), wanted="a whole number, 1 or more"
+        )
+    return steps

@@ -1,0 +1,193 @@
+"""The part of the session that copies between host and device."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from samba.errors import ArgumentError, UnknownTensor
+from samba.sambatensor import SambaTensor
+
+if TYPE_CHECKING:
+    from samba.session.loading import Loaded
+    from samba.session.multigraph.traces import Traces
+    from samba.session.onnx_model import OnnxModels
+
+
+class Transfers:
+    """Whole models, their optimizers, and tensors by name."""
+
+    _traced_by_name: dict[str, SambaTensor]
+    _forgotten: set[str]
+    _graph_traces: Traces | None
+    _onnx: OnnxModels
+
+    if TYPE_CHECKING:
+
+        def _need(self, operation: str) -> Loaded: ...
+
+    def to_cpu(self, model: torch.nn.Module, optims: Any = None, inplace: bool = False) -> None:
+        """Copy parameters, buffers and optimizer state from the device to the host.
+
+        Args:
+            model: The model to update; for an ONNX model, the module made of it.
+            optims: Its optimizers, None to leave their state alone.
+            inplace: Whether host memory is written in place; it always is, so that
+                everything that shares it sees the new values.
+        """
+        loaded = self._need("to_cpu()")
+        loaded.to_cpu(self._onnx.module(model, "session.to_cpu"), optims)
+
+    def to_cpu_(self, model: torch.nn.Module, optims: Any = None) -> None:
+        """:meth:`to_cpu` in place."""
+        self.to_cpu(model, optims, inplace=True)
+
+    def to_rdu(self, model: torch.nn.Module, optims: Any = None) -> None:
+        """Copy parameters, buffers and optimizer state from the host to the device.
+
+        Args:
+            model: The model to read.
+            optims: Its optimizers, None to leave their state alone.
+        """
+        loaded = self._need("to_rdu()")
+        loaded.to_rdu(self._onnx.module(model, "session.to_rdu"), optims)
+
+    def optimizers_to_cpu(self, optims: Any) -> None:
+        """Copy optimizer state alone from the device to the host.
+
+        Args:
+            optims: One optimizer of the program, or a list of them.
+        """
+        self._need("optimizers_to_cpu()").optimizers_to_cpu(optims, operation="optimizers_to_cpu()")
+
+    def optimizers_to_rdu(self, optims: Any) -> None:
+        """Copy optimizer state alone from the host to the device.
+
+        Args:
+            optims: One optimizer of the program, or a list of them.
+        """
+        self._need("optimizers_to_rdu()").optimizers_to_rdu(optims, operation="optimizers_to_rdu()")
+
+    def to_device(self) -> None:
+        """Copy everything that was traced from the host to the device."""
+        self._need("to_device()").to_device(frozenset(self._forgotten))
+
+    def sync_buffers_to_cpu(self, model: torch.nn.Module, inplace: bool = False) -> None:
+        """Copy the model's buffers from the device to the host."""
+        operation = "sync_buffers_to_cpu()"
+        self._need(operation).to_cpu(model, None, buffers_only=True, operation=operation)
+
+    def sync_buffers_to_rdu(self, model: torch.nn.Module) -> None:
+        """Copy the model's buffers from the host to the device."""
+        operation = "sync_buffers_to_rdu()"
+        self._need(operation).to_rdu(model, None, buffers_only=True, operation=operation)
+
+    def get_tensors(self, samba_tensors: Sequence[SambaTensor]) -> tuple[SambaTensor, ...]:
+        """Fetch device memory of the given tensors.
+
+        Args:
+            samba_tensors: Tensors with the names to fetch; one tensor alone counts as a list.
+
+        Returns:
+            New tensors of the same names.
+
+        Raises:
+            SambaError: If the device does not know one of them, or holds no data for it.
+        """
+        tensors = [samba_tensors] if isinstance(samba_tensors, torch.Tensor) else samba_tensors
+        return self._fetch("get_tensors()", [getattr(t, "sn_name", "") for t in tensors])
+
+    def get_tensors_by_name(self, names: Sequence[str]) -> tuple[SambaTensor, ...]:
+        """Fetch device memory by tensor or region name.
+
+        Args:
+            names: Names to fetch, those of gradients included; one name alone counts as a list.
+
+        Returns:
+            New tensors of these names.
+
+        Raises:
+            SambaError: If the device does not know one of them, or holds no data for it.
+        """
+        return self._fetch("get_tensors_by_name()", [names] if isinstance(names, str) else names)
+
+    def _fetch(self, operation: str, names: Sequence[str]) -> tuple[SambaTensor, ...]:
+        memory = self._need(operation).memory
+        for name in names:
+            if not memory.knows(name):
+                raise UnknownTensor(operation=f"session.{operation}", name=name)
+        return tuple(SambaTensor(memory.read(name), name=name) for name in names)
+
+    def get_samba_tensor_by_name(self, name: str) -> SambaTensor:
+        """The traced host tensor of a name; fetches nothing from the device.
+
+        After ``trace_multigraph`` any result inside the module has a handle too, at which a
+        ``FwdGraph`` may start or stop.
+
+        Raises:
+            ArgumentError: If no traced tensor has that name.
+        """
+        traces = self._graph_traces
+        if traces is None:
+            self._need("get_samba_tensor_by_name()")
+        found = self._traced_by_name.get(name)
+        if found is None and traces is not None:
+            found = traces.inner(name)
+        if found is None:
+            close = difflib.get_close_matches(name, self._traced_by_name, 3)
+            raise ArgumentError(
+                where="session.get_samba_tensor_by_name(name)",
+                found=repr(name),
+                wanted="the name of a traced tensor"
+                + (f", such as {', '.join(close)}" if close else ""),
+            )
+        return found
+
+    def update_tensor(self, name: str, tensor: SambaTensor | None) -> None:
+        """Give a traced tensor new values on the host, or forget it with None.
+
+        ``to_device`` takes the new values to the device, and leaves out what is forgotten.
+
+        Args:
+            name: Name of the traced tensor.
+            tensor: New values of the same shape and dtype.
+
+        Raises:
+            ArgumentError: If no traced tensor has that name, or the values do not fit it.
+        """
+        traced = self.get_samba_tensor_by_name(name)
+        if tensor is None:
+            del self._traced_by_name[name]
+            self._forgotten.add(name)
+            return
+        if traced.shape != tensor.shape or traced.dtype != tensor.dtype:
+            raise ArgumentError(
+                where=f"session.update_tensor({name!r}, tensor)",
+                found=f"shape {list(tensor.shape)} {tensor.dtype}",
+                wanted=f"shape {list(traced.shape)} {traced.dtype}",
+            )
+        values = tensor.data
+        if traced.has_data:
+            traced.data.copy_(values)
+        else:
+            traced.data = values.clone()
+
+    def _traced_tensors(self) -> list[SambaTensor]:
+        """Host tensors of the loaded model: inputs, parameters, buffers and output handles."""
+        self._need("_traced_tensors()")
+        return list(self._traced_by_name.values())
+
+    @property
+    def optim_dict(self) -> dict[str, SambaTensor]:
+        """Handles of the optimizer state on the device by name; read them with ``sn_data``."""
+        from pef_schema.program import Role
+        from samba.tracer.traced import FROM_DTYPE
+
+        return {
+            r.name: SambaTensor(shape=r.shape, dtype=FROM_DTYPE[r.dtype], name=r.name)
+            for r in self._need("optim_dict").program.regions
+            if r.role is Role.OPTIMIZER_STATE
+        }

@@ -1,0 +1,489 @@
+"""BaguaTensor: a tensor that stands for what is communicated in its name.
+
+The *proxy* is the tensor that was registered. The *effective tensor* is what its getter closure
+returns, and what the backend communicates; it is asked for each time, so it may be replaced at
+any time. Importing this changes no class of torch: the functions here take any tensor, SambaTensor
+has them as methods, and :func:`enable_bagua_tensors` gives them to ``torch.Tensor`` as well.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from samba.distributed.bagua.views import plain
+from samba.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from samba.distributed.bagua.backend import BaguaBackend
+    from samba.tensor.compression import Compressed
+
+T = TypeVar("T", bound=torch.Tensor)
+Getter = Callable[[Any], torch.Tensor]
+Setter = Callable[[Any, torch.Tensor], object]
+
+_DTYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float64: "f64",
+    torch.uint8: "u8",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
+
+_handles = WeakTensorKeyDictionary()
+_lock = threading.RLock()
+
+
+class BackendTensor:
+    """What the backend knows of a tensor; every question is answered by the getter closure anew.
+
+    Args:
+        name: Name of the tensor, unique in its module; empty if it has none.
+        module_name: Name of the model it belongs to, None if it belongs to none.
+        proxy: The tensor that was registered; it is not kept alive.
+        getter: Gives the effective tensor; None for the proxy itself.
+        setter: Replaces the effective tensor; None if nothing can.
+        backend: Who communicates it; None without a module.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        module_name: str | None,
+        proxy: torch.Tensor,
+        getter: Getter | None,
+        setter: Setter | None,
+        backend: BaguaBackend | None,
+    ) -> None:
+        self.name, self.module_name, self.backend = name, module_name, backend
+        self.getter, self.setter = getter, setter
+        self._proxy = weakref.ref(proxy)
+
+    @property
+    def proxy(self) -> torch.Tensor:
+        """The tensor that was registered.
+
+        Raises:
+            ArgumentError: If it does not exist any more.
+        """
+        proxy = self._proxy()
+        if proxy is None:
+            raise ArgumentError(
+                where=f"Bagua tensor {self.name!r}",
+                found="a tensor that was deleted",
+                wanted="one that lives as long as it is communicated",
+            )
+        return proxy
+
+    def effective(self) -> torch.Tensor:
+        """The tensor to communicate, as the getter closure returns it now.
+
+        Raises:
+            ArgumentError: If the closure returns no tensor.
+        """
+        found: object = self.proxy if self.getter is None else self.getter(self.proxy)
+        if not isinstance(found, torch.Tensor):
+            raise ArgumentError(
+                where=f"getter closure of Bagua tensor {self.name!r}",
+                found=repr(found),
+                wanted="a tensor",
+                hint="For gradients: call bagua_ensure_grad() before.",
+            )
+        return found
+
+    def replace(self, tensor: torch.Tensor) -> None:
+        """Make another tensor the effective one.
+
+        Args:
+            tensor: The other tensor.
+
+        Raises:
+            ArgumentError: If there is no setter closure.
+        """
+        if self.setter is None:
+            raise ArgumentError(
+                where=f"bagua_setter_closure of {self.name!r}",
+                found="no setter closure",
+                wanted="one given to ensure_bagua_tensor",
+            )
+        self.setter(self.proxy, tensor)
+
+    @property
+    def copies(self) -> bool:
+        """Whether the getter gives copies of memory elsewhere, which only the setter can reach."""
+        return getattr(self.getter, "copies", False)
+
+    def assign(self, values: torch.Tensor) -> None:
+        """Give the effective tensor other values.
+
+        Args:
+            values: As many as it has, of its type.
+        """
+        if self.copies:
+            self.replace(values)
+            return
+        target = plain(self.effective())
+        target.copy_(values.view(target.shape))
+
+    def data_ptr(self) -> int:
+        """Address of the effective tensor's first element."""
+        return self.effective().data_ptr()
+
+    def num_elements(self) -> int:
+        """How many elements the effective tensor has."""
+        return self.effective().numel()
+
+    def num_elements_allocated(self) -> int:
+        """How many elements the effective tensor's storage has room for."""
+        tensor = self.effective()
+        return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+    def dtype(self) -> str:
+        """Type of the effective tensor's elements: f32, f16, bf16, f64, u8, i32 or i64.
+
+        Raises:
+            ArgumentError: If it is another.
+        """
+        return dtype_name(self.effective(), self.name)
+
+    def device_id(self) -> int:
+        """Number of the effective tensor's device; 0 for host memory."""
+        return self.effective().device.index or 0
+
+    def compress(self, method: str, n_chunks: int, target_chunk: int = -1) -> Compressed:
+        """Compress the effective tensor; see :func:`samba.tensor.compression.compress`.
+
+        Args:
+            method: ``"MinMaxUInt8"``.
+            n_chunks: How many equal chunks are compressed, each by itself.
+            target_chunk: The one chunk to compress; all of them if -1.
+        """
+        from samba.tensor.compression import compress_tensor
+
+        return compress_tensor(self.effective(), method, n_chunks, target_chunk)
+
+    def decompress_from(self, method: str, n_chunks: int, compressed: Compressed) -> None:
+        """Fill the effective tensor with what :meth:`compress` made.
+
+        Args:
+            method: ``"MinMaxUInt8"``.
+            n_chunks: How many chunks there are.
+            compressed: The chunks, as many elements as the effective tensor.
+        """
+        from samba.tensor.compression import decompress_tensor
+
+        tensor = self.effective()
+        decompress_tensor(tensor, method, n_chunks, compressed)
+        if self.copies:
+            self.replace(tensor)
+
+    def to_numpy_f32(self) -> Any:
+        """The effective tensor as a flat float32 array; shares its memory unless on a device."""
+        return self._as_numpy(torch.float32)
+
+    def to_numpy_u8(self) -> Any:
+        """The effective tensor as a flat uint8 array; shares its memory unless on a device."""
+        return self._as_numpy(torch.uint8)
+
+    def _as_numpy(self, dtype: torch.dtype) -> Any:
+        from samba.distributed.bagua.views import as_flat_numpy
+
+        tensor = self.effective()
+        if tensor.dtype != dtype:
+            raise ArgumentError(
+                where=f"Bagua tensor {self.name!r}", found=str(tensor.dtype), wanted=str(dtype)
+            )
+        return as_flat_numpy(tensor)
+
+
+def dtype_name(tensor: torch.Tensor, name: str) -> str:
+    """Short name of a tensor's type, as the backend calls it."""
+    if tensor.dtype not in _DTYPES:
+        raise ArgumentError(
+            where=f"Bagua tensor {name!r}",
+            found=str(tensor.dtype),
+            wanted=", ".join(str(d) for d in _DTYPES),
+        )
+    return _DTYPES[tensor.dtype]
+
+
+def handle_of(tensor: torch.Tensor) -> BackendTensor:
+    """What the backend knows of a tensor.
+
+    Raises:
+        ArgumentError: If it is no Bagua tensor.
+    """
+    with _lock:
+        handle = _handles.get(tensor)
+    if handle is None:
+        raise ArgumentError(
+            where="a Bagua function",
+            found=f"a tensor of shape {tuple(tensor.shape)} that is no Bagua tensor",
+            wanted="a Bagua tensor",
+            hint="Call ensure_bagua_tensor on it.",
+        )
+    return handle
+
+
+def find_bagua_tensor(name: str, module_name: str | None = None) -> torch.Tensor | None:
+    """The tensor that was last registered under a name; None if there is none, or it is gone.
+
+    Args:
+        name: Its name.
+        module_name: Name of its module.
+    """
+    from samba.distributed.bagua.world import current_world
+
+    with _lock:
+        handle = current_world().tensors.get((module_name, name))
+    return None if handle is None else handle.proxy
+
+
+def is_bagua_tensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor was registered."""
+    with _lock:
+        return tensor in _handles
+
+
+def ensure_bagua_tensor(
+    tensor: T,
+    name: str | None = None,
+    module_name: str | None = None,
+    getter_closure: Getter | None = None,
+    setter_closure: Setter | None = None,
+) -> T:
+    """Register a tensor as proxy.
+
+    A tensor that is registered with the same closures stays as it is. Without a name it keeps
+    the name it had, and without a module too its module.
+
+    Args:
+        tensor: The tensor.
+        name: Its name, unique in the module.
+        module_name: Name of the model; needed to mark the tensor ready.
+        getter_closure: Takes the proxy, returns the effective tensor; None for the proxy itself.
+        setter_closure: Takes the proxy and a tensor, and makes that the effective tensor.
+
+    Returns:
+        The tensor itself.
+
+    Raises:
+        ArgumentError: If it is registered under another name or in another module, there is a
+            setter and no getter, or the effective tensor is of a type that cannot be communicated.
+
+    Example:
+        >>> p = torch.nn.Parameter(torch.ones(2))
+        >>> ensure_bagua_tensor(bagua_ensure_grad(p), "p", getter_closure=lambda p: p.grad) is p
+        True
+        >>> bagua_getter_closure(p)
+        tensor([0., 0.])
+    """
+    from samba.distributed.bagua.world import current_world
+
+    with _lock:
+        old: BackendTensor | None = _handles.get(tensor)
+    if old is not None:
+        if name is None:
+            name, module_name = old.name, module_name or old.module_name
+        elif (name, module_name) != (old.name, old.module_name):
+            raise ArgumentError(
+                where="ensure_bagua_tensor",
+                found=f"name {name!r} and module {module_name!r}",
+                wanted=f"name {old.name!r} and module {old.module_name!r}, which it has already",
+            )
+    world = current_world()
+    backend = None if module_name is None else world.backend(module_name)
+    same = (getter_closure, setter_closure, backend)  # a backend is of a module, and of its ranks
+    if old is not None and same == (old.getter, old.setter, old.backend):
+        return tensor
+    if setter_closure is not None and getter_closure is None:
+        raise ArgumentError(
+            where=f"ensure_bagua_tensor of {name!r}",
+            found="a setter_closure without a getter_closure",
+            wanted="both, or the getter alone",
+        )
+    handle = BackendTensor(
+        name=name or "",
+        module_name=module_name,
+        proxy=tensor,
+        getter=getter_closure,
+        setter=setter_closure,
+        backend=backend,
+    )
+    handle.dtype()
+    with _lock:
+        _handles[tensor] = handle
+        if handle.name:
+            world.tensors[module_name, handle.name] = handle
+    return tensor
+
+
+def to_bagua_tensor(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    module_name: str | None = None,
+    getter_closure: Getter | None = None,
+    setter_closure: Setter | None = None,
+) -> torch.Tensor:
+    """Make a new Bagua tensor that shares a tensor's storage; see :func:`ensure_bagua_tensor`.
+
+    If the tensor moves to another storage later, the new one stays with the old storage.
+
+    Returns:
+        The new tensor.
+    """
+    view = tensor.view(tensor.dtype)
+    return ensure_bagua_tensor(view, name, module_name, getter_closure, setter_closure)
+
+
+def bagua_backend_tensor(tensor: torch.Tensor) -> BackendTensor:
+    """What the backend knows of a tensor."""
+    return handle_of(tensor)
+
+
+def bagua_getter_closure(tensor: torch.Tensor) -> torch.Tensor:
+    """The effective tensor, as it is now."""
+    return handle_of(tensor).effective()
+
+
+def bagua_setter_closure(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Make another tensor the effective one.
+
+    Args:
+        tensor: A Bagua tensor with a setter closure.
+        value: The other tensor.
+    """
+    handle_of(tensor).replace(value)
+
+
+def bagua_ensure_grad(tensor: T) -> T:
+    """Give a parameter a gradient of zeros if it has none.
+
+    Returns:
+        The parameter itself.
+
+    Raises:
+        NotImplementedError: If it is no parameter and has no gradient.
+    """
+    if tensor.is_leaf and tensor.grad is not None:
+        return tensor
+    if not isinstance(tensor, torch.nn.Parameter):
+        raise NotImplementedError(
+            f"bagua_ensure_grad: a {type(tensor).__name__} of shape {tuple(tensor.shape)} is no "
+            "parameter; only parameters are given gradients."
+        )
+    tensor.grad = torch.zeros_like(tensor.data)
+    return tensor
+
+
+def bagua_mark_communication_ready(tensor: torch.Tensor) -> None:
+    """Say that a tensor may be communicated as soon as its values are computed.
+
+    Raises:
+        ArgumentError: If it has no module, and so no backend.
+        DataParallelError: If no registered bucket has it.
+    """
+    handle = handle_of(tensor)
+    _backend_of(handle).mark_communication_ready(handle, handle.effective)
+
+
+def bagua_mark_communication_ready_without_synchronization(tensor: torch.Tensor) -> None:
+    """Say that a tensor may be communicated now: its values are there.
+
+    Raises:
+        ArgumentError: If it has no module, and so no backend.
+        DataParallelError: If no registered bucket has it.
+    """
+    handle = handle_of(tensor)
+    _backend_of(handle).mark_communication_ready(handle, None)
+
+
+def bagua_set_storage(
+    tensor: torch.Tensor, storage: torch.UntypedStorage | Any, storage_offset: int = 0
+) -> None:
+    """Put the effective tensor into another storage; its values are not copied there.
+
+    Args:
+        tensor: A Bagua tensor.
+        storage: The storage.
+        storage_offset: Where in it the tensor begins, in elements.
+    """
+    handle = handle_of(tensor)
+    if isinstance(storage, torch.TypedStorage):
+        storage = storage._untyped_storage
+    effective = handle.effective()
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        if handle.setter is None:
+            effective.set_(storage, storage_offset, effective.shape)  # type: ignore[call-overload]  # torch's stubs lack this one
+            return
+        moved = torch.zeros_like(effective)
+        moved.set_(storage, storage_offset, effective.shape)  # type: ignore[call-overload]  # as above
+    handle.replace(moved)
+
+
+def _backend_of(handle: BackendTensor) -> BaguaBackend:
+    if handle.backend is None:
+        raise ArgumentError(
+            where=f"marking Bagua tensor {handle.name!r} ready",
+            found="a tensor without a module",
+            wanted="one registered with module_name",
+        )
+    return handle.backend
+
+
+class BaguaTensor:
+    """The methods of Bagua tensors; a mixin of tensors.
+
+    Example:
+        >>> import samba
+        >>> t = samba.SambaTensor(torch.ones(3), name="t").ensure_bagua_tensor("t")
+        >>> t.is_bagua_tensor(), t.bagua_backend_tensor().num_elements()
+        (True, 3)
+    """
+
+    is_bagua_tensor = is_bagua_tensor
+    ensure_bagua_tensor = ensure_bagua_tensor
+    to_bagua_tensor = to_bagua_tensor
+    bagua_backend_tensor = bagua_backend_tensor
+    bagua_getter_closure = bagua_getter_closure
+    bagua_setter_closure = bagua_setter_closure
+    bagua_ensure_grad = bagua_ensure_grad
+    bagua_mark_communication_ready = bagua_mark_communication_ready
+    bagua_mark_communication_ready_without_synchronization = (
+        bagua_mark_communication_ready_without_synchronization
+    )
+    bagua_set_storage = bagua_set_storage
+
+    @property
+    def bagua_tensor_name(self: Any) -> str:
+        """The name it was registered under; empty if it has none."""
+        return handle_of(self).name
+
+    @property
+    def bagua_module_name(self: Any) -> str | None:
+        """Name of the model it belongs to."""
+        return handle_of(self).module_name
+
+
+METHODS = tuple(name for name in vars(BaguaTensor) if "bagua" in name)
+
+
+def enable_bagua_tensors() -> None:
+    """Give ``torch.Tensor`` the methods of :class:`BaguaTensor`, until they are disabled."""
+    for name in METHODS:
+        setattr(torch.Tensor, name, vars(BaguaTensor)[name])
+
+
+def disable_bagua_tensors() -> None:
+    """Take from ``torch.Tensor`` what :func:`enable_bagua_tensors` gave it."""
+    for name in METHODS:
+        if vars(torch.Tensor).get(name) is vars(BaguaTensor)[name]:
+            delattr(torch.Tensor, name)

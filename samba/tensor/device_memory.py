@@ -1,0 +1,137 @@
+"""Device memory of a SambaTensor, found by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor
+from samba.tensor.host_memory import HostMemory, kind, plain
+
+if TYPE_CHECKING:
+    from samba.tensor.device_door import DeviceTensors
+
+
+class DeviceMemory(HostMemory):
+    """The part of SambaTensor that copies between host and device."""
+
+    __slots__ = ()
+
+    @property
+    def sn_data(self) -> Tensor:
+        """Device memory: reading copies it to a new plain tensor, assigning copies to the device.
+
+        Raises:
+            DeviceAccessError: Nothing is traced, or the device does not know the tensor.
+        """
+        device, name = self._on_device("sn_data")
+        return device.read(name)
+
+    @sn_data.setter
+    def sn_data(self, value: Tensor) -> None:
+        device, name = self._on_device("sn_data")
+        device.write(name, _values(value, "sn_data"))
+
+    @property
+    def sn_grad(self) -> Tensor:
+        """Gradient in device memory: reading copies it to a new plain tensor, assigning copies to
+        the device.
+
+        Raises:
+            DeviceAccessError: Nothing is traced, the device does not know the tensor, or the
+                program keeps no gradient for it.
+        """
+        device, name = self._grad_on_device("sn_grad")
+        return device.read_grad(name)
+
+    @sn_grad.setter
+    def sn_grad(self, value: Tensor) -> None:
+        device, name = self._grad_on_device("sn_grad")
+        device.write_grad(name, _values(value, "sn_grad"))
+
+    def rdu(self) -> None:
+        """Copies the values, and the gradient if there is one, from the host to the device.
+
+        Raises:
+            DeviceAccessError: Nothing is traced, or the device does not know the tensor.
+        """
+        device, name = self._on_device("rdu()")
+        self.materialize_()
+        device.write(name, self.data)
+        grad = self.grad
+        if grad is not None and device.has_grad(name):
+            device.write_grad(name, grad)
+
+    def cpu(self, inplace: bool = False) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]  # SambaFlow gives cpu() another meaning than torch
+        """Copies the values, and the gradient if there is one, from the device to the host.
+
+        What the device does not hold is on the host already: an unnamed tensor, such as the
+        result of eager torch, and any tensor before a model is traced, are left as they are.
+
+        Args:
+            inplace: Whether to write into the present host memory, so that tensors that share it
+                see the new values, instead of taking new memory.
+
+        Returns:
+            The tensor itself, so that ``x.cpu().numpy()`` works as in torch.
+
+        Raises:
+            UnknownTensor: A model is traced, and the device does not know the tensor.
+        """
+        if self._sn_name and _device() is not None:
+            self._fetch("cpu()", inplace)
+        return self
+
+    def cpu_(self) -> None:
+        """Copies the values, and the gradient if there is one, from the device into the present
+        host memory.
+
+        Raises:
+            DeviceAccessError: Nothing is traced, or the device does not know the tensor.
+        """
+        self._fetch("cpu_()", inplace=True)
+
+    def _fetch(self, operation: str, inplace: bool) -> None:
+        device, name = self._on_device(operation)
+        values = device.read(name)
+        if inplace and self._has_data:
+            self.data.copy_(values)
+        else:
+            self.data = values.to(self.dtype)
+        if self.requires_grad and self.is_leaf and device.has_grad(name):
+            grad, fetched = self.grad, device.read_grad(name)
+            if inplace and grad is not None:
+                grad.copy_(fetched)
+            else:
+                self.grad = fetched.to(self.dtype)
+
+    def _on_device(self, operation: str) -> tuple[DeviceTensors, str]:
+        device = _device()
+        if device is None:
+            raise NotTraced(operation=operation, name=self._sn_name)
+        for name in (self._sn_name, self._sn_region_name):
+            if name and device.knows(name):
+                return device, name
+        raise UnknownTensor(operation=operation, name=self._sn_name)
+
+    def _grad_on_device(self, operation: str) -> tuple[DeviceTensors, str]:
+        device, name = self._on_device(operation)
+        if not device.has_grad(name):
+            raise NoGradient(operation=operation, name=name)
+        return device, name
+
+
+def _values(value: Any, operation: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise ConversionError(
+            where=f"{operation} = ...", found=kind(value), wanted="a torch.Tensor"
+        )
+    return plain(value.torch_tensor() if isinstance(value, HostMemory) else value).detach()
+
+
+def _device() -> DeviceTensors | None:
+    from samba.tensor import device_door as runtime
+
+    return runtime.device()

@@ -1,0 +1,282 @@
+"""How torch functions treat SambaTensors: plain torch, results wrapped, names kept by casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import get_default_nowrap_functions, resolve_name
+
+from samba.errors import NoHostData
+
+T = torch.Tensor
+
+CASTS: frozenset[Callable[..., Any]] = frozenset(
+    {
+        T.bfloat16,
+        T.bool,
+        T.byte,
+        T.char,
+        T.detach,
+        T.double,
+        T.float,
+        T.half,
+        T.int,
+        T.long,
+        T.short,
+        T.to,
+        T.type,
+        T.type_as,
+    }
+)
+"""Functions whose result is the same tensor to a user, so that it keeps the names."""
+
+QUERIES: frozenset[Callable[..., Any]] = frozenset(
+    {
+        T.dim,
+        T.element_size,
+        T.is_complex,
+        T.is_floating_point,
+        T.is_signed,
+        T.ndimension,
+        T.nelement,
+        T.numel,
+        T.size,
+        T.stride,
+        T.is_contiguous,
+        T.__len__,
+        T.shape.__get__,  # type: ignore[attr-defined]  # the stubs hide that it is a descriptor
+        T.dtype.__get__,  # type: ignore[attr-defined]  # as above
+        T.device.__get__,  # type: ignore[attr-defined]  # as above
+        T.layout.__get__,  # type: ignore[attr-defined]  # as above
+        T.ndim.__get__,  # type: ignore[attr-defined]  # as above
+        T.nbytes.__get__,  # type: ignore[attr-defined]  # as above
+        T.itemsize.__get__,  # type: ignore[attr-defined]  # as above
+        T.is_leaf.__get__,  # type: ignore[attr-defined]  # as above
+        T.grad_fn.__get__,  # type: ignore[attr-defined]  # as above
+        T.is_meta.__get__,  # type: ignore[attr-defined]  # as above
+        T.is_cuda.__get__,  # type: ignore[attr-defined]  # as above
+        T.untyped_storage,
+        T.is_sparse.__get__,  # type: ignore[attr-defined]  # as above
+        T.requires_grad.__get__,  # type: ignore[attr-defined]  # as above
+        T.requires_grad.__set__,  # type: ignore[attr-defined]  # as above
+        torch._has_compatible_shallow_copy_type,  # pyright: ignore[reportPrivateImportUsage]  # nn.Module asks it
+        torch.is_complex,
+        torch.is_floating_point,
+        torch.numel,
+    }
+)
+"""Functions that neither look at values nor give tensors; the session asks them in every run."""
+
+SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
+    {
+        T.new_empty,
+        T.new_full,
+        T.new_ones,
+        T.new_zeros,
+        T.register_hook,
+        T.requires_grad_,
+        torch.empty_like,
+        torch.full_like,
+        torch.ones_like,
+        torch.rand_like,
+        torch.randint_like,
+        torch.randn_like,
+        torch.zeros_like,
+    }
+)
+"""Functions that give tensors without looking at values; empty SambaTensors allow them too."""
+
+_KEPT = (
+    "_sn_name",
+    "_sn_region_name",
+    "_batch_dim",
+    "_named_dims",
+    "_sized_dims",
+    "host_memory",
+    "mem_type",
+)
+
+
+def keep_names(source: T, result: T) -> None:
+    """Gives ``result`` the names and dimension labels of ``source``."""
+    attributes = vars(source)
+    for key in _KEPT:
+        if key in attributes:
+            setattr(result, key, attributes[key])
+
+
+def operands(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[T]:
+    """Tensors among the arguments of a torch function, those in lists and tuples included."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, T):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from operands(value, {})
+
+
+def dispatch(
+    cls: type[T], func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Runs a torch function on SambaTensors and makes the new tensors SambaTensors.
+
+    A result keeps its identity: it becomes a ``cls`` by assignment to ``__class__``, not by an
+    alias, so that autograd and view tracking are those of plain torch.
+
+    Args:
+        cls: The SambaTensor class.
+        func: The torch function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        What ``func`` returns.
+
+    Raises:
+        NoHostData: An argument is an empty SambaTensor, and ``func`` needs its values.
+    """
+    if func in QUERIES:
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **kwargs)
+    given = tuple(operands(args, kwargs))
+    if func is T.new_empty and not getattr(args[0], "_has_data", True):
+        return _new_empty(cls, args, kwargs)
+    if func not in SHAPE_ONLY:
+        for tensor in given:
+            if not getattr(tensor, "_has_data", True):
+                return _on_empty(cls, func, tensor, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError:
+            result = _promoted(func, args, kwargs)
+            if result is None:
+                raise
+    if func in get_default_nowrap_functions():
+        return result
+    _adopt(cls, result, given)
+    is_cast = func in CASTS and isinstance(args[0], cls) and isinstance(result, cls)
+    if is_cast and result is not args[0]:
+        keep_names(args[0], result)
+    return result
+
+
+def _promoted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs a function that torch refused once more, with types that it takes; None if it had them.
+
+    What is traced is promoted so, and the same model must run eagerly.
+    """
+    from samba.tracer.promote import promoted
+
+    new_args, new_kwargs = promoted(func, args, kwargs)
+    if new_args is args and new_kwargs is kwargs:
+        return None
+    return func(*new_args, **new_kwargs)
+
+
+def _adopt(cls: type[T], result: Any, given: tuple[T, ...]) -> None:
+    """Makes every plain tensor of a result a ``cls``, except those the caller passed in."""
+    if type(result) is T:
+        if not any(result is tensor for tensor in given):
+            result.__class__ = cls
+    elif isinstance(result, (list, tuple)):
+        for item in result:
+            _adopt(cls, item, given)
+
+
+def _on_empty(
+    cls: type[T],
+    func: Callable[..., Any],
+    tensor: T,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Runs a torch function on an empty SambaTensor: casts it, fills it, or records the function.
+
+    Values are computed only while parameters are made lazily, from a temporary copy: a
+    constructor may look at them, an eager run of a lazy model should not cost that much unasked.
+    """
+    if func in CASTS and args[0] is tensor:
+        return _cast_empty(cls, func, tensor, args, kwargs)
+    from samba.lazy_param import use_lazy_param
+    from samba.tensor.recipe import Recipe, ViewRecipe
+    from samba.tensor.recording import record, writes
+
+    recipe = vars(tensor).get("_materializer")
+    lazy = isinstance(recipe, (Recipe, ViewRecipe))
+    owns = not isinstance(recipe, ViewRecipe)
+    if func is T.copy_ and args[0] is tensor and owns:
+        return _fill_empty(tensor, *args[1:], **kwargs)
+    if lazy:
+        result = record(cls, func, tensor, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        if use_lazy_param() and not writes(func, kwargs):
+            values = recipe(tensor)
+            new_kwargs = {k: _replaced(a, tensor, values) for k, a in kwargs.items()}
+            new_args = tuple(_replaced(a, tensor, values) for a in args)
+            return dispatch(cls, func, new_args, new_kwargs)
+        if use_lazy_param() and owns:
+            tensor.materialize_()  # type: ignore[attr-defined]  # a SambaTensor
+            return dispatch(cls, func, args, kwargs)
+    operation = resolve_name(func) or getattr(func, "__name__", str(func))
+    name: str = getattr(tensor, "sn_name", "")
+    raise NoHostData(operation=operation, name=name, shape=tuple(tensor.shape))
+
+
+def _new_empty(cls: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+    from samba.lazy_param import lazily
+
+    with torch._C.DisableTorchFunctionSubclass():
+        made = T.new_empty(*args, **kwargs)
+    made = lazily(cls, made)
+    _adopt(cls, made, ())
+    return made
+
+
+def _replaced(arg: Any, old: T, new: T) -> Any:
+    if arg is old:
+        return new
+    return type(arg)(_replaced(a, old, new) for a in arg) if type(arg) in (list, tuple) else arg
+
+
+def _fill_empty(tensor: T, source: Any, non_blocking: bool = False) -> T:
+    """Copies values into an empty SambaTensor, as ``load_state_dict`` does."""
+    values = source.torch_tensor() if hasattr(source, "torch_tensor") else source
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        filled = torch.empty(tuple(tensor.shape), dtype=tensor.dtype).copy_(values, non_blocking)
+    tensor.data = filled
+    return tensor
+
+
+def _cast_empty(
+    cls: type[T],
+    func: Callable[..., Any],
+    tensor: T,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Casts an empty SambaTensor by casting a stand-in without elements."""
+    with torch._C.DisableTorchFunctionSubclass():
+        cast = func(torch.empty(0, dtype=tensor.dtype), *args[1:], **kwargs)
+        if not isinstance(cast, T):
+            return cast
+        if cast.dtype == tensor.dtype and func is not T.detach:
+            return tensor
+        grad = tensor.requires_grad and cast.is_floating_point() and func is not T.detach
+        data = empty_data(tensor.shape, cast.dtype)
+        result = T._make_subclass(cls, data, grad)
+    keep_names(tensor, result)
+    result._has_data = False  # type: ignore[attr-defined]  # cls is SambaTensor
+    materializer = vars(tensor).get("_materializer")
+    if materializer is not None:
+        # A cast is a copy: what is done to it later is not done to the source.
+        make = "alias" if func is T.detach else "copy"
+        result._materializer = getattr(materializer, make, lambda: materializer)()  # type: ignore[attr-defined]  # cls is SambaTensor
+    return result
+
+
+def empty_data(shape: Iterable[int], dtype: torch.dtype) -> T:
+    """Gives a tensor of any shape that holds one element's memory: every stride is zero."""
+    return torch.empty((), dtype=dtype).expand(tuple(shape))

@@ -1,0 +1,197 @@
+"""Host memory of a SambaTensor: values, gradient, and tensors without values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from samba.errors import ArgumentError, ConversionError, NoHostData
+from samba.tensor.dispatch import empty_data
+from samba.tensor.labels import Labels
+
+# Inside the class ``torch`` is a method, so annotations there need other names.
+MemoryFormat = torch.memory_format
+_CONTIGUOUS = torch.contiguous_format
+
+Materializer = Callable[..., Tensor]
+
+
+class HostMemory(Labels):
+    """The part of SambaTensor that holds values on the host, or does without."""
+
+    __slots__ = ()
+
+    _materializer: Materializer | None = None
+    _has_data: bool = True
+
+    @property
+    def has_data(self) -> bool:
+        """Whether it holds values; an empty SambaTensor has only a shape and a dtype."""
+        return self._has_data
+
+    @property
+    def data(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch documents it as an attribute
+        """The values as a plain tensor that shares memory and is no part of autograd.
+
+        Of a lazy parameter it is an empty SambaTensor; what is done to it is done to both.
+        """
+        if not self._has_data:
+            from samba.tensor.recipe import Recipe, ViewRecipe
+
+            if isinstance(self._materializer, (Recipe, ViewRecipe)):
+                from samba.sambatensor import SambaTensor
+                from samba.tensor.recording import alias
+
+                return alias(SambaTensor, self)
+            self._need_data("data")
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]  # a descriptor
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if not isinstance(value, torch.Tensor):
+            raise ConversionError(
+                where="SambaTensor.data = ...", found=kind(value), wanted="a torch.Tensor"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # a descriptor
+        self._has_data = getattr(value, "_has_data", True)
+
+    @property
+    def grad(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch documents it as an attribute
+        """The host's gradient as a plain tensor, or None; the device's is ``sn_grad``."""
+        with torch._C.DisableTorchFunctionSubclass():
+            grad = torch.Tensor.grad.__get__(self)  # type: ignore[attr-defined]  # a descriptor
+        return None if grad is None else plain(grad)
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        with torch._C.DisableTorchFunctionSubclass():
+            torch.Tensor.grad.__set__(self, value if value is None else plain(value))  # type: ignore[attr-defined]  # a descriptor
+
+    @grad.deleter
+    def grad(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
+        with torch._C.DisableTorchFunctionSubclass():
+            torch.Tensor.grad.__set__(self, None)  # type: ignore[attr-defined]  # a descriptor
+
+    def torch(self) -> Tensor:
+        """Gives the plain torch tensor: the same memory, the same place in autograd.
+
+        Raises:
+            NoHostData: It is empty.
+        """
+        self._need_data("torch()")
+        return self.as_subclass(torch.Tensor)
+
+    def torch_tensor(self) -> Tensor:
+        """Gives the plain torch tensor; an empty SambaTensor is materialized for the answer only.
+
+        A materializer that draws random numbers may give other values each time.
+
+        Raises:
+            NoHostData: It is empty and has no materializer.
+        """
+        return self.torch() if self._has_data else self._materialized("torch_tensor()")
+
+    def materialize_(self) -> None:
+        """Fills an empty SambaTensor with the values of its materializer; else does nothing.
+
+        Raises:
+            NoHostData: It is empty and has no materializer.
+        """
+        if not self._has_data:
+            self.data = self._materialized("materialize_()")
+
+    def clear_data(self) -> None:
+        """Frees the host memory of the values; shape, dtype and names stay."""
+        self.data = empty_data(self.shape, self.dtype)
+        self._has_data = False
+
+    @property
+    def materializer(self) -> Materializer | None:
+        """What makes the values of an empty SambaTensor."""
+        return self._materializer
+
+    @materializer.setter
+    def materializer(self, materializer: Materializer | None) -> None:
+        self._materializer = materializer
+
+    @property
+    def materializer_provided(self) -> bool:
+        """Whether there is a materializer."""
+        return self._materializer is not None
+
+    def reusable(self) -> bool:
+        """Whether its host memory can serve a transfer to the device as it is."""
+        return self._has_data and self.is_contiguous()
+
+    def _need_data(self, operation: str) -> None:
+        if not self._has_data:
+            shape = tuple(self.shape)
+            raise NoHostData(operation=operation, name=self._sn_name, shape=shape)
+
+    def _materialized(self, operation: str) -> Tensor:
+        if self._materializer is None:
+            shape = tuple(self.shape)
+            raise NoHostData(operation=operation, name=self._sn_name, shape=shape)
+        made = _call_materializer(self._materializer, self)
+        if not isinstance(made, Tensor) or made.shape != self.shape:
+            is_tensor = isinstance(made, Tensor)
+            raise ArgumentError(
+                where=f"materializer of {self._sn_name or 'an unnamed SambaTensor'}",
+                found=f"a tensor of shape {tuple(made.shape)}" if is_tensor else kind(made),
+                wanted=f"a tensor of shape {tuple(self.shape)}",
+            )
+        return plain(made).detach().to(self.dtype)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps between neighbours, in elements; those of contiguous memory if it is empty."""
+        strides = super().stride() if self._has_data else _contiguous(self.shape)
+        return strides if dim is None else strides[dim]
+
+    def is_contiguous(self, memory_format: MemoryFormat = _CONTIGUOUS) -> bool:
+        """Whether the values lie in order; True if it is empty."""
+        return not self._has_data or super().is_contiguous(memory_format=memory_format)
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """The same memory and place in autograd as a ``torch.Tensor``, whatever the class."""
+    return tensor if type(tensor) is Tensor else tensor.as_subclass(Tensor)
+
+
+def _contiguous(shape: torch.Size) -> tuple[int, ...]:
+    strides = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))
+
+
+def _call_materializer(materializer: Materializer, tensor: Labels) -> Any:
+    """Calls a materializer in whichever of the three known forms its signature takes."""
+    try:
+        parameters = inspect.signature(materializer).parameters
+    except ValueError:  # some builtins have no signature
+        return materializer(tensor)
+    if "shape" in parameters and "dtype" in parameters:
+        wanted = {"shape": tensor.shape, "dtype": tensor.dtype}
+        if "requires_grad" in parameters:
+            wanted["requires_grad"] = tensor.requires_grad
+        return materializer(**wanted)
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [p for p in parameters.values() if p.default is p.empty and p.kind in positional]
+    if len(required) >= 2:
+        from samba.lazy_param import materializer_rng
+
+        return materializer(tensor, materializer_rng(tensor._sn_name))
+    return materializer(tensor)
+
+
+def kind(obj: object) -> str:
+    """What an object is, for messages."""
+    return f"{type(obj).__name__} {obj!r:.60}"

@@ -1,0 +1,149 @@
+"""Operations on lazy parameters: in-place ones go into the recipe, views know their place in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from samba.tensor.dispatch import empty_data, keep_names
+from samba.tensor.recipe import SELF, Function, Recipe, Step, T, ViewRecipe, Window
+
+RESHAPES = frozenset(
+    {"resize_", "resize_as_", "set_", "squeeze_", "t_", "transpose_", "unsqueeze_"}
+)
+"""In-place functions that change the shape: no recipe tells of them."""
+
+_OPERATORS = frozenset(
+    f"__i{name}__"
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+)
+
+
+def record(
+    cls: type[T], func: Function, tensor: T, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Records a torch function on an empty tensor whose values have a recipe.
+
+    Args:
+        cls: The SambaTensor class.
+        func: The function.
+        tensor: The empty tensor, one of its arguments.
+        args, kwargs: All of its arguments.
+
+    Returns:
+        What the function returns: the tensor after an in-place operation, an empty view after a
+        view function, and NotImplemented for any other function.
+    """
+    recipe = vars(tensor)["_materializer"]
+    name = getattr(func, "__name__", "")
+    target = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
+    if target is not tensor or name in RESHAPES:
+        return NotImplemented
+    if not _is_in_place(name):
+        return _view(cls, func, recipe, args, kwargs)
+    root, window = _parts(recipe)
+    step = Step(
+        window=window,
+        function=func,
+        args=tuple(_stored(a, tensor) for a in args),
+        kwargs={k: _stored(a, tensor) for k, a in kwargs.items()},
+    )
+    _try(step, root)
+    root.record(step)
+    return None if name == "__setitem__" else tensor
+
+
+def _parts(recipe: Recipe | ViewRecipe) -> tuple[Recipe, Window | None]:
+    return (recipe, None) if isinstance(recipe, Recipe) else (recipe.recipe, recipe.window)
+
+
+def writes(func: Function, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a function changes one of its arguments, as far as its name tells."""
+    return _is_in_place(getattr(func, "__name__", "")) or kwargs.get("out") is not None
+
+
+def _is_in_place(name: str) -> bool:
+    trailing = name.endswith("_") and not name.endswith("__")
+    return trailing or name == "__setitem__" or name in _OPERATORS
+
+
+def _stored(arg: Any, target: T) -> Any:
+    """An argument as a recipe keeps it: tensors as they are now, not as they will be."""
+    if arg is target:
+        return SELF
+    if isinstance(arg, T):
+        plain = arg.torch_tensor() if hasattr(arg, "torch_tensor") else arg  # type: ignore[attr-defined]  # SambaTensor
+        return plain.detach().clone()
+    return type(arg)(_stored(a, target) for a in arg) if type(arg) in (list, tuple) else arg
+
+
+def _try(step: Step, recipe: Recipe) -> None:
+    """Does a step to a tensor without memory: what torch refuses is refused now, not later."""
+
+    def there(arg: Any) -> Any:
+        return arg.to("meta") if isinstance(arg, T) and arg.dim() else arg
+
+    trial = Step(
+        window=step.window,
+        function=step.function,
+        args=tuple(there(a) for a in step.args),
+        kwargs={k: there(a) for k, a in step.kwargs.items()},
+    )
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        try:
+            trial.run(_probe(recipe))
+        except NotImplementedError:  # torch cannot say without memory
+            return
+
+
+def _probe(recipe: Recipe) -> T:
+    return torch.empty(recipe.shape, dtype=recipe.dtype, device="meta")
+
+
+def _view(
+    cls: type[T],
+    func: Function,
+    recipe: Recipe | ViewRecipe,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    root, window = _parts(recipe)
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        whole = _probe(root)
+        try:
+            probe = whole if window is None else window.of(whole)
+            result = func(probe, *args[1:], **kwargs)
+        except (RuntimeError, TypeError):  # not for tensors without memory, so not a view
+            return NotImplemented
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    if not results or not all(isinstance(r, T) and r._base is whole for r in results):
+        return NotImplemented
+    if any(item.dtype != root.dtype for item in results):
+        return NotImplemented
+    views = []
+    for item in results:
+        shape = tuple(item.shape)
+        part = Window(shape=shape, strides=item.stride(), offset=int(item.storage_offset()))
+        views.append(empty_with(cls, shape, args[0].dtype, ViewRecipe(root, part)))
+    return views[0] if results[0] is result else type(result)(views)
+
+
+def alias(cls: type[T], tensor: T) -> T:
+    """An empty tensor of the same memory: what ``.data`` of a lazy parameter is."""
+    recipe = vars(tensor)["_materializer"].alias()
+    result = empty_with(cls, tuple(tensor.shape), tensor.dtype, recipe)
+    keep_names(tensor, result)
+    return result
+
+
+def empty_with(cls: type[T], shape: tuple[int, ...], dtype: torch.dtype, recipe: Any) -> T:
+    """An empty tensor with a materializer."""
+    result = T._make_subclass(cls, empty_data(shape, dtype), False)
+    result._has_data = False  # type: ignore[attr-defined]  # cls is SambaTensor
+    result._materializer = recipe  # type: ignore[attr-defined]  # cls is SambaTensor
+    return result
