@@ -181,7 +181,7 @@ def _run(args: argparse.Namespace, program: Program) -> int:
     seconds = (time.perf_counter() - start) / args.iterations
     outputs = {o.name: device.read(o.region) for o in program.graphs[graph].outputs}
     if args.output:
-        np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})  # type: ignore[arg-type]  # names are keywords
+        np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})  # pyright: ignore[reportArgumentType]  # names are keywords
     _report(outputs, seconds, args)
     return 0
 

@@ -133,17 +133,17 @@ def _check_args(args: tuple[Arg, ...], known: bytearray, place: str, report: Rep
                 if arg:
                     inner.append(arg)
             elif kind is int:
-                if not -(2**63) <= arg < 2**63:  # type: ignore[operator] # kind says int
+                if not -(2**63) <= arg < 2**63:
                     report.add(f"{place}: an integer argument beyond 64 bits")
             elif kind is str:
-                report.text(place, arg, limits.source)  # type: ignore[arg-type] # kind says str
+                report.text(place, arg, limits.source)  # pyright: ignore[reportArgumentType]  # kind says str
             elif kind not in _ARG_TYPES:
                 report.add(f"{place}: argument of type {kind.__module__}.{kind.__qualname__}")
         depth += 1
         if inner and depth > limits.arg_depth:
             report.add(f"{place}: lists nested more than {limits.arg_depth} deep")
             return
-        level = [arg for items in inner for arg in items]  # type: ignore[assignment]
+        level = [arg for items in inner for arg in items]
 
 
 def _check_results(

@@ -39,7 +39,7 @@ def _trace_torch_graph(
         )
         for o in traced.outputs
     )
-    model.output_tensors = outputs  # type: ignore[assignment]  # where scripts look for it
+    model.output_tensors = outputs  # pyright: ignore[reportArgumentType]  # where scripts look for it
     return outputs
 
 

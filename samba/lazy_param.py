@@ -59,8 +59,8 @@ def _recorded(initialiser: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     def fill(*args: Any, **kwargs: Any) -> Any:
         tensor = args[0] if args else kwargs.get("tensor")
         recipe = getattr(tensor, "_materializer", None)
-        if isinstance(recipe, (Recipe, ViewRecipe)) and not tensor._has_data:  # type: ignore[union-attr]  # a SambaTensor
-            return record(SambaTensor, initialiser, tensor, args, kwargs)  # type: ignore[arg-type]  # as above
+        if isinstance(recipe, (Recipe, ViewRecipe)) and not tensor._has_data:  # pyright: ignore[reportOptionalMemberAccess]  # a SambaTensor
+            return record(SambaTensor, initialiser, tensor, args, kwargs)  # pyright: ignore[reportArgumentType]  # as above
         return initialiser(*args, **kwargs)
 
     return fill
@@ -191,10 +191,10 @@ def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         return
     base = parameter.detach()
     recipe = Recipe(tuple(base.shape), base.dtype, base, mode.settings, mode.next_stream())
-    torch.Tensor.data.__set__(parameter, empty_data(base.shape, base.dtype))  # type: ignore[attr-defined]  # a descriptor
+    torch.Tensor.data.__set__(parameter, empty_data(base.shape, base.dtype))  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
     parameter.__class__ = SambaParameter
-    parameter._has_data = False  # type: ignore[attr-defined]  # the class was assigned above
-    parameter._materializer = recipe  # type: ignore[attr-defined]  # the class was assigned above
+    parameter._has_data = False  # pyright: ignore[reportAttributeAccessIssue]  # the class was assigned above
+    parameter._materializer = recipe  # pyright: ignore[reportAttributeAccessIssue]  # the class was assigned above
 
 
 class RNGProvider:

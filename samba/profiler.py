@@ -334,4 +334,4 @@ class _Timed:
             finally:
                 profiler.end_event(event)
 
-        return timed  # type: ignore[return-value]  # functools.wraps keeps the signature
+        return timed  # pyright: ignore[reportReturnType]  # functools.wraps keeps the signature

@@ -108,7 +108,7 @@ class SambaLoader:
         Raises:
             TypeError: The data loader has no length.
         """
-        return len(self.dataloader)  # type: ignore[arg-type]  # the caller asks for it
+        return len(self.dataloader)  # pyright: ignore[reportArgumentType]  # the caller asks for it
 
     def __iter__(self) -> Iterator[Any]:
         """Starts an epoch."""

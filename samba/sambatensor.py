@@ -107,7 +107,7 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
     ) -> Any:
         return dispatch(SambaTensor, func, args, kwargs or {})
 
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # torch leaves it untyped
+    def backward(
         self,
         gradient: Tensor | None = None,
         retain_graph: bool | None = None,

@@ -112,7 +112,7 @@ class TestWithGold:
         results = samba.session.run(None, outputs)
         found = {t.sn_name: t.torch() for t in results}
         for parameter in self.model.parameters():
-            name = parameter.sn_name  # type: ignore[attr-defined]  # the model is converted
+            name = parameter.sn_name  # pyright: ignore[reportAttributeAccessIssue]  # the model is converted
             if device is not None and device.knows(name):
                 found[name] = device.read(name)
                 if device.has_grad(name):

@@ -32,6 +32,6 @@ def with_gradient(
     def decorate(fn: Callable[P, R]) -> Callable[P, R]:
         rule = jax.custom_vjp(fn, nondiff_argnums=static)
         rule.defvjp(forward, backward)
-        return rule  # pyright: ignore[reportReturnType]  # a callable of the same signature
+        return rule
 
     return decorate

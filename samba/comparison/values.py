@@ -34,5 +34,5 @@ def _plain(source: Source) -> torch.Tensor:
     if tensor is None:
         raise ValueError(f"source {source.name} of role {source.role.name} has no tensor")
     if not getattr(tensor, "has_data", True):
-        tensor = tensor.torch_tensor()  # type: ignore[attr-defined]  # a SambaTensor
+        tensor = tensor.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
     return tensor.detach().as_subclass(torch.Tensor).clone(memory_format=torch.contiguous_format)

@@ -59,7 +59,7 @@ class Placement:
         self.written_at = self._state_writers()
 
     def _set(self, value: int, **changes: object) -> None:
-        self.values[value] = replace(self.values[value], **changes)  # type: ignore[arg-type]  # names are Value's
+        self.values[value] = replace(self.values[value], **changes)
 
     def place_sources(self) -> None:
         """Regions of inputs, weights, buffers, constants, argins and seeds, role by role."""

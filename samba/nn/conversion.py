@@ -66,7 +66,7 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     _replace_meta(model)
     for path, parameter in model.named_parameters():
         parameter.__class__ = SambaParameter
-        parameter.sn_name = join_name(root, path)  # type: ignore[attr-defined]  # the class was assigned above
+        parameter.sn_name = join_name(root, path)  # pyright: ignore[reportAttributeAccessIssue]  # the class was assigned above
     buffers = _session_buffers()
     for path, buffer in model.named_buffers():
         name = join_name(root, path)

@@ -41,7 +41,7 @@ class SambaParameter(SambaTensor, nn.Parameter):  # pyright: ignore[reportIncomp
         tensor([1., 1., 1.])
     """
 
-    def __new__(  # pyright: ignore[reportIncompatibleMethodOverride]  # nn.Parameter takes requires_grad second, and so does this
+    def __new__(
         cls,
         torch_tensor: torch.Tensor | None = None,
         requires_grad: bool = True,
@@ -70,7 +70,7 @@ class SambaParameter(SambaTensor, nn.Parameter):  # pyright: ignore[reportIncomp
         )
         made.__class__ = cls
         made.requires_grad_(requires_grad)
-        return made  # type: ignore[return-value]  # the class was assigned two lines above
+        return made  # pyright: ignore[reportReturnType]  # the class was assigned two lines above
 
     def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__()

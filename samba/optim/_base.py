@@ -45,7 +45,7 @@ class DeviceSettings(torch.optim.Optimizer):
         self.max_grad_norm = max_grad_norm
         self.fp32_params = fp32_params
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch overloads it by closure
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters on the host, after clipping if ``max_grad_norm`` is set.
 
         Args:
@@ -66,7 +66,7 @@ class DeviceSettings(torch.optim.Optimizer):
             # torch wraps a class's step with the step hooks when it is first used; ours is
             # wrapped already, so the hooks of this optimizer would run twice.
             if getattr(step, "hooked", False):
-                step = step.__wrapped__.__get__(self)  # type: ignore[attr-defined]  # set by functools.wraps
+                step = step.__wrapped__.__get__(self)  # pyright: ignore[reportAttributeAccessIssue]  # set by functools.wraps
             step()
         return loss
 

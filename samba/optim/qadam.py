@@ -77,7 +77,7 @@ class QAdamOptimizer(torch.optim.Optimizer):
         return max((int(s["step"]) for s in self.state.values() if s), default=0)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch overloads it
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change the parameters.
 
         Args:

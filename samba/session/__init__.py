@@ -185,7 +185,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         if transfer_device:
             loaded.to_device()
         self._take(loaded, pef)
-        model.output_tensors = loaded.outputs  # type: ignore[assignment]  # where scripts look for it
+        model.output_tensors = loaded.outputs  # pyright: ignore[reportArgumentType]  # where scripts look for it
         return loaded.outputs
 
     def _take(self, loaded: Loaded, pef: str) -> None:

@@ -262,7 +262,7 @@ class Runner:
         if type(plan) is Plan:
             self._device.run(plan)
         else:
-            plan.run()  # type: ignore[union-attr]  # a Plan has gone the other way
+            plan.run()  # pyright: ignore[reportAttributeAccessIssue]  # a Plan has gone the other way
 
     def _plan_for(self, steps: StepKey) -> Plan | None:
         if not steps:

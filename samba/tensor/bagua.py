@@ -422,10 +422,10 @@ def bagua_set_storage(
     effective = handle.effective()
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         if handle.setter is None:
-            effective.set_(storage, storage_offset, effective.shape)  # type: ignore[call-overload]  # torch's stubs lack this one
+            effective.set_(storage, storage_offset, effective.shape)  # pyright: ignore[reportCallIssue]  # torch's stubs lack this one
             return
         moved = torch.zeros_like(effective)
-        moved.set_(storage, storage_offset, effective.shape)  # type: ignore[call-overload]  # as above
+        moved.set_(storage, storage_offset, effective.shape)  # pyright: ignore[reportCallIssue]  # as above
     handle.replace(moved)
 
 

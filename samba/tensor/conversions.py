@@ -27,7 +27,7 @@ class Conversions(_Base):
 
     __slots__ = ()
 
-    def new_empty(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's sizes are a tuple
+    def new_empty(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:
         """Makes a SambaTensor of uninitialised values.
 
         Args:
@@ -44,7 +44,7 @@ class Conversions(_Base):
         sizes, options = _new((size, *args), kwargs)
         return cast("SambaTensor", super().new_empty(sizes, **options))
 
-    def new_zeros(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+    def new_zeros(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:
         """Makes a SambaTensor of zeros; the arguments are those of ``new_empty``.
 
         Example:
@@ -55,7 +55,7 @@ class Conversions(_Base):
         sizes, options = _new((size, *args), kwargs)
         return cast("SambaTensor", super().new_zeros(sizes, **options))
 
-    def new_ones(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+    def new_ones(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:
         """Makes a SambaTensor of ones; the arguments are those of ``new_empty``.
 
         Example:
@@ -94,7 +94,7 @@ class Conversions(_Base):
         sizes, options = _new((size,), given)
         return cast("SambaTensor", super().new_full(sizes, fill_value, **options))
 
-    def to(self, *args: Any, other: Tensor | None = None, **kwargs: Any) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # torch's overloads say the same
+    def to(self, *args: Any, other: Tensor | None = None, **kwargs: Any) -> SambaTensor:
         """Casts to a dtype, or to the dtype of another tensor; see ``torch.Tensor.to``.
 
         Args:
@@ -114,7 +114,7 @@ class Conversions(_Base):
             args = (other, *args)
         return cast("SambaTensor", super().to(*args, **kwargs))
 
-    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
+    def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         """Names the type, or casts to another.
 
         Args:

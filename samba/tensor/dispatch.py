@@ -46,21 +46,21 @@ QUERIES: frozenset[Callable[..., Any]] = frozenset(
         T.stride,
         T.is_contiguous,
         T.__len__,
-        T.shape.__get__,  # type: ignore[attr-defined]  # the stubs hide that it is a descriptor
-        T.dtype.__get__,  # type: ignore[attr-defined]  # as above
-        T.device.__get__,  # type: ignore[attr-defined]  # as above
-        T.layout.__get__,  # type: ignore[attr-defined]  # as above
-        T.ndim.__get__,  # type: ignore[attr-defined]  # as above
-        T.nbytes.__get__,  # type: ignore[attr-defined]  # as above
-        T.itemsize.__get__,  # type: ignore[attr-defined]  # as above
-        T.is_leaf.__get__,  # type: ignore[attr-defined]  # as above
-        T.grad_fn.__get__,  # type: ignore[attr-defined]  # as above
-        T.is_meta.__get__,  # type: ignore[attr-defined]  # as above
-        T.is_cuda.__get__,  # type: ignore[attr-defined]  # as above
+        T.shape.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # the stubs hide that it is a descriptor
+        T.dtype.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.device.__get__,
+        T.layout.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.ndim.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.nbytes.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.itemsize.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.is_leaf.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.grad_fn.__get__,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # as above
+        T.is_meta.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.is_cuda.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
         T.untyped_storage,
-        T.is_sparse.__get__,  # type: ignore[attr-defined]  # as above
-        T.requires_grad.__get__,  # type: ignore[attr-defined]  # as above
-        T.requires_grad.__set__,  # type: ignore[attr-defined]  # as above
+        T.is_sparse.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.requires_grad.__get__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.requires_grad.__set__,  # pyright: ignore[reportAttributeAccessIssue]  # as above
         torch._has_compatible_shallow_copy_type,  # pyright: ignore[reportPrivateImportUsage]  # nn.Module asks it
         torch.is_complex,
         torch.is_floating_point,
@@ -218,7 +218,7 @@ def _on_empty(
             new_args = tuple(_replaced(a, tensor, values) for a in args)
             return dispatch(cls, func, new_args, new_kwargs)
         if use_lazy_param() and owns:
-            tensor.materialize_()  # type: ignore[attr-defined]  # a SambaTensor
+            tensor.materialize_()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
             return dispatch(cls, func, args, kwargs)
     operation = resolve_name(func) or getattr(func, "__name__", str(func))
     name: str = getattr(tensor, "sn_name", "")
@@ -268,12 +268,12 @@ def _cast_empty(
         data = empty_data(tensor.shape, cast.dtype)
         result = T._make_subclass(cls, data, grad)
     keep_names(tensor, result)
-    result._has_data = False  # type: ignore[attr-defined]  # cls is SambaTensor
+    result._has_data = False  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
     materializer = vars(tensor).get("_materializer")
     if materializer is not None:
         # A cast is a copy: what is done to it later is not done to the source.
         make = "alias" if func is T.detach else "copy"
-        result._materializer = getattr(materializer, make, lambda: materializer)()  # type: ignore[attr-defined]  # cls is SambaTensor
+        result._materializer = getattr(materializer, make, lambda: materializer)()  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
     return result
 
 

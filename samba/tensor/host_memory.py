@@ -34,7 +34,7 @@ class HostMemory(Labels):
         return self._has_data
 
     @property
-    def data(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch documents it as an attribute
+    def data(self) -> Tensor:
         """The values as a plain tensor that shares memory and is no part of autograd.
 
         Of a lazy parameter it is an empty SambaTensor; what is done to it is done to both.
@@ -49,7 +49,7 @@ class HostMemory(Labels):
                 return alias(SambaTensor, self)
             self._need_data("data")
         with torch._C.DisableTorchFunctionSubclass():
-            return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]  # a descriptor
+            return torch.Tensor.data.__get__(self)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
 
     @data.setter
     def data(self, value: Tensor) -> None:
@@ -58,25 +58,25 @@ class HostMemory(Labels):
                 where="SambaTensor.data = ...", found=kind(value), wanted="a torch.Tensor"
             )
         with torch._C.DisableTorchFunctionSubclass():
-            torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]  # a descriptor
+            torch.Tensor.data.__set__(self, value)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         self._has_data = getattr(value, "_has_data", True)
 
     @property
-    def grad(self) -> Tensor | None:  # pyright: ignore[reportIncompatibleVariableOverride]  # torch documents it as an attribute
+    def grad(self) -> Tensor | None:
         """The host's gradient as a plain tensor, or None; the device's is ``sn_grad``."""
         with torch._C.DisableTorchFunctionSubclass():
-            grad = torch.Tensor.grad.__get__(self)  # type: ignore[attr-defined]  # a descriptor
+            grad = torch.Tensor.grad.__get__(self)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
         return None if grad is None else plain(grad)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         with torch._C.DisableTorchFunctionSubclass():
-            torch.Tensor.grad.__set__(self, value if value is None else plain(value))  # type: ignore[attr-defined]  # a descriptor
+            torch.Tensor.grad.__set__(self, value if value is None else plain(value))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
 
     @grad.deleter
     def grad(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
         with torch._C.DisableTorchFunctionSubclass():
-            torch.Tensor.grad.__set__(self, None)  # type: ignore[attr-defined]  # a descriptor
+            torch.Tensor.grad.__set__(self, None)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
 
     def torch(self) -> Tensor:
         """Gives the plain torch tensor: the same memory, the same place in autograd.

@@ -118,7 +118,7 @@ def _in_numpy(
 
 def _arrays(cls: type, value: Any) -> Any:
     if isinstance(value, cls):
-        return value.numpy()  # type: ignore[attr-defined]  # cls is SambaTensor
+        return value.numpy()
     if isinstance(value, dict):
         return {key: _arrays(cls, item) for key, item in value.items()}
     if type(value) in (list, tuple):

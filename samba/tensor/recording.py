@@ -77,7 +77,7 @@ def _stored(arg: Any, target: T) -> Any:
     if arg is target:
         return SELF
     if isinstance(arg, T):
-        plain = arg.torch_tensor() if hasattr(arg, "torch_tensor") else arg  # type: ignore[attr-defined]  # SambaTensor
+        plain = arg.torch_tensor() if hasattr(arg, "torch_tensor") else arg  # pyright: ignore[reportAttributeAccessIssue]  # SambaTensor
         return plain.detach().clone()
     return type(arg)(_stored(a, target) for a in arg) if type(arg) in (list, tuple) else arg
 
@@ -144,6 +144,6 @@ def alias(cls: type[T], tensor: T) -> T:
 def empty_with(cls: type[T], shape: tuple[int, ...], dtype: torch.dtype, recipe: Any) -> T:
     """An empty tensor with a materializer."""
     result = T._make_subclass(cls, empty_data(shape, dtype), False)
-    result._has_data = False  # type: ignore[attr-defined]  # cls is SambaTensor
-    result._materializer = recipe  # type: ignore[attr-defined]  # cls is SambaTensor
+    result._has_data = False  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
+    result._materializer = recipe  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
     return result

@@ -138,7 +138,7 @@ class MultithreadedRNG(torch.Generator):
         """Fills a floating tensor with uniform numbers in [low, high) and returns it."""
 
         def draw(generator: np.random.Generator, values: np.ndarray) -> None:
-            generator.random(out=values, dtype=values.dtype.type)  # type: ignore[call-overload]  # float32 or float64
+            generator.random(out=values, dtype=values.dtype.type)
             values *= high - low
             values += low
 
@@ -183,7 +183,7 @@ def _seed_of(key: tuple[int, ...]) -> np.random.SeedSequence:
 
 
 def _by_ziggurat(generator: np.random.Generator, values: np.ndarray) -> None:
-    generator.standard_normal(out=values, dtype=values.dtype.type)  # type: ignore[call-overload]  # float32 or float64
+    generator.standard_normal(out=values, dtype=values.dtype.type)
 
 
 def _by_inverse(generator: np.random.Generator, values: np.ndarray) -> None:

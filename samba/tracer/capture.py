@@ -298,9 +298,9 @@ def _plain(value: Any) -> Any:
         if type(value) in (torch.Tensor, torch.nn.Parameter):
             return value
         if not getattr(value, "_has_data", True):
-            if not value.materializer_provided:  # type: ignore[attr-defined]  # a SambaTensor
+            if not value.materializer_provided:  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
                 return value  # a handle, such as those in model.output_tensors
-            value = value.torch_tensor()  # type: ignore[attr-defined]  # as above
+            value = value.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # as above
         return value.detach().as_subclass(torch.Tensor)
     if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
         return type(value)(_plain(v) for v in value)

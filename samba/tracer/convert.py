@@ -234,8 +234,8 @@ class _Converter:
     def _node(self, node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> None:
         if node.target is operator.getitem:
             parent, position = node.args
-            results = self.of[parent]  # type: ignore[index]  # getitem's first argument is a node
-            self.of[node] = results[position]  # type: ignore[index]  # of a multi-result op
+            results = self.of[parent]  # pyright: ignore[reportArgumentType]  # getitem's first argument is a node
+            self.of[node] = results[position]  # pyright: ignore[reportArgumentType, reportCallIssue, reportIndexIssue]  # of a multi-result op
             return
         op = str(node.target)
         if not isinstance(node.target, torch._ops.OpOverload):
@@ -282,7 +282,7 @@ class _Converter:
         node: torch.fx.Node,
     ) -> None:
         """Make the dropout rate an argin, so that it can change without a compile."""
-        schema = node.target._schema.arguments  # type: ignore[union-attr]  # checked by the caller
+        schema = node.target._schema.arguments  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]  # checked by the caller
         index = self._value(f"{prefix}__p", (), DType.FLOAT64)
         name = self.values[index].name
         key = schema[position].name
@@ -297,7 +297,7 @@ class _Converter:
                 role=Role.ARGIN,
                 name=name,
                 region_name=name,
-                default=0.0 if rate == ZERO_RATE else float(rate),  # type: ignore[arg-type]  # schema says float
+                default=0.0 if rate == ZERO_RATE else float(rate),  # pyright: ignore[reportArgumentType]  # schema says float
             )
         )
 
@@ -401,7 +401,7 @@ class _Converter:
 def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:
     if position < len(node.args):
         return node.args[position]
-    name = node.target._schema.arguments[position].name  # type: ignore[union-attr]  # an OpOverload
+    name = node.target._schema.arguments[position].name  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]  # an OpOverload
     return node.kwargs.get(name, default)
 
 
@@ -448,7 +448,7 @@ def _last_of_module(nodes: list[torch.fx.Node]) -> dict[str, torch.fx.Node]:
 
 def _label(node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> tuple[str, str]:
     """Module path and op label: a torch.nn module's last op is called like the module's class."""
-    packet = node.target._overloadpacket.__name__  # type: ignore[union-attr]  # an OpOverload
+    packet = node.target._overloadpacket.__name__  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]  # an OpOverload
     stack = _stack(node)
     if not stack:
         return "", packet.strip("_")

@@ -110,7 +110,7 @@ def _replace(node: torch.fx.Node, forms: dict[Any, torch.fx.Graph]) -> None:
             new = own[part] = graph.node_copy(part, own.__getitem__)
         new.meta = {k: v for k, v in node.meta.items() if k in _KEPT_META}
         args, kwargs = map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
-        new.meta["val"] = new.target(*args, **kwargs)  # type: ignore[operator]  # an operation
+        new.meta["val"] = new.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  # an operation
     results: Any = map_arg(form.output_node().args[0], own.__getitem__)
     if not isinstance(node.meta["val"], (tuple, list)):
         node.replace_all_uses_with(results[0])

@@ -45,13 +45,13 @@ def unmoved_modules(model: torch.nn.Module) -> Iterator[None]:
                 raise _changed(names[id(self)], name, tensor, wanted)
         return self
 
-    torch.nn.Module._apply = apply  # type: ignore[method-assign]  # put back below
+    torch.nn.Module._apply = apply
     outer, _TRACING.active = getattr(_TRACING, "active", False), True
     try:
         yield
     finally:
         _TRACING.active = outer
-        torch.nn.Module._apply = before  # type: ignore[method-assign]  # as it was
+        torch.nn.Module._apply = before
 
 
 def _changed(module: str, name: str, tensor: torch.Tensor, wanted: torch.Tensor) -> TraceError:

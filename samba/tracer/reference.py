@@ -101,7 +101,7 @@ def round_to_bfloat16(x: torch.Tensor, mode: str) -> torch.Tensor:
     Returns:
         A new tensor; its gradient is rounded in the same way.
     """
-    return _Rounded.apply(x, mode)  # type: ignore[no-any-return]  # apply is untyped
+    return _Rounded.apply(x, mode)
 
 
 def _rounded(x: torch.Tensor, mode: str) -> torch.Tensor:

@@ -59,7 +59,7 @@ class _Same:
         mine = self._reference()
         return isinstance(other, _Same) and mine is not None and mine is other._reference()
 
-    __hash__ = None  # type: ignore[assignment]  # what is described is compared, never looked up
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # what is described is compared, never looked up
 
 
 def describe(*values: Any) -> tuple[Any, ...]:

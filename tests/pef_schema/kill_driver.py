@@ -39,7 +39,7 @@ def die_at(path: Path, content: bytes, at: int, fault: str) -> bool:
     """Write in a child that dies at system call ``at``; return whether it died."""
     child = os.fork()
     if child == 0:
-        atomic.os = FaultyOs(at, fault)  # type: ignore[attr-defined]
+        atomic.os = FaultyOs(at, fault)
         atomic.write_atomically(str(path), [content])
         os._exit(0)
     _, status = os.waitpid(child, 0)

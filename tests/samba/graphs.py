@@ -148,4 +148,4 @@ def pair() -> tuple[samba.SambaTensor, samba.SambaTensor]:
     return tuple(
         samba.from_torch_tensor(torch.randn(2, n, generator=generator), name=name)
         for name, n in (("x", 4), ("y", 3))
-    )  # type: ignore[return-value]  # a pair
+    )

@@ -38,7 +38,7 @@ def normal_mode() -> Iterator[None]:
 
 
 def lazily(build: Callable[[], nn.Module], **settings: object) -> nn.Module:
-    enable_lazy_param(**{"seed": 1, **settings})  # type: ignore[arg-type]  # keywords of the tests
+    enable_lazy_param(**{"seed": 1, **settings})
     try:
         return build()
     finally:
@@ -46,7 +46,7 @@ def lazily(build: Callable[[], nn.Module], **settings: object) -> nn.Module:
 
 
 def values(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.torch_tensor() for name, p in model.named_parameters()}  # type: ignore[attr-defined]  # SambaParameters
+    return {name: p.torch_tensor() for name, p in model.named_parameters()}  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -82,11 +82,11 @@ def test_layers_hold_no_memory_and_repeat(build: Callable[[], nn.Module]) -> Non
 def test_distributions_are_those_of_the_layers() -> None:
     enable_lazy_param(seed=3)
     linear, embedding, norm = nn.Linear(400, 500), nn.Embedding(300, 400), nn.LayerNorm(9)
-    weight = linear.weight.torch_tensor()  # type: ignore[attr-defined]  # a SambaParameter
+    weight = linear.weight.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
     assert weight.abs().max() <= 400**-0.5 and abs(weight.std() * 3**0.5 * 400**0.5 - 1) < 0.02
-    table = embedding.weight.torch_tensor()  # type: ignore[attr-defined]  # a SambaParameter
+    table = embedding.weight.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
     assert abs(table.std() - 1) < 0.01 and abs(table.mean()) < 0.01
-    assert norm.weight.torch_tensor().tolist() == [1] * 9  # type: ignore[attr-defined]  # a SambaParameter
+    assert norm.weight.torch_tensor().tolist() == [1] * 9  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
 
 
 INITIALISERS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -131,7 +131,7 @@ def test_initialisers_are_recorded(name: str) -> None:
         return layer
 
     layer = lazily(lambda: build(fill))
-    assert not layer.weight.has_data  # type: ignore[union-attr]  # a SambaParameter
+    assert not layer.weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
     made, again = values(layer)["weight"], values(lazily(lambda: build(fill)))["weight"]
     assert torch.equal(made, again)
     real = values(lazily(build))["weight"]
@@ -154,7 +154,7 @@ def test_initialisers_imported_before_repeat_too(name: str) -> None:
         enable_lazy_param(seed=1)
         layer = nn.Linear(5, 4)
         initialiser(layer.weight, *arguments)
-        made.append(layer.weight.torch_tensor())  # type: ignore[attr-defined]  # a SambaParameter
+        made.append(layer.weight.torch_tensor())  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
         disable_lazy_param()
     if name != "sparse_":  # it asks torch for a permutation
         assert torch.equal(*made)
@@ -173,7 +173,7 @@ def test_orthogonal_is_orthogonal() -> None:
     enable_lazy_param(seed=1)
     layer = nn.Linear(5, 4)
     init.orthogonal_(layer.weight)
-    made = layer.weight.torch_tensor()  # type: ignore[attr-defined]  # a SambaParameter
+    made = layer.weight.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
     torch.testing.assert_close(made @ made.t(), torch.eye(4), atol=1e-6, rtol=0)
 
 
@@ -201,23 +201,23 @@ def test_ties_and_identity_stay() -> None:
             init.ones_(weight)
 
     model = lazily(Tied)
-    assert model.a.weight is model.b.weight  # type: ignore[union-attr]  # linear layers
+    assert model.a.weight is model.b.weight  # pyright: ignore[reportAttributeAccessIssue]  # linear layers
     assert values(model)["a.weight"].sum() == 6
 
 
 def test_what_torch_refuses_is_refused_at_once() -> None:
     layer = lazily(lambda: nn.Linear(5, 4))
     with pytest.raises(RuntimeError, match="broadcast"):
-        layer.weight.data.add_(torch.ones(3, 3))  # type: ignore[union-attr]  # a SambaParameter
+        layer.weight.data.add_(torch.ones(3, 3))  # pyright: ignore[reportCallIssue]  # a SambaParameter
     with pytest.raises(IndexError):
-        layer.weight.data[7].fill_(0)  # type: ignore[union-attr]  # a SambaParameter
+        layer.weight.data[7].fill_(0)  # pyright: ignore[reportIndexIssue]  # a SambaParameter
     with pytest.raises(NoHostData, match="materialize_"):
         layer(torch.ones(1, 5))
 
 
 def test_recorded_tensors_are_taken_as_they_are_now() -> None:
     layer, source = lazily(lambda: nn.Linear(2, 2)), torch.ones(2)
-    layer.weight.data[0].copy_(source)  # type: ignore[union-attr]  # a SambaParameter
+    layer.weight.data[0].copy_(source)  # pyright: ignore[reportIndexIssue]  # a SambaParameter
     source.zero_()
     assert values(layer)["weight"][0].tolist() == [1, 1]
 
@@ -225,8 +225,8 @@ def test_recorded_tensors_are_taken_as_they_are_now() -> None:
 def test_a_full_fill_drops_what_came_before() -> None:
     layer = lazily(lambda: nn.Linear(2, 2))
     for _ in range(50):
-        init.normal_(layer.weight)  # type: ignore[arg-type]  # a SambaParameter
-    assert len(layer.weight.materializer.steps) == 1  # type: ignore[union-attr]  # a SambaParameter
+        init.normal_(layer.weight)  # pyright: ignore[reportArgumentType]  # a SambaParameter
+    assert len(layer.weight.materializer.steps) == 1  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]  # a SambaParameter
 
 
 def test_copies_go_their_own_way() -> None:
@@ -235,7 +235,7 @@ def test_copies_go_their_own_way() -> None:
         assert torch.equal(values(other)["weight"], values(layer)["weight"])
         init.zeros_(other.weight)
         assert values(other)["weight"].sum() == 0 != values(layer)["weight"].sum()
-    cast = layer.weight.bfloat16()  # type: ignore[operator]  # a SambaParameter
+    cast = layer.weight.bfloat16()
     cast.data.fill_(1)
     assert cast.torch_tensor().sum() == 4 != values(layer)["weight"].sum()
 
@@ -244,7 +244,7 @@ def test_loading_a_checkpoint_gives_values() -> None:
     source = nn.Linear(3, 2)
     layer = lazily(lambda: nn.Linear(3, 2))
     layer.load_state_dict(source.state_dict())
-    assert layer.weight.has_data  # type: ignore[union-attr]  # a SambaParameter
+    assert layer.weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
     assert torch.equal(layer(torch.ones(1, 3)), source(torch.ones(1, 3)))
 
 
@@ -267,13 +267,13 @@ def test_materialize_fills_for_a_while() -> None:
     before = values(model)
     with materialize(model) as real:
         assert real is model
-        assert all(p.has_data for p in model.parameters())  # type: ignore[attr-defined]  # SambaParameters
-        assert torch.equal(model.head.weight, before["head.weight"])  # type: ignore[arg-type,union-attr]  # a SambaParameter
+        assert all(p.has_data for p in model.parameters())  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
+        assert torch.equal(model.head.weight, before["head.weight"])  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]  # a SambaParameter
         loss, _ = model(torch.ones(1, 4).int(), torch.ones(1, 4).int())
         loss.backward()
         with torch.no_grad():
-            model.norm.weight.mul_(2)  # type: ignore[union-attr,operator]  # a SambaParameter
-    assert not model.head.weight.has_data and model.norm.weight.has_data  # type: ignore[union-attr]  # SambaParameters
+            model.norm.weight.mul_(2)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]  # a SambaParameter
+    assert not model.head.weight.has_data and model.norm.weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
     assert values(model)["norm.weight"].sum() == 64
 
 
@@ -282,7 +282,7 @@ def test_materialize_needs_materializers() -> None:
     samba.from_torch_model_(layer)
     with pytest.raises(NoHostData), materialize(layer):
         pass
-    assert not layer.weight.has_data  # type: ignore[attr-defined]  # a SambaParameter
+    assert not layer.weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
 
 
 def test_modes_nest_and_end() -> None:
@@ -291,7 +291,7 @@ def test_modes_nest_and_end() -> None:
         assert use_lazy_param()
         with lazy_param(quantized=True):
             pass
-        assert use_lazy_param() and not nn.Linear(2, 2).weight.has_data  # type: ignore[attr-defined]  # a SambaParameter
+        assert use_lazy_param() and not nn.Linear(2, 2).weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
     assert not use_lazy_param() and type(nn.Linear(2, 2).weight) is nn.Parameter
     enable_lazy_param()
     with pytest.raises(KeyError), lazy_param():
@@ -305,7 +305,7 @@ def test_modes_nest_and_end() -> None:
 def test_without_a_seed_torch_decides() -> None:
     def build() -> torch.Tensor:
         with lazy_param():
-            return nn.Linear(3, 3).weight.torch_tensor()  # type: ignore[attr-defined]  # a SambaParameter
+            return nn.Linear(3, 3).weight.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
 
     samba.set_seed(5)
     first, second = build(), build()
@@ -388,10 +388,10 @@ def test_a_lazy_model_compiles_and_runs_as_a_real_one(tmp_path: Path) -> None:
     inputs = _inputs()
     config = {"output_folder": str(tmp_path)}
     pef = samba.session.compile(model, inputs, name="lazy", config_dict=config)
-    assert all(not p.has_data for p in model.parameters())  # type: ignore[attr-defined]  # SambaParameters
+    assert all(not p.has_data for p in model.parameters())  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
     samba.utils.trace_graph(model, inputs, pef=pef)
-    assert all(not p.has_data for p in model.parameters())  # type: ignore[attr-defined]  # SambaParameters
-    loss, logits = samba.session.run(inputs, model.output_tensors)  # type: ignore[arg-type]  # set by trace_graph
+    assert all(not p.has_data for p in model.parameters())  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
+    loss, logits = samba.session.run(inputs, model.output_tensors)
     with materialize(model):
         gold_loss, gold_logits = model(*(t.torch() for t in inputs))
         gold_loss.backward()
@@ -399,8 +399,8 @@ def test_a_lazy_model_compiles_and_runs_as_a_real_one(tmp_path: Path) -> None:
         torch.testing.assert_close(
             logits.torch(), gold_logits.torch().detach(), rtol=1e-5, atol=1e-6
         )
-        weight = model.blocks[0].q.weight  # type: ignore[index,union-attr]  # a SambaParameter
-        torch.testing.assert_close(weight.sn_grad, weight.grad, rtol=1e-4, atol=1e-7)  # type: ignore[union-attr]  # as above
+        weight = model.blocks[0].q.weight  # pyright: ignore[reportAttributeAccessIssue, reportIndexIssue]  # a SambaParameter
+        torch.testing.assert_close(weight.sn_grad, weight.grad, rtol=1e-4, atol=1e-7)
 
 
 def test_lazy_and_real_compile_to_the_same_pef(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def writable_view(array: jax.Array) -> np.ndarray:
         return np.empty(0, array.dtype)
     memory = (ctypes.c_char * array.nbytes).from_address(array.unsafe_buffer_pointer())
     # The view keeps the array alive: numpy holds on to the ctypes object, and that to the array.
-    memory._owner = array  # type: ignore[attr-defined]  # ctypes objects take attributes
+    memory._owner = array  # pyright: ignore[reportAttributeAccessIssue]  # ctypes objects take attributes
     return np.frombuffer(memoryview(memory), dtype=array.dtype)
 
 

@@ -86,9 +86,7 @@ class TorchReplica(Replica):
         """
         self._hooks.append(model.register_forward_pre_hook(self._before_forward))
         for parameter in self.parameters.values():
-            self._hooks.append(
-                parameter.register_post_accumulate_grad_hook(self._gradient_ready)  # type: ignore[arg-type]  # torch's stub says Tensor; it is the parameter
-            )
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._gradient_ready))
         for optimizer in self.optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             self._hooks.append(optimizer.register_step_post_hook(self._after_step))
@@ -113,7 +111,7 @@ class TorchReplica(Replica):
         running = torch._C._current_graph_task_id()
         if running != self._pass:  # no flag, which a pass that fails would leave behind
             self._pass, self._seen = running, set()
-            Variable._execution_engine.queue_callback(self._after_backward)  # type: ignore[attr-defined]  # missing in torch's stubs
+            Variable._execution_engine.queue_callback(self._after_backward)
         self._seen.add(id(parameter))
         self.algorithm.gradient_ready(parameter, self)
 

@@ -185,7 +185,7 @@ class HitLoops(TorchFunctionMode):
             if listing.dim() == 1:
                 # The fake tensors of the exporter have a tolist() that no mode sees.
                 turns = _Turns(lambda frame: self._each(hits, frame, tensors=False))
-                listing.tolist = lambda: turns  # type: ignore[method-assign]  # of this one alone
+                listing.tolist = lambda: turns  # pyright: ignore[reportAttributeAccessIssue]  # of this one alone
 
 
 class _Turns:
@@ -213,7 +213,7 @@ class _Turns:
 
     __len__ = __bool__ = __getitem__ = __contains__ = __eq__ = _refuse
     __add__ = __radd__ = __mul__ = __reversed__ = _refuse
-    __hash__ = None  # type: ignore[assignment]  # as a list
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # as a list
 
 
 def _in_for_statement(frame: FrameType) -> bool:

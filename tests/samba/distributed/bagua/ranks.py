@@ -33,7 +33,7 @@ def on_ranks(
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return results  # type: ignore[return-value]  # exceptions were raised
+    return results  # pyright: ignore[reportReturnType]  # exceptions were raised
 
 
 def model(seed: int = 0) -> nn.Module:

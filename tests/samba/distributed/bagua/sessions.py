@@ -55,7 +55,7 @@ def run(program: Loaded, rank: int, size: int, step: int, types: Any = ()) -> No
 
 def weights(program: Loaded) -> torch.Tensor:
     """All weights on the device, flat."""
-    model = program.model  # type: ignore[attr-defined]  # a program of one graph
+    model = program.model  # pyright: ignore[reportAttributeAccessIssue]  # a program of one graph
     return torch.cat([program.memory.read(p.sn_name).flatten() for p in model.parameters()])
 
 
@@ -111,7 +111,7 @@ def on_device(
     """The same training on devices; weights after each step, of each rank."""
 
     def work(program: Loaded, rank: int) -> torch.Tensor:
-        (optim,) = program.optimizers  # type: ignore[attr-defined]  # a program of one graph
+        (optim,) = program.optimizers  # pyright: ignore[reportAttributeAccessIssue]  # a program of one graph
         attach(program, make(optim))
         history = []
         for step in range(steps):
