@@ -30,11 +30,9 @@ from samba.nn.parameter import SambaParameter
 from samba.random import *  # noqa: F403  # the creation functions are named once, in samba.random
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.session import SambaSession
+from samba.session.process import session
 from samba.utils.utils import trace_multigraph
 from samba.version import __version__
-
-session = SambaSession()
-"""The one session of the process; it takes the place of the submodule of the same name."""
 
 
 def is_internal() -> bool:

@@ -11,6 +11,7 @@ __all__ = [
     "MissingPackage",
     "NoGradient",
     "NoHostData",
+    "NotLoaded",
     "NotTraced",
     "SambaError",
     "UnknownTensor",
@@ -92,6 +93,17 @@ class MissingPackage(SambaError, ImportError):
         super().__init__(
             f"{what} needs the package {package}, which is not installed. "
             f"Install it with: pip install 'sambaflow-emulator[{extra}]'"
+        )
+
+
+class NotLoaded(SambaError, RuntimeError):
+    """The session has no program on the device."""
+
+    def __init__(self, *, operation: str) -> None:
+        self.operation = operation
+        super().__init__(
+            f"samba.session.{operation}: nothing is on the device. "
+            "Call samba.utils.trace_graph(model, inputs, optimizer, pef=<path>) first."
         )
 
 

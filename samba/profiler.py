@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pef_schema.atomic import write_atomically
 from samba.errors import ArgumentError
 
-__all__ = ["MEASUREMENTS", "Profiler", "UnknownEvent"]
+__all__ = ["MEASUREMENTS", "PROFILER", "Profiler", "UnknownEvent"]
 
 _LIMIT = 1_000_000
 """Times kept of one event: 8 MB. Later ones are counted only."""
@@ -335,3 +335,7 @@ class _Timed:
                 profiler.end_event(event)
 
         return timed  # pyright: ignore[reportReturnType]  # functools.wraps keeps the signature
+
+
+PROFILER = Profiler()
+"""The one profiler; hot paths ask its ``started``."""

@@ -1,7 +1,7 @@
 """``CommonArgs``, ``CompileArgs`` and ``RunArgs``: the command line as pydantic models.
 
 They are made when first asked for, because pydantic is an extra. Their fields are the options
-of the command line (see :mod:`samba.utils.options`) under the names of their fields, with the
+of the command line (see :mod:`samba.argconf.options`) under the names of their fields, with the
 same defaults; further fields are kept.
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from samba.argconf.options import COMMANDS, OPTIONS, Option
 from samba.errors import MissingPackage
-from samba.utils.options import COMMANDS, OPTIONS, Option
 
 if TYPE_CHECKING:
     CommonArgs: Any

@@ -24,7 +24,7 @@ from samba.distributed import job as jobs
 from samba.distributed.job import Job
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError, SambaError
-from samba.session.profiling import PROFILER
+from samba.profiler import PROFILER
 
 if TYPE_CHECKING:
     from samba.distributed.bagua.session import Trainer

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from samba.errors import NotLoaded
+from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
-from samba.session.facts import Facts, NotLoaded
+from samba.session.facts import Facts
 from samba.session.modes import Modes
 from samba.session.multigraph.graphs import Graphs
 from samba.session.onnx_model import OnnxModels
-from samba.session.profiling import PROFILER, Profiling
+from samba.session.profiling import Profiling
 from samba.session.settings import check_data_parallel_mode
 from samba.session.transfers import Transfers
 from samba.support.keywords import refuse_unknown
@@ -43,7 +45,6 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
 
     def _start(self, pef_path: str) -> None:
         self.pef_path = pef_path
-        self.tracing: bool = False
         self.buffer_dict: dict[str, SambaTensor] = {}
         self._traces = self._compiles = self._runs = 0
         self._forgotten: set[str] = set()
@@ -196,7 +197,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         self.pef_path = pef or self.pef_path
         self._forgotten = set()
         self._traced_by_name = loaded.tensors_by_name()
-        runtime.set_device(loaded.memory)
+        runtime.open_door(loaded.memory)
 
     # -- run ----------------------------------------------------------------
 
@@ -281,7 +282,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
 
     def reset(self, pef_path: str = "") -> None:
         """Close the device and start over, with another PEF if one is given."""
-        runtime.set_device(None)
+        runtime.close_door()
         self._start(str(pef_path))
 
     def reset_random_generator(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import KeysView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pef_schema.errors import SambaError
+from samba.errors import NotLoaded
 
 if TYPE_CHECKING:
     from pef_schema.program import ArginKind, Program
@@ -27,17 +27,6 @@ class Counters:
     traces: int
     compiles: int
     runs: int
-
-
-class NotLoaded(SambaError, RuntimeError):
-    """The session has no program on the device."""
-
-    def __init__(self, *, operation: str) -> None:
-        self.operation = operation
-        super().__init__(
-            f"samba.session.{operation}: nothing is on the device. "
-            "Call samba.utils.trace_graph(model, inputs, optimizer, pef=<path>) first."
-        )
 
 
 class Facts:

@@ -19,15 +19,15 @@ from samba.compiler.optimizer import as_optimizers
 from samba.compiler.precision import apply_arithmetic
 from samba.distributed.replicas import Replicas, replicas_of
 from samba.errors import ArgumentError
+from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.compiling import loss_index_tuple
 from samba.session.host_tensors import HostState, HostTensor, model_tensors, optimizer_states
+from samba.session.loaded_tensors import LoadedTensors
 from samba.session.matching import check_losses, check_optimizers, tell_rates
-from samba.session.profiling import PROFILER
 from samba.session.running import Runner
 from samba.session.settings import parsed_config
 from samba.support.progress import stages
-from samba.tensor.device_door import Memory
 from samba.tensor.labels import mark_fast_access
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.convert import rate_argins
@@ -67,7 +67,7 @@ class Loaded(ABC):
         self.program = program
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
             self.device = Device(program)
-        self.memory = Memory(self.device)
+        self.memory = LoadedTensors(self.device, self)
         self._runners = {
             graph.name: Runner(self.device, inputs, number)
             for number, (graph, inputs) in enumerate(zip(program.graphs, given, strict=True))

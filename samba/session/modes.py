@@ -11,14 +11,24 @@ from typing import Any
 
 from samba import lazy_param
 from samba.abexit import SambaAtexit
+from samba.argconf.parsed import configure
 from samba.errors import ArgumentError
 from samba.sambatensor import DimInfo, SambaTensor
+from samba.support.tracing import is_tracing, set_tracing
 
 
 class Modes:
     """Modes of building, tracing and running, and exit handling."""
 
-    tracing: bool
+    @property
+    def tracing(self) -> bool:
+        """Whether a model is being traced in this process."""
+        return is_tracing()
+
+    @tracing.setter
+    def tracing(self, active: bool) -> None:
+        set_tracing(active)
+
     _pinned: bool = False
     _graphamp_off: int = 0
     _legacy_names: bool = False
@@ -92,7 +102,7 @@ class Modes:
 
     def use_static_functional(self) -> bool:
         """Whether a model is being traced, or built inside of ``lazy_param()``."""
-        return self.tracing or lazy_param.is_building()
+        return is_tracing() or lazy_param.is_building()
 
     @classmethod
     def use_legacy_names(cls, use: bool) -> None:
@@ -139,8 +149,6 @@ class Modes:
         Raises:
             ArgumentError: It is none of these.
         """
-        from samba.utils.argparser import configure
-
         configure(fields_of(args))
 
     def load_dynamic_dims_config(self, config: Mapping[str, Any] | str | PathLike[str]) -> None:

@@ -7,14 +7,11 @@ from contextlib import contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from samba.profiler import Profiler
+from samba.profiler import PROFILER, Profiler
 
 if TYPE_CHECKING:
     from samba.session.loading import Loaded
     from samba.session.runtime_profile import RuntimeProfile
-
-PROFILER = Profiler()
-"""The one profiler; hot paths ask its ``started``."""
 
 
 class Profiling:

@@ -20,10 +20,10 @@ from emulator.memory.polling import Poller
 from emulator.plans.plan import Plan
 from pef_schema.program import Role
 from samba.errors import ArgumentError, NoGradient, UnknownTensor
+from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
 from samba.session.hyperparams import Hyperparameters
-from samba.session.profiling import PROFILER
 from samba.session.section_choice import Selector, frozen
 from samba.support.progress import stages
 from samba.tensor.views import copy_as_torch, view_as_numpy

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from samba.argconf.parsed import last_parsed_args
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
+from samba.compiler.buckets import DEFAULT_BUCKET_BYTES
 from samba.errors import ArgumentError
 
 _MAPPINGS = ("section", "spatial")
@@ -48,8 +50,6 @@ def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
         ArgumentError: If it is no dict.
     """
     if config is None:
-        from samba.utils.argparser import last_parsed_args
-
         parsed = last_parsed_args()
         return {} if parsed is None else vars(parsed)
     if not isinstance(config, Mapping):
@@ -130,8 +130,6 @@ def bucket_bytes() -> int:
     Raises:
         ArgumentError: If the variable is no positive number.
     """
-    from samba.compiler.buckets import DEFAULT_BUCKET_BYTES  # the compiler loads jax
-
     text = os.environ.get("BAGUA_DEFAULT_BUCKET_SIZE", "")
     if not text:
         return DEFAULT_BUCKET_BYTES

@@ -6,19 +6,19 @@ import argparse
 import atexit
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from samba.argconf.options import COMMANDS, OPTIONS
+from samba.argconf.parsed import default_fields, last_parsed_args, note_parsed
 from samba.utils.flat_yaml import YamlMissing, YamlUnreadable, parse_flat_yaml
-from samba.utils.options import COMMANDS, OPTIONS
 
 __all__ = ["SambaConfig", "last_parsed_args", "parse_app_args", "parse_yaml_to_args"]
 
 ParserFunction = Callable[[argparse.ArgumentParser], Any]
 
 _DEFAULT_LEVEL = next(option.default for option in OPTIONS if option.dest == "log_level")
-_last: list[argparse.Namespace] = []
 
 
 def parse_app_args(
@@ -71,15 +71,15 @@ def parse_app_args(
                 declare(sub)
         _follow_redeclarations(sub, built_in)
     args = parser.parse_args(arguments)
-    for option in OPTIONS:
-        if not hasattr(args, option.dest):
-            setattr(args, option.dest, _fresh(option.default))
+    for field, default in default_fields().items():
+        if not hasattr(args, field):
+            setattr(args, field, default)
     if not hasattr(args, "dev_mode"):
         args.dev_mode = dev_mode
     level = logging.getLevelNamesMapping().get(str(args.log_level).upper())
     if level is not None and args.log_level != _DEFAULT_LEVEL:
         logging.getLogger("samba").setLevel(level)
-    _last[:] = [args]
+    note_parsed(args)
     if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
         note_measured()
         atexit.register(_tell_nothing_measured, args.command)
@@ -121,29 +121,6 @@ def _follow_redeclarations(
         if action.dest in apps:
             action.default = apps[action.dest].default
             action.required = False
-
-
-def _fresh(default: Any) -> Any:
-    return list(default) if isinstance(default, list) else default
-
-
-def last_parsed_args() -> argparse.Namespace | None:
-    """What :func:`parse_app_args` returned last in this process; None before its first call."""
-    return _last[-1] if _last else None
-
-
-def configure(fields: Mapping[str, Any]) -> argparse.Namespace:
-    """Makes fields count as the command line that was parsed last.
-
-    Args:
-        fields: Values by name of the field; built-in fields that are missing get their defaults.
-
-    Returns:
-        All of them.
-    """
-    defaults = {option.dest: _fresh(option.default) for option in OPTIONS}
-    _last[:] = [argparse.Namespace(**{**defaults, **fields})]
-    return _last[0]
 
 
 def parse_yaml_to_args(yaml_file: str | Path, args: argparse.Namespace) -> argparse.Namespace:

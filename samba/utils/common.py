@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from samba.argconf.options import COMMANDS
 from samba.errors import ArgumentError
-from samba.utils.options import COMMANDS
 from samba.utils.pef_utils import get_pefmeta
 
 __all__ = ["common_app_driver"]

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from samba.argconf.options import COMMANDS, OPTIONS
 from samba.utils.argparser import (
     SambaConfig,
     last_parsed_args,
@@ -14,7 +15,6 @@ from samba.utils.argparser import (
     parse_yaml_to_args,
 )
 from samba.utils.flat_yaml import YamlError, YamlMissing, YamlUnreadable, parse_flat_yaml
-from samba.utils.options import COMMANDS, OPTIONS
 
 PEF = "--pef=x.pef"
 

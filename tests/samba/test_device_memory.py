@@ -17,9 +17,9 @@ def device():
         values={"w": torch.full((2,), 5.0), "pool": torch.full((2,), 9.0)},
         grads={"w": torch.full((2,), 0.5)},
     )
-    runtime.set_device(fake)
+    runtime.open_door(fake)
     yield fake
-    runtime.set_device(None)
+    runtime.close_door()
 
 
 def test_reading_gives_copies(device):

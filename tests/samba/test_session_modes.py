@@ -109,7 +109,7 @@ def test_a_runtime_profile_counts_the_work_of_the_device(pefs, tmp_path, monkeyp
         samba.session.start_runtime_profile(timer_enabled=False)
         scene.run()
         samba.session.end_runtime_profile(str(path))
-        assert "device: 1 runs" in path.read_text() and "runner.py" in path.read_text()
+        assert "device: 1 runs" in path.read_text() and "running.py" in path.read_text()
         path.unlink()
 
 

@@ -13,11 +13,11 @@ from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wan
 from samba.compiler.precision import apply_arithmetic
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
+from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor, model_tensors
 from samba.session.loading import GraphMismatch, Loaded, host_tensors
 from samba.session.multigraph.traces import GraphTrace, Part
-from samba.session.profiling import PROFILER
 from samba.session.settings import parsed_config
 
 

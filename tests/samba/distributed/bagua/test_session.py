@@ -15,8 +15,7 @@ from emulator.replicas.comm.errors import DataParallelError, Disagreement
 from samba.distributed import bagua
 from samba.distributed.bagua.session import attach
 from samba.distributed.replicas import NotDataParallel
-from samba.errors import ArgumentError
-from samba.session.facts import NotLoaded
+from samba.errors import ArgumentError, NotLoaded
 from samba.session.loading import Loaded
 from tests.samba.distributed.bagua.ranks import NEVER
 from tests.samba.distributed.bagua.sessions import (
