@@ -191,6 +191,20 @@ def test_the_front_end_does_not_load_jax(package):
     assert got == {"jax": False}
 
 
+def test_tracer_and_compiler_do_not_load_jax():
+    """They ask for facts of ops alone; lowerings are the device's."""
+    modules = [*modules_of("samba/tracer"), *modules_of("samba/compiler")]
+    assert modules_of("emulator/op_facts")
+    code = f"""
+import importlib, json, sys
+for name in {modules!r}:
+    importlib.import_module(name)
+loaded = [name for name in sys.modules if name == "jax" or name.startswith("emulator.ops")]
+print(json.dumps(loaded))
+"""
+    assert in_fresh_process(code) == []
+
+
 def test_import_time():
     code = """
 import json

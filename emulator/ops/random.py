@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.op_facts.names import NEXT_SEED
 from emulator.ops._promote import wide_type
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
@@ -142,7 +143,7 @@ def normal(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) -
     return (lax.erf_inv(2 * u - 1) * np.asarray(math.sqrt(2), wide)).astype(dtype)
 
 
-@op("samba.next_seed", reads=(), cheap=True, differentiable=False)
+@op(NEXT_SEED, reads=(), cheap=True, differentiable=False)
 def next_seed(seed: jax.Array) -> jax.Array:
     """The seed of the next forward pass: the step word counts up."""
     return seed + np.array([0, 1], np.uint32)

@@ -1,9 +1,10 @@
 """The op registry: one op, one place.
 
 Each op of a graph is a plain function of ``jax.Array``s, registered under its
-ATen name together with what its gradient reads, whether it is cheap enough to
-recompute, and how closely it must match torch. The backward pass is the
-``jax.vjp`` of the very same function, so an op has no second definition.
+ATen name together with its facts: what its gradient reads, whether it is cheap
+enough to recompute, and the like. The backward pass is the ``jax.vjp`` of the very
+same function, so an op has no second definition. ``tools/regen_op_facts.py`` copies
+the facts to ``emulator.op_facts``, for those who ask for them without jax.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import enum
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from emulator.op_facts.facts import ALL_INPUTS, OpFacts
 from pef_schema.errors import SambaError
-from pef_schema.program import DType
 
 FAMILIES = (
     "activation",
@@ -70,28 +71,6 @@ FAMILIES = (
 )
 """Modules of ``emulator.ops`` that register ops; a new family is added here."""
 
-ALL_INPUTS = None
-"""``reads`` of an op whose gradient reads the value of every array argument."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tol:
-    """How closely a result must match torch: ``|a - b| <= atol + rtol * |b|``."""
-
-    rtol: float
-    atol: float
-
-
-DEFAULT_TOL: Mapping[DType, Tol] = MappingProxyType(
-    {
-        # torch.testing.assert_close's own defaults for each dtype.
-        DType.FLOAT64: Tol(rtol=1e-7, atol=1e-7),
-        DType.FLOAT32: Tol(rtol=1.3e-6, atol=1e-5),
-        DType.BFLOAT16: Tol(rtol=1.6e-2, atol=1e-5),
-        DType.FLOAT16: Tol(rtol=1e-3, atol=1e-5),
-    }
-)
-
 
 class Channels(enum.Enum):
     """How an op takes part in a channels-last stretch of a graph.
@@ -110,8 +89,8 @@ ChannelsRule = Callable[[Sequence[tuple[int, ...]]], Channels | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpSpec:
-    """What the compiler and the device know of one op.
+class OpSpec(OpFacts):
+    """One op as the device knows it: its facts and its lowering.
 
     Args:
         name: Full ATen name, ``namespace.op.overload``.
@@ -119,34 +98,14 @@ class OpSpec:
             ATen schema: arrays for tensors, lists for lists, ``DType`` for dtypes.
             Returns an array or a tuple of arrays; shapes and dtypes must be the
             ones torch gives (a differing float dtype is cast by the caller).
-        reads: Positions of the array arguments whose *values* the gradient
-            reads (a position may be a list argument); ``ALL_INPUTS`` for all.
-            An argument that is not listed may reach ``lower`` as zeros of the
-            right shape when a gradient is computed.
-        linear_in: Those of ``reads`` in which the op is linear: the gradient of such an argument
-            does not read the argument itself, so ``x * 2`` reads nothing and ``x * y`` reads
-            ``x`` only where ``y`` wants a gradient.
-        cheap: Whether recomputing costs less than keeping the result
-            (pointwise, views, masks).
-        differentiable: False where torch gives no gradient.
-        loops: Whether it runs a loop. XLA does not merge the loop of a backward section with its
-            forward twin, so a plan with both differentiates such an op where it first runs.
-        random: Whether it takes ``seed`` (uint32[2]) and ``stream`` (int) keywords.
         channels: How it takes part in a channels-last stretch, None if it does not; or a rule
-            that says so from the shapes of its array arguments.
-        tol: Tolerance per dtype, ``DEFAULT_TOL`` unless stated with a reason.
+            that says so from the shapes of its array arguments. Lowering alone asks for it.
+        reads, linear_in, cheap, differentiable, loops, random: See :class:`OpFacts`.
     """
 
     name: str
     lower: Callable[..., Any]
-    reads: tuple[int, ...] | None = ALL_INPUTS
-    linear_in: tuple[int, ...] = ()
-    cheap: bool = False
-    differentiable: bool = True
-    loops: bool = False
-    random: bool = False
     channels: Channels | ChannelsRule | None = None
-    tol: Mapping[DType, Tol] = field(default_factory=lambda: DEFAULT_TOL)
 
 
 class DuplicateOp(SambaError):
@@ -171,13 +130,12 @@ def op(
     loops: bool = False,
     random: bool = False,
     channels: Channels | ChannelsRule | None = None,
-    tol: Mapping[DType, Tol] = DEFAULT_TOL,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of one or more ATen ops.
 
     Args:
         names: Full names such as ``"aten.add.Tensor"``.
-        reads, linear_in, cheap, differentiable, loops, random, channels, tol: See :class:`OpSpec`.
+        reads, linear_in, cheap, differentiable, loops, random, channels: See :class:`OpSpec`.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -205,7 +163,6 @@ def op(
                 loops=loops,
                 random=random,
                 channels=channels,
-                tol=tol,
             )
         return lower
 

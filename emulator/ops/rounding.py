@@ -10,17 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.op_facts.names import CAST_INPUT, CAST_RESULT
 from emulator.ops.random import uniform_bits
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
-
-CAST_INPUT = "samba.cast_bf16.input"
-"""Rounds what goes into an operation."""
-
-CAST_RESULT = "samba.cast_bf16.result"
-"""Rounds a result, for everyone who takes it."""
-
-CASTS = frozenset({CAST_INPUT, CAST_RESULT})
 
 _HIGH = np.uint32(0xFFFF0000)
 _LOW = np.uint32(0x0000FFFF)

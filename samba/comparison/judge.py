@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 
-from emulator.ops.registry import DEFAULT_TOL, Tol
 from pef_schema.program import DType
 from samba.comparison.report import Gap, Statistics, Status
 from samba.tracer.traced import TO_DTYPE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tol:
+    """How closely a result must match torch: ``|a - b| <= atol + rtol * |b|``."""
+
+    rtol: float
+    atol: float
+
+
+DEFAULT_TOL: Mapping[DType, Tol] = MappingProxyType(
+    {
+        # torch.testing.assert_close's own defaults for each dtype.
+        DType.FLOAT64: Tol(rtol=1e-7, atol=1e-7),
+        DType.FLOAT32: Tol(rtol=1.3e-6, atol=1e-5),
+        DType.BFLOAT16: Tol(rtol=1.6e-2, atol=1e-5),
+        DType.FLOAT16: Tol(rtol=1e-3, atol=1e-5),
+    }
+)
 
 EXACT = Tol(rtol=0.0, atol=0.0)
 
@@ -22,12 +41,10 @@ Exactly = Callable[[], torch.Tensor | None]
 """Gives the same tensor computed in float64, None where that cannot be."""
 
 
-def tolerance(table: Mapping[DType, Tol], dtype: torch.dtype) -> Tol:
-    """An op's tolerance for a dtype; 0 for integers and bool."""
+def tolerance(dtype: torch.dtype) -> Tol:
+    """The tolerance of an op's results of a dtype; 0 for integers and bool."""
     found = TO_DTYPE.get(dtype)
-    if found is None or not found.is_floating:
-        return EXACT
-    return table.get(found, DEFAULT_TOL.get(found, EXACT))
+    return EXACT if found is None else DEFAULT_TOL.get(found, EXACT)
 
 
 def gap(got: torch.Tensor, want: torch.Tensor, tol: Tol, more: float = 0.0) -> Gap:

@@ -11,11 +11,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from emulator.device import Device
-from emulator.ops.registry import Tol
-from emulator.ops.rounding import CASTS
+from emulator.op_facts.names import CASTS
 from emulator.plans.step_choice import full_run
 from pef_schema.program import ArginKind, Graph, OutputGrad, Program, Role
-from samba.comparison.judge import gap, nonfinite
+from samba.comparison.judge import Tol, gap, nonfinite
 from samba.comparison.report import Gap, Phase, Row, Status
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.convert import takes_rate

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from emulator.ops.registry import load_ops
+from emulator.op_facts.table import op_facts
 from pef_schema.errors import SambaError
 from pef_schema.program import Call, Graph, Optimizer, Program, Role, Schedule, Section
 from pef_schema.structure import with_twins
@@ -124,7 +124,7 @@ def _graph(
     index: int,
     prefix: str,
 ) -> tuple[Graph, list[Section], tuple[Optimizer, ...]]:
-    ops = load_ops()
+    ops = op_facts()
     losses = _losses(traced, options.loss_indices)
     sources = {s.value for s in traced.sources}
     starts = [o.value for o in traced.outputs if o.value not in sources]

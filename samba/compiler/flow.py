@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from emulator.ops.registry import OpSpec
+from emulator.op_facts.facts import OpFacts
 from pef_schema.program import Node, refs_of
 from samba.tracer.traced import Traced
 
 
-def gradient_reads(node: Node, spec: OpSpec, grads: Sequence[bool]) -> Iterator[int]:
+def gradient_reads(node: Node, facts: OpFacts, grads: Sequence[bool]) -> Iterator[int]:
     """Values whose contents the gradient of ``node`` reads.
 
     Keyword values (a dropout's seed) always count: they decide the numbers.
 
     Args:
         node: The node.
-        spec: Its op.
+        facts: Those of its op.
         grads: Per value, whether a gradient flows through it.
     """
     arguments = (*enumerate(node.args), *((-1, arg) for _, arg in node.kwargs))
     wanting = {p for p, arg in arguments if any(grads[v] for v in refs_of(arg))}
     for position, arg in enumerate(node.args):
-        if position in spec.linear_in and wanting <= {position}:
+        if position in facts.linear_in and wanting <= {position}:
             continue
-        if spec.reads is None or position in spec.reads:
+        if facts.reads is None or position in facts.reads:
             yield from refs_of(arg)
     for _, arg in node.kwargs:
         yield from refs_of(arg)
 
 
 def gradient_values(
-    traced: Traced, ops: Mapping[str, OpSpec], outputs: Sequence[int]
+    traced: Traced, ops: Mapping[str, OpFacts], outputs: Sequence[int]
 ) -> list[bool]:
     """Mark the values a gradient flows through.
 
     Args:
         traced: The graph.
-        ops: The op registry.
+        ops: Facts of all ops.
         outputs: Values from which the backward pass starts.
 
     Returns:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from emulator.ops.rounding import CAST_INPUT, CAST_RESULT, CASTS
+from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, CASTS, NEXT_SEED
 from pef_schema.program import Arg, DType, Node, Ref, Role, Value, refs_of
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
-from samba.tracer.convert import NEXT_SEED, takes_rate
+from samba.tracer.convert import takes_rate
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from emulator.ops.registry import OpSpec
+from emulator.op_facts.facts import OpFacts
 from pef_schema.program import Node, Value
 from samba.compiler.flow import gradient_reads
 
@@ -38,7 +38,7 @@ def backward_needs(
     *,
     nodes: Sequence[Node],
     values: Sequence[Value],
-    ops: Mapping[str, OpSpec],
+    ops: Mapping[str, OpFacts],
     grads: Sequence[bool],
     stored: frozenset[int],
 ) -> BackwardNeeds:
@@ -87,7 +87,7 @@ def _place(
     needed: set[int],
     stored: frozenset[int],
     nodes: Sequence[Node],
-    ops: Mapping[str, OpSpec],
+    ops: Mapping[str, OpFacts],
     size: Callable[[int], int],
     reads: set[int],
     saves: set[int],

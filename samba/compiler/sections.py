@@ -10,10 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from emulator.ops.rounding import CAST_INPUT, CAST_RESULT
+from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
 from pef_schema.errors import SambaError
 from pef_schema.program import Role
-from samba.tracer.convert import NEXT_SEED
 from samba.tracer.traced import Traced
 
 DEFAULT_SECTION_BYTES = 64 << 20

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from emulator.ops.registry import load_ops
+from emulator.op_facts.table import op_facts
 from pef_schema.errors import SambaError
 from pef_schema.program import ArginKind, Optimizer, OutputGrad, Program, Role, SectionKind
 from samba.compiler.flow import gradient_values
@@ -160,7 +160,7 @@ def _wanting_gradients(traced: Traced, program: Program) -> frozenset[int]:
     """Regions of the weights that would be trained if the model were compiled as it is now."""
     inputs = {source.value for source in traced.sources}
     starts = [o.value for o in traced.outputs if o.value not in inputs]
-    grads = gradient_values(traced, load_ops(), starts)
+    grads = gradient_values(traced, op_facts(), starts)
     values = program.graphs[0].values
     return frozenset(values[s.value].region for s in traced.sources if grads[s.value])
 

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
 
-from emulator.ops.registry import load_ops
+from emulator.op_facts.table import op_facts
 from samba.support.naming import root_name
 from samba.tracer.convert import convert
 from samba.tracer.data_dependent.loops import HitLoops
@@ -118,7 +118,7 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
 
 def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
     """Decompose what has no lowering with torch's own table until nothing changes."""
-    known = load_ops()
+    known = op_facts()
     _drop_checks(program.graph)
     bound_selections(program.graph_module)
     table = _decompositions()

@@ -10,7 +10,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
 
-from emulator.ops.registry import load_ops
+from emulator.op_facts.names import ALIAS, NEXT_SEED
+from emulator.op_facts.table import op_facts
 from pef_schema.program import Arg, DType, Graph, Node, Ref, Role, Value
 from samba.support.naming import join_name
 from samba.tracer.dropout import ZERO_RATE
@@ -36,11 +37,8 @@ _RATE_ARGUMENT = {
 _DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
 """Those that do nothing else: their rate is an argin even if it is 0."""
 
-NEXT_SEED = "samba.next_seed"
 NO_GRAPHAMP = "samba_no_graphamp"
 """What ``session.disable_graphamp()`` leaves on the nodes of an exported graph."""
-
-ALIAS = "aten.alias.default"
 
 
 def convert(
@@ -98,7 +96,7 @@ class _Converter:
         self.tensor_root, prefix = names
         self.root = f"{prefix}__{self.tensor_root}" if prefix else self.tensor_root
         self.inference = inference
-        self.ops = load_ops()
+        self.ops = op_facts()
         self.namer = Namer()
         self.values: list[Value] = []
         self.nodes: list[Node] = []

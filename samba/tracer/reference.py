@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 
-from emulator.ops.registry import load_ops
-from emulator.ops.rounding import CASTS
+from emulator.op_facts.names import CASTS, NEXT_SEED
+from emulator.op_facts.table import op_facts
 from pef_schema.program import Arg, DType, Graph, Node, Ref
-from samba.tracer.convert import NEXT_SEED
 from samba.tracer.traced import FROM_DTYPE
 
 
@@ -68,7 +67,7 @@ def run_node(node: Node, env: Mapping[int, Any]) -> tuple[Any, ...]:
     args = [_resolve(a, env) for a in node.args]
     if node.op in CASTS:
         return (round_to_bfloat16(args[0], args[1]),)
-    if load_ops()[node.op].random:
+    if op_facts()[node.op].random:
         args = [float(a) if isinstance(a, torch.Tensor) and a.dim() == 0 else a for a in args]
     function = _INSTEAD.get(node.op)
     if function is None:

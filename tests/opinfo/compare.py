@@ -6,19 +6,10 @@ from collections.abc import Sequence
 
 import torch
 
-from emulator.ops.registry import DEFAULT_TOL, Tol
-from samba.tracer.traced import TO_DTYPE
-
-EXACT = Tol(rtol=0.0, atol=0.0)
+from samba.comparison.judge import Tol, tolerance
 
 SLACK = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float64: 1e-12}
 """How much of eager torch's own rounding counts, as a part of the largest entry."""
-
-
-def tolerance(dtype: torch.dtype) -> Tol:
-    """``torch.testing.assert_close``'s default for a dtype; exact for integers and bool."""
-    found = TO_DTYPE.get(dtype)
-    return EXACT if found is None else DEFAULT_TOL.get(found, EXACT)
 
 
 def difference(

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from emulator.ops.registry import Tol
+from samba.comparison.judge import Tol, tolerance
 from tests.opinfo.call import Call, Eager, run_eager
 from tests.opinfo.catalog import DTYPES, Entry
 from tests.opinfo.check import judge
-from tests.opinfo.compare import difference, tolerance
+from tests.opinfo.compare import difference
 from tests.opinfo.compiled import Got
 from tests.opinfo.exceptions import TIES
 from tests.opinfo.samples import Sample, take_apart

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from emulator.dtypes import FROM_NUMPY
-from emulator.ops.registry import DEFAULT_TOL, OpSpec, Tol, load_ops
+from emulator.ops.registry import OpSpec, load_ops
 from pef_schema.program import DType
+from samba.comparison.judge import DEFAULT_TOL, Tol
 
 TORCH_TO_DTYPE = {
     torch.bool: DType.BOOL,
@@ -95,11 +96,11 @@ def check(
         args, kwargs: torch arguments (tensors, lists of tensors, scalars, torch dtypes).
         grad: Also compare the gradients of all floating tensor arguments, with a random
             cotangent, and prove that arguments outside ``reads`` do not matter to them.
-        tol, grad_tol: Override the op's own tolerance; say why where you use it.
+        tol, grad_tol: Override ``DEFAULT_TOL``; say why where you use it.
         frozen: Argument positions that torch refuses to differentiate.
     """
     spec: OpSpec = load_ops()[name]
-    limit = spec.tol if tol is None else tol
+    limit = DEFAULT_TOL if tol is None else tol
     fn = torch_op(name)
     torch_kwargs = kwargs
     kwargs = {k: _map(v, to_jax) for k, v in kwargs.items()}

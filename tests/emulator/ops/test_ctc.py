@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import DEFAULT_TOL, assert_matches, to_jax
+from samba.comparison.judge import DEFAULT_TOL
+from tests.emulator.ops.checks import assert_matches, to_jax
 
 G = torch.Generator().manual_seed(0)
 LOG_PROBS = torch.randn(6, 3, 4, generator=G).log_softmax(-1)

@@ -18,7 +18,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from emulator.ops.registry import DEFAULT_TOL, load_ops
+from emulator.ops.registry import load_ops
+from samba.comparison.judge import DEFAULT_TOL
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, assert_matches, to_jax
 
 T = torch.tensor

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
-from emulator.ops.rounding import CAST_INPUT, CAST_RESULT, CASTS
+from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, CASTS
 from pef_schema import decode, encode, verify
 from pef_schema.fingerprint import graph_digest
 from pef_schema.program import Role
