@@ -28,9 +28,10 @@ def _trace_torch_graph(
         SambaError: The model cannot be traced.
     """
     from samba.tracer.capture import trace_model
+    from samba.tracer.inputs import collect_inputs
     from samba.tracer.traced import FROM_DTYPE
 
-    traced = trace_model(model, inputs, inference=inference)
+    traced = trace_model(model, collect_inputs(model, inputs), inference=inference)
     outputs = tuple(
         SambaTensor(
             shape=traced.values[o.value].shape,

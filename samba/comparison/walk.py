@@ -19,6 +19,7 @@ from samba.comparison.whole import compiled_rows, model_rows
 from samba.compiler.arithmetic import wanted_arithmetic
 from samba.tracer import reference
 from samba.tracer.convert import takes_rate
+from samba.tracer.inputs import TraceInputs
 from samba.tracer.traced import Traced
 
 Values = dict[int, torch.Tensor]
@@ -69,28 +70,30 @@ def compare(
     from samba.compiler.precision import apply_arithmetic
     from samba.session.compiling import loss_index_tuple
     from samba.tracer.capture import trace_model
+    from samba.tracer.inputs import collect_inputs
 
     arithmetic = wanted_arithmetic(
         {"graphamp_preset": graphamp_preset, "bf16_cast": bf16_cast}
     ).settled()
-    traced = apply_arithmetic(trace_model(model, inputs, inference=inference), arithmetic)
+    given = collect_inputs(model, inputs)
+    traced = apply_arithmetic(trace_model(model, given, inference=inference), arithmetic)
     options = CompileOptions(
         name=traced.name, inference=inference, loss_indices=loss_index_tuple(loss_indices)
     )
     program = build_program(traced, [], options)
-    return _Walk(model, inputs, traced, program, backward and not inference).compare()
+    return _Walk(model, given, traced, program, backward and not inference).compare()
 
 
 class _Walk:
     def __init__(
         self,
         model: torch.nn.Module,
-        inputs: Any,
+        given: TraceInputs,
         traced: Traced,
         program: Program,
         backward: bool,
     ) -> None:
-        self.model, self.inputs, self.traced, self.program = model, inputs, traced, program
+        self.model, self.given, self.traced, self.program = model, given, traced, program
         self.with_backward = backward
         self.graph: Graph = program.graphs[0]
         self.device = DeviceNodes(self.graph)
@@ -115,7 +118,7 @@ class _Walk:
             self.program, sources, (self.host, self.own), (gradients, self.own_cotangents)
         )
         rows, notes = model_rows(
-            self.model, self.inputs, self.traced, self.graph, self.host, gradients
+            self.model, self.given, self.traced, self.graph, self.host, gradients
         )
         self.rows += rows
         self._add_inputs()

@@ -18,7 +18,7 @@ from samba.comparison.judge import Tol, gap, nonfinite
 from samba.comparison.report import Gap, Phase, Row, Status
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.convert import takes_rate
-from samba.tracer.inputs import collect_inputs
+from samba.tracer.inputs import TraceInputs
 from samba.tracer.promote import MixedPrecision
 from samba.tracer.traced import Traced
 
@@ -89,7 +89,7 @@ def compiled_rows(
 
 def model_rows(
     model: torch.nn.Module,
-    inputs: Any,
+    given: TraceInputs,
     traced: Traced,
     graph: Graph,
     values: Tensors,
@@ -99,7 +99,7 @@ def model_rows(
 
     Args:
         model: The model; its buffers are put back.
-        inputs: What its ``forward`` takes.
+        given: What its ``forward`` takes.
         traced: Its trace.
         graph: The graph with the flags of its outputs.
         values, gradients: What torch computes from the graph.
@@ -111,7 +111,7 @@ def model_rows(
         return [], ["the model itself was not run: it draws random numbers"]
     try:
         with _as_it_was(model), MixedPrecision(), torch.enable_grad():
-            outputs = _outputs(_run(model, inputs, traced, values))
+            outputs = _outputs(_run(model, given, traced, values))
             found = _gradients(outputs, graph, traced) if gradients is not None else {}
     except Exception as error:  # e.g. a mixture of dtypes that torch refuses
         return [], [f"the model itself could not be run: {type(error).__name__}: {error}"]
@@ -140,8 +140,7 @@ def _draws(traced: Traced) -> bool:
     return dropping or any(not takes_rate(node.op) and node.op not in CASTS for node in nodes)
 
 
-def _run(model: torch.nn.Module, inputs: Any, traced: Traced, values: Tensors) -> Any:
-    given = collect_inputs(model, inputs)
+def _run(model: torch.nn.Module, given: TraceInputs, traced: Traced, values: Tensors) -> Any:
     by_name = {s.name: values[s.value] for s in traced.sources if s.role is Role.INPUT}
     tensors = iter([by_name.get(t.name, t.tensor).clone() for t in given.tensors])
     args = [None if a is None else next(tensors) for a in given.args]

@@ -23,6 +23,7 @@ from samba.compiler.report import pef_log
 from samba.errors import ArgumentError
 from samba.session.settings import CompileSettings
 from samba.support.progress import stages
+from samba.tracer.inputs import collect_inputs
 from samba.tracer.kept import trace_and_keep
 from samba.tracer.traced import Traced
 
@@ -68,7 +69,8 @@ def compile_pef(
     path = settings.pef.absolute()
     with stages(f"compile {name}", "tracing", "cutting into sections", "writing the PEF") as stage:
         stage.start("tracing")
-        traced = trace_and_keep(model, inputs, inference=settings.inference)
+        given = collect_inputs(model, inputs)
+        traced = trace_and_keep(model, given, inference=settings.inference)
         stage.start("cutting into sections")
         traced = apply_arithmetic(traced, settings.arithmetic)
         program = build_program(traced, found, options)

@@ -31,7 +31,7 @@ from samba.support.progress import stages
 from samba.tensor.labels import mark_fast_access
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.convert import rate_argins
-from samba.tracer.inputs import NamedInput, collect_inputs
+from samba.tracer.inputs import NamedInput, TraceInputs, collect_inputs
 from samba.tracer.kept import trace_again
 from samba.tracer.traced import FROM_DTYPE, Source, Traced
 
@@ -230,7 +230,7 @@ class LoadedModel(Loaded):
 
     Args:
         model: The model.
-        inputs: The inputs it was traced with.
+        given: The inputs it was traced with.
         traced: Its trace.
         optimizers: Its optimizers.
         program: The program from the PEF.
@@ -239,12 +239,12 @@ class LoadedModel(Loaded):
     def __init__(
         self,
         model: torch.nn.Module,
-        inputs: Any,
+        given: TraceInputs,
         traced: Traced,
         optimizers: tuple[torch.optim.Optimizer, ...],
         program: Program,
     ) -> None:
-        super().__init__(program, [collect_inputs(model, inputs).tensors])
+        super().__init__(program, [given.tensors])
         self.model, self.traced, self.optimizers = model, traced, optimizers
         values = program.graphs[0].values
         self.outputs = tuple(
@@ -364,8 +364,9 @@ def load_pef(
             program = read_pef(Path(pef).absolute())
         stage.start("tracing")
         graph = program.graphs[0]
+        given = collect_inputs(model, inputs)
         traced = trace_again(
-            model, inputs, inference=program.inference, root=graph.name, rates=rate_argins(graph)
+            model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
     found = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
@@ -379,6 +380,6 @@ def load_pef(
     check_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
     tell_rates(traced, program)
-    loaded = LoadedModel(model, inputs, traced, found, program)
+    loaded = LoadedModel(model, given, traced, found, program)
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
     return loaded

@@ -30,7 +30,7 @@ from samba.tracer.data_dependent.masked_rows import bound_selections
 from samba.tracer.errors import UnsupportedOps
 from samba.tracer.failure import explain
 from samba.tracer.functional import functional_form
-from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.promote import MixedPrecision, insert_casts
@@ -47,19 +47,19 @@ _CHECKS = (
 
 def trace_model(
     model: torch.nn.Module,
-    inputs: Any,
+    given: TraceInputs,
     *,
     inference: bool = False,
     root: str = "",
     prefix: str = "",
     rates: Sequence[bool] = (),
 ) -> Traced:
-    """Trace ``model`` on ``inputs`` into a functional graph.
+    """Trace a model on inputs into a functional graph.
 
     Args:
         model: The model; its parameters and buffers become sources of the graph.
-        inputs: What ``forward`` takes: one tensor, a tuple or list (None for an absent
-            argument), or a dict of keyword arguments. Only shapes and dtypes matter.
+        given: What ``forward`` takes, from :func:`samba.tracer.inputs.collect_inputs`. Only
+            shapes, dtypes and names matter.
         inference: Trace in evaluation mode and without gradients.
         root: Root of all names; the lower-cased class name if empty.
         prefix: Put before the names of operations, and so of outputs; parameters, buffers and
@@ -76,7 +76,6 @@ def trace_model(
         UnsupportedOps: If operations have no lowering; names all of them.
         TraceError: If torch cannot export the model for another reason.
     """
-    given = collect_inputs(model, inputs)
     program = _export(model, given, inference)
     program = _decompose(program, root or root_name(model))
     with _quiet():

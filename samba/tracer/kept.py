@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 from pef_schema.program import Role
 from samba.tracer.capture import trace_model
 from samba.tracer.convert import rate_argins
-from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.inputs import TraceInputs
 from samba.tracer.state import Undescribed, describe, surroundings
 from samba.tracer.traced import Source, Traced
 
@@ -35,11 +35,11 @@ _kept: WeakKeyDictionary[torch.nn.Module, _Kept] = WeakKeyDictionary()
 """The last trace of each model, until it is asked for: the model is loaded then."""
 
 
-def trace_and_keep(model: torch.nn.Module, inputs: Any, *, inference: bool) -> Traced:
+def trace_and_keep(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> Traced:
     """Trace a model and remember the graph for :func:`trace_again`.
 
     Args:
-        model, inputs, inference: As for :func:`samba.tracer.capture.trace_model`.
+        model, given, inference: As for :func:`samba.tracer.capture.trace_model`.
 
     Returns:
         The graph.
@@ -48,21 +48,26 @@ def trace_and_keep(model: torch.nn.Module, inputs: Any, *, inference: bool) -> T
         SambaError: As :func:`samba.tracer.capture.trace_model`.
     """
     _kept.pop(model, None)
-    before = _state(model, inputs, inference)
-    traced = trace_model(model, inputs, inference=inference)
-    if before is not None and before == _state(model, inputs, inference):
-        given = [replace(s, tensor=None) if s.role is Role.INPUT else s for s in traced.sources]
-        _kept[model] = _Kept(traced=replace(traced, sources=tuple(given)), state=before)
+    before = _state(model, given, inference)
+    traced = trace_model(model, given, inference=inference)
+    if before is not None and before == _state(model, given, inference):
+        sources = [replace(s, tensor=None) if s.role is Role.INPUT else s for s in traced.sources]
+        _kept[model] = _Kept(traced=replace(traced, sources=tuple(sources)), state=before)
     return traced
 
 
 def trace_again(
-    model: torch.nn.Module, inputs: Any, *, inference: bool, root: str, rates: Sequence[bool]
+    model: torch.nn.Module,
+    given: TraceInputs,
+    *,
+    inference: bool,
+    root: str,
+    rates: Sequence[bool],
 ) -> Traced:
     """Trace a model, unless that is known to give the graph that was kept; it is kept no longer.
 
     Args:
-        model, inputs, inference, root, rates: As for :func:`samba.tracer.capture.trace_model`.
+        model, given, inference, root, rates: As for :func:`samba.tracer.capture.trace_model`.
 
     Returns:
         The graph.
@@ -75,29 +80,29 @@ def trace_again(
         kept is not None
         and kept.traced.name == root
         and rate_argins(kept.traced.graph()) == tuple(rates)
-        and kept.state == _state(model, inputs, inference)
+        and kept.state == _state(model, given, inference)
     ):
-        return replace(kept.traced, sources=_with_inputs(kept.traced, model, inputs))
-    return trace_model(model, inputs, inference=inference, root=root, rates=rates)
+        return replace(kept.traced, sources=_with_inputs(kept.traced, given))
+    return trace_model(model, given, inference=inference, root=root, rates=rates)
 
 
-def _with_inputs(traced: Traced, model: torch.nn.Module, inputs: Any) -> tuple[Source, ...]:
-    given = iter(collect_inputs(model, inputs).tensors)
+def _with_inputs(traced: Traced, given: TraceInputs) -> tuple[Source, ...]:
+    tensors = iter(given.tensors)
     return tuple(
         [
-            replace(s, tensor=next(given).tensor) if s.role is Role.INPUT else s
+            replace(s, tensor=next(tensors).tensor) if s.role is Role.INPUT else s
             for s in traced.sources
         ]
     )
 
 
-def _state(model: torch.nn.Module, inputs: Any, inference: bool) -> Any:
+def _state(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Any:
     """What a trace depends on; None where that cannot be told."""
     try:
         return (
             inference,
             surroundings(),
-            _form(collect_inputs(model, inputs)),
+            _form(given),
             describe(model),
         )
     except (Undescribed, RecursionError):

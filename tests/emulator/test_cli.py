@@ -15,8 +15,8 @@ import emulator.__main__ as cli
 from pef_schema import write_pef
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
-from samba.tracer.capture import trace_model
 from tests.models.zoo import ZOO
+from tests.tracing import trace
 
 ROOT = Path(__file__).parents[2]
 _BLOCKED = (
@@ -31,7 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cli")
     torch.manual_seed(3)
     model, inputs = ZOO["mlp"].model(), ZOO["mlp"].inputs()
-    traced = trace_model(model, inputs)
+    traced = trace(model, inputs)
     write_pef(folder / "mlp.pef", build_program(traced, [], CompileOptions(name="mlp")))
     np.savez(folder / "inputs.npz", x=inputs[0].numpy(), y=inputs[1].numpy())
     weights = {

@@ -11,7 +11,7 @@ from emulator.lowering.channels_last import channels_last_nodes
 from emulator.ops.registry import Channels, load_ops
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
-from samba.tracer.capture import trace_model
+from tests.tracing import trace
 
 _OPS = load_ops()
 _ELEMENTWISE = sorted(name for name, spec in _OPS.items() if spec.channels is Channels.ANY)
@@ -64,7 +64,7 @@ class Block(nn.Module):
 
 
 def test_what_lies_between_convolutions_and_norms_runs_channels_last() -> None:
-    traced = trace_model(Block(), (torch.randn(2, 4, 6, 6),), inference=True)
+    traced = trace(Block(), (torch.randn(2, 4, 6, 6),), inference=True)
     graph = build_program(traced, [], CompileOptions(name="block", inference=True)).graphs[0]
     chosen = channels_last_nodes(graph, range(len(graph.nodes)), _OPS)
     names = [graph.nodes[i].op.split(".")[1] for i in sorted(chosen)]

@@ -16,7 +16,7 @@ from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.distributed.bagua import QAdamOptimizer
 from samba.tensor.views import view_as_numpy, view_as_torch
-from samba.tracer.capture import trace_model
+from tests.tracing import trace
 
 
 class Quadratic(nn.Module):
@@ -50,7 +50,7 @@ CASES: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
 
 
 def load(model: nn.Module, x: Tensor, optimizer: torch.optim.Optimizer) -> tuple[Device, Program]:
-    traced = trace_model(model, (x,))
+    traced = trace(model, (x,))
     program = build_program(traced, [optimizer], CompileOptions(name="q"))
     device = Device(program)
     for source in traced.sources:

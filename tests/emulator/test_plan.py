@@ -14,7 +14,7 @@ from pef_schema.program import Role
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.tensor.views import view_as_numpy
-from samba.tracer.capture import trace_model
+from tests.tracing import trace
 
 
 class Net(nn.Module):
@@ -32,7 +32,7 @@ class Net(nn.Module):
 def device_of(model: nn.Module) -> Device:
     """A device that holds the model's training program and weights."""
     optimizer = samba.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    traced = trace_model(model, (torch.ones(4, 16),))
+    traced = trace(model, (torch.ones(4, 16),))
     device = Device(build_program(traced, [optimizer], CompileOptions(name="net")))
     values = device.program.graphs[0].values
     for source in traced.sources:

@@ -18,7 +18,7 @@ from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
 from samba.tensor.views import view_as_numpy
-from samba.tracer.capture import trace_model
+from tests.tracing import trace
 
 
 class Tower(nn.Module):
@@ -39,7 +39,7 @@ class Tower(nn.Module):
 
 def program_of(model: nn.Module, level: str = "o1") -> Program:
     optimizer = samba.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    traced = trace_model(model, (torch.ones(2, 8),))
+    traced = trace(model, (torch.ones(2, 8),))
     return build_program(traced, [optimizer], CompileOptions(name="tower", optim_level=level))
 
 

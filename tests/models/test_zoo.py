@@ -14,10 +14,10 @@ from pef_schema.program import Program, Role
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.tensor.views import view_as_numpy, view_as_torch
-from samba.tracer.capture import trace_model
 from samba.tracer.reference import run_reference
 from samba.tracer.traced import Traced
 from tests.models.zoo import ZOO, Case
+from tests.tracing import trace
 
 CUTS = ("o1", "o3")
 OTHER_CUTS = ("o0", "spatial")
@@ -83,7 +83,7 @@ def test_outputs_gradients_and_buffers_match_torch(name: str, cuts: tuple[str, .
     want = want if isinstance(want, tuple) else (want,)
     want[case.loss].backward()
     largest = max(p.grad.abs().max().item() for p in eager.parameters() if p.grad is not None)
-    traced = trace_model(model, inputs)
+    traced = trace(model, inputs)
     for cut in cuts:
         program = build(traced, cut)
         device = load(program, traced)
@@ -117,7 +117,7 @@ def test_outputs_gradients_and_buffers_match_torch(name: str, cuts: tuple[str, .
 @pytest.mark.parametrize("name", CUT_IN_ALL_WAYS)
 def test_sections_one_by_one_give_what_the_full_plan_gives(name: str) -> None:
     model, inputs = make(ZOO[name])
-    traced = trace_model(model, inputs)
+    traced = trace(model, inputs)
     program = build(traced, "o1")
     whole, single = load(program, traced), load(program, traced)
     whole.run(whole.plan(all_steps(program)))
@@ -135,7 +135,7 @@ def test_sections_one_by_one_give_what_the_full_plan_gives(name: str) -> None:
 @pytest.mark.parametrize("name", ZOO)
 def test_reference_interpreter_is_torch(name: str) -> None:
     model, inputs = make(ZOO[name])
-    traced = trace_model(model, inputs)
+    traced = trace(model, inputs)
     sources = {
         s.value: (s.tensor.clone() if s.tensor is not None else torch.tensor(s.default))
         for s in traced.sources

@@ -14,8 +14,8 @@ from pef_schema.program import OutputGrad, Program, Role
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.tensor.views import view_as_numpy, view_as_torch
-from samba.tracer.capture import trace_model
 from tests.opinfo.call import Call, Eager
+from tests.tracing import trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Compiled:
     def __init__(
         self, module: Call, tensors: Sequence[torch.Tensor], *, through_file: bool
     ) -> None:
-        traced = trace_model(module, tuple(tensors))
+        traced = trace(module, tuple(tensors))
         program = build_program(traced, [], CompileOptions(name="opinfo"))
         verify(program)
         self.program: Program = decode(encode(program)) if through_file else program

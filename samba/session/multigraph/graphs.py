@@ -76,6 +76,7 @@ class Graphs:
         from samba.session.loading import host_tensors
         from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
         from samba.tracer.capture import trace_model
+        from samba.tracer.inputs import collect_inputs
 
         if mapping:
             check_mapping(mapping, "utils.trace_multigraph(mapping=...)")
@@ -83,7 +84,8 @@ class Graphs:
         title = f"trace {prefix or type(model).__name__.lower()}"
         with self._tracing(), stages(title, "tracing") as stage:
             stage.start("tracing")
-            traced = trace_model(model, inputs, inference=True, prefix=prefix)
+            given = collect_inputs(model, inputs)
+            traced = trace_model(model, given, inference=True, prefix=prefix)
         outputs = tuple(handle(traced, o.value, o.name) for o in traced.outputs)
         self._graph_traces = self._graph_traces or Traces()
         self._graph_traces.add(

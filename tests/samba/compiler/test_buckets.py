@@ -21,7 +21,7 @@ from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
 from samba.tensor.views import view_as_numpy
-from samba.tracer.capture import trace_model
+from tests.tracing import trace
 
 
 class Net(nn.Module):
@@ -52,7 +52,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def compiled(model: nn.Module, optimizer: object = None, **options: object) -> Program:
-    traced = trace_model(model, inputs(), inference=False)
+    traced = trace(model, inputs(), inference=False)
     optimizers = [] if optimizer is None else [optimizer]
     program = build_program(
         traced, optimizers, CompileOptions(name="net", **({"data_parallel": True} | options))

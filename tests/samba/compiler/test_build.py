@@ -21,7 +21,7 @@ from samba.compiler.regions import RegionConflict
 from samba.compiler.report import pef_log
 from samba.compiler.sections import UnknownOptimLevel
 from samba.compiler.update import StaleParameter
-from samba.tracer.capture import trace_model
+from tests.tracing import trace
 
 
 class Net(nn.Module):
@@ -43,7 +43,7 @@ def compiled(
     model: nn.Module, *, optimizers: object = (), args: object = None, **options: object
 ) -> Program:
     inference = bool(options.get("inference", False))
-    traced = trace_model(model, inputs() if args is None else args, inference=inference)
+    traced = trace(model, inputs() if args is None else args, inference=inference)
     program = build_program(traced, list(optimizers), CompileOptions(name="net", **options))
     verify(program)
     return program
@@ -268,11 +268,11 @@ from pef_schema import encode
 from tests.models.zoo import ZOO
 from samba.compiler.options import CompileOptions
 from samba.compiler.build import build_program
-from samba.tracer.capture import trace_model
+from tests.tracing import trace
 torch.manual_seed(0)
 model, inputs = ZOO["resnet"].model(), ZOO["resnet"].inputs()
 optimizer = torch.optim.AdamW(model.parameters())
-program = build_program(trace_model(model, inputs), [optimizer], CompileOptions(name="r"))
+program = build_program(trace(model, inputs), [optimizer], CompileOptions(name="r"))
 print(hashlib.sha256(encode(program)).hexdigest())
 """
 

@@ -18,7 +18,7 @@ from samba.compiler.options import CompileOptions
 from samba.compiler.precision import apply_arithmetic, precisions
 from samba.compiler.report import pef_log
 from samba.compiler.sections import cut_sections
-from samba.tracer.capture import trace_model
+from tests.tracing import trace
 
 
 class Net(nn.Module):
@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 def lowered(model: nn.Module, inputs, preset: str, cast: str = "nearest_even"):
     arithmetic = Arithmetic(preset=Preset(preset), cast=Bf16Cast(cast))
-    return apply_arithmetic(trace_model(model, inputs), arithmetic)
+    return apply_arithmetic(trace(model, inputs), arithmetic)
 
 
 def lines(traced) -> list[str]:
@@ -51,7 +51,7 @@ X = torch.ones(5, 4)
 
 
 def test_mp0_changes_nothing():
-    traced = trace_model(Net(), X)
+    traced = trace(Net(), X)
     assert apply_arithmetic(traced, Arithmetic()) is traced
     only_cast = Arithmetic(cast=Bf16Cast.TRUNCATION)  # nothing here becomes bfloat16
     assert apply_arithmetic(traced, only_cast) is traced
@@ -106,7 +106,7 @@ def test_state_weights_and_other_dtypes_are_left_alone():
     rounded = {n.args[0].value for n in traced.nodes if n.op in CASTS}
     assert updated and not updated & rounded
     assert {traced.values[v].dtype.name for v in rounded} == {"FLOAT32"}
-    assert [v.dtype for v in trace_model(State(), (X, X.double())).values] == [
+    assert [v.dtype for v in trace(State(), (X, X.double())).values] == [
         v.dtype for v in traced.values[: -len(rounded)]
     ]
 
@@ -152,11 +152,11 @@ def test_programs_are_whole_and_differ(cast):
         assert decode(encode(program)) == program
         digests.add(graph_digest(program.graphs[0]))
     assert len(digests) == 2
-    assert graph_digest(trace_model(Net(), X).graph()) not in digests
+    assert graph_digest(trace(Net(), X).graph()) not in digests
 
 
 def test_rounding_makes_no_sections():
-    plain = trace_model(Net(), X)
+    plain = trace(Net(), X)
     for preset in ("mp1", "mp4"):
         for cast in ("nearest_even", "stochastic"):
             traced = lowered(Net(), X, preset, cast)
@@ -172,5 +172,5 @@ def test_the_log_says_in_which_precision_operations_run():
     assert "precision of operations (graphamp_preset=mp1 bf16_cast=nearest_even):" in text
     assert "aten.linear.default  net__first  bfloat16 -> float32" in text
     assert "aten.exp.default  net  float32" in text
-    text = pef_log(build_program(trace_model(Net(), X), [], CompileOptions(name="net")))
+    text = pef_log(build_program(trace(Net(), X), [], CompileOptions(name="net")))
     assert "graphamp_preset=mp0" in text and "bfloat16 ->" not in text

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import samba
 from pef_schema.program import Ref, Role
-from samba.tracer.capture import trace_model
 from samba.tracer.errors import DataDependentBranch, ShapeMismatch, TraceError, UnsupportedOps
 from samba.tracer.inputs import InputError
 from samba.tracer.traced import Traced
+from tests.tracing import trace
 
 
 class LogReg(nn.Module):
@@ -34,7 +34,7 @@ def source_names(traced: Traced, role: Role) -> list[str]:
 
 
 def test_names_follow_sambaflow() -> None:
-    traced = trace_model(LogReg(), (torch.randn(2, 4), torch.tensor([0, 1])))
+    traced = trace(LogReg(), (torch.randn(2, 4), torch.tensor([0, 1])))
     assert source_names(traced, Role.WEIGHT) == [
         "logreg__lin_layer__weight",
         "logreg__lin_layer__bias",
@@ -47,7 +47,7 @@ def test_names_follow_sambaflow() -> None:
 
 
 def test_every_node_names_the_users_line() -> None:
-    traced = trace_model(LogReg(), (torch.randn(2, 4), torch.tensor([0, 1])))
+    traced = trace(LogReg(), (torch.randn(2, 4), torch.tensor([0, 1])))
     files = {node.source.rsplit(":", 1)[0] for node in traced.nodes}
     assert files == {__file__}
     assert all(node.module for node in traced.nodes)
@@ -58,7 +58,7 @@ def test_repeated_functional_ops_get_suffixes() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return F.relu(F.relu(F.relu(x) + 1) + 1)
 
-    traced = trace_model(Chain(), (torch.randn(3),))
+    traced = trace(Chain(), (torch.randn(3),))
     names = [traced.values[n.outputs[0]].name for n in traced.nodes if "relu" in n.op]
     assert names == ["chain__relu__outputs__0" + s for s in ("", "_1", "_2")]
 
@@ -67,31 +67,31 @@ def test_inputs_take_every_form() -> None:
     x, y = samba.randn(2, 4, name="image"), samba.randint(3, (2,), name="label")
     expected = ["image", "label"]
     for form in ((x, y), [x, y], {"image": x, "label": y}):
-        assert source_names(trace_model(LogReg(), form), Role.INPUT) == expected
+        assert source_names(trace(LogReg(), form), Role.INPUT) == expected
 
     class One(nn.Module):
         def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
             return x * 2 if scale is None else x * scale
 
-    assert source_names(trace_model(One(), x), Role.INPUT) == ["image"]
-    assert source_names(trace_model(One(), (x, None)), Role.INPUT) == ["image"]
-    with_scale = trace_model(One(), (x, torch.ones(4)))
+    assert source_names(trace(One(), x), Role.INPUT) == ["image"]
+    assert source_names(trace(One(), (x, None)), Role.INPUT) == ["image"]
+    with_scale = trace(One(), (x, torch.ones(4)))
     assert source_names(with_scale, Role.INPUT) == ["image", "scale"]
 
 
 def test_equal_input_names_are_told_apart() -> None:
     x = samba.randn(2, 4, name="x")
-    traced = trace_model(nn.Bilinear(4, 4, 2), (x, samba.randn(2, 4, name="x")))
+    traced = trace(nn.Bilinear(4, 4, 2), (x, samba.randn(2, 4, name="x")))
     assert source_names(traced, Role.INPUT) == ["x", "x_1"]
 
 
 def test_bad_inputs_say_what_was_found() -> None:
     with pytest.raises(InputError, match="image: int; wanted tensors or None"):
-        trace_model(LogReg(), (3, torch.tensor([0])))
+        trace(LogReg(), (3, torch.tensor([0])))
     with pytest.raises(InputError, match=r"keyword\(s\) \['picture'\]; wanted some of"):
-        trace_model(LogReg(), {"picture": torch.randn(2, 4)})
+        trace(LogReg(), {"picture": torch.randn(2, 4)})
     with pytest.raises(InputError, match="found str"):
-        trace_model(LogReg(), "image")
+        trace(LogReg(), "image")
 
 
 def test_attributes_of_every_kind_become_constants() -> None:
@@ -107,7 +107,7 @@ def test_attributes_of_every_kind_become_constants() -> None:
             return x * self.plain + self.named + self.listed[0] + made
 
     model = Constants()
-    traced = trace_model(model, (torch.randn(2, 4),))
+    traced = trace(model, (torch.randn(2, 4),))
     values = sorted(
         float(s.tensor[0])
         for s in traced.sources
@@ -122,7 +122,7 @@ def test_tracing_leaves_a_converted_model_alone() -> None:
     model = LogReg()
     samba.from_torch_model_(model)
     before = {n: (type(p), p.detach().clone()) for n, p in model.named_parameters()}
-    trace_model(model, (torch.randn(2, 4), torch.tensor([0, 1])))
+    trace(model, (torch.randn(2, 4), torch.tensor([0, 1])))
     for name, parameter in model.named_parameters():
         assert type(parameter) is before[name][0]
         assert torch.equal(parameter.torch(), samba.to_torch(before[name][1]))
@@ -132,7 +132,7 @@ def test_eager_lstm_still_works_after_a_trace() -> None:
     lstm = nn.LSTM(3, 4)
     x = torch.randn(5, 2, 3)
     want = lstm(x)[0].detach()
-    trace_model(lstm, (x,))
+    trace(lstm, (x,))
     torch.testing.assert_close(lstm(x)[0].detach(), want, rtol=0, atol=0)
 
 
@@ -146,12 +146,12 @@ def test_tied_weights_are_one_source() -> None:
         def forward(self, ids: Tensor) -> Tensor:
             return self.head(self.embed(ids))
 
-    traced = trace_model(Tied(), (torch.tensor([1, 2]),))
+    traced = trace(Tied(), (torch.tensor([1, 2]),))
     assert source_names(traced, Role.WEIGHT) == ["tied__embed__weight"]
 
 
 def test_buffer_updates_are_reported() -> None:
-    traced = trace_model(nn.BatchNorm2d(3), (torch.randn(2, 3, 4, 4),))
+    traced = trace(nn.BatchNorm2d(3), (torch.randn(2, 3, 4, 4),))
     updated = [old for _, old in traced.updates]
     names = {s.value: s.name for s in traced.sources}
     assert sorted(names[v] for v in updated) == [
@@ -163,7 +163,7 @@ def test_buffer_updates_are_reported() -> None:
 
 def test_dropout_rate_is_an_argin_and_the_seed_advances_once() -> None:
     model = nn.Sequential(nn.Dropout(0.25), nn.Linear(4, 4), nn.Dropout(0.5))
-    traced = trace_model(model, (torch.randn(2, 4),))
+    traced = trace(model, (torch.randn(2, 4),))
     rates = {s.name: s.default for s in traced.sources if s.role is Role.ARGIN}
     assert rates == {"sequential__0__dropout__p": 0.25, "sequential__2__dropout__p": 0.5}
     assert [n.op for n in traced.nodes].count("samba.next_seed") == 1
@@ -175,7 +175,7 @@ def test_dropout_rate_is_an_argin_and_the_seed_advances_once() -> None:
 def test_inference_traces_in_evaluation_mode_and_restores_it() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(4))
     model[0].eval()
-    traced = trace_model(model, (torch.randn(2, 4),), inference=True)
+    traced = trace(model, (torch.randn(2, 4),), inference=True)
     assert not traced.updates
     assert not any(s.requires_grad for s in traced.sources)
     assert model.training and model[1].training and not model[0].training
@@ -189,7 +189,7 @@ def test_all_unsupported_ops_are_named_at_once_with_lines() -> None:
             return a.sum() + b.sum() + torch.fft.fft(x).real.mean()
 
     with pytest.raises(UnsupportedOps) as info:
-        trace_model(Exotic(), (torch.randn(3, 3),))
+        trace(Exotic(), (torch.randn(3, 3),))
     error = info.value
     names = [op.name for op in error.ops]
     assert any("eig" in n for n in names)
@@ -212,7 +212,7 @@ def test_five_unsupported_operations_are_one_error_with_five_lines() -> None:
             return a + b + c + d + e + x.exp().sum()
 
     with pytest.raises(UnsupportedOps) as info:
-        trace_model(Five(), (torch.randn(3, 3),))
+        trace(Five(), (torch.randn(3, 3),))
     source, first = inspect.getsourcelines(Five.forward)
     lines = {op.name.split(".")[1].strip("_"): op.lines for op in info.value.ops}
     expected = {
@@ -238,7 +238,7 @@ def test_branch_on_a_value_names_the_line(capfd: pytest.CaptureFixture[str]) -> 
             return -x
 
     with pytest.raises(DataDependentBranch, match="depends on the value of a tensor") as info:
-        trace_model(Branch(), (torch.randn(3),))
+        trace(Branch(), (torch.randn(3),))
     assert __file__ in info.value.where
     assert "torch.where" in str(info.value)
     assert capfd.readouterr() == ("", "")
@@ -257,7 +257,7 @@ def test_packed_sequences_are_refused_with_the_line_and_what_to_do(enforce_sorte
             return self.lstm(packed)[1][0]
 
     with pytest.raises(DataDependentBranch, match="packed sequence") as info:
-        trace_model(Packed(), (torch.randn(2, 5, 4), torch.tensor([5, 2])))
+        trace(Packed(), (torch.randn(2, 5, 4), torch.tensor([5, 2])))
     source, first = inspect.getsourcelines(Packed.forward)
     number = first + next(i for i, line in enumerate(source) if "= pack(" in line)
     assert info.value.where == f"{__file__}:{number}"
@@ -279,7 +279,7 @@ def test_shape_error_keeps_torchs_text_and_names_the_module() -> None:
             return self.inner(a, b)
 
     with pytest.raises(ShapeMismatch) as info:
-        trace_model(Outer(), (torch.randn(2, 12), torch.randn(2, 14)))
+        trace(Outer(), (torch.randn(2, 12), torch.randn(2, 14)))
     text = str(info.value)
     assert "The size of tensor a (12) must match the size of tensor b (14)" in text
     assert "Outer.inner" in text
@@ -288,7 +288,7 @@ def test_shape_error_keeps_torchs_text_and_names_the_module() -> None:
 
 def test_a_linear_of_the_wrong_width_is_a_shape_error_too() -> None:
     with pytest.raises(ShapeMismatch, match="shapes cannot be multiplied"):
-        trace_model(nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)), (torch.randn(2, 4),))
+        trace(nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)), (torch.randn(2, 4),))
 
 
 def test_outputs_must_be_tensors() -> None:
@@ -297,7 +297,7 @@ def test_outputs_must_be_tensors() -> None:
             return object()
 
     with pytest.raises(TraceError):
-        trace_model(Odd(), (torch.randn(3),))
+        trace(Odd(), (torch.randn(3),))
 
 
 def test_mixed_precision_that_eager_torch_refuses() -> None:
@@ -313,7 +313,7 @@ def test_mixed_precision_that_eager_torch_refuses() -> None:
     x = torch.randn(4, 4).bfloat16()
     with pytest.raises(RuntimeError):
         model(x)
-    traced = trace_model(model, (x,))
+    traced = trace(model, (x,))
     out = traced.values[traced.outputs[0].value]
     assert out.dtype.name == "FLOAT32"
 
@@ -321,7 +321,7 @@ def test_mixed_precision_that_eager_torch_refuses() -> None:
 @pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.uint8])
 def test_narrow_labels_are_widened(dtype: torch.dtype) -> None:
     labels = torch.tensor([0, 2], dtype=dtype)
-    traced = trace_model(LogReg(), (torch.randn(2, 4), labels))
+    traced = trace(LogReg(), (torch.randn(2, 4), labels))
     assert traced.values[traced.inputs[1]].dtype.name == str(dtype).removeprefix("torch.").upper()
 
 
@@ -334,7 +334,7 @@ def test_numpy_attributes_are_constants() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x * torch.from_numpy(self.scale)
 
-    traced = trace_model(Numpy(), (torch.randn(2, 4),))
+    traced = trace(Numpy(), (torch.randn(2, 4),))
     assert [s.role for s in traced.sources].count(Role.CONSTANT) == 1
 
 
@@ -344,7 +344,7 @@ def test_distributions_do_not_branch_on_their_arguments() -> None:
             return -torch.distributions.Normal(mean, mean.exp()).log_prob(x).mean()
 
     before = torch.distributions.Distribution._validate_args
-    trace_model(Likelihood(), (torch.randn(3), torch.randn(3)))
+    trace(Likelihood(), (torch.randn(3), torch.randn(3)))
     assert torch.distributions.Distribution._validate_args is before
 
 
@@ -355,7 +355,7 @@ def test_checks_of_data_are_left_out() -> None:
             torch._check(at.max().item() < 4)
             return x.masked_scatter(at > 1, x * 2)
 
-    traced = trace_model(Checked(), (torch.randn(4), torch.tensor([0, 1, 2, 3])))
+    traced = trace(Checked(), (torch.randn(4), torch.tensor([0, 1, 2, 3])))
     assert [node.op for node in traced.nodes] == [
         "aten.gt.Scalar",
         "aten.mul.Tensor",
@@ -369,4 +369,4 @@ def test_a_number_taken_out_of_a_tensor_is_refused() -> None:
             return x * x.max().item()
 
     with pytest.raises(UnsupportedOps, match="takes a number out of a tensor"):
-        trace_model(Scaled(), torch.randn(4))
+        trace(Scaled(), torch.randn(4))

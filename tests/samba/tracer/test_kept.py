@@ -16,7 +16,8 @@ from pef_schema.program import Role
 from samba import utils
 from samba.session.loading import GraphMismatch
 from samba.tracer import kept
-from samba.tracer.kept import trace_again, trace_and_keep
+from samba.tracer.inputs import collect_inputs
+from samba.tracer.traced import Traced
 
 SIGN = 1.0
 SETTINGS = types.SimpleNamespace(scale=2.0)
@@ -63,13 +64,18 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-def again(model: nn.Module, x: Any = X, *, inference: bool = False) -> Any:
-    return trace_again(model, x, inference=inference, root="net", rates=())
+def compiled(model: nn.Module, *, inference: bool = False) -> Traced:
+    return kept.trace_and_keep(model, collect_inputs(model, X), inference=inference)
+
+
+def again(model: nn.Module, x: Any = X, *, inference: bool = False, root: str = "net") -> Traced:
+    given = collect_inputs(model, x)
+    return kept.trace_again(model, given, inference=inference, root=root, rates=())
 
 
 def test_an_unchanged_model_is_traced_once(traces: list[Any]) -> None:
     model = Net()
-    first = trace_and_keep(model, X, inference=False)
+    first = compiled(model)
     other = torch.zeros(2, 4)
     with torch.no_grad():
         model.part.weight.mul_(2)  # values of parameters and buffers are no part of a graph
@@ -110,7 +116,7 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_changed_model_is_traced_again(what: str, traces: list[Any]) -> None:
     model = Net()
-    trace_and_keep(model, X, inference=False)
+    compiled(model)
     CHANGES[what](model)
     again(model, X.double() if what == "a parameter's type" else X)
     assert len(traces) == 2
@@ -134,7 +140,7 @@ def test_code_that_changed_around_a_model_is_traced_again(
     where: Any, name: str, value: Any, traces: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Net()
-    first = trace_and_keep(model, X, inference=False)
+    first = compiled(model)
     monkeypatch.setattr(where, name, value)
     assert again(model).graph() != first.graph()
     assert len(traces) == 2
@@ -142,19 +148,19 @@ def test_code_that_changed_around_a_model_is_traced_again(
 
 def test_other_inputs_modes_and_names_are_traced_again(traces: list[Any]) -> None:
     model = Net()
-    trace_and_keep(model, X, inference=False)
+    compiled(model)
     again(model, torch.randn(3, 4))
     again(model, samba.from_torch_tensor(X, name="image"))
     again(model, X.clone().requires_grad_())
     again(model, inference=True)
-    trace_again(model, X, inference=False, root="other", rates=())
+    again(model, root="other")
     with torch.no_grad():
         again(model)
     assert len(traces) == 7
 
 
 def test_another_model_of_the_same_class_is_traced(traces: list[Any]) -> None:
-    trace_and_keep(Net(), X, inference=False)
+    compiled(Net())
     again(Net())
     assert len(traces) == 2
 
@@ -172,7 +178,7 @@ class Sizes(list[int]):
 def test_what_cannot_be_seen_into_is_not_trusted(value: Any, traces: list[Any]) -> None:
     model = Net()
     model.turns = value
-    trace_and_keep(model, X, inference=False)
+    compiled(model)
     again(model)
     assert len(traces) == 2
 
@@ -189,8 +195,8 @@ class Counts(nn.Module):
 
 def test_a_model_that_tracing_changes_is_traced_again(traces: list[Any]) -> None:
     model = Counts()
-    trace_and_keep(model, X, inference=True)
-    trace_again(model, X, inference=True, root="counts", rates=())
+    compiled(model, inference=True)
+    again(model, inference=True, root="counts")
     assert len(traces) == 2
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from samba.tracer.capture import trace_model
 from samba.tracer.errors import TraceError
+from tests.tracing import trace
 
 
 class Router(nn.Module):
@@ -23,7 +23,7 @@ class Router(nn.Module):
 def test_a_move_that_changes_nothing_is_none() -> None:
     model = Router()
     before = nn.Module._apply
-    traced = trace_model(model, torch.randn(2, 4))
+    traced = trace(model, torch.randn(2, 4))
     assert [s.path for s in traced.sources if s.path] == ["classifier.weight", "classifier.bias"]
     assert [node.op for node in traced.nodes] == ["aten.linear.default", "aten.softmax.int"]
     assert nn.Module._apply is before
@@ -33,7 +33,7 @@ def test_a_move_that_changes_nothing_is_none() -> None:
 def test_a_move_that_changes_a_dtype_is_refused() -> None:
     model = Router().to(torch.bfloat16)
     with pytest.raises(TraceError, match=r"weight from torch.bfloat16 to torch.float32") as caught:
-        trace_model(model, torch.randn(2, 4))
+        trace(model, torch.randn(2, 4))
     assert caught.value.where.startswith(f"{__file__}:")
     assert "module classifier" in caught.value.where
     assert model.classifier.weight.dtype == torch.bfloat16

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from samba.tracer.capture import trace_model
 from samba.tracer.errors import TraceError
 from tests.samba.worlds import told
+from tests.tracing import trace
 
 
 class Cache:
@@ -47,7 +47,7 @@ class Model(nn.Module):
 
 def shapes(make: Any) -> list[tuple[int, ...]]:
     model = Model(make)
-    traced = trace_model(model, (torch.randn(4, 3),))
+    traced = trace(model, (torch.randn(4, 3),))
     assert not model._forward_hooks
     return [traced.values[o.value].shape for o in traced.outputs]
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from samba.tracer.capture import trace_model
 from samba.tracer.rewrite import rewritten
+from tests.tracing import trace
 
 G = torch.Generator().manual_seed(0)
 
@@ -113,7 +113,7 @@ class Everything(nn.Module):
 
 def test_they_export() -> None:
     model = Everything()
-    traced = trace_model(model, (X, torch.tensor(1)))
+    traced = trace(model, (X, torch.tensor(1)))
     shapes = [traced.values[o.value].shape for o in traced.outputs]
     assert shapes == [(3, 3), (3, 3), (3, 2), (), (10, 2), (3, 5, 2)]
     updated = {s.name for s in traced.sources if s.value in {u[1] for u in traced.updates}}

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from pef_schema.program import Role
 from samba.tracer.capture import trace_model
 from samba.tracer.errors import DataDependentBranch, UnsupportedOps
+from samba.tracer.inputs import collect_inputs
 from samba.tracer.reference import run_reference
 from samba.tracer.traced import Traced
+from tests.tracing import trace
 
 
 def run(traced: Traced, inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Tensor]]:
@@ -33,7 +35,7 @@ def run(traced: Traced, inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], list[
 
 def check(model: nn.Module, *batches: tuple[Tensor, ...]) -> None:
     """Trace on the first batch; every batch must give the model's own results and gradients."""
-    traced = trace_model(model, batches[0])
+    traced = trace(model, batches[0])
     for batch in batches:
         leaves = [*model.parameters()]
         fresh = [b.clone().requires_grad_(b.is_floating_point()) for b in batch]
@@ -143,7 +145,7 @@ def test_a_selection_of_nothing() -> None:
     x, mask = torch.randn(2, 3, 4), torch.zeros(2, 3)
     check(Selected("write back"), (x, mask))
     check(Selected("sum"), (x, mask))
-    traced = trace_model(Selected("mean"), (x, mask))
+    traced = trace(Selected("mean"), (x, mask))
     assert math.isnan(run(traced, (x, mask))[0][0].item())
 
 
@@ -184,7 +186,7 @@ SLOW = ["softmax", "product", "merged", "first", "max"]
 )
 def test_anything_else_is_refused(kind: str) -> None:
     with pytest.raises((UnsupportedOps, DataDependentBranch), match=r"data|value|number"):
-        trace_model(Refused(kind), torch.randn(5, 3))
+        trace(Refused(kind), torch.randn(5, 3))
 
 
 class Escaping(nn.Module):
@@ -217,8 +219,10 @@ class Escaping(nn.Module):
 
 @pytest.mark.parametrize("kind", ["sum", "list", "last", "left", "counted", "state"])
 def test_a_loop_may_only_write(kind: str) -> None:
+    model = Escaping(kind)
+    given = collect_inputs(model, torch.randn(5, 3))
     with pytest.raises(DataDependentBranch, match="index_add_") as caught:
-        trace_model(Escaping(kind), torch.randn(5, 3))
+        trace_model(model, given)
     assert __file__ in caught.value.where
 
 
@@ -251,7 +255,7 @@ USES = {
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_hits_are_for_loops_alone(use) -> None:
     with pytest.raises(DataDependentBranch, match="without enumerate") as caught:
-        trace_model(Listed(use), torch.randn(5, 3))
+        trace(Listed(use), torch.randn(5, 3))
     assert __file__ in caught.value.where
 
 
