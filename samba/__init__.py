@@ -31,8 +31,19 @@ from samba.random import *  # noqa: F403  # the creation functions are named onc
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.session import SambaSession
 from samba.session.process import session
+from samba.tensor.bagua_world import World as _World
+from samba.tensor.bagua_world import provide_world as _provide_world
 from samba.utils.utils import trace_multigraph
 from samba.version import __version__
+
+
+def _bagua_world() -> _World:
+    from samba.distributed.bagua.world import current_world  # loaded by who registers a tensor
+
+    return current_world()
+
+
+_provide_world(_bagua_world)
 
 
 def is_internal() -> bool:

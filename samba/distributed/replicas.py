@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch.distributed as dist
@@ -21,13 +21,11 @@ from emulator.replicas.parallel import ParallelPlan, prepare_parallel, reducer, 
 from emulator.replicas.schedule import Mode
 from pef_schema.program import Role, SectionKind
 from samba.distributed import job as jobs
+from samba.distributed.errors import NotDataParallel
 from samba.distributed.job import Job
 from samba.distributed.settings import checks_every_run
-from samba.errors import ArgumentError, SambaError
+from samba.errors import ArgumentError
 from samba.profiler import PROFILER
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.session import Trainer
 
 _log = logging.getLogger("samba")
 
@@ -36,22 +34,6 @@ _CHECKED_RUNS = 2
 _CHUNK = 64 << 20
 _SAME_EVERYWHERE = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
 """Roles of regions of which rank 0's values hold for all."""
-
-
-class NotDataParallel(SambaError, ValueError):
-    """A PEF without buckets was asked to run data parallel.
-
-    Attributes:
-        program: Name of its program.
-    """
-
-    def __init__(self, *, program: str) -> None:
-        self.program = program
-        super().__init__(
-            f"session.run(data_parallel=True): the PEF of {program} was compiled without "
-            "--data-parallel, so it has no REDUCE sections and the replicas' weights would "
-            "diverge. Compile it with --data-parallel (or config_dict={'data_parallel': True})."
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +47,34 @@ class Wish:
 
     reduce_on_rdu: bool
     mode: Mode
+
+
+class Trainer(Protocol):
+    """What runs a program by an algorithm of its own instead of by its REDUCE sections."""
+
+    @property
+    def name(self) -> str:
+        """What ranks compare."""
+        ...
+
+    def prepare(self, plan: ParallelPlan) -> Callable[[], None]:
+        """Prepare a run.
+
+        Args:
+            plan: Its plans and reductions.
+
+        Returns:
+            A function that runs it in the order of the PEF.
+        """
+        ...
+
+    def weights_were_set(self) -> None:
+        """Called when the host has given all ranks new weights."""
+        ...
+
+    def release(self) -> None:
+        """Communicate no more; all ranks call this together."""
+        ...
 
 
 class Replicas:
@@ -236,7 +246,7 @@ class Replicas:
         self._job.together("measuring", lambda control: control.broadcast(decided))
         return bool(decided[0])
 
-    def prepare(self, steps: StepKey, wish: Wish) -> Prepared | None:
+    def prepare(self, steps: StepKey, wish: Wish) -> PreparedRun | None:
         """Prepare a run.
 
         Args:
@@ -263,7 +273,7 @@ class Replicas:
             plan = prepare_parallel(self._device, steps, wish.mode)
             facts["algorithm"] = self.trainer.name
             execute = self.trainer.prepare(plan)
-            return Prepared(replicas=self, plan=plan, facts=facts, execute=execute)
+            return PreparedRun(replicas=self, plan=plan, facts=facts, execute=execute)
         if SectionKind.REDUCE not in kinds:
             if kinds >= {SectionKind.BCKWD, SectionKind.OPT} and self._has_gradients:
                 self._tell(
@@ -277,7 +287,7 @@ class Replicas:
             self._reducers[wish.reduce_on_rdu] = _Reducer(self, self._job, reduce)
         plan = prepare_parallel(self._device, steps, wish.mode)
         execute = partial(run_parallel, self._device, plan, self._reducers[wish.reduce_on_rdu])
-        return Prepared(replicas=self, plan=plan, facts=facts, execute=execute)
+        return PreparedRun(replicas=self, plan=plan, facts=facts, execute=execute)
 
     def begin(self, facts: dict[str, str]) -> None:
         """Count a run, and make sure at first that all ranks are about to make the same.
@@ -333,7 +343,7 @@ def _all_wishes() -> dict[tuple[bool, str], Wish]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRun:
     """A run with reductions, as the runner sees it: like a plan.
 
     Args:

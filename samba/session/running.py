@@ -30,7 +30,7 @@ from samba.tensor.views import copy_as_torch, view_as_numpy
 from samba.tracer.inputs import NamedInput
 
 if TYPE_CHECKING:
-    from samba.distributed.replicas import Prepared, Replicas, Wish
+    from samba.distributed.replicas import PreparedRun, Replicas, Wish
 
 Seeds = Sequence[tuple[int, np.ndarray, str]]
 """Gradients of outputs: regions, values, and names for errors."""
@@ -77,7 +77,7 @@ class Runner:
         self._train = True
         self._variant: object = None
         self._steps: StepKey = ()
-        self._plan: Plan | Prepared | None = None
+        self._plan: Plan | PreparedRun | None = None
         self._wish: Wish | None = None
         self._fetches: Fetches = ()
 
@@ -250,7 +250,7 @@ class Runner:
         self._steps, self._plan, self._fetches = steps, plan, fetches
         self._variant, self._wish = device.variant, wish
 
-    def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | Prepared | None:
+    def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | PreparedRun | None:
         """What runs some steps, in parallel with other replicas where they have to reduce."""
         if wish is not None and self.replicas is not None:
             prepared = self.replicas.prepare(steps, wish)
@@ -258,7 +258,7 @@ class Runner:
                 return prepared
         return self._plan_for(steps)
 
-    def _go(self, plan: Plan | Prepared) -> None:
+    def _go(self, plan: Plan | PreparedRun) -> None:
         if type(plan) is Plan:
             self._device.run(plan)
         else:
@@ -306,7 +306,7 @@ class Runner:
             raise UnknownTensor(operation=where, name=name)
         return self._device.region_of(name), name
 
-    def _require_written(self, fetches: Fetches, plan: Plan | Prepared | None) -> None:
+    def _require_written(self, fetches: Fetches, plan: Plan | PreparedRun | None) -> None:
         """Make sure before a run that everything asked for can be fetched after it.
 
         An output that no run has computed yet is zeros, because ``run`` returns every output

@@ -9,210 +9,19 @@ has them as methods, and :func:`enable_bagua_tensors` gives them to ``torch.Tens
 from __future__ import annotations
 
 import threading
-import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from samba.distributed.bagua.views import plain
 from samba.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.backend import BaguaBackend
-    from samba.tensor.compression import Compressed
+from samba.tensor.bagua_handle import BackendTensor, Getter, Setter, TensorBackend
+from samba.tensor.bagua_world import current_world
 
 T = TypeVar("T", bound=torch.Tensor)
-Getter = Callable[[Any], torch.Tensor]
-Setter = Callable[[Any, torch.Tensor], object]
-
-_DTYPES = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.float64: "f64",
-    torch.uint8: "u8",
-    torch.int32: "i32",
-    torch.int64: "i64",
-}
 
 _handles = WeakTensorKeyDictionary()
 _lock = threading.RLock()
-
-
-class BackendTensor:
-    """What the backend knows of a tensor; every question is answered by the getter closure anew.
-
-    Args:
-        name: Name of the tensor, unique in its module; empty if it has none.
-        module_name: Name of the model it belongs to, None if it belongs to none.
-        proxy: The tensor that was registered; it is not kept alive.
-        getter: Gives the effective tensor; None for the proxy itself.
-        setter: Replaces the effective tensor; None if nothing can.
-        backend: Who communicates it; None without a module.
-    """
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        module_name: str | None,
-        proxy: torch.Tensor,
-        getter: Getter | None,
-        setter: Setter | None,
-        backend: BaguaBackend | None,
-    ) -> None:
-        self.name, self.module_name, self.backend = name, module_name, backend
-        self.getter, self.setter = getter, setter
-        self._proxy = weakref.ref(proxy)
-
-    @property
-    def proxy(self) -> torch.Tensor:
-        """The tensor that was registered.
-
-        Raises:
-            ArgumentError: If it does not exist any more.
-        """
-        proxy = self._proxy()
-        if proxy is None:
-            raise ArgumentError(
-                where=f"Bagua tensor {self.name!r}",
-                found="a tensor that was deleted",
-                wanted="one that lives as long as it is communicated",
-            )
-        return proxy
-
-    def effective(self) -> torch.Tensor:
-        """The tensor to communicate, as the getter closure returns it now.
-
-        Raises:
-            ArgumentError: If the closure returns no tensor.
-        """
-        found: object = self.proxy if self.getter is None else self.getter(self.proxy)
-        if not isinstance(found, torch.Tensor):
-            raise ArgumentError(
-                where=f"getter closure of Bagua tensor {self.name!r}",
-                found=repr(found),
-                wanted="a tensor",
-                hint="For gradients: call bagua_ensure_grad() before.",
-            )
-        return found
-
-    def replace(self, tensor: torch.Tensor) -> None:
-        """Make another tensor the effective one.
-
-        Args:
-            tensor: The other tensor.
-
-        Raises:
-            ArgumentError: If there is no setter closure.
-        """
-        if self.setter is None:
-            raise ArgumentError(
-                where=f"bagua_setter_closure of {self.name!r}",
-                found="no setter closure",
-                wanted="one given to ensure_bagua_tensor",
-            )
-        self.setter(self.proxy, tensor)
-
-    @property
-    def copies(self) -> bool:
-        """Whether the getter gives copies of memory elsewhere, which only the setter can reach."""
-        return getattr(self.getter, "copies", False)
-
-    def assign(self, values: torch.Tensor) -> None:
-        """Give the effective tensor other values.
-
-        Args:
-            values: As many as it has, of its type.
-        """
-        if self.copies:
-            self.replace(values)
-            return
-        target = plain(self.effective())
-        target.copy_(values.view(target.shape))
-
-    def data_ptr(self) -> int:
-        """Address of the effective tensor's first element."""
-        return self.effective().data_ptr()
-
-    def num_elements(self) -> int:
-        """How many elements the effective tensor has."""
-        return self.effective().numel()
-
-    def num_elements_allocated(self) -> int:
-        """How many elements the effective tensor's storage has room for."""
-        tensor = self.effective()
-        return tensor.untyped_storage().nbytes() // tensor.element_size()
-
-    def dtype(self) -> str:
-        """Type of the effective tensor's elements: f32, f16, bf16, f64, u8, i32 or i64.
-
-        Raises:
-            ArgumentError: If it is another.
-        """
-        return dtype_name(self.effective(), self.name)
-
-    def device_id(self) -> int:
-        """Number of the effective tensor's device; 0 for host memory."""
-        return self.effective().device.index or 0
-
-    def compress(self, method: str, n_chunks: int, target_chunk: int = -1) -> Compressed:
-        """Compress the effective tensor; see :func:`samba.tensor.compression.compress`.
-
-        Args:
-            method: ``"MinMaxUInt8"``.
-            n_chunks: How many equal chunks are compressed, each by itself.
-            target_chunk: The one chunk to compress; all of them if -1.
-        """
-        from samba.tensor.compression import compress_tensor
-
-        return compress_tensor(self.effective(), method, n_chunks, target_chunk)
-
-    def decompress_from(self, method: str, n_chunks: int, compressed: Compressed) -> None:
-        """Fill the effective tensor with what :meth:`compress` made.
-
-        Args:
-            method: ``"MinMaxUInt8"``.
-            n_chunks: How many chunks there are.
-            compressed: The chunks, as many elements as the effective tensor.
-        """
-        from samba.tensor.compression import decompress_tensor
-
-        tensor = self.effective()
-        decompress_tensor(tensor, method, n_chunks, compressed)
-        if self.copies:
-            self.replace(tensor)
-
-    def to_numpy_f32(self) -> Any:
-        """The effective tensor as a flat float32 array; shares its memory unless on a device."""
-        return self._as_numpy(torch.float32)
-
-    def to_numpy_u8(self) -> Any:
-        """The effective tensor as a flat uint8 array; shares its memory unless on a device."""
-        return self._as_numpy(torch.uint8)
-
-    def _as_numpy(self, dtype: torch.dtype) -> Any:
-        from samba.distributed.bagua.views import as_flat_numpy
-
-        tensor = self.effective()
-        if tensor.dtype != dtype:
-            raise ArgumentError(
-                where=f"Bagua tensor {self.name!r}", found=str(tensor.dtype), wanted=str(dtype)
-            )
-        return as_flat_numpy(tensor)
-
-
-def dtype_name(tensor: torch.Tensor, name: str) -> str:
-    """Short name of a tensor's type, as the backend calls it."""
-    if tensor.dtype not in _DTYPES:
-        raise ArgumentError(
-            where=f"Bagua tensor {name!r}",
-            found=str(tensor.dtype),
-            wanted=", ".join(str(d) for d in _DTYPES),
-        )
-    return _DTYPES[tensor.dtype]
 
 
 def handle_of(tensor: torch.Tensor) -> BackendTensor:
@@ -240,10 +49,9 @@ def find_bagua_tensor(name: str, module_name: str | None = None) -> torch.Tensor
         name: Its name.
         module_name: Name of its module.
     """
-    from samba.distributed.bagua.world import current_world
-
+    tensors = current_world().tensors
     with _lock:
-        handle = current_world().tensors.get((module_name, name))
+        handle = tensors.get((module_name, name))
     return None if handle is None else handle.proxy
 
 
@@ -286,8 +94,6 @@ def ensure_bagua_tensor(
         >>> bagua_getter_closure(p)
         tensor([0., 0.])
     """
-    from samba.distributed.bagua.world import current_world
-
     with _lock:
         old: BackendTensor | None = _handles.get(tensor)
     if old is not None:
@@ -429,7 +235,7 @@ def bagua_set_storage(
     handle.replace(moved)
 
 
-def _backend_of(handle: BackendTensor) -> BaguaBackend:
+def _backend_of(handle: BackendTensor) -> TensorBackend:
     if handle.backend is None:
         raise ArgumentError(
             where=f"marking Bagua tensor {handle.name!r} ready",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from samba.distributed.bagua.views import as_flat_numpy
 from samba.errors import ArgumentError
+from samba.tensor.views import view_flat_as_numpy
 
 METHODS = ("MinMaxUInt8",)
 _HEADER = 32
@@ -111,7 +111,7 @@ def compress_tensor(
         target_chunk: The one chunk to compress; all if -1.
     """
     _check(method)
-    flat = as_flat_numpy(tensor)
+    flat = view_flat_as_numpy(tensor)
     each = _chunks(flat.size, n_chunks)
     if not -1 <= target_chunk < n_chunks:
         raise ArgumentError(
@@ -136,9 +136,9 @@ def decompress_tensor(
         compressed: The chunks.
     """
     _check(method)
-    flat = as_flat_numpy(tensor)
+    flat = view_flat_as_numpy(tensor)
     each = _chunks(flat.size, n_chunks)
-    data = as_flat_numpy(compressed.data)
+    data = view_flat_as_numpy(compressed.data)
     if data.size != n_chunks * (each + _HEADER):
         raise ArgumentError(
             where="decompression",

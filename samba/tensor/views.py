@@ -6,6 +6,8 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from samba.errors import ArgumentError
+
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -28,6 +30,39 @@ def view_plainly(tensor: torch.Tensor) -> np.ndarray:
     if plain.dtype is torch.bfloat16:
         return plain.view(torch.int16).numpy().view(_BFLOAT16)
     return plain.numpy()
+
+
+def view_flat_as_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a contiguous host tensor as a flat numpy array, without a copy.
+
+    Args:
+        tensor: A contiguous tensor in host memory.
+
+    Raises:
+        ArgumentError: If it is elsewhere, or not contiguous.
+
+    Example:
+        >>> view_flat_as_numpy(torch.ones(2, 2, dtype=torch.bfloat16)).dtype.name
+        'bfloat16'
+    """
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ArgumentError(
+            where="a tensor to communicate",
+            found=f"one of shape {tuple(tensor.shape)} on {tensor.device}"
+            + ("" if tensor.is_contiguous() else ", not contiguous"),
+            wanted="a contiguous tensor in host memory",
+        )
+    return view_as_numpy(view_detached(tensor).view(-1))
+
+
+def view_detached(tensor: torch.Tensor) -> torch.Tensor:
+    """A host tensor without its subclass and its history, over the same memory.
+
+    Args:
+        tensor: Any tensor in host memory.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.detach().as_subclass(torch.Tensor)
 
 
 def copy_as_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from emulator.replicas.comm.backend import Backend
-from emulator.replicas.comm.protocol import Communicator
 from emulator.replicas.comm.worker import CommThread
+from samba.distributed.bagua.hierarchy import Hierarchy
+from samba.distributed.bagua.protocols import Bucket, Ranks
 from samba.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.bucket import BaguaBucket
-    from samba.distributed.bagua.world import World
-    from samba.tensor.bagua import BackendTensor
+from samba.tensor.bagua_handle import BackendTensor
 
 PADDING = "bagua_padding_tensor"
 """Tensors whose names begin so are always ready."""
-
-
-class Hierarchy:
-    """Communicators of a job on several hosts.
-
-    Attributes:
-        whole: Of all ranks.
-        local: Of the ranks of this host; None if hosts make no difference.
-        leaders: Of the first rank of each host; None on the others.
-    """
-
-    def __init__(self, whole: Communicator, nodes: Sequence[Sequence[int]]) -> None:
-        self.whole = whole
-        self.local: Communicator | None = None
-        self.leaders: Communicator | None = None
-        if 1 < len(nodes) < whole.size:
-            self.local = whole.split(nodes, "nodes")
-            self.leaders = whole.split([[ranks[0] for ranks in nodes]], "leaders")
 
 
 class BaguaBackend:
@@ -46,7 +24,7 @@ class BaguaBackend:
         world: The ranks.
     """
 
-    def __init__(self, name: str, world: World) -> None:
+    def __init__(self, name: str, world: Ranks) -> None:
         self.name, self.world = name, world
         self.rank, self.size = world.rank, world.size
         self._hierarchy: Hierarchy | None = None
@@ -64,7 +42,7 @@ class BaguaBackend:
             self._hierarchy = Hierarchy(whole, nodes)
         return self._hierarchy
 
-    def register_ordered_buckets(self, buckets: Sequence[BaguaBucket]) -> None:
+    def register_ordered_buckets(self, buckets: Sequence[Bucket]) -> None:
         """Replace the buckets; those under way are waited for first. All ranks do it together.
 
         Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,15 +19,10 @@ from samba.distributed.bagua.operations import (
     Operation,
     PythonOp,
 )
-from samba.distributed.bagua.views import as_flat_numpy, plain
 from samba.errors import ArgumentError
-from samba.tensor.bagua import (
-    BackendTensor,
-    bagua_set_storage,
-    dtype_name,
-    ensure_bagua_tensor,
-    handle_of,
-)
+from samba.tensor.bagua import bagua_set_storage, ensure_bagua_tensor, handle_of
+from samba.tensor.bagua_handle import BackendTensor, dtype_name
+from samba.tensor.views import view_detached, view_flat_as_numpy
 
 
 class BucketError(DataParallelError):
@@ -98,7 +94,8 @@ class BaguaBucket:
                 found="; ".join(different) or "tensors without a module",
                 wanted="Bagua tensors of one module, one type and one device",
             )
-        self.backend: BaguaBackend = handles[0].backend
+        # A world of this package gave it, and that has backends of this package.
+        self.backend = cast(BaguaBackend, handles[0].backend)
         self.module_name = self.backend.name
         self.operations: list[Operation] = []
         missing = -sum(t.numel() for t in effective) % alignment
@@ -140,7 +137,7 @@ class BaguaBucket:
 
     def flattened_tensor(self) -> torch.Tensor:
         """A new flat tensor with the values of all tensors, padding included."""
-        return torch.cat([plain(h.effective()).reshape(-1) for h in self.handles])
+        return torch.cat([view_detached(h.effective()).reshape(-1) for h in self.handles])
 
     def check_flatten(self) -> bool:
         """Whether the effective tensors still lie one after the other, where they were put."""
@@ -158,18 +155,18 @@ class BaguaBucket:
     def values(self) -> np.ndarray:
         """All values as one flat array, for reading: the tensors' own memory or a copy."""
         if self._flat is not None and self.check_flatten():
-            return as_flat_numpy(self._flat)
-        return as_flat_numpy(self.flattened_tensor())
+            return view_flat_as_numpy(self._flat)
+        return view_flat_as_numpy(self.flattened_tensor())
 
     @contextlib.contextmanager
     def buffer(self) -> Iterator[np.ndarray]:
         """All values as one flat array; what is written there is the tensors' at the end."""
         if self._flat is not None and self.check_flatten():
-            yield as_flat_numpy(self._flat)
+            yield view_flat_as_numpy(self._flat)
             return
-        parts = [plain(h.effective()).reshape(-1) for h in self.handles]
+        parts = [view_detached(h.effective()).reshape(-1) for h in self.handles]
         flat = torch.cat(parts)
-        yield as_flat_numpy(flat)
+        yield view_flat_as_numpy(flat)
         values = flat.split([part.numel() for part in parts])
         for handle, value in zip(self.handles, values, strict=True):
             handle.assign(value)

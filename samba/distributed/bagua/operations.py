@@ -7,25 +7,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
-from samba.distributed.bagua.views import as_flat_numpy
+from samba.distributed.bagua.hierarchy import Hierarchy
+from samba.distributed.bagua.protocols import BucketValues
 from samba.errors import ArgumentError
 from samba.tensor.compression import compress, decompress
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.backend import Hierarchy
-    from samba.distributed.bagua.bucket import BaguaBucket
+from samba.tensor.views import view_flat_as_numpy
 
 
 class Operation(Protocol):
     """Something to do with a bucket."""
 
-    def run(self, bucket: BaguaBucket) -> None:
+    def run(self, bucket: BucketValues) -> None:
         """Do it; called on the communication thread."""
         ...
 
@@ -40,7 +38,7 @@ class PythonOp:
     def __init__(self, function: Callable[[str], object]) -> None:
         self.function = function
 
-    def run(self, bucket: BaguaBucket) -> None:
+    def run(self, bucket: BucketValues) -> None:
         self.function(bucket.name)
 
 
@@ -91,7 +89,7 @@ class CentralizedSynchronousOp:
         self.hierarchical, self.average = hierarchical, average
         self.scattergather, self.compression = scattergather, compression
 
-    def run(self, bucket: BaguaBucket) -> None:
+    def run(self, bucket: BucketValues) -> None:
         groups = bucket.backend.hierarchy
         with bucket.buffer() as buffer:
             if (self.average or self.compression) and not _is_float(buffer):
@@ -191,8 +189,8 @@ class DecentralizedSynchronousOp:
         )
         self.step = 0
 
-    def run(self, bucket: BaguaBucket) -> None:
-        out = as_flat_numpy(self.peer_weight)
+    def run(self, bucket: BucketValues) -> None:
+        out = view_flat_as_numpy(self.peer_weight)
         out[:] = bucket.values()
         groups = bucket.backend.hierarchy
         if self.hierarchical:
@@ -211,14 +209,14 @@ class DecentralizedSynchronousOp:
         out += theirs
         out /= out.dtype.type(2)
 
-    def copy_back_peer_weight(self, bucket: BaguaBucket) -> None:
+    def copy_back_peer_weight(self, bucket: BucketValues) -> None:
         """Put the result into the bucket's tensors.
 
         Args:
             bucket: The bucket.
         """
         with bucket.buffer() as buffer:
-            buffer[:] = as_flat_numpy(self.peer_weight)
+            buffer[:] = view_flat_as_numpy(self.peer_weight)
 
 
 def shift_one_peer(rank: int, size: int, step: int) -> int:
@@ -267,7 +265,7 @@ class LowPrecisionDecentralizedSynchronousOp:
         self.weight, self.left, self.right = weight, left_peer_weight, right_peer_weight
         self.hierarchical = hierarchical
 
-    def run(self, bucket: BaguaBucket) -> None:
+    def run(self, bucket: BucketValues) -> None:
         groups = bucket.backend.hierarchy
         with bucket.buffer() as buffer:
             if self.hierarchical:
@@ -276,7 +274,7 @@ class LowPrecisionDecentralizedSynchronousOp:
                 self._exchange(groups.whole, buffer)
 
     def _exchange(self, comm: Communicator, x: np.ndarray) -> None:
-        own, left, right = (as_flat_numpy(t) for t in (self.weight, self.left, self.right))
+        own, left, right = (view_flat_as_numpy(t) for t in (self.weight, self.left, self.right))
         kind = x.dtype.type
         change = compress(x + left / kind(3) + right / kind(3) - own * kind(5 / 3))
         before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
@@ -341,7 +339,7 @@ class AsynchronousModelAverageOp:
         """Whether ranks still average: False after a round that a rank's abort has ended."""
         return not self._stopped.is_set()
 
-    def run(self, bucket: BaguaBucket) -> None:
+    def run(self, bucket: BucketValues) -> None:
         comm = bucket.backend.hierarchy.whole
         going = np.array([not self._abort.is_set()], np.int32)
         comm.all_reduce(going, ReduceOp.MIN)

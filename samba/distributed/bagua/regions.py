@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
-from emulator.device import Device
 from samba.tensor.views import view_as_numpy, view_as_torch
+
+if TYPE_CHECKING:
+    from emulator.device import Device  # it loads jax, which a torch training loop does not need
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
-if TYPE_CHECKING:
-    from samba.distributed.bagua.algorithms.base import Algorithm
-    from samba.distributed.bagua.bucket import BaguaBucket
-    from samba.distributed.bagua.moments import Moments
-    from samba.distributed.bagua.world import World
-    from samba.optim.qadam import QAdamOptimizer
-    from samba.tensor.bagua import Getter, Setter
-
-Closures = tuple["Getter | None", "Setter | None"]
-"""Getter and setter of an effective tensor; None for the proxy itself."""
+from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.moments import Moments
+from samba.distributed.bagua.world import World
+from samba.optim.qadam import QAdamOptimizer
+from samba.tensor.bagua_handle import Closures
 
 
 class Replica(ABC):
@@ -29,7 +23,6 @@ class Replica(ABC):
     Args:
         parameters: The trained parameters by name, shared ones once.
         optimizers: Its optimizers.
-        algorithm: What replicas communicate, and when.
         module_name: Name of the model, the same on all ranks.
         world: The ranks.
 
@@ -44,12 +37,11 @@ class Replica(ABC):
         *,
         parameters: Mapping[str, torch.nn.Parameter],
         optimizers: Sequence[torch.optim.Optimizer],
-        algorithm: Algorithm,
         module_name: str,
         world: World,
     ) -> None:
         self.parameters, self.optimizers = dict(parameters), list(optimizers)
-        self.algorithm, self.module_name = algorithm, module_name
+        self.module_name = module_name
         self.rank, self.size = world.rank, world.size
         self.backend = world.backend(module_name)
         self.buckets: list[BaguaBucket] = []
@@ -81,13 +73,3 @@ class Replica(ABC):
         Raises:
             ArgumentError: If it does not change all of them.
         """
-
-    def reset(self) -> None:
-        """Register tensors and buckets as the algorithm wants them now."""
-        self.backend.wait_pending_comm_ops()
-        tensors = self.algorithm.init_tensors(self)
-        self.buckets = self.algorithm.tensors_to_buckets(tensors, self)
-        for bucket in self.buckets:
-            bucket.clear_ops()
-            self.algorithm.init_operations(bucket, self)
-        self.backend.register_ordered_buckets(self.buckets)

@@ -9,26 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
-from emulator.device import Device
-from emulator.replicas.parallel import ParallelPlan, Part
-from pef_schema.program import Role, SectionKind
-from samba.distributed.bagua.algorithms.base import Algorithm
+from pef_schema.program import Program, Role, SectionKind
+from samba.distributed.bagua.algorithms.base import Algorithm, register_buckets
 from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm
-from samba.distributed.bagua.moments import RegionMoments
+from samba.distributed.bagua.region_moments import RegionMoments
 from samba.distributed.bagua.regions import region_closures
-from samba.distributed.bagua.replica import Closures, Replica
+from samba.distributed.bagua.replica import Replica
 from samba.distributed.bagua.world import World, current_world
-from samba.distributed.replicas import NotDataParallel, Replicas
+from samba.distributed.errors import NotDataParallel
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
+from samba.session.process import session as process_session
+from samba.tensor.bagua_handle import Closures
 
 if TYPE_CHECKING:
-    from samba.session import SambaSession
-    from samba.session.loading import Loaded
+    # They load jax, which a torch training loop does not need.
+    from emulator.device import Device
+    from emulator.replicas.parallel import ParallelPlan, Part
+    from samba.distributed.replicas import Replicas
+
+
+class LoadedProgram(Protocol):
+    """A program on a device. That of one graph has its ``model``, ``traced`` and ``optimizers``."""
+
+    program: Program
+    device: Device
+    replicas: Replicas
+
+
+class LoadedSession(Protocol):
+    """A session that holds a loaded program."""
+
+    def _need(self, operation: str) -> LoadedProgram:
+        """The loaded program; raises NotLoaded if there is none."""
+        ...
 
 
 class SessionReplica(Replica):
@@ -43,7 +61,7 @@ class SessionReplica(Replica):
         NotDataParallel: If the program has no gradient buckets.
     """
 
-    def __init__(self, loaded: Loaded, algorithm: Algorithm, world: World) -> None:
+    def __init__(self, loaded: LoadedProgram, algorithm: Algorithm, world: World) -> None:
         self._device: Device = loaded.device
         parameters, self.name_of = _parameters(loaded)
         if not parameters:
@@ -51,10 +69,10 @@ class SessionReplica(Replica):
         super().__init__(
             parameters=parameters,
             optimizers=getattr(loaded, "optimizers", ()),
-            algorithm=algorithm,
             module_name=loaded.program.name,
             world=world,
         )
+        self.algorithm = algorithm
 
     def gradient(self, name: str) -> Closures:
         return region_closures(self._device, f"{name}__grad")
@@ -66,7 +84,7 @@ class SessionReplica(Replica):
         return RegionMoments(self._device, self.parameters)
 
 
-def _parameters(loaded: Loaded) -> tuple[dict[str, torch.nn.Parameter], dict[int, str]]:
+def _parameters(loaded: LoadedProgram) -> tuple[dict[str, torch.nn.Parameter], dict[int, str]]:
     """Parameters by name, those whose gradients come first last, and names by gradient region."""
     program, place = loaded.program, loaded.device.memory.place
     symbols = {s.name: s for s in program.symbols}
@@ -84,7 +102,7 @@ def _parameters(loaded: Loaded) -> tuple[dict[str, torch.nn.Parameter], dict[int
     return {found[r][0]: found[r][1] for r in order}, {r: found[r][0] for r in order}
 
 
-class Trainer:
+class AlgorithmTrainer:
     """Runs a loaded program with an algorithm.
 
     Args:
@@ -159,7 +177,7 @@ class Trainer:
     def _step(self, moves: tuple[_Move, ...], reduces: bool, updates: bool) -> None:
         replica, algorithm, device = self.replica, self.algorithm, self._device
         if not self._registered or algorithm.need_reset():
-            replica.reset()
+            register_buckets(algorithm, replica)
             self._registered = True
         if reduces:
             algorithm.before_forward(replica)
@@ -215,7 +233,9 @@ class _Move:
     updates: bool = False
 
 
-def with_session(algorithm: Algorithm | None, session: SambaSession | None = None) -> SambaSession:
+def with_session(
+    algorithm: Algorithm | None, session: LoadedSession | None = None
+) -> LoadedSession:
     """Let ``session.run(data_parallel=True)`` communicate by an algorithm; all ranks call this.
 
     The program must be loaded and have been compiled with ``--data-parallel``. Rank 0's weights,
@@ -235,16 +255,14 @@ def with_session(algorithm: Algorithm | None, session: SambaSession | None = Non
         NotDataParallel: If it has no gradient buckets.
         DataParallelError: If a rank does not take part, or has another algorithm.
     """
-    if session is None:
-        import samba
-
-        session = samba.session
-    loaded = session._need("samba.distributed.bagua.with_session")
-    attach(loaded, algorithm)
-    return cast("SambaSession", session)
+    found = process_session if session is None else session
+    attach(found._need("samba.distributed.bagua.with_session"), algorithm)
+    return found
 
 
-def attach(loaded: Loaded, algorithm: Algorithm | None, *, share: bool = True) -> Trainer | None:
+def attach(
+    loaded: LoadedProgram, algorithm: Algorithm | None, *, share: bool = True
+) -> AlgorithmTrainer | None:
     """Train a loaded program with an algorithm.
 
     Args:
@@ -268,7 +286,7 @@ def attach(loaded: Loaded, algorithm: Algorithm | None, *, share: bool = True) -
         replica = SessionReplica(loaded, algorithm, current_world())
         if isinstance(algorithm, QAdamAlgorithm):
             replica.moments(algorithm.optimizer)  # raises what ranks should not find in a step
-        trainer = Trainer(replicas, replica, loaded.device)
+        trainer = AlgorithmTrainer(replicas, replica, loaded.device)
     replicas.agree_on_algorithm("none" if trainer is None else trainer.name)
     if replicas.trainer is not None:
         replicas.trainer.release()

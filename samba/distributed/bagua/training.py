@@ -14,14 +14,15 @@ from torch import nn
 from torch.autograd import Variable
 
 from emulator.replicas.comm.protocol import Communicator
-from samba.distributed.bagua.algorithms.base import Algorithm
-from samba.distributed.bagua.moments import HostMoments
-from samba.distributed.bagua.replica import Closures, Replica
-from samba.distributed.bagua.views import as_flat_numpy, plain
+from samba.distributed.bagua.algorithms.base import Algorithm, register_buckets
+from samba.distributed.bagua.host_moments import HostMoments
+from samba.distributed.bagua.replica import Replica
 from samba.distributed.bagua.world import World, current_world
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
 from samba.tensor.bagua import bagua_ensure_grad
+from samba.tensor.bagua_handle import Closures
+from samba.tensor.views import view_detached, view_flat_as_numpy
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -60,10 +61,10 @@ class TorchReplica(Replica):
         super().__init__(
             parameters={n: p for n, p in model.named_parameters() if p.requires_grad},
             optimizers=optimizers,
-            algorithm=algorithm,
             module_name=module_name,
             world=world,
         )
+        self.algorithm = algorithm
         self._seen: set[int] = set()
         self._pass = -1
         self._hooks: list[Any] = []
@@ -103,7 +104,7 @@ class TorchReplica(Replica):
         if not (model.training and torch.is_grad_enabled()):
             return
         if self.algorithm.need_reset():
-            self.reset()
+            register_buckets(self.algorithm, self)
         self.algorithm.before_forward(self)
         self.step += 1
 
@@ -174,7 +175,7 @@ def with_bagua(
             wanted="at least one parameter with requires_grad",
         )
     broadcast_state(model, optimizers, replica.backend.hierarchy.whole)
-    replica.reset()
+    register_buckets(algorithm, replica)
     replica.hook(model)
     _replicas[model] = replica
     model.bagua_module_name = module_name  # pyright: ignore[reportArgumentType]  # torch knows tensors and modules only
@@ -207,9 +208,9 @@ def broadcast_state(
     if comm.size == 1:
         return
     for tensor in itertools.chain(model.parameters(), model.buffers()):
-        values = plain(tensor).contiguous()
-        comm.broadcast(as_flat_numpy(values))
-        plain(tensor).copy_(values)
+        values = view_detached(tensor).contiguous()
+        comm.broadcast(view_flat_as_numpy(values))
+        view_detached(tensor).copy_(values)
     for optimizer in optimizers:
         state = _broadcast_bytes(comm, lambda o=optimizer: _packed(o.state_dict()))
         if comm.rank != 0:

@@ -8,15 +8,15 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+
+import torch.distributed as dist
 
 from emulator.replicas.comm.inprocess import Hub, InProcess
 from emulator.replicas.comm.protocol import Communicator
+from samba.distributed import job
+from samba.distributed.bagua.backend import BaguaBackend
 from samba.distributed.settings import deadline_seconds
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.backend import BaguaBackend
-    from samba.tensor.bagua import BackendTensor
+from samba.tensor.bagua_handle import BackendTensor
 
 
 def _no_alarm(_: str) -> None:
@@ -40,7 +40,7 @@ class World:
     ) -> None:
         self.communicator, self.nodes, self.alarm = communicator, nodes, alarm
         self.rank, self.size = communicator.rank, communicator.size
-        self.twins = itertools.count()
+        self.twins: Iterator[int] = itertools.count()
         self.tensors: weakref.WeakValueDictionary[tuple[str | None, str], BackendTensor] = (
             weakref.WeakValueDictionary()
         )
@@ -53,8 +53,6 @@ class World:
         Args:
             module_name: Name of the model.
         """
-        from samba.distributed.bagua.backend import BaguaBackend
-
         with self._lock:
             if module_name not in self._backends:
                 self._backends[module_name] = BaguaBackend(module_name, self)
@@ -75,10 +73,6 @@ def current_world() -> World:
     own = _own.get()
     if own is not None:
         return own
-    import torch.distributed as dist
-
-    from samba.distributed import job
-
     with _lock:
         running = job.current() or (job.adopt() if dist.is_initialized() else None)
         if running is not None and (

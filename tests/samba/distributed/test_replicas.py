@@ -15,8 +15,9 @@ from emulator.replicas.comm.inprocess import Hub, InProcess, run_ranks
 from emulator.replicas.comm.protocol import Communicator
 from pef_schema.program import Role
 from samba.distributed import replicas as replicas_module
+from samba.distributed.errors import NotDataParallel
 from samba.distributed.job import Job
-from samba.distributed.replicas import NotDataParallel, Replicas
+from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError
 from samba.session.loading import Loaded
 from tests.samba.distributed.worlds import BATCH, batch, compiled, loaded, part_of

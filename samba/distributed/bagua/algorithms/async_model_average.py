@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,14 +15,12 @@ from samba.distributed.bagua.algorithms.base import gradients_of
 from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import AsynchronousModelAverageOp
+from samba.distributed.bagua.replica import Replica
 from samba.errors import ArgumentError
 from samba.tensor.bagua import (
     bagua_mark_communication_ready,
     bagua_mark_communication_ready_without_synchronization,
 )
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.replica import Replica
 
 
 class AsyncModelAverageAlgorithm(WeightAlgorithm):

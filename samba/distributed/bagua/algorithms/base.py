@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.replica import Replica
 from samba.errors import ArgumentError
 from samba.session.settings import bucket_bytes
 from samba.tensor.bagua import (
@@ -15,9 +16,6 @@ from samba.tensor.bagua import (
     ensure_bagua_tensor,
     handle_of,
 )
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.replica import Replica
 
 _registry: dict[str, type[Algorithm]] = {}
 
@@ -120,6 +118,22 @@ class GradientAlgorithm(Algorithm):
 
     def after_backward(self, replica: Replica) -> None:
         replica.backend.wait_pending_comm_ops()
+
+
+def register_buckets(algorithm: Algorithm, replica: Replica) -> None:
+    """Register tensors and buckets of a model as an algorithm wants them now.
+
+    Args:
+        algorithm: The algorithm.
+        replica: The model; it has the new buckets afterwards.
+    """
+    replica.backend.wait_pending_comm_ops()
+    tensors = algorithm.init_tensors(replica)
+    replica.buckets = algorithm.tensors_to_buckets(tensors, replica)
+    for bucket in replica.buckets:
+        bucket.clear_ops()
+        algorithm.init_operations(bucket, replica)
+    replica.backend.register_ordered_buckets(replica.buckets)
 
 
 def gradients_of(replica: Replica) -> list[torch.Tensor]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from samba.distributed.bagua.algorithms.base import GradientAlgorithm, fill_buckets
 from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.replica import Replica
 from samba.session.settings import bucket_bytes
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.replica import Replica
 
 
 class ByteGradAlgorithm(GradientAlgorithm):

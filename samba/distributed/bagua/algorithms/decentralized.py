@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
 from samba.distributed.bagua.algorithms.base import Algorithm, fill_buckets, weights_of
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import PEER_MODES, DecentralizedSynchronousOp
+from samba.distributed.bagua.replica import Replica
 from samba.errors import ArgumentError
 from samba.tensor.bagua import bagua_mark_communication_ready
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.replica import Replica
 
 
 class WeightAlgorithm(Algorithm):

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from samba.distributed.bagua.algorithms.base import GradientAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.replica import Replica
 
 
 class GradientAllReduceAlgorithm(GradientAlgorithm):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm, check_interval
 from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.replica import Replica
 from samba.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.replica import Replica
 
 
 class LowPrecisionDecentralizedAlgorithm(WeightAlgorithm):

@@ -6,7 +6,6 @@ Source: 1-bit Adam (arXiv:2102.02888), with MinMaxUInt8 as in Bagua (arXiv:2107.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,14 +15,12 @@ from samba.distributed.bagua.algorithms.base import (
     gradients_of,
 )
 from samba.distributed.bagua.bucket import BaguaBucket
+from samba.distributed.bagua.moments import Moments
+from samba.distributed.bagua.replica import Replica
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
 from samba.session.settings import bucket_bytes
 from samba.tensor.bagua import ensure_bagua_tensor
-
-if TYPE_CHECKING:
-    from samba.distributed.bagua.moments import Moments
-    from samba.distributed.bagua.replica import Replica
 
 
 class QAdamAlgorithm(GradientAlgorithm):

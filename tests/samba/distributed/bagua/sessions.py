@@ -11,7 +11,7 @@ import torch
 from emulator.replicas.comm.inprocess import run_ranks
 from emulator.replicas.comm.protocol import Communicator
 from samba.distributed import bagua
-from samba.distributed.bagua.session import Trainer, attach
+from samba.distributed.bagua.session import AlgorithmTrainer, attach
 from samba.distributed.bagua.training import replica_of
 from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
@@ -59,10 +59,10 @@ def weights(program: Loaded) -> torch.Tensor:
     return torch.cat([program.memory.read(p.sn_name).flatten() for p in model.parameters()])
 
 
-def trainer_of(program: Loaded) -> Trainer:
+def trainer_of(program: Loaded) -> AlgorithmTrainer:
     """Who trains a program."""
     trainer = program.replicas.trainer
-    assert trainer is not None
+    assert isinstance(trainer, AlgorithmTrainer)
     return trainer
 
 

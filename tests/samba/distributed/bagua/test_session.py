@@ -14,7 +14,7 @@ from emulator.errors import UnknownTensor
 from emulator.replicas.comm.errors import DataParallelError, Disagreement
 from samba.distributed import bagua
 from samba.distributed.bagua.session import attach
-from samba.distributed.replicas import NotDataParallel
+from samba.distributed.errors import NotDataParallel
 from samba.errors import ArgumentError, NotLoaded
 from samba.session.loading import Loaded
 from tests.samba.distributed.bagua.ranks import NEVER
