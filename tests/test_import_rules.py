@@ -1,0 +1,199 @@
+"""The rules of the import graph are checked by import-linter and tools/import_graph.py.
+
+Each test plants one violation in a copy of the packages and looks for the line that tells of it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("bench", "emulator", "examples", "pef_schema", "samba", "sambaflow", "tools")
+LINT = Path(sys.executable).with_name("lint-imports")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of what the rules are about."""
+    for package in PACKAGES:
+        shutil.copytree(
+            ROOT / package,
+            tmp_path / package,
+            ignore=lambda folder, names: [
+                name for name in names if not (name.endswith(".py") or Path(folder, name).is_dir())
+            ],
+        )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def run(command, tree):
+    """Run a command in a tree and return its exit status and output."""
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def graph(tree):
+    """Take the figures and return the exit status and the lines printed."""
+    return run([sys.executable, "-m", "tools.import_graph", "--root", "."], tree)
+
+
+def plant(tree, path, line):
+    """Write a line at the end of a file and return its number."""
+    file = tree / path
+    text = file.read_text()
+    file.write_text(f"{text}{line}\n")
+    return len(text.splitlines()) + line.count("\n") + 1
+
+
+PLANTED = {
+    "Packages import those below them": [
+        ("emulator/errors.py", "import samba.errors", "emulator.errors -> samba.errors"),
+    ],
+    "Rooms of samba import those below them": [
+        ("samba/support/naming.py", "import samba.graph", "samba.support.naming -> samba.graph"),
+        ("samba/test.py", "import samba.sn_private", "samba.test -> samba.sn_private"),
+    ],
+    "Tracer and compiler know an op's facts but not its lowering": [
+        ("samba/compiler/flow.py", "import emulator.ops.linalg", "flow -> emulator.ops.linalg"),
+    ],
+    "A suite of the bench knows of no other": [
+        ("bench/suites/host.py", "import bench.suites.steps", "host -> bench.suites.steps"),
+    ],
+    "Helpers that anything may import do not import one another": [
+        ("samba/support/nesting.py", "import samba.support.naming", "nesting -> samba.support"),
+    ],
+    "A PEF is read and written without torch and jax": [
+        ("pef_schema/rows.py", "import jax", "pef_schema.rows -> jax"),
+    ],
+    "The device side knows nothing of torch": [
+        ("emulator/dtypes.py", "def f():\n    import torch", "emulator.dtypes -> torch"),
+    ],
+    "The front end leaves jax to the emulator": [
+        ("samba/env.py", "import jax.numpy", "samba.env -> jax"),
+    ],
+    "sambaflow is a name for samba": [
+        ("sambaflow/__init__.py", "import torch", "sambaflow -> torch"),
+    ],
+    "Examples are written as SambaFlow's scripts are": [
+        ("examples/lenet.py", "import samba", "examples.lenet -> samba"),
+    ],
+}
+"""For each contract the violations planted: a file, the line written to it, what is told of it."""
+
+
+def test_each_contract_bites(tree):
+    contracts = tomllib.loads((tree / "pyproject.toml").read_text())["tool"]["importlinter"]
+    assert [contract["name"] for contract in contracts["contracts"]] == list(PLANTED)
+    planted = [violation for each in PLANTED.values() for violation in each]
+    lines = [plant(tree, path, line) for path, line, _ in planted]
+    status, printed = run([LINT, "--no-logo", "--no-cache"], tree)
+    assert status == 1
+    for name in PLANTED:
+        assert f"{name} BROKEN" in printed
+    for (_, _, told), line in zip(planted, lines, strict=True):
+        assert any(f"l.{line})" in text and told in text for text in printed.splitlines()), told
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "told"),
+    [
+        ("samba/support/naming.py", "import samba.graph", "import of samba.graph, which is not"),
+        (
+            "samba/env.py",
+            "def f():\n    import samba.errors",
+            "import of samba.errors inside a function without a reason",
+        ),
+        (
+            "pef_schema/errors.py",
+            "def f():\n    from .. import bench  # noqa: PLC0415",
+            "import of .. inside a function without a reason",
+        ),
+    ],
+)
+def test_the_graph_bites(tree, path, line, told):
+    at = plant(tree, path, line)
+    status, printed = graph(tree)
+    assert status == 1
+    assert f"{path}:{at}: {told}" in printed
+
+
+def test_circles_bite(tree):
+    """Two folders in a circle, four files of one folder; three of one folder may be."""
+    (tree / "samba/support/one.py").write_text("import samba.support.two\n")
+    (tree / "samba/support/two.py").write_text("import samba.support.three\n")
+    (tree / "samba/support/three.py").write_text("import samba.support.one\n")
+    _, printed = graph(tree)
+    assert "samba/support/one.py" not in printed
+    (tree / "samba/support/three.py").write_text("import samba.support.four\n")
+    (tree / "samba/support/four.py").write_text("import samba.support.one\n")
+    status, printed = graph(tree)
+    assert status == 1
+    assert "samba/support/one.py:1: an import circle of 4 files (at most 3) has this" in printed
+    (tree / "samba/schema/one.py").write_text("from typing import TYPE_CHECKING\n")
+    plant(tree, "samba/schema/one.py", "if TYPE_CHECKING:\n    import samba.graph")
+    plant(tree, "samba/graph.py", "import samba.schema.one")
+    _, printed = graph(tree)
+    assert (
+        "samba/schema/one.py:3: an import circle of 2 files across folders has this import of "
+        "samba.graph" in printed
+    )
+
+
+def exempt(tree, line):
+    """Write an exemption from the order of samba's layers into pyproject.toml."""
+    path = tree / "pyproject.toml"
+    before, opening, after = path.read_text().partition("ignore_imports = [")
+    assert opening
+    path.write_text(f"{before}{opening}\n{line}\n{after}")
+    return before.count("\n") + 2
+
+
+def test_an_exemption_needs_a_reason(tree):
+    plant(tree, "samba/support/naming.py", "import samba.graph")
+    at = exempt(tree, '"samba.support.naming -> samba.graph",')
+    _, printed = graph(tree)
+    what = "the exception for the import of samba.graph in samba.support.naming"
+    assert f"pyproject.toml:{at}: {what} has no reason" in printed
+    path = tree / "pyproject.toml"
+    path.write_text(path.read_text().replace('> samba.graph",', '> samba.graph",  # a test'))
+    _, printed = graph(tree)
+    assert what not in printed
+    assert "naming.py" not in printed
+
+
+def test_an_exemption_that_is_not_needed_is_told(tree):
+    at = exempt(tree, '"samba.session.running -> samba.errors",  # it is below')
+    _, printed = graph(tree)
+    what = "the exception for the import of samba.errors in samba.session.running is not needed"
+    assert f"pyproject.toml:{at}: {what}" in printed
+
+
+def test_a_file_needs_its_layer(tree):
+    (tree / "samba/stray.py").write_text("")
+    status, printed = graph(tree)
+    assert status == 1
+    assert "samba/stray.py:1: samba.stray lies in no layer" in printed
+
+
+def test_the_top_of_samba_is_counted(tree):
+    for number in range(40):
+        (tree / f"samba/stray{number}.py").write_text("")
+    status, printed = graph(tree)
+    assert status == 1
+    assert "samba/:1: " in printed and "put what belongs together into one folder" in printed
