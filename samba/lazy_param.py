@@ -11,18 +11,19 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from zlib import crc32
 
 import torch
 from torch import nn
 from torch.nn import init
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils.hooks import RemovableHandle
 
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor
-from samba.tensor.dispatch import empty_data
+from samba.tensor.empty import empty_data
+from samba.tensor.lazy_mode import PROVIDERS, LazyMode, current_mode, open_mode, set_mode
 from samba.tensor.recipe import Recipe, ViewRecipe
-from samba.tensor.recording import empty_with, record
+from samba.tensor.recording import record
 from samba.tensor.rng import MultithreadedRNG, RandomSettings, fresh_seed
 
 __all__ = [
@@ -34,18 +35,6 @@ __all__ = [
     "lazy_param",
     "use_lazy_param",
 ]
-
-
-class _Mode:
-    """One stretch of lazy building: how random numbers are drawn, and how many streams began."""
-
-    def __init__(self, settings: RandomSettings) -> None:
-        self.settings = settings
-        self._streams = 0
-
-    def next_stream(self) -> int:
-        self._streams += 1
-        return self._streams - 1
 
 
 INITIALISERS = tuple(name for name in vars(init) if name.endswith("_") and not name.startswith("_"))
@@ -66,32 +55,19 @@ def _recorded(initialiser: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return fill
 
 
-class _State:
-    """The mode for the rest of the process, and those of open contexts, innermost last."""
-
-    def __init__(self) -> None:
-        self.enabled: _Mode | None = None
-        self.open: list[_Mode] = []
-        self.hook: Any = None
-
-    @property
-    def mode(self) -> _Mode | None:
-        return self.open[-1] if self.open else self.enabled
-
-    def follow(self) -> None:
-        """Hooks into registration and initialisation exactly while there is a mode."""
-        if self.mode is not None and self.hook is None:
-            self.hook = register_module_parameter_registration_hook(_registered)
-            for name in INITIALISERS:
-                setattr(init, name, _recorded(getattr(init, name)))
-        elif self.mode is None and self.hook is not None:
-            self.hook.remove()
-            self.hook = None
-            for name in INITIALISERS:
-                setattr(init, name, getattr(init, name).__wrapped__)
+_hook: list[RemovableHandle] = []
 
 
-_state = _State()
+def _follow_mode() -> None:
+    """Hooks into registration and initialisation exactly while there is a mode."""
+    if current_mode() is not None and not _hook:
+        _hook.append(register_module_parameter_registration_hook(_registered))
+        for name in INITIALISERS:
+            setattr(init, name, _recorded(getattr(init, name)))
+    elif current_mode() is None and _hook:
+        _hook.pop().remove()
+        for name in INITIALISERS:
+            setattr(init, name, getattr(init, name).__wrapped__)
 
 
 def enable_lazy_param(
@@ -113,31 +89,25 @@ def enable_lazy_param(
     Raises:
         ArgumentError: A value is out of range.
     """
-    _state.enabled = _Mode(
-        RandomSettings(
-            seed=fresh_seed() if seed is None else seed,
-            threads=init_threads,
-            inverse_transform_sampling=inverse_transform_sampling,
-            fp32_to_bf16_rounding=fp32_to_bf16_rounding,
-        )
+    settings = RandomSettings(
+        seed=fresh_seed() if seed is None else seed,
+        threads=init_threads,
+        inverse_transform_sampling=inverse_transform_sampling,
+        fp32_to_bf16_rounding=fp32_to_bf16_rounding,
     )
-    _state.follow()
+    set_mode(LazyMode(settings))
+    _follow_mode()
 
 
 def disable_lazy_param() -> None:
     """Ends what :func:`enable_lazy_param` began; parameters made meanwhile stay lazy."""
-    _state.enabled = None
-    _state.follow()
+    set_mode(None)
+    _follow_mode()
 
 
 def use_lazy_param() -> bool:
     """Whether parameters are made lazily now."""
-    return _state.mode is not None
-
-
-def is_building() -> bool:
-    """Whether a ``with lazy_param()`` is open."""
-    return bool(_state.open)
+    return current_mode() is not None
 
 
 @contextmanager
@@ -155,43 +125,21 @@ def lazy_param(quantized: bool = False) -> Iterator[None]:
         >>> layer.weight.has_data, layer.weight.shape
         (False, torch.Size([1000, 4000]))
     """
-    _state.open.append(_state.mode or _Mode(RandomSettings(seed=fresh_seed())))
-    _state.follow()
     try:
-        yield
+        with open_mode():
+            _follow_mode()
+            yield
     finally:
-        _state.open.pop()
-        _state.follow()
-
-
-def lazily(cls: type[torch.Tensor], made: torch.Tensor) -> torch.Tensor:
-    """An empty tensor in the place of uninitialised memory, where tensors are made lazily.
-
-    Initialisers make such tensors to draw into; this way they draw from a stream too.
-
-    Args:
-        cls: The SambaTensor class.
-        made: What torch made.
-
-    Returns:
-        The empty tensor, or ``made`` outside of the lazy mode.
-    """
-    mode = _state.mode
-    if mode is None:
-        return made
-    shape = tuple(made.shape)
-    recipe = Recipe(shape, made.dtype, made, mode.settings, mode.next_stream())
-    return empty_with(cls, shape, made.dtype, recipe)
+        _follow_mode()
 
 
 def _registered(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
-    mode = _state.mode
+    mode = current_mode()
     # Parameters that are empty or of another kind, such as those of lazy layers, stay as they are.
     if mode is None or type(parameter) is not nn.Parameter or parameter.is_meta:
         return
-    base = parameter.detach()
-    recipe = Recipe(tuple(base.shape), base.dtype, base, mode.settings, mode.next_stream())
-    torch.Tensor.data.__set__(parameter, empty_data(base.shape, base.dtype))  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+    recipe = mode.recipe(parameter.detach())
+    torch.Tensor.data.__set__(parameter, empty_data(recipe.shape, recipe.dtype))  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
     parameter.__class__ = SambaParameter
     parameter._has_data = False  # pyright: ignore[reportAttributeAccessIssue]  # the class was assigned above
     parameter._materializer = recipe  # pyright: ignore[reportAttributeAccessIssue]  # the class was assigned above
@@ -212,7 +160,7 @@ class RNGProvider:
     def __call__(self) -> MultithreadedRNG:
         """The next stream: the n-th call gives the n-th stream, in every run of a program."""
         self._calls += 1
-        return MultithreadedRNG(self._settings, (_PROVIDERS, self._number, self._calls - 1))
+        return MultithreadedRNG(self._settings, (PROVIDERS, self._number, self._calls - 1))
 
 
 class RNGProviderFactory:
@@ -226,23 +174,5 @@ class RNGProviderFactory:
 
     def build_provider(self) -> RNGProvider:
         """Makes a provider; outside of the lazy mode its seed is taken from torch's generator."""
-        mode = _state.mode or _Mode(RandomSettings(seed=fresh_seed()))
+        mode = current_mode() or LazyMode()
         return RNGProvider(mode.settings, mode.next_stream())
-
-
-def materializer_rng(name: str) -> MultithreadedRNG:
-    """Random numbers for a materializer that takes some.
-
-    Args:
-        name: Name of the tensor; in the lazy mode, its stream depends on it and the seed.
-    """
-    mode = _state.mode
-    if mode is None:
-        return MultithreadedRNG(RandomSettings(seed=fresh_seed()))
-    return MultithreadedRNG(
-        mode.settings, (_NAMES, crc32(name.encode()) if name else mode.next_stream())
-    )
-
-
-_PROVIDERS, _NAMES = 1 << 32, 1 << 33
-"""Keep the streams of providers and of names apart from those of parameters."""

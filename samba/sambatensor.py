@@ -14,10 +14,12 @@ from samba.errors import ArgumentError, ConversionError
 from samba.tensor.bagua import BaguaTensor
 from samba.tensor.conversions import Conversions
 from samba.tensor.device_memory import DeviceMemory
-from samba.tensor.dispatch import dispatch, empty_data
+from samba.tensor.dispatch import dispatch
+from samba.tensor.empty import empty_data
 from samba.tensor.host_memory import Materializer, kind
 from samba.tensor.indexing import integral
 from samba.tensor.numpy_protocol import array_function, array_ufunc
+from samba.tensor.recording import alias
 
 __all__ = ["DimInfo", "Materializer", "SambaTensor", "from_torch_tensor", "to_torch"]
 
@@ -106,6 +108,9 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         return dispatch(SambaTensor, func, args, kwargs or {})
+
+    def _empty_alias(self) -> SambaTensor:
+        return alias(SambaTensor, self)
 
     def backward(
         self,

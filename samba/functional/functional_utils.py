@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from samba.sambatensor import SambaTensor
+from samba.support.tracing import is_tracing
+from samba.tensor.lazy_mode import is_building
 
 __all__ = ["is_static", "is_symbolic"]
 
 
 def is_static() -> bool:
     """Whether functions are being traced rather than computed."""
-    import samba
-
-    return samba.session.use_static_functional()
+    return is_tracing() or is_building()
 
 
 def is_symbolic(obj: Any) -> bool:

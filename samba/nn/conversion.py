@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from samba.errors import ConversionError
+from samba.nn.buffers import converted_buffers
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.support.naming import join_name, name_modules, root_name
@@ -67,7 +68,7 @@ def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None)
     for path, parameter in model.named_parameters():
         parameter.__class__ = SambaParameter
         parameter.sn_name = join_name(root, path)  # pyright: ignore[reportAttributeAccessIssue]  # the class was assigned above
-    buffers = _session_buffers()
+    buffers = converted_buffers()
     for path, buffer in model.named_buffers():
         name = join_name(root, path)
         buffers[name] = from_torch_tensor(buffer.detach(), name=name)
@@ -100,12 +101,6 @@ def _replace_meta(model: nn.Module) -> None:
                     requires_grad=parameter.requires_grad,
                 )
             module._parameters[name] = replaced[id(parameter)]
-
-
-def _session_buffers() -> dict[str, SambaTensor]:
-    import samba
-
-    return samba.session.buffer_dict
 
 
 def from_torch_model(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, NotLoaded
+from samba.tensor.device_door import DeviceTensors, device
 
 
 class DeviceSettings(torch.optim.Optimizer):
@@ -76,9 +77,7 @@ class DeviceSettings(torch.optim.Optimizer):
         Raises:
             SambaError: Nothing is traced, or the device does not run this optimizer.
         """
-        import samba
-
-        samba.session.optimizers_to_cpu(self)
+        _loaded("optimizers_to_cpu()").optimizers_to_cpu(self)
 
     def rdu(self) -> None:
         """Copies its state from the host to the device.
@@ -86,9 +85,7 @@ class DeviceSettings(torch.optim.Optimizer):
         Raises:
             SambaError: Nothing is traced, or the device does not run this optimizer.
         """
-        import samba
-
-        samba.session.optimizers_to_rdu(self)
+        _loaded("optimizers_to_rdu()").optimizers_to_rdu(self)
 
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {
@@ -96,3 +93,10 @@ class DeviceSettings(torch.optim.Optimizer):
             "max_grad_norm": self.max_grad_norm,
             "fp32_params": self.fp32_params,
         }
+
+
+def _loaded(operation: str) -> DeviceTensors:
+    found = device()
+    if found is None:
+        raise NotLoaded(operation=operation)
+    return found

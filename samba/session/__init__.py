@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from samba.errors import NotLoaded
+from samba.nn.buffers import converted_buffers, forget_converted_buffers
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.facts import Facts
@@ -45,7 +46,6 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
 
     def _start(self, pef_path: str) -> None:
         self.pef_path = pef_path
-        self.buffer_dict: dict[str, SambaTensor] = {}
         self._traces = self._compiles = self._runs = 0
         self._forgotten: set[str] = set()
         self._traced_by_name: dict[str, SambaTensor] = {}
@@ -54,6 +54,11 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         self._forget_modes()
         self._forget_graphs()
         self._onnx = OnnxModels()
+
+    @property
+    def buffer_dict(self) -> dict[str, SambaTensor]:
+        """SambaTensors over the buffers of converted models, by name."""
+        return converted_buffers()
 
     # -- compile ------------------------------------------------------------
 
@@ -283,6 +288,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
     def reset(self, pef_path: str = "") -> None:
         """Close the device and start over, with another PEF if one is given."""
         runtime.close_door()
+        forget_converted_buffers()
         self._start(str(pef_path))
 
     def reset_random_generator(self) -> None:

@@ -15,6 +15,7 @@ from samba.argconf.parsed import configure
 from samba.errors import ArgumentError
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.support.tracing import is_tracing, set_tracing
+from samba.tensor.lazy_mode import is_building
 
 
 class Modes:
@@ -102,7 +103,7 @@ class Modes:
 
     def use_static_functional(self) -> bool:
         """Whether a model is being traced, or built inside of ``lazy_param()``."""
-        return is_tracing() or lazy_param.is_building()
+        return is_tracing() or is_building()
 
     @classmethod
     def use_legacy_names(cls, use: bool) -> None:

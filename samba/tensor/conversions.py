@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor
@@ -11,8 +11,6 @@ from torch import Tensor
 from samba.errors import UnsupportedKeyword
 
 if TYPE_CHECKING:
-    from samba.sambatensor import SambaTensor
-
     _Base = Tensor
 else:
     _Base = object
@@ -27,7 +25,7 @@ class Conversions(_Base):
 
     __slots__ = ()
 
-    def new_empty(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:
+    def new_empty(self, size: Size, *args: Any, **kwargs: Any) -> Self:
         """Makes a SambaTensor of uninitialised values.
 
         Args:
@@ -42,9 +40,9 @@ class Conversions(_Base):
             torch.Size([2, 3])
         """
         sizes, options = _new((size, *args), kwargs)
-        return cast("SambaTensor", super().new_empty(sizes, **options))
+        return cast("Self", super().new_empty(sizes, **options))
 
-    def new_zeros(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:
+    def new_zeros(self, size: Size, *args: Any, **kwargs: Any) -> Self:
         """Makes a SambaTensor of zeros; the arguments are those of ``new_empty``.
 
         Example:
@@ -53,9 +51,9 @@ class Conversions(_Base):
             [0.0, 0.0]
         """
         sizes, options = _new((size, *args), kwargs)
-        return cast("SambaTensor", super().new_zeros(sizes, **options))
+        return cast("Self", super().new_zeros(sizes, **options))
 
-    def new_ones(self, size: Size, *args: Any, **kwargs: Any) -> SambaTensor:
+    def new_ones(self, size: Size, *args: Any, **kwargs: Any) -> Self:
         """Makes a SambaTensor of ones; the arguments are those of ``new_empty``.
 
         Example:
@@ -64,7 +62,7 @@ class Conversions(_Base):
             [[1.0], [1.0]]
         """
         sizes, options = _new((size, *args), kwargs)
-        return cast("SambaTensor", super().new_ones(sizes, **options))
+        return cast("Self", super().new_ones(sizes, **options))
 
     def new_full(  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
         self,
@@ -74,7 +72,7 @@ class Conversions(_Base):
         device: Any = None,
         requires_grad: bool | None = False,
         **kwargs: Any,
-    ) -> SambaTensor:
+    ) -> Self:
         """Makes a SambaTensor of one value.
 
         Args:
@@ -92,9 +90,9 @@ class Conversions(_Base):
         """
         given = {**kwargs, "dtype": dtype, "requires_grad": requires_grad}
         sizes, options = _new((size,), given)
-        return cast("SambaTensor", super().new_full(sizes, fill_value, **options))
+        return cast("Self", super().new_full(sizes, fill_value, **options))
 
-    def to(self, *args: Any, other: Tensor | None = None, **kwargs: Any) -> SambaTensor:
+    def to(self, *args: Any, other: Tensor | None = None, **kwargs: Any) -> Self:
         """Casts to a dtype, or to the dtype of another tensor; see ``torch.Tensor.to``.
 
         Args:
@@ -112,7 +110,7 @@ class Conversions(_Base):
         """
         if other is not None:
             args = (other, *args)
-        return cast("SambaTensor", super().to(*args, **kwargs))
+        return cast("Self", super().to(*args, **kwargs))
 
     def type(self, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         """Names the type, or casts to another.
@@ -142,7 +140,7 @@ class Conversions(_Base):
             )
         return super().type() if dtype is None else super().type(dtype)
 
-    def type_as(self, tensor: Tensor) -> SambaTensor:  # pyright: ignore[reportIncompatibleMethodOverride]  # SambaFlow names the argument so
+    def type_as(self, tensor: Tensor) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]  # SambaFlow names the argument so
         """Casts to the type of another tensor; the tensor itself if it has that type.
 
         Example:
@@ -150,9 +148,9 @@ class Conversions(_Base):
             >>> samba.ones(2).type_as(samba.ones(1, dtype=torch.int8)).dtype
             torch.int8
         """
-        return cast("SambaTensor", super().type_as(tensor))
+        return cast("Self", super().type_as(tensor))
 
-    def view_as(self, other: Tensor) -> SambaTensor:
+    def view_as(self, other: Tensor) -> Self:
         """Views the same values in the shape of another tensor, which may be empty.
 
         Example:
@@ -160,7 +158,7 @@ class Conversions(_Base):
             >>> samba.ones(2, 3).view_as(samba.SambaTensor(shape=(3, 2))).shape
             torch.Size([3, 2])
         """
-        return cast("SambaTensor", self.view(other.shape))
+        return cast("Self", self.view(other.shape))
 
 
 def _new(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor
+from samba.tensor.device_door import DeviceTensors
+from samba.tensor.device_door import device as open_device
 from samba.tensor.host_memory import HostMemory, kind, plain
-
-if TYPE_CHECKING:
-    from samba.tensor.device_door import DeviceTensors
 
 
 class DeviceMemory(HostMemory):
@@ -80,7 +79,7 @@ class DeviceMemory(HostMemory):
         Raises:
             UnknownTensor: A model is traced, and the device does not know the tensor.
         """
-        if self._sn_name and _device() is not None:
+        if self._sn_name and open_device() is not None:
             self._fetch("cpu()", inplace)
         return self
 
@@ -108,7 +107,7 @@ class DeviceMemory(HostMemory):
                 self.grad = fetched.to(self.dtype)
 
     def _on_device(self, operation: str) -> tuple[DeviceTensors, str]:
-        device = _device()
+        device = open_device()
         if device is None:
             raise NotTraced(operation=operation, name=self._sn_name)
         for name in (self._sn_name, self._sn_region_name):
@@ -129,9 +128,3 @@ def _values(value: Any, operation: str) -> torch.Tensor:
             where=f"{operation} = ...", found=kind(value), wanted="a torch.Tensor"
         )
     return plain(value.torch_tensor() if isinstance(value, HostMemory) else value).detach()
-
-
-def _device() -> DeviceTensors | None:
-    from samba.tensor import device_door as runtime
-
-    return runtime.device()

@@ -9,6 +9,11 @@ import torch
 from torch.overrides import get_default_nowrap_functions, resolve_name
 
 from samba.errors import NoHostData
+from samba.tensor.empty import empty_data
+from samba.tensor.labels import keep_names
+from samba.tensor.lazy_mode import current_mode, lazily
+from samba.tensor.recipe import Recipe, ViewRecipe
+from samba.tensor.recording import record, writes
 
 T = torch.Tensor
 
@@ -87,24 +92,6 @@ SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
     }
 )
 """Functions that give tensors without looking at values; empty SambaTensors allow them too."""
-
-_KEPT = (
-    "_sn_name",
-    "_sn_region_name",
-    "_batch_dim",
-    "_named_dims",
-    "_sized_dims",
-    "host_memory",
-    "mem_type",
-)
-
-
-def keep_names(source: T, result: T) -> None:
-    """Gives ``result`` the names and dimension labels of ``source``."""
-    attributes = vars(source)
-    for key in _KEPT:
-        if key in attributes:
-            setattr(result, key, attributes[key])
 
 
 def operands(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[T]:
@@ -199,10 +186,6 @@ def _on_empty(
     """
     if func in CASTS and args[0] is tensor:
         return _cast_empty(cls, func, tensor, args, kwargs)
-    from samba.lazy_param import use_lazy_param
-    from samba.tensor.recipe import Recipe, ViewRecipe
-    from samba.tensor.recording import record, writes
-
     recipe = vars(tensor).get("_materializer")
     lazy = isinstance(recipe, (Recipe, ViewRecipe))
     owns = not isinstance(recipe, ViewRecipe)
@@ -212,12 +195,12 @@ def _on_empty(
         result = record(cls, func, tensor, args, kwargs)
         if result is not NotImplemented:
             return result
-        if use_lazy_param() and not writes(func, kwargs):
+        if current_mode() is not None and not writes(func, kwargs):
             values = recipe(tensor)
             new_kwargs = {k: _replaced(a, tensor, values) for k, a in kwargs.items()}
             new_args = tuple(_replaced(a, tensor, values) for a in args)
             return dispatch(cls, func, new_args, new_kwargs)
-        if use_lazy_param() and owns:
+        if current_mode() is not None and owns:
             tensor.materialize_()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
             return dispatch(cls, func, args, kwargs)
     operation = resolve_name(func) or getattr(func, "__name__", str(func))
@@ -226,8 +209,6 @@ def _on_empty(
 
 
 def _new_empty(cls: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-    from samba.lazy_param import lazily
-
     with torch._C.DisableTorchFunctionSubclass():
         made = T.new_empty(*args, **kwargs)
     made = lazily(cls, made)
@@ -275,8 +256,3 @@ def _cast_empty(
         make = "alias" if func is T.detach else "copy"
         result._materializer = getattr(materializer, make, lambda: materializer)()  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
     return result
-
-
-def empty_data(shape: Iterable[int], dtype: torch.dtype) -> T:
-    """Gives a tensor of any shape that holds one element's memory: every stride is zero."""
-    return torch.empty((), dtype=dtype).expand(tuple(shape))

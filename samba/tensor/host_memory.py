@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from samba.errors import ArgumentError, ConversionError, NoHostData
-from samba.tensor.dispatch import empty_data
+from samba.tensor.empty import empty_data
 from samba.tensor.labels import Labels
+from samba.tensor.lazy_mode import materializer_rng
+from samba.tensor.recipe import Recipe, ViewRecipe
 
 # Inside the class ``torch`` is a method, so annotations there need other names.
 MemoryFormat = torch.memory_format
@@ -40,13 +42,8 @@ class HostMemory(Labels):
         Of a lazy parameter it is an empty SambaTensor; what is done to it is done to both.
         """
         if not self._has_data:
-            from samba.tensor.recipe import Recipe, ViewRecipe
-
             if isinstance(self._materializer, (Recipe, ViewRecipe)):
-                from samba.sambatensor import SambaTensor
-                from samba.tensor.recording import alias
-
-                return alias(SambaTensor, self)
+                return self._empty_alias()
             self._need_data("data")
         with torch._C.DisableTorchFunctionSubclass():
             return torch.Tensor.data.__get__(self)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
@@ -129,6 +126,10 @@ class HostMemory(Labels):
         """Whether its host memory can serve a transfer to the device as it is."""
         return self._has_data and self.is_contiguous()
 
+    def _empty_alias(self) -> Tensor:
+        """An empty SambaTensor of the same memory; SambaTensor makes it, which knows its class."""
+        raise NotImplementedError
+
     def _need_data(self, operation: str) -> None:
         if not self._has_data:
             shape = tuple(self.shape)
@@ -186,8 +187,6 @@ def _call_materializer(materializer: Materializer, tensor: Labels) -> Any:
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [p for p in parameters.values() if p.default is p.empty and p.kind in positional]
     if len(required) >= 2:
-        from samba.lazy_param import materializer_rng
-
         return materializer(tensor, materializer_rng(tensor._sn_name))
     return materializer(tensor)
 

@@ -152,3 +152,22 @@ def mark_fast_access(names: Iterable[str]) -> None:
 def forget_fast_access() -> None:
     """Marks no name any more."""
     _fast_access.clear()
+
+
+_KEPT = (
+    "_sn_name",
+    "_sn_region_name",
+    "_batch_dim",
+    "_named_dims",
+    "_sized_dims",
+    "host_memory",
+    "mem_type",
+)
+
+
+def keep_names(source: torch.Tensor, result: torch.Tensor) -> None:
+    """Gives ``result`` the names and dimension labels of ``source``."""
+    attributes = vars(source)
+    for key in _KEPT:
+        if key in attributes:
+            setattr(result, key, attributes[key])

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from samba.tensor.dispatch import empty_data, keep_names
+from samba.tensor.empty import empty_with
+from samba.tensor.labels import keep_names
 from samba.tensor.recipe import SELF, Function, Recipe, Step, T, ViewRecipe, Window
+
+S = TypeVar("S", bound=torch.Tensor)
 
 RESHAPES = frozenset(
     {"resize_", "resize_as_", "set_", "squeeze_", "t_", "transpose_", "unsqueeze_"}
@@ -133,17 +136,9 @@ def _view(
     return views[0] if results[0] is result else type(result)(views)
 
 
-def alias(cls: type[T], tensor: T) -> T:
+def alias(cls: type[S], tensor: T) -> S:
     """An empty tensor of the same memory: what ``.data`` of a lazy parameter is."""
     recipe = vars(tensor)["_materializer"].alias()
     result = empty_with(cls, tuple(tensor.shape), tensor.dtype, recipe)
     keep_names(tensor, result)
-    return result
-
-
-def empty_with(cls: type[T], shape: tuple[int, ...], dtype: torch.dtype, recipe: Any) -> T:
-    """An empty tensor with a materializer."""
-    result = T._make_subclass(cls, empty_data(shape, dtype), False)
-    result._has_data = False  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
-    result._materializer = recipe  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
     return result

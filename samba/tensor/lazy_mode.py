@@ -1,0 +1,114 @@
+"""Whether tensors are made lazily now, and the random numbers that they will be filled with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from zlib import crc32
+
+import torch
+
+from samba.tensor.empty import empty_with
+from samba.tensor.recipe import Recipe
+from samba.tensor.rng import MultithreadedRNG, RandomSettings, fresh_seed
+
+__all__ = [
+    "PROVIDERS",
+    "LazyMode",
+    "current_mode",
+    "is_building",
+    "lazily",
+    "materializer_rng",
+    "open_mode",
+    "set_mode",
+]
+
+PROVIDERS, _NAMES = 1 << 32, 1 << 33
+"""Keep the streams of providers and of names apart from those of parameters."""
+
+
+class LazyMode:
+    """One stretch of lazy building: how random numbers are drawn, and how many streams began.
+
+    Args:
+        settings: How they are drawn; None takes a seed from torch's generator.
+    """
+
+    def __init__(self, settings: RandomSettings | None = None) -> None:
+        self.settings = RandomSettings(seed=fresh_seed()) if settings is None else settings
+        self._streams = 0
+
+    def next_stream(self) -> int:
+        """Number of a stream that nobody has drawn from."""
+        self._streams += 1
+        return self._streams - 1
+
+    def recipe(self, made: torch.Tensor) -> Recipe:
+        """A recipe that begins with what torch made, and draws from a stream of its own."""
+        shape = tuple(made.shape)
+        return Recipe(shape, made.dtype, made, self.settings, self.next_stream())
+
+
+_of_process: list[LazyMode] = []
+_open: list[LazyMode] = []
+"""Those of open contexts, innermost last."""
+
+
+def current_mode() -> LazyMode | None:
+    """The mode of the innermost open context, or else that of the process; None without any."""
+    if _open:
+        return _open[-1]
+    return _of_process[-1] if _of_process else None
+
+
+def set_mode(mode: LazyMode | None) -> None:
+    """Let a mode hold for the rest of the process, or none."""
+    _of_process[:] = [] if mode is None else [mode]
+
+
+@contextmanager
+def open_mode() -> Iterator[None]:
+    """Tensors are made lazily inside; the settings and streams of a mode around go on."""
+    _open.append(current_mode() or LazyMode())
+    try:
+        yield
+    finally:
+        _open.pop()
+
+
+def is_building() -> bool:
+    """Whether a context is open."""
+    return bool(_open)
+
+
+def lazily(cls: type[torch.Tensor], made: torch.Tensor) -> torch.Tensor:
+    """An empty tensor in the place of uninitialised memory, where tensors are made lazily.
+
+    Initialisers make such tensors to draw into; this way they draw from a stream too.
+
+    Args:
+        cls: The SambaTensor class.
+        made: What torch made.
+
+    Returns:
+        The empty tensor, or ``made`` outside of the lazy mode.
+    """
+    mode = current_mode()
+    if mode is None:
+        return made
+    recipe = mode.recipe(made)
+    return empty_with(cls, recipe.shape, made.dtype, recipe)
+
+
+def materializer_rng(name: str) -> MultithreadedRNG:
+    """Random numbers for a materializer that takes some.
+
+    Args:
+        name: Name of the tensor; in the lazy mode, its stream depends on it and the seed.
+    """
+    mode = current_mode()
+    if mode is None:
+        return MultithreadedRNG(RandomSettings(seed=fresh_seed()))
+    return MultithreadedRNG(
+        mode.settings, (_NAMES, crc32(name.encode()) if name else mode.next_stream())
+    )
