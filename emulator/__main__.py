@@ -141,7 +141,7 @@ def _print_tensors(title: str, tensors: Sequence[dict[str, Any]]) -> None:
 
 def _run(args: argparse.Namespace, program: Program) -> int:
     from emulator.device import Device
-    from emulator.plans.step_choice import full_run, select_kinds
+    from emulator.plans.step_choice import all_steps, steps_of_kinds
 
     if args.iterations < 1:
         print("error: --iterations must be 1 or more", file=sys.stderr)
@@ -169,9 +169,9 @@ def _run(args: argparse.Namespace, program: Program) -> int:
             file=sys.stderr,
         )
     steps = (
-        select_kinds(program, args.section_types, graph)
+        steps_of_kinds(program, args.section_types, graph)
         if args.section_types
-        else full_run(program, graph)
+        else all_steps(program, graph)
     )
     plan = device.plan(steps)
     start = time.perf_counter()

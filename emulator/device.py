@@ -11,26 +11,23 @@ import jax
 import numpy as np
 
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import NoGradient, NotWritten, RegionMismatch, UnknownTensor
+from emulator.errors import NoGradientRegion, NotWritten, RegionMismatch, UnknownName
 from emulator.lowering.section import Variant
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
-from emulator.memory.buckets import Memory
+from emulator.memory.buckets import BufferMap
 from emulator.memory.pool import BufferPool
 from emulator.plans.plan import Plan, compile_plan, rebind
-from emulator.plans.sharing import Twins
+from emulator.plans.sharing import SharedExecutables
+from emulator.plans.step_choice import StepKey
 from emulator.replicas.comm.protocol import writable_view
 from pef_schema.program import ArginKind, OptimizerKind, OutputGrad, Program, Role
-
-StepKey = tuple[tuple[int, int], ...]
-"""Steps to run, as ``(section, step of the section)`` pairs."""
-
 
 _ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
 """Roles of regions that hold zeros until something is written."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Counters:
+class DeviceCounters:
     """What a device did since it was opened."""
 
     compiles: int = 0
@@ -50,17 +47,17 @@ class Device:
         ...     graphs=(), optimizers=(), argins=(), sections=(), schedules=(),
         ... )
         >>> Device(nothing).counters
-        Counters(compiles=0, runs=0)
+        DeviceCounters(compiles=0, runs=0)
     """
 
     def __init__(self, program: Program) -> None:
         prepare_allocator(program)
         self.program = program
-        self.counters = Counters()
-        self.memory = Memory(program)
-        self.pool = BufferPool(self.memory)
+        self.counters = DeviceCounters()
+        self.buffer_map = BufferMap(program)
+        self.pool = BufferPool(self.buffer_map)
         self._jax_device = jax.local_devices()[0]
-        self._twins = Twins(program, self.memory)
+        self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: set[int] = set()
         self._regions = {r.name: i for i, r in enumerate(program.regions)}
@@ -94,13 +91,13 @@ class Device:
 
         Values stay. Plans are made anew, as they are for one kind of memory.
         """
-        if self.memory.buckets:
+        if self.buffer_map.buckets:
             return
-        self.memory.use_buckets()
-        if not self.memory.buckets:
+        self.buffer_map.use_buckets()
+        if not self.buffer_map.buckets:
             return
         self.pool.grow()
-        for region in self.memory.place:
+        for region in self.buffer_map.place:
             held = self.pool.buffers[region]
             self.pool.drop(region)
             if held is not None:
@@ -130,11 +127,13 @@ class Device:
     def _compile(self, steps: StepKey) -> Plan:
         self.counters.compiles += 1
         with garbage_given_back():
-            return compile_plan(self.program, self.memory, steps, self.variant, self._jax_device)
+            return compile_plan(
+                self.program, self.buffer_map, steps, self.variant, self._jax_device
+            )
 
     def _shared(self, steps: StepKey) -> Plan | None:
         """The plan of a section of the same structure, over the memory of this one."""
-        found = self._twins.places(steps, self.variant)
+        found = self._sharing.places(steps, self.variant)
         if found is None:
             return None
         twin, places = found
@@ -198,7 +197,7 @@ class Device:
             home
             for home in empty
             if home in plan.overwritten
-            or regions[self.memory.first_region(home)].role in _ZERO_AT_FIRST
+            or regions[self.buffer_map.first_region(home)].role in _ZERO_AT_FIRST
         }
         self._require([home for home in empty if home not in filled])
         for home in sorted(filled):
@@ -206,7 +205,7 @@ class Device:
         self._checked.add(id(plan))
 
     def _require(self, homes: Sequence[int]) -> None:
-        missing = [self.memory.first_region(h) for h in homes if self.pool.buffers[h] is None]
+        missing = [self.buffer_map.first_region(h) for h in homes if self.pool.buffers[h] is None]
         if missing:
             role = self.program.regions[missing[0]].role
             names = [
@@ -222,7 +221,7 @@ class Device:
         """Region index of a tensor or region name.
 
         Raises:
-            UnknownTensor: If the program has neither.
+            UnknownName: If the program has neither.
         """
         symbol = self._symbols.get(name)
         if symbol is not None:
@@ -230,22 +229,22 @@ class Device:
         index = self._regions.get(name)
         if index is None:
             known = [*self._symbols, *self._regions]
-            raise UnknownTensor(name=name, close=difflib.get_close_matches(name, known, 3))
+            raise UnknownName(name=name, close=difflib.get_close_matches(name, known, 3))
         return index
 
     def gradient_of(self, name: str) -> int:
         """Region index of a tensor's gradient.
 
         Raises:
-            UnknownTensor: If the program has no such tensor.
-            NoGradient: If it has no gradient.
+            UnknownName: If the program has no such tensor.
+            NoGradientRegion: If it has no gradient.
         """
         symbol = self._symbols.get(name)
         if symbol is not None and symbol.grad_region >= 0:
             return symbol.grad_region
         region = self._grad_of.get(self.region_of(name), -1)
         if region < 0:
-            raise NoGradient(name=name)
+            raise NoGradientRegion(name=name)
         return region
 
     def knows(self, name: str) -> bool:
@@ -281,7 +280,7 @@ class Device:
         Raises:
             RegionMismatch: If shape or dtype differ.
         """
-        place = self.memory.place.get(region)
+        place = self.buffer_map.place.get(region)
         flat = None if place is None else self.pool.buffers[place[0].home]
         if place is None or not isinstance(flat, jax.Array):
             self.write(region, array, name=name)
@@ -311,7 +310,7 @@ class Device:
 
     def _store(self, region: int, array: np.ndarray) -> None:
         """Place an array that nobody else will change."""
-        place = self.memory.place.get(region)
+        place = self.buffer_map.place.get(region)
         if place is None:
             self.pool.put(region, self.put(array))
             return
@@ -324,7 +323,7 @@ class Device:
 
     def zero_buffer(self, home: int) -> None:
         """Write zeros to a whole buffer: a region's own, or a bucket's."""
-        shape, dtype = self.memory.form(home)
+        shape, dtype = self.buffer_map.form(home)
         self.pool.put(home, self.put(np.zeros(shape, dtype)))
 
     def read(self, region: int) -> np.ndarray:
@@ -333,7 +332,7 @@ class Device:
         Raises:
             NotWritten: If it holds no data.
         """
-        buffer = self.pool.buffers[self.memory.home(region)]
+        buffer = self.pool.buffers[self.buffer_map.home(region)]
         target = self.program.regions[region]
         if buffer is None:
             output = self._output_grads.get(region)
@@ -342,7 +341,7 @@ class Device:
             if target.role in _ZERO_AT_FIRST or output:
                 return np.zeros(target.shape, TO_NUMPY[target.dtype])
             self._require((region,))
-        place = self.memory.place.get(region)
+        place = self.buffer_map.place.get(region)
         if place is None:
             return np.array(buffer, copy=True)
         bucket, position = place

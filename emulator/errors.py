@@ -33,7 +33,7 @@ class NotWritten(DeviceError):
         super().__init__(f"device memory: {role} region(s) {shown} hold no data. {hint}")
 
 
-class UnknownTensor(DeviceError, KeyError):
+class UnknownName(DeviceError, KeyError):
     """A name is not in the program."""
 
     def __init__(self, *, name: str, close: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class UnknownTensor(DeviceError, KeyError):
         return str(self.args[0])
 
 
-class NoGradient(DeviceError):
+class NoGradientRegion(DeviceError):
     """A tensor has no gradient in the program."""
 
     def __init__(self, *, name: str) -> None:

@@ -37,13 +37,13 @@ def host(contestant: Contestant, count: int) -> dict[str, Any]:
         ``total`` and ``executable``: seconds of each step; ``regions``: memory regions that the
         executable takes or gives.
     """
-    from emulator.plans.step_choice import full_run
+    from emulator.plans.step_choice import all_steps
 
     step = contestant.step
     for batch in contestant.batches(3):
         step(batch)
     device = device_of_session()
-    plan = device.plan(full_run(device.program))
+    plan = device.plan(all_steps(device.program))
     watched = _Watched(plan.call)
     # The plan is frozen for everyone else; what it calls is replaced while the harness watches.
     object.__setattr__(plan, "call", watched)

@@ -54,7 +54,7 @@ class Replica:
     @property
     def bucket_bytes(self) -> list[int]:
         """Sizes of the buckets."""
-        return [b.size * b.dtype.itemsize for b in self._device.memory.buckets]
+        return [b.size * b.dtype.itemsize for b in self._device.buffer_map.buckets]
 
     def start_over(self) -> None:
         """Take weights and optimizer states back to where they were at first."""

@@ -41,7 +41,7 @@ class SectionTimer:
     """
 
     def __init__(self, device: Device) -> None:
-        from emulator.plans.step_choice import full_run
+        from emulator.plans.step_choice import all_steps
         from pef_schema.program import ArginKind
 
         self._device = device
@@ -56,7 +56,7 @@ class SectionTimer:
             steps = tuple((call.section, k) for k in range(len(section.steps)))
             self._plans[section.name] = device.plan(steps)
             self._once(section.name)
-        self._plans[FULL] = device.plan(full_run(program))
+        self._plans[FULL] = device.plan(all_steps(program))
         self._repeats = {name: self._calibrate(name) for name in self._plans}
 
     @property

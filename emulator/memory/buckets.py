@@ -49,7 +49,7 @@ class Bucket:
     home: int
 
 
-class Memory:
+class BufferMap:
     """Which buffer of the pool holds a region.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from emulator.memory.buckets import Memory
+from emulator.memory.buckets import BufferMap
 from pef_schema.program import Role
 
 
@@ -17,18 +17,18 @@ class BufferPool:
     arrays, which an executable takes as they are.
 
     Args:
-        memory: Which buffers there are.
+        buffer_map: Which buffers there are.
     """
 
-    __slots__ = ("_memory", "buffers")
+    __slots__ = ("_map", "buffers")
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.buffers: list[jax.Array | np.ndarray | None] = [None] * memory.count
+    def __init__(self, buffer_map: BufferMap) -> None:
+        self._map = buffer_map
+        self.buffers: list[jax.Array | np.ndarray | None] = [None] * buffer_map.count
 
     def grow(self) -> None:
         """Make room for buffers that the memory has got since."""
-        self.buffers.extend([None] * (self._memory.count - len(self.buffers)))
+        self.buffers.extend([None] * (self._map.count - len(self.buffers)))
 
     def put(self, home: int, array: jax.Array | np.ndarray) -> None:
         """Place a buffer; the old one is freed when nobody else holds it."""
@@ -43,10 +43,10 @@ class BufferPool:
         totals: dict[Role, int] = {}
         for home, buffer in enumerate(self.buffers):
             if buffer is not None:
-                role = self._memory.regions[self._memory.first_region(home)].role
+                role = self._map.regions[self._map.first_region(home)].role
                 totals[role] = totals.get(role, 0) + buffer.nbytes
         return totals
 
     def capacity_bytes(self) -> int:
         """Bytes of all regions together."""
-        return sum(region.nbytes for region in self._memory.regions)
+        return sum(region.nbytes for region in self._map.regions)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.lowering.write_order import after
+from emulator.ops._after import after
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient

@@ -12,8 +12,8 @@ from emulator.lowering.autodiff import backward
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.section import State, Tape, Variant, forward
 from emulator.lowering.update_rules import gradnorm, update, zerograd
-from emulator.lowering.write_order import Readers, after
-from emulator.memory.buckets import Memory, pack, unpack
+from emulator.lowering.write_order import Readers, after_readers
+from emulator.memory.buckets import BufferMap, pack, unpack
 from emulator.ops.registry import load_ops
 from emulator.plans.xla_options import xla_options
 from pef_schema.program import Program, Role, SectionKind, Step
@@ -90,7 +90,7 @@ def run_step(
         case SectionKind.BCKWD:
             return backward(program, step, state, variant, tape, readers)
         case SectionKind.OPT:
-            return update(program, step, _ordered(step, state, readers), variant)
+            return update(program, step, after_readers(step, state, readers), variant)
         case SectionKind.GRADNORM:
             return gradnorm(program, step, state)
         case SectionKind.ZEROGRAD:
@@ -98,13 +98,6 @@ def run_step(
         case SectionKind.REDUCE:
             # One replica: the mean over replicas is the gradient itself.
             return {r: state[r] for r in step.writes}
-
-
-def _ordered(step: Step, state: State, readers: Readers | None) -> State:
-    """Memory for an update, whose weights wait for those who read them."""
-    if not readers:
-        return state
-    return {**state, **{r: after(state[r], readers[r]) for r in step.writes if r in readers}}
 
 
 def taped_nodes(program: Program, steps: Sequence[Step]) -> Tapes:
@@ -126,7 +119,7 @@ def taped_nodes(program: Program, steps: Sequence[Step]) -> Tapes:
 
 def compile_plan(
     program: Program,
-    memory: Memory,
+    buffer_map: BufferMap,
     steps: Sequence[tuple[int, int]],
     variant: Variant,
     device: Any,
@@ -135,7 +128,7 @@ def compile_plan(
 
     Args:
         program: The program.
-        memory: Which buffers hold its regions.
+        buffer_map: Which buffers hold its regions.
         steps: ``(section, step of the section)`` pairs in the order to run.
         variant: What to specialise for.
         device: Where to run.
@@ -154,17 +147,17 @@ def compile_plan(
             written[r] = position
     drops = _drops(program, steps, written)
     kept = [r for r in written if r not in drops]
-    changed = {memory.home(r) for r in kept}
-    inputs = {memory.home(r) for r in reads}
+    changed = {buffer_map.home(r) for r in kept}
+    inputs = {buffer_map.home(r) for r in reads}
     for home in changed:
-        bucket = memory.bucket(home)
+        bucket = buffer_map.bucket(home)
         if bucket is not None and not written.keys() >= set(bucket.regions):
             inputs.add(home)  # the rest of the bucket stays as it is
     # What is overwritten is given away even if it is not read: its memory holds the new contents.
     overwritten = {
         home
         for home in changed - inputs
-        if not program.regions[memory.first_region(home)].role.is_transient
+        if not program.regions[buffer_map.first_region(home)].role.is_transient
     }
     donated = sorted(overwritten | inputs & changed)
     order = (*donated, *sorted(inputs - changed))
@@ -176,7 +169,7 @@ def compile_plan(
         given = dict(zip(order, arrays, strict=True))
         state: State = {}
         for home, array in given.items():
-            bucket = memory.bucket(home)
+            bucket = buffer_map.bucket(home)
             state.update({home: array} if bucket is None else unpack(bucket, array, reads))
         state.update(dict.fromkeys(variant.no_dropout & state.keys(), 0.0))
         tapes = taped_nodes(program, chosen)
@@ -186,7 +179,7 @@ def compile_plan(
                 state.update(run_step(program, step, state, variant, tapes, readers))
         results = []
         for home in writes:
-            bucket = memory.bucket(home)
+            bucket = buffer_map.bucket(home)
             if bucket is None:
                 results.append(state[home])
             else:
@@ -195,7 +188,7 @@ def compile_plan(
         return tuple(results)
 
     sharding = jax.sharding.SingleDeviceSharding(device)
-    shapes = [jax.ShapeDtypeStruct(*memory.form(home), sharding=sharding) for home in order]
+    shapes = [jax.ShapeDtypeStruct(*buffer_map.form(home), sharding=sharding) for home in order]
     with jax.enable_x64(True), shared_forms():
         jitted = jax.jit(run, donate_argnums=tuple(range(len(donated))), keep_unused=True)
         executable = jitted.lower(*shapes).compile(compiler_options=xla_options(device))

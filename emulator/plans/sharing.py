@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from emulator.lowering.section import Variant
-from emulator.memory.buckets import Memory
+from emulator.memory.buckets import BufferMap
 from pef_schema.program import Program, Step
 from pef_schema.structure import Structures
 
 
-class Twins:
+class SharedExecutables:
     """Finds for a section the one whose executable it can run.
 
     Args:
         program: A verified program.
-        memory: Which buffers hold its regions.
+        buffer_map: Which buffers hold its regions.
     """
 
-    def __init__(self, program: Program, memory: Memory) -> None:
-        self._program, self._memory = program, memory
+    def __init__(self, program: Program, buffer_map: BufferMap) -> None:
+        self._program, self._map = program, buffer_map
         self._structures: Structures | None = None
         self._regions: dict[int, tuple[int, ...]] = {}
         self._readers: dict[int, set[int]] | None = None
@@ -46,7 +46,7 @@ class Twins:
         if twin == index:
             return None
         mine, theirs = self._regions_of(index), self._regions_of(twin)
-        if any(r in self._memory.place for r in (*mine, *theirs)):
+        if any(r in self._map.place for r in (*mine, *theirs)):
             return None  # where a gradient lies in its bucket is part of the executable
         if self._facts(index, mine, variant) != self._facts(twin, theirs, variant):
             return None

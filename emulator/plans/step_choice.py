@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from emulator.errors import UnknownSection
 from pef_schema.program import Program, SectionKind
 
-Steps = tuple[tuple[int, int], ...]
+StepKey = tuple[tuple[int, int], ...]
 """``(section, step of the section)`` pairs in the order to run."""
 
 
-def full_run(program: Program, graph: int = 0) -> Steps:
+def all_steps(program: Program, graph: int = 0) -> StepKey:
     """All steps of a graph's schedule.
 
     Args:
@@ -42,7 +42,7 @@ def section_kind(name: str) -> SectionKind:
         ) from None
 
 
-def select_kinds(program: Program, names: Sequence[str], graph: int = 0) -> Steps:
+def steps_of_kinds(program: Program, names: Sequence[str], graph: int = 0) -> StepKey:
     """Steps of the given types: all of the first type, then all of the second, and so on.
 
     Args:
@@ -56,7 +56,7 @@ def select_kinds(program: Program, names: Sequence[str], graph: int = 0) -> Step
     Raises:
         UnknownSection: If a type does not exist at all.
     """
-    steps = full_run(program, graph)
+    steps = all_steps(program, graph)
     return tuple(
         (s, k)
         for kind in map(section_kind, names)

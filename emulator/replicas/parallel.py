@@ -14,19 +14,20 @@ from typing import Protocol
 import jax
 import numpy as np
 
-from emulator.device import Device, StepKey
+from emulator.device import Device
 from emulator.memory.buckets import Bucket
 from emulator.plans.plan import Plan, dropped_regions
+from emulator.plans.step_choice import StepKey
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
 from emulator.replicas.comm.worker import CommThread, Work
-from emulator.replicas.schedule import Mode, Prepared, Task, execute, prepare
+from emulator.replicas.schedule import Mode, Task, TaskGraph, execute, prepare
 from pef_schema.program import SectionKind
 
 _MOVABLE = frozenset({SectionKind.OPT, SectionKind.GRADNORM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PlanOrReduction:
     """One task: a plan, or the reduction of a bucket.
 
     Args:
@@ -55,8 +56,8 @@ class ParallelPlan:
         last_drops: Those of them that are dropped when all is done.
     """
 
-    schedule: Prepared
-    parts: tuple[Part, ...]
+    schedule: TaskGraph
+    parts: tuple[PlanOrReduction, ...]
     writes: tuple[int, ...]
     drops: tuple[int, ...]
     last_drops: tuple[int, ...]
@@ -96,7 +97,7 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
         What :func:`run_parallel` takes.
     """
     program = device.program
-    by_step = {bucket.step: bucket for bucket in device.memory.buckets}
+    by_step = {bucket.step: bucket for bucket in device.buffer_map.buckets}
     pieces = _pieces(device, steps)
     plans = [None if piece[0] in by_step else device.plan(piece) for piece in pieces]
     tasks: list[Task] = []
@@ -122,9 +123,9 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
         moves = any(tasks[i].movable for i in users)
         (last if moves or not users else drops[users[-1]]).append(region)
     parts = tuple(
-        Part(bucket=by_step[piece[0]], settle=_settles(tasks, i))
+        PlanOrReduction(bucket=by_step[piece[0]], settle=_settles(tasks, i))
         if plan is None
-        else Part(plan=plan, drops=tuple(drops[i]))
+        else PlanOrReduction(plan=plan, drops=tuple(drops[i]))
         for i, (piece, plan) in enumerate(zip(pieces, plans, strict=True))
     )
     written = {home for task in tasks for home in task.writes}
@@ -140,7 +141,7 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
 def _pieces(device: Device, steps: StepKey) -> list[StepKey]:
     """Steps that become one task each."""
     sections = device.program.sections
-    buckets = {bucket.step for bucket in device.memory.buckets}
+    buckets = {bucket.step for bucket in device.buffer_map.buckets}
     pieces: list[StepKey] = []
     joins = False
     for section, k in steps:
@@ -227,7 +228,7 @@ class _Hands:
         return _Ticket(bucket, self._net.thread.submit(f"REDUCE {bucket.name}", reduce))
 
     def _settle(self) -> None:
-        of_buckets = {bucket.home for bucket in self._device.memory.buckets}
+        of_buckets = {bucket.home for bucket in self._device.buffer_map.buckets}
         for home, buffer in enumerate(self._buffers):
             if home not in of_buckets and isinstance(buffer, jax.Array):
                 buffer.block_until_ready()

@@ -165,7 +165,7 @@ class Hands(Protocol[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class TaskGraph:
     """Tasks with their dependencies, for many runs.
 
     Args:
@@ -179,7 +179,7 @@ class Prepared:
     mode: Mode
 
 
-def prepare(tasks: Sequence[Task], mode: Mode) -> Prepared:
+def prepare(tasks: Sequence[Task], mode: Mode) -> TaskGraph:
     """Find the dependencies of tasks.
 
     Args:
@@ -189,10 +189,10 @@ def prepare(tasks: Sequence[Task], mode: Mode) -> Prepared:
     Returns:
         What :func:`execute` and :func:`simulate` take.
     """
-    return Prepared(tasks=tuple(tasks), needs=dependencies(tasks), mode=mode)
+    return TaskGraph(tasks=tuple(tasks), needs=dependencies(tasks), mode=mode)
 
 
-def execute(schedule: Prepared, hands: Hands[T]) -> None:
+def execute(schedule: TaskGraph, hands: Hands[T]) -> None:
     """Run a schedule; on return every task of the network is finished.
 
     Args:
@@ -213,7 +213,7 @@ def execute(schedule: Prepared, hands: Hands[T]) -> None:
         raise
 
 
-def _execute(schedule: Prepared, hands: Hands[T], flying: deque[tuple[int, T]]) -> None:
+def _execute(schedule: TaskGraph, hands: Hands[T], flying: deque[tuple[int, T]]) -> None:
     tasks, mode = schedule.tasks, schedule.mode
     chooser = Chooser(tasks, schedule.needs, mode)
     left = len(tasks)
@@ -258,7 +258,7 @@ class Timeline:
         return max(self.ends, default=0.0)
 
 
-def simulate(schedule: Prepared, duration: Callable[[int], float]) -> Timeline:
+def simulate(schedule: TaskGraph, duration: Callable[[int], float]) -> Timeline:
     """Play a schedule on an ideal device and an ideal network.
 
     Args:

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch.distributed as dist
 
-from emulator.device import Device, StepKey
+from emulator.device import Device
 from emulator.memory.buckets import Bucket
+from emulator.plans.step_choice import StepKey
 from emulator.replicas.comm.worker import CommThread
 from emulator.replicas.parallel import ParallelPlan, prepare_parallel, reducer, run_parallel
 from emulator.replicas.schedule import Mode
@@ -180,7 +181,7 @@ class Replicas:
         if job.rank == 0 or device.pool.buffers[region] is not None:
             values = device.read(region)
         else:
-            shape, dtype = device.memory.form(region)
+            shape, dtype = device.buffer_map.form(region)
             values = np.zeros(shape, dtype)
         flat = values.reshape(-1).view(np.uint8)
         for start in range(0, flat.size, _CHUNK):
@@ -322,7 +323,7 @@ class Replicas:
 
     @property
     def _buckets(self) -> tuple[Bucket, ...]:
-        return self._device.memory.buckets
+        return self._device.buffer_map.buckets
 
     @property
     def _has_gradients(self) -> bool:

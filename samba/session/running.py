@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from emulator.device import Device, StepKey
+from emulator.device import Device
 from emulator.errors import NotWritten
-from emulator.memory.polling import Poller
 from emulator.plans.plan import Plan
+from emulator.plans.polling import Poller
+from emulator.plans.step_choice import StepKey
 from pef_schema.program import Role
 from samba.errors import ArgumentError, NoGradient, UnknownTensor
 from samba.profiler import PROFILER

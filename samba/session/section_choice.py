@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.device import StepKey
 from emulator.errors import UnknownSection
-from emulator.plans.step_choice import full_run
+from emulator.plans.step_choice import StepKey, all_steps
 from pef_schema.errors import SambaError
 from pef_schema.program import Call, Program, SectionKind
 from samba.errors import ArgumentError
@@ -93,7 +92,7 @@ class Selector:
             return Selection(steps=self._of_sections(sections))
         steps = self._of_calls(self._bounded(from_call, until_call)) if bounded else None
         if steps is None:
-            steps = full_run(self._program, self._graph)
+            steps = all_steps(self._program, self._graph)
         if not kinds:
             return Selection(steps=steps)
         absent = tuple(dict.fromkeys(k for k in kinds if k not in self._present))

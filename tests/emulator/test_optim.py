@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from emulator.device import Device
-from emulator.plans.step_choice import full_run
+from emulator.plans.step_choice import all_steps
 from pef_schema.program import Program, Role
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
@@ -67,7 +67,7 @@ def train(cls: type, options: dict[str, Any], dtype: torch.dtype) -> list[tuple[
     generator = torch.Generator().manual_seed(6)
     batches = [torch.randn(5, 4, generator=generator).to(dtype) for _ in range(10)]
     device, program = load(model, batches[0], optimizer)
-    plan = device.plan(full_run(program))
+    plan = device.plan(all_steps(program))
     pairs = []
     for x in batches:
         optimizer.zero_grad()
@@ -108,7 +108,7 @@ def test_learning_rate_is_not_rounded_to_bfloat16() -> None:
     x = torch.full((4,), 1.0, dtype=torch.bfloat16)
     device, program = load(model, x, torch.optim.SGD(model.parameters(), lr=0.12695))
     device.write(device.region_of("x"), view_as_numpy(x))
-    device.run(device.plan(full_run(program)))
+    device.run(device.plan(all_steps(program)))
     got = device.read(device.region_of("module__w")).astype(np.float32)
     expected = torch.tensor(1.0 - 0.12695).bfloat16().item()
     np.testing.assert_array_equal(got, np.full(4, expected, np.float32))
@@ -122,9 +122,9 @@ def test_changing_hyperparameters_compiles_nothing() -> None:
     for lr in (0.1, 0.01, 0.0):
         device.set_argin(device.argin_index["lr"], lr)
         before = device.read(device.region_of("quadratic__a"))
-        device.run(device.plan(full_run(program)))
+        device.run(device.plan(all_steps(program)))
     np.testing.assert_array_equal(device.read(device.region_of("quadratic__a")), before)
     assert device.counters.compiles == 1
     device.set_argin(device.argin_index["momentum"], 0.0)
-    device.run(device.plan(full_run(program)))
+    device.run(device.plan(all_steps(program)))
     assert device.counters.compiles == 2, "without momentum no buffer is kept: another plan"

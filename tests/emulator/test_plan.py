@@ -9,7 +9,7 @@ from torch import nn
 
 import samba
 from emulator.device import Device
-from emulator.plans.step_choice import full_run
+from emulator.plans.step_choice import all_steps
 from pef_schema.program import Role
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
@@ -44,7 +44,7 @@ def device_of(model: nn.Module) -> Device:
 def test_every_buffer_is_its_own_successor() -> None:
     """A weight handed another weight's memory would cost a copy of both in every step."""
     device = device_of(Net())
-    plan = device.plan(full_run(device.program))
+    plan = device.plan(all_steps(device.program))
     found = re.findall(r"\{(\d+)\}: \((\d+), \{\}", plan.call.as_text().splitlines()[0])
     pairs = [(int(result), int(argument)) for result, argument in found]
     assert pairs == [(i, i) for i in range(plan.donated)]
@@ -54,7 +54,7 @@ def test_every_buffer_is_its_own_successor() -> None:
 def test_no_weight_of_a_layer_is_copied() -> None:
     """The input gradient reads the weight too: its update must be told to come later."""
     device = device_of(Net())
-    text = device.plan(full_run(device.program)).call.as_text()
+    text = device.plan(all_steps(device.program)).call.as_text()
     entry = text[text.index("ENTRY ") :]
     assert "f32[16,16]" in entry
     assert not re.search(r"= f32\[16,16\]\S* copy\(", entry)
@@ -62,7 +62,7 @@ def test_no_weight_of_a_layer_is_copied() -> None:
 
 def test_gradients_and_outputs_are_written_where_they_were() -> None:
     device = device_of(Net())
-    plan = device.plan(full_run(device.program))
+    plan = device.plan(all_steps(device.program))
     roles = {device.program.regions[r].role for r in plan.overwritten}
     assert {Role.GRADIENT, Role.OUTPUT} <= roles
     device.run(plan)
@@ -86,5 +86,5 @@ class Recurrent(nn.Module):
 def test_a_loop_runs_forward_once() -> None:
     """XLA keeps a second copy of a loop: the backward section must not bring one."""
     device = device_of(Recurrent())
-    text = device.plan(full_run(device.program)).call.as_text()
+    text = device.plan(all_steps(device.program)).call.as_text()
     assert len(re.findall(r" while\(", text)) == 2, "one loop forward, one backward"

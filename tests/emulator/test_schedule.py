@@ -13,8 +13,8 @@ import pytest
 from emulator.replicas.comm.worker import CommThread, Work
 from emulator.replicas.schedule import (
     Mode,
-    Prepared,
     Task,
+    TaskGraph,
     Timeline,
     dependencies,
     execute,
@@ -132,7 +132,7 @@ def replay(tasks: list[Task], order: list[int]) -> dict[int, int]:
     return memory.places
 
 
-def check(schedule: Prepared, line: Timeline) -> None:
+def check(schedule: TaskGraph, line: Timeline) -> None:
     tasks = schedule.tasks
     for i, needs in enumerate(schedule.needs):
         assert all(line.ends[j] <= line.starts[i] for j in needs)
@@ -167,7 +167,7 @@ def test_no_random_schedule_violates_a_dependency() -> None:
 def test_the_check_bites() -> None:
     tasks = training_tasks(3)
     schedule = prepare(tasks, Mode.OPTIMAL)
-    missing = Prepared(
+    missing = TaskGraph(
         tasks=schedule.tasks, needs=tuple(frozenset() for _ in tasks), mode=Mode.OPTIMAL
     )
     line = simulate(missing, lambda i: 1.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from emulator.device import Device
-from emulator.plans.step_choice import full_run
+from emulator.plans.step_choice import all_steps
 from pef_schema import decode, encode, verify
 from pef_schema.program import OutputGrad, Program, Role
 from samba.compiler.build import build_program
@@ -73,7 +73,7 @@ class Compiled:
                 shape = self.program.regions[output.grad_region].shape
                 seed = torch.zeros(shape) if cotangent is None else cotangent
                 self.device.write(output.grad_region, view_as_numpy(seed))
-        self.device.run(self.device.plan(full_run(self.program)))
+        self.device.run(self.device.plan(all_steps(self.program)))
         gradients: list[torch.Tensor | None] = [None] * len(tensors)
         for index, _, region in self.inputs:
             if region >= 0:

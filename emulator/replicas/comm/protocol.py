@@ -85,7 +85,7 @@ class Communicator(ABC):
         """Return when every rank has called it."""
         self.all_reduce(np.zeros(1, np.float32))
 
-    def twin(self, name: str) -> Communicator:
+    def duplicate(self, name: str) -> Communicator:
         """Another communicator of the same ranks, for use from another thread.
 
         Args:

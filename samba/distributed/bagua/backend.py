@@ -34,7 +34,9 @@ class BaguaBackend:
     def hierarchy(self) -> Hierarchy:
         """Communicators of this backend alone; the first use is a meeting of all ranks."""
         if self._hierarchy is None:
-            whole = self.world.communicator.twin(f"bagua {next(self.world.twins)} {self.name}")
+            whole = self.world.communicator.duplicate(
+                f"bagua {next(self.world.duplicates)} {self.name}"
+            )
             nodes = self.world.nodes
             if nodes is None:
                 hosts = whole.gather_bytes(socket.gethostname().encode())

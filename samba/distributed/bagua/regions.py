@@ -63,7 +63,7 @@ def region_closures(device: Device, name: str) -> tuple[RegionGetter, RegionSett
         What ``ensure_bagua_tensor`` takes.
 
     Raises:
-        UnknownTensor: If the device knows no such name.
+        UnknownName: If the device knows no such name.
     """
     device.region_of(name)
     return RegionGetter(device, name), RegionSetter(device, name)

@@ -29,7 +29,7 @@ from samba.tensor.bagua_handle import Closures
 if TYPE_CHECKING:
     # They load jax, which a torch training loop does not need.
     from emulator.device import Device
-    from emulator.replicas.parallel import ParallelPlan, Part
+    from emulator.replicas.parallel import ParallelPlan, PlanOrReduction
     from samba.distributed.replicas import Replicas
 
 
@@ -86,7 +86,7 @@ class SessionReplica(Replica):
 
 def _parameters(loaded: LoadedProgram) -> tuple[dict[str, torch.nn.Parameter], dict[int, str]]:
     """Parameters by name, those whose gradients come first last, and names by gradient region."""
-    program, place = loaded.program, loaded.device.memory.place
+    program, place = loaded.program, loaded.device.buffer_map.place
     symbols = {s.name: s for s in program.symbols}
     model = getattr(loaded, "model", None)
     traced = getattr(loaded, "traced", None)
@@ -226,7 +226,7 @@ class _Move:
         updates: Whether the plan is the first that changes weights.
     """
 
-    part: Part
+    part: PlanOrReduction
     parameters: tuple[torch.nn.Parameter, ...] = ()
     last: bool = False
     waits: bool = False

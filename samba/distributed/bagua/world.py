@@ -27,7 +27,7 @@ class World:
     """The ranks that train together, and the backends of their models.
 
     Args:
-        communicator: Their communicator; each backend makes a twin of it.
+        communicator: Their communicator; each backend duplicates it.
         nodes: Ranks by host, for hierarchical operations; asked of the ranks if None.
         alarm: Called while somebody waits; raises if the job has failed elsewhere.
     """
@@ -40,7 +40,7 @@ class World:
     ) -> None:
         self.communicator, self.nodes, self.alarm = communicator, nodes, alarm
         self.rank, self.size = communicator.rank, communicator.size
-        self.twins: Iterator[int] = itertools.count()
+        self.duplicates: Iterator[int] = itertools.count()
         self.tensors: weakref.WeakValueDictionary[tuple[str | None, str], BackendTensor] = (
             weakref.WeakValueDictionary()
         )

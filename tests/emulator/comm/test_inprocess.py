@@ -74,13 +74,13 @@ def test_mean_divides_the_sum(dtype: object) -> None:
         np.testing.assert_array_equal(found, total / np.dtype(dtype).type(3))
 
 
-def test_groups_and_twins_are_apart() -> None:
+def test_groups_and_duplicates_are_apart() -> None:
     def work(comm: Communicator) -> tuple[float, float, int]:
         half = comm.split([[0, 1], [2, 3]], "halves")
-        twin = comm.twin("second")
+        second = comm.duplicate("second")
         one, two = np.full(1, comm.rank, np.float32), np.full(1, comm.rank, np.float32)
         half.all_reduce(one)
-        twin.all_reduce(two)
+        second.all_reduce(two)
         none = comm.split([[1, 2]], "middle")
         return float(one[0]), float(two[0]), -1 if none is None else none.rank
 

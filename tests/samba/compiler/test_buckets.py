@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import samba
 from emulator.device import Device
 from emulator.memory.buckets import ALIGNMENT
-from emulator.plans.step_choice import full_run, select_kinds
+from emulator.plans.step_choice import all_steps, steps_of_kinds
 from pef_schema import decode, encode, verify
 from pef_schema.program import DType, Program, Role, SectionKind
 from samba.compiler.buckets import Gradient, plan_buckets
@@ -175,7 +175,7 @@ def test_buckets_change_no_number(make: object, accumulate: bool) -> None:
     devices = [loaded(p, model, data) for p in (plain, split)]
     for _ in range(3):
         for device in devices:
-            device.run(device.plan(full_run(device.program)))
+            device.run(device.plan(all_steps(device.program)))
     for region in plain.regions:
         if region.role in (Role.WEIGHT, Role.GRADIENT, Role.OPTIMIZER_STATE):
             found = [d.read(d.region_of(region.name)) for d in devices]
@@ -184,7 +184,7 @@ def test_buckets_change_no_number(make: object, accumulate: bool) -> None:
     types = ["ZEROGRAD", "FWD", "BCKWD", "REDUCE", "OPT"]
     for _ in range(3):
         for kind in types:
-            steps = select_kinds(split, [kind])
+            steps = steps_of_kinds(split, [kind])
             if steps:
                 by_parts.run(by_parts.plan(steps))
         one = next(r for r in split.regions if r.role is Role.WEIGHT)
@@ -198,9 +198,9 @@ def test_layout_is_contiguous_aligned_and_filled_with_zeros() -> None:
     model, data = Net(), inputs()
     program = compiled(model, sgd(model), bucket_bytes=1500)
     device = loaded(program, model, data)
-    device.run(device.plan(select_kinds(program, ["FWD", "BCKWD"])))
-    assert len(device.memory.buckets) > 2
-    for bucket in device.memory.buckets:
+    device.run(device.plan(steps_of_kinds(program, ["FWD", "BCKWD"])))
+    assert len(device.buffer_map.buckets) > 2
+    for bucket in device.buffer_map.buckets:
         flat = np.asarray(device.pool.buffers[bucket.home])
         assert flat.shape == (bucket.size,) and device.pool.buffers[bucket.regions[0]] is None
         rest = np.ones(bucket.size, bool)
@@ -215,14 +215,14 @@ def test_layout_is_contiguous_aligned_and_filled_with_zeros() -> None:
 def test_who_is_alone_has_no_buckets_until_they_are_asked_for() -> None:
     model, data = Net(), inputs()
     program = compiled(model, sgd(model), bucket_bytes=1500)
-    train = select_kinds(program, ["FWD", "BCKWD", "REDUCE", "OPT"])
+    train = steps_of_kinds(program, ["FWD", "BCKWD", "REDUCE", "OPT"])
     both, switched = loaded(program, model, data), Device(program)
     for region, buffer in enumerate(both.pool.buffers[: len(program.regions)]):
         if buffer is not None:
             switched.write(region, np.asarray(buffer))
     for device in (both, switched):
         device.run(device.plan(train))
-    assert not switched.memory.buckets and len(switched.pool.buffers) == len(program.regions)
+    assert not switched.buffer_map.buckets and len(switched.pool.buffers) == len(program.regions)
     plan, variant = switched.plan(train), switched.variant
     grads = [r for r, region in enumerate(program.regions) if region.role is Role.GRADIENT]
     before = [switched.read(r) for r in grads]
@@ -245,12 +245,12 @@ def test_single_gradients_of_a_bucket_can_be_written() -> None:
     region = device.gradient_of("net__head__weight")
     other = device.gradient_of("net__head__bias")
     assert not device.read(region).any()
-    device.run(device.plan(select_kinds(program, ["FWD", "BCKWD"])))
+    device.run(device.plan(steps_of_kinds(program, ["FWD", "BCKWD"])))
     before = device.read(other)
     device.write(region, np.full((3, 16), 2.0, np.float32))
     assert (device.read(region) == 2).all() and (device.read(other) == before).all()
     weight = device.read(device.region_of("net__head__weight"))
-    device.run(device.plan(select_kinds(program, ["OPT"])))
+    device.run(device.plan(steps_of_kinds(program, ["OPT"])))
     after = device.read(device.region_of("net__head__weight"))
     np.testing.assert_array_equal(after, weight - np.float32(0.2))  # 0.1 * 2 is rounded as 0.2 is
     device.zero(region)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import samba
-from emulator.errors import UnknownTensor
+from emulator.errors import UnknownName
 from emulator.replicas.comm.errors import DataParallelError, Disagreement
 from samba.distributed import bagua
 from samba.distributed.bagua.session import attach
@@ -295,7 +295,7 @@ def test_closures_of_regions_follow_the_device(folder):
             p.sn_grad.equal(o)
             for p, o in zip(list(made.model.parameters())[1:], others, strict=True)
         )
-    with pytest.raises(UnknownTensor, match="nothing"):
+    with pytest.raises(UnknownName, match="nothing"):
         bagua.region_closures(device, "nothing")
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import samba
 from emulator.device import Device
-from emulator.plans.step_choice import full_run
+from emulator.plans.step_choice import all_steps
 from pef_schema import PefInvalid, verify
 from pef_schema.program import Program
 from samba.compiler.build import build_program
@@ -73,8 +73,8 @@ def test_twins_are_compiled_once_and_give_the_numbers_of_the_whole() -> None:
     program = program_of(model)
     whole, parts = device_of(program, model), device_of(program, model)
     for _ in range(2):
-        whole.run(whole.plan(full_run(program)))
-        for section, step in full_run(program):
+        whole.run(whole.plan(all_steps(program)))
+        for section, step in all_steps(program):
             parts.run(parts.plan(((section, step),)))
     assert parts.counters.compiles == len({s.twin for s in program.sections})
     assert parts.counters.compiles < len(program.sections) / 2
