@@ -24,7 +24,7 @@ from samba.errors import ArgumentError
 from samba.session.settings import CompileSettings
 from samba.support.progress import stages
 from samba.tracer.inputs import collect_inputs
-from samba.tracer.kept import trace_and_keep
+from samba.tracer.trace_cache import trace_and_keep
 from samba.tracer.traced import Traced
 
 

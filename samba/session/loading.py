@@ -32,7 +32,7 @@ from samba.tensor.labels import mark_fast_access
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.convert import rate_argins
 from samba.tracer.inputs import NamedInput, TraceInputs, collect_inputs
-from samba.tracer.kept import trace_again
+from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Source, Traced
 
 

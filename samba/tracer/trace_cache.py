@@ -1,0 +1,210 @@
+"""The trace of a compile, kept for the load that follows it in the same process.
+
+A script that compiles and runs in one process traces its model twice: into the PEF, and to check
+that the PEF is the model's. The second trace is the first one, as long as nothing that it depends
+on has changed. Compared are:
+
+* torch's settings that change a trace, the mode, and the form of the inputs;
+* of each module: its identity, class, ``forward``, training flag and hooks;
+* of its parameters and buffers: identity, shape, dtype, ``requires_grad`` and SambaFlow names;
+* of its other tensors: identity and version, as their values become constants;
+* its plain attributes by value, and all others by identity.
+
+Not noticed are changes of what code reads outside of that: closures, global variables, attributes
+of classes, contents of other objects (a config, say), the environment, installed packages. See
+``docs/decisions/0007-trace-cache.md``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_flatten
+
+from pef_schema.program import Role
+from samba.tracer.capture import trace_model
+from samba.tracer.convert import rate_argins
+from samba.tracer.inputs import TraceInputs
+from samba.tracer.traced import Source, Traced
+
+_PLAIN = (
+    *(bool, int, str, bytes, type(None), type(Ellipsis), range, slice),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size),
+)
+_NUMBERS = (float, complex)
+
+
+class _Unknown(Exception):
+    """Whether something has changed cannot be told."""
+
+
+class _Same:
+    """An object that is only equal to itself, and not kept alive."""
+
+    __slots__ = ("_reference",)
+
+    def __init__(self, value: Any) -> None:
+        try:
+            self._reference = weakref.ref(value)
+        except TypeError as error:
+            raise _Unknown from error
+
+    def __eq__(self, other: object) -> bool:
+        mine = self._reference()
+        return isinstance(other, _Same) and mine is not None and mine is other._reference()
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # keys are compared, never looked up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A trace without the caller's inputs, and its key."""
+
+    traced: Traced
+    key: Any
+
+
+_kept: weakref.WeakKeyDictionary[torch.nn.Module, _Kept] = weakref.WeakKeyDictionary()
+"""The last trace of each model, until it is asked for: the model is loaded then."""
+
+
+def trace_and_keep(model: torch.nn.Module, given: TraceInputs, *, inference: bool) -> Traced:
+    """Trace a model and remember the graph for :func:`trace_again`.
+
+    Args:
+        model, given, inference: As for :func:`samba.tracer.capture.trace_model`.
+
+    Returns:
+        The graph.
+
+    Raises:
+        SambaError: As :func:`samba.tracer.capture.trace_model`.
+    """
+    _kept.pop(model, None)
+    before = _key(model, given, inference)
+    traced = trace_model(model, given, inference=inference)
+    if before is not None and before == _key(model, given, inference):
+        sources = [replace(s, tensor=None) if s.role is Role.INPUT else s for s in traced.sources]
+        _kept[model] = _Kept(traced=replace(traced, sources=tuple(sources)), key=before)
+    return traced
+
+
+def trace_again(
+    model: torch.nn.Module,
+    given: TraceInputs,
+    *,
+    inference: bool,
+    root: str,
+    rates: Sequence[bool],
+) -> Traced:
+    """Trace a model, unless the graph that was kept is its graph; it is kept no longer.
+
+    Args:
+        model, given, inference, root, rates: As for :func:`samba.tracer.capture.trace_model`.
+
+    Returns:
+        The graph.
+
+    Raises:
+        SambaError: As :func:`samba.tracer.capture.trace_model`.
+    """
+    kept = _kept.pop(model, None)
+    if (
+        kept is not None
+        and kept.traced.name == root
+        and rate_argins(kept.traced.graph()) == tuple(rates)
+        and kept.key == _key(model, given, inference)
+    ):
+        return replace(kept.traced, sources=_with_inputs(kept.traced.sources, given))
+    return trace_model(model, given, inference=inference, root=root, rates=rates)
+
+
+def _with_inputs(sources: Sequence[Source], given: TraceInputs) -> tuple[Source, ...]:
+    tensors = iter(given.tensors)
+    return tuple(
+        [replace(s, tensor=next(tensors).tensor) if s.role is Role.INPUT else s for s in sources]
+    )
+
+
+def _key(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Any:
+    """What a trace depends on; None where that cannot be told."""
+    try:
+        modules = [_module(module) for module in model.modules()]
+    except (_Unknown, RecursionError):
+        return None
+    return inference, _surroundings(), _form(given), modules
+
+
+def _surroundings() -> tuple[Any, ...]:
+    """Settings of torch that change what a model traces to."""
+    return (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cuda.flash_sdp_enabled(),
+        torch.backends.cuda.math_sdp_enabled(),
+        torch.backends.cuda.mem_efficient_sdp_enabled(),
+    )
+
+
+def _form(given: TraceInputs) -> Any:
+    leaves, spec = tree_flatten((given.args, given.kwargs))
+    shapes = [None if t is None else (tuple(t.shape), t.dtype) for t in leaves]
+    tensors = [(t.name, t.argument, t.place, t.region_name, t.requires_grad) for t in given.tensors]
+    return spec, shapes, tensors
+
+
+def _module(module: torch.nn.Module) -> Any:
+    state = dict(vars(module))
+    registered = [
+        (name, None if tensor is None else _registered(tensor))
+        for holder in ("_parameters", "_buffers")
+        for name, tensor in state.pop(holder).items()
+    ]
+    return _Same(module), _Same(type(module)), _Same(type(module).forward), registered, _of(state)
+
+
+def _registered(tensor: torch.Tensor) -> Any:
+    """A parameter or buffer; its values do not count, since they are no part of a graph."""
+    names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")
+    form = tuple(tensor.shape), tensor.dtype, tensor.requires_grad
+    return _Same(tensor), type(tensor), form, names
+
+
+def _of(value: Any) -> Any:
+    """An attribute: by value where that is plain, else by identity."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return kind, value
+    if kind in _NUMBERS:
+        return kind, repr(value)
+    if isinstance(value, dict):
+        return kind, [(_of(key), _of(item)) for key, item in value.items()]
+    if isinstance(value, (tuple, list)):
+        return kind, [_of(item) for item in value]
+    if isinstance(value, (set, frozenset)):
+        return kind, [_of(item) for item in sorted(value, key=repr)]
+    if isinstance(value, torch.Tensor):
+        return _registered(value), _contents(value)
+    if isinstance(value, np.ndarray):
+        raise _Unknown  # it has no version
+    return _Same(value() if isinstance(value, weakref.ref) else value)
+
+
+def _contents(tensor: torch.Tensor) -> Any:
+    """What tells that the values of a constant are what they were."""
+    if not getattr(tensor, "_has_data", True):
+        return None
+    try:
+        return tensor._version, tensor.data_ptr()
+    except RuntimeError as error:
+        raise _Unknown from error
