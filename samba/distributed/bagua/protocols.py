@@ -23,7 +23,7 @@ class Ranks(Protocol):
         communicator: Their communicator; each backend makes a twin of it.
         nodes: Ranks by host; asked of the ranks if None.
         alarm: Called while somebody waits; raises if the job has failed elsewhere.
-        twins: Numbers for the twins of the communicator.
+        duplicates: Numbers for the duplicates of the communicator.
     """
 
     rank: int
@@ -31,7 +31,7 @@ class Ranks(Protocol):
     communicator: Communicator
     nodes: Sequence[Sequence[int]] | None
     alarm: Callable[[str], None]
-    twins: Iterator[int]
+    duplicates: Iterator[int]
 
 
 class Bucket(ReadyBucket, Protocol):
