@@ -1,1 +1,14 @@
-"""What depends on data in ``forward`` and is traced all the same, or refused by name."""
+"""What depends on data in ``forward`` and is traced all the same, or refused by name.
+
+Two forms have a static graph that is right for all data:
+
+* selections by value, such as ``x[mask]`` (``masked_rows``, by the rules of ``rowwise``): tables
+  with a row for every entry of the mask, whose rows must meet again in a sum or a write;
+* loops over what was hit, ``for entry in hit.nonzero():`` (``loops``): a turn for every entry,
+  whose writes in place are undone where the entry was not hit.
+
+A loop that leaves anything else behind, or asks how many entries were hit, is a
+``DataDependentBranch`` at once. A selection that has no such form is left in the graph, where
+``refuse`` finds it: ``UnsupportedOps``. ``docs/data_dependent.md`` lists what is traced, what it
+costs, and every refusal.
+"""
