@@ -1,4 +1,4 @@
-"""Which replica this process is, as its launcher tells it by environment variables."""
+"""The place of this process among its replicas, as its launcher's environment variables tell."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from samba.errors import ArgumentError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """This process among its replicas.
+    """The place of this process among its replicas.
 
     Args:
         launcher: Who started it: ``"torch"`` (torchrun, this project's launcher, or variables

@@ -1,4 +1,4 @@
-"""One process among its replicas: how it joins them, communicates with them, and leaves."""
+"""A process among its replicas: how it joins them, communicates with them, and leaves."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class _Replica:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, 128 + N for signal N; None while it runs."""
+        """Exit code of the process, 128 + N for signal N; None while it runs."""
         code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
@@ -225,7 +225,7 @@ def _forwarding() -> Iterator[list[int]]:
 
 
 def _end_with_parent():  # a function to run in the new process, or None
-    """What makes a new process end when this one is killed; None where the system cannot."""
+    """A hook that makes a new process end when this one is killed; None where the system cannot."""
     if not sys.platform.startswith("linux"):
         return None
     prctl = ctypes.CDLL(None, use_errno=True).prctl

@@ -1,4 +1,4 @@
-"""Where replicas meet: a store that all of them reach, and nobody of another job does."""
+"""The meeting of replicas: a store that all of them reach, and nobody of another job does."""
 
 from __future__ import annotations
 

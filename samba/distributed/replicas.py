@@ -39,7 +39,7 @@ _SAME_EVERYWHERE = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """How a run is to be parallel.
+    """The way in which a run is to be parallel.
 
     Args:
         reduce_on_rdu: Whether gradients are reduced in device memory, not in a host copy.
@@ -51,11 +51,11 @@ class Wish:
 
 
 class Trainer(Protocol):
-    """What runs a program by an algorithm of its own instead of by its REDUCE sections."""
+    """An algorithm that runs a program in the place of its REDUCE sections."""
 
     @property
     def name(self) -> str:
-        """What ranks compare."""
+        """The algorithm's name, which ranks compare."""
         ...
 
     def prepare(self, plan: ParallelPlan) -> Callable[[], None]:
@@ -79,7 +79,7 @@ class Trainer(Protocol):
 
 
 class Replicas:
-    """What a loaded program knows of its replicas.
+    """The replicas of a loaded program, as the program sees them.
 
     Args:
         device: The device.
@@ -236,7 +236,7 @@ class Replicas:
         }
 
     def decide(self, flag: bool) -> bool:
-        """What rank 0 decides, for all.
+        """The decision of rank 0, for all.
 
         Args:
             flag: What this rank would decide.

@@ -33,7 +33,7 @@ def deadline_seconds() -> float:
 
 
 def engine_name() -> str:
-    """Who reduces gradients: ``SN_DP_ENGINE``, ``"torch"`` without it.
+    """The engine that reduces gradients: ``SN_DP_ENGINE``, ``"torch"`` without it.
 
     Raises:
         ArgumentError: If there is no such engine.

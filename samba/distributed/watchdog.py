@@ -25,12 +25,12 @@ _BEAT_RANKS = 32
 """Beyond so many ranks they beat more slowly: what the store serves grows with their square."""
 _SILENT_BEATS = 5
 _GRACE_SECONDS = 1.5
-"""What a rank sent before it left may still be under way."""
+"""Seconds for which the last message of a rank that left may still be under way."""
 _BLAME_SECONDS = 3.5
 
 
 class BeatStore(Protocol):
-    """What the watchdog needs of a store."""
+    """A store, as the watchdog sees it."""
 
     def set(self, key: str, value: str) -> None:
         """Write."""
@@ -43,7 +43,7 @@ class BeatStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """What a rank tells of itself.
+    """The last sign that a rank gave of itself.
 
     Args:
         beat: Counts up.
@@ -77,7 +77,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """Who is at fault.
+    """The ranks at fault for a collective that failed.
 
     Args:
         ranks: The ranks, as far as they are known.
@@ -301,7 +301,7 @@ class Watchdog:
 
 
 def _pid_space() -> str:
-    """What two processes share that can see each other by process id."""
+    """The same name in all processes that see each other by process id."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"

@@ -1,4 +1,4 @@
-"""What layers compute: convolution, pooling, normalization. Functions of torch."""
+"""Functions of layers: convolution, pooling, normalization. Functions of torch."""
 
 from __future__ import annotations
 

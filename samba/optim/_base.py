@@ -1,4 +1,4 @@
-"""What every samba optimizer adds to its torch class."""
+"""The part that every samba optimizer adds to its torch class."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What one SambaTensor is: names, host memory, device memory, and how torch functions treat it."""
+"""The parts of a SambaTensor: its names, host memory, device memory and treatment by torch."""

@@ -25,7 +25,7 @@ _lock = threading.RLock()
 
 
 def handle_of(tensor: torch.Tensor) -> BackendTensor:
-    """What the backend knows of a tensor.
+    """The handle of a tensor: what the backend knows of it.
 
     Raises:
         ArgumentError: If it is no Bagua tensor.
@@ -151,7 +151,7 @@ def to_bagua_tensor(
 
 
 def bagua_backend_tensor(tensor: torch.Tensor) -> BackendTensor:
-    """What the backend knows of a tensor."""
+    """The handle of a tensor: what the backend knows of it."""
     return handle_of(tensor)
 
 

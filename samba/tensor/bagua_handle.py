@@ -29,7 +29,7 @@ _DTYPES = {
 
 
 class TensorBackend(Protocol):
-    """What communicates the tensors of one model, as the tensors see it."""
+    """The backend that communicates the tensors of one model, as the tensors see it."""
 
     def mark_communication_ready(
         self, tensor: BackendTensor, before: Callable[[], object] | None
@@ -45,7 +45,7 @@ class TensorBackend(Protocol):
 
 
 class BackendTensor:
-    """What the backend knows of a tensor; every question is answered by the getter closure anew.
+    """Facts that the backend asks of a tensor; its getter closure answers each question anew.
 
     Args:
         name: Name of the tensor, unique in its module; empty if it has none.

@@ -110,7 +110,7 @@ class HostMemory(Labels):
 
     @property
     def materializer(self) -> Materializer | None:
-        """What makes the values of an empty SambaTensor."""
+        """The function that makes the values of an empty SambaTensor."""
         return self._materializer
 
     @materializer.setter
@@ -192,5 +192,5 @@ def _call_materializer(materializer: Materializer, tensor: Labels) -> Any:
 
 
 def kind(obj: object) -> str:
-    """What an object is, for messages."""
+    """Type and value of an object, for messages."""
     return f"{type(obj).__name__} {obj!r:.60}"

@@ -28,7 +28,7 @@ PROVIDERS, _NAMES = 1 << 32, 1 << 33
 
 
 class LazyMode:
-    """One stretch of lazy building: how random numbers are drawn, and how many streams began.
+    """A stretch of lazy building: how random numbers are drawn, and how many streams began.
 
     Args:
         settings: How they are drawn; None takes a seed from torch's generator.
@@ -51,7 +51,7 @@ class LazyMode:
 
 _of_process: list[LazyMode] = []
 _open: list[LazyMode] = []
-"""Those of open contexts, innermost last."""
+"""The modes of open contexts, innermost last."""
 
 
 def current_mode() -> LazyMode | None:

@@ -55,7 +55,7 @@ SELF = Self.SELF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class StridedView:
     """A view of a row-major tensor."""
 
     shape: tuple[int, ...]
@@ -68,24 +68,24 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One recorded in-place operation.
+class RecordedCall:
+    """A recorded in-place operation.
 
     Args:
-        window: The view of the parameter that it was called on, None for all of it.
+        view: The view of the parameter that it was called on, None for all of it.
         function: What was called.
         args, kwargs: Its arguments; :data:`SELF` stands for the view.
     """
 
-    window: Window | None
+    view: StridedView | None
     function: Function
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
     def run(self, tensor: torch.Tensor) -> None:
         """Do it to a tensor with values."""
-        if self.window is not None:
-            tensor = self.window.of(tensor)
+        if self.view is not None:
+            tensor = self.view.of(tensor)
         args = [tensor if arg is SELF else arg for arg in self.args]
         kwargs = {k: tensor if arg is SELF else arg for k, arg in self.kwargs.items()}
         self.function(*args, **kwargs)
@@ -100,7 +100,7 @@ class Recipe:
         base: What it was made from; None once all of it was overwritten.
         settings: How random numbers are drawn.
         stream: Number of the parameter's stream of random numbers.
-        steps: In-place operations since.
+        calls: In-place operations since.
     """
 
     shape: tuple[int, ...]
@@ -108,7 +108,7 @@ class Recipe:
     base: torch.Tensor | None
     settings: RandomSettings
     stream: int
-    steps: list[Step] = field(default_factory=list)
+    calls: list[RecordedCall] = field(default_factory=list)
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Makes the values.
@@ -137,25 +137,25 @@ class Recipe:
                 values = self.base.clone(memory_format=torch.contiguous_format)
             with torch.random.fork_rng(devices=[]), Drawing(rng):
                 torch.manual_seed(rng.initial_seed())
-                for step in self.steps:
-                    step.run(values)
+                for call in self.calls:
+                    call.run(values)
         return values
 
-    def record(self, step: Step) -> None:
+    def record(self, call: RecordedCall) -> None:
         """Adds an operation; one that overwrites everything takes the place of those before it."""
-        if step.window is None and step.function.__name__ in OVERWRITES:
-            self.steps.clear()
+        if call.view is None and call.function.__name__ in OVERWRITES:
+            self.calls.clear()
             self.base = None
-        self.steps.append(step)
+        self.calls.append(call)
 
     def alias(self) -> ViewRecipe:
-        """What another tensor of the same memory has: operations on it are recorded here."""
+        """The recipe of another tensor of the same memory: operations on it are recorded here."""
         return ViewRecipe(self, None)
 
     def copy(self) -> Recipe:
         """The same recipe, to go its own way from here."""
         return Recipe(
-            self.shape, self.dtype, self.base, self.settings, self.stream, list(self.steps)
+            self.shape, self.dtype, self.base, self.settings, self.stream, list(self.calls)
         )
 
 
@@ -165,26 +165,26 @@ class ViewRecipe:
 
     Args:
         recipe: The parameter's.
-        window: Which part of it, None for all.
+        view: Which part of it, None for all.
     """
 
     recipe: Recipe
-    window: Window | None
+    view: StridedView | None
 
     def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
         """Makes the values of the view."""
         values = self.recipe.values()
-        if self.window is not None:
-            values = self.window.of(values)
+        if self.view is not None:
+            values = self.view.of(values)
         return self.recipe.cast(values, tensor.dtype)
 
     def alias(self) -> ViewRecipe:
-        """What another tensor of the same memory has."""
+        """The recipe of another tensor of the same memory."""
         return self
 
     def copy(self) -> ViewRecipe:
         """The view of a copy of the recipe."""
-        return ViewRecipe(self.recipe.copy(), self.window)
+        return ViewRecipe(self.recipe.copy(), self.view)
 
 
 class Drawing(TorchDispatchMode):

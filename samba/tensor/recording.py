@@ -9,7 +9,7 @@ import torch
 
 from samba.tensor.empty import empty_with
 from samba.tensor.labels import keep_names
-from samba.tensor.recipe import SELF, Function, Recipe, Step, T, ViewRecipe, Window
+from samba.tensor.recipe import SELF, Function, Recipe, RecordedCall, StridedView, T, ViewRecipe
 
 S = TypeVar("S", bound=torch.Tensor)
 
@@ -49,20 +49,20 @@ def record(
         return NotImplemented
     if not _is_in_place(name):
         return _view(cls, func, recipe, args, kwargs)
-    root, window = _parts(recipe)
-    step = Step(
-        window=window,
+    root, view = _parts(recipe)
+    call = RecordedCall(
+        view=view,
         function=func,
         args=tuple(_stored(a, tensor) for a in args),
         kwargs={k: _stored(a, tensor) for k, a in kwargs.items()},
     )
-    _try(step, root)
-    root.record(step)
+    _try(call, root)
+    root.record(call)
     return None if name == "__setitem__" else tensor
 
 
-def _parts(recipe: Recipe | ViewRecipe) -> tuple[Recipe, Window | None]:
-    return (recipe, None) if isinstance(recipe, Recipe) else (recipe.recipe, recipe.window)
+def _parts(recipe: Recipe | ViewRecipe) -> tuple[Recipe, StridedView | None]:
+    return (recipe, None) if isinstance(recipe, Recipe) else (recipe.recipe, recipe.view)
 
 
 def writes(func: Function, kwargs: Mapping[str, Any]) -> bool:
@@ -85,17 +85,17 @@ def _stored(arg: Any, target: T) -> Any:
     return type(arg)(_stored(a, target) for a in arg) if type(arg) in (list, tuple) else arg
 
 
-def _try(step: Step, recipe: Recipe) -> None:
-    """Does a step to a tensor without memory: what torch refuses is refused now, not later."""
+def _try(call: RecordedCall, recipe: Recipe) -> None:
+    """Tries a call on a tensor without memory: what torch refuses is refused now, not later."""
 
     def there(arg: Any) -> Any:
         return arg.to("meta") if isinstance(arg, T) and arg.dim() else arg
 
-    trial = Step(
-        window=step.window,
-        function=step.function,
-        args=tuple(there(a) for a in step.args),
-        kwargs={k: there(a) for k, a in step.kwargs.items()},
+    trial = RecordedCall(
+        view=call.view,
+        function=call.function,
+        args=tuple(there(a) for a in call.args),
+        kwargs={k: there(a) for k, a in call.kwargs.items()},
     )
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         try:
@@ -115,11 +115,11 @@ def _view(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    root, window = _parts(recipe)
+    root, view = _parts(recipe)
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         whole = _probe(root)
         try:
-            probe = whole if window is None else window.of(whole)
+            probe = whole if view is None else view.of(whole)
             result = func(probe, *args[1:], **kwargs)
         except (RuntimeError, TypeError):  # not for tensors without memory, so not a view
             return NotImplemented
@@ -131,7 +131,7 @@ def _view(
     views = []
     for item in results:
         shape = tuple(item.shape)
-        part = Window(shape=shape, strides=item.stride(), offset=int(item.storage_offset()))
+        part = StridedView(shape=shape, strides=item.stride(), offset=int(item.storage_offset()))
         views.append(empty_with(cls, shape, args[0].dtype, ViewRecipe(root, part)))
     return views[0] if results[0] is result else type(result)(views)
 

@@ -24,7 +24,7 @@ Draw = Callable[[np.random.Generator, np.ndarray], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSettings:
-    """How values are drawn.
+    """Settings of drawing values.
 
     Args:
         seed: Same seed, same values.

@@ -226,7 +226,7 @@ def test_a_full_fill_drops_what_came_before() -> None:
     layer = lazily(lambda: nn.Linear(2, 2))
     for _ in range(50):
         init.normal_(layer.weight)  # pyright: ignore[reportArgumentType]  # a SambaParameter
-    assert len(layer.weight.materializer.steps) == 1  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]  # a SambaParameter
+    assert len(layer.weight.materializer.calls) == 1  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]  # a SambaParameter
 
 
 def test_copies_go_their_own_way() -> None:

@@ -115,7 +115,7 @@ class BaguaBucket:
 
     @property
     def numel(self) -> int:
-        """How many elements there are, padding included."""
+        """Number of elements, padding included."""
         return sum(h.num_elements() for h in self.handles)
 
     @property

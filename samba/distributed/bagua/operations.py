@@ -1,4 +1,4 @@
-"""What a bucket can do: operations on its flat buffer, run on the communication thread.
+"""Operations on the flat buffer of a bucket, run on the communication thread.
 
 Sources: the algorithms of Bagua (arXiv:2107.01499), section 3, and its public documentation.
 """
@@ -21,7 +21,7 @@ from samba.tensor.views import view_flat_as_numpy
 
 
 class Operation(Protocol):
-    """Something to do with a bucket."""
+    """An operation on a bucket."""
 
     def run(self, bucket: BucketValues) -> None:
         """Do it; called on the communication thread."""
@@ -220,7 +220,7 @@ class DecentralizedSynchronousOp:
 
 
 def shift_one_peer(rank: int, size: int, step: int) -> int:
-    """Who averages with a rank in a step: the lower half meets the upper half, shifted by one.
+    """The rank to average with in a step: the lower half meets the upper half, shifted by one.
 
     Args:
         rank: The rank.

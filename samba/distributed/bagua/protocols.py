@@ -1,4 +1,4 @@
-"""What backends ask of the ranks and of buckets, and operations of a bucket."""
+"""The sides that ranks, buckets and backends show to one another."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Bucket(ReadyBucket, Protocol):
 
     @property
     def handles(self) -> Sequence[BackendTensor]:
-        """Its tensors, padding included."""
+        """The bucket's tensors, padding included."""
         ...
 
 
@@ -48,7 +48,7 @@ class BucketBackend(Protocol):
 
     @property
     def hierarchy(self) -> Hierarchy:
-        """Its communicators."""
+        """Communicators of this backend alone."""
         ...
 
 
@@ -59,7 +59,7 @@ class BucketValues(Protocol):
 
     @property
     def backend(self) -> BucketBackend:
-        """What communicates it."""
+        """The backend that communicates the bucket."""
         ...
 
     def values(self) -> np.ndarray:

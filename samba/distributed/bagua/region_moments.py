@@ -87,7 +87,7 @@ class RegionMoments(Moments):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """What the update of a first moment needs.
+    """Places and numbers that the update of a first moment needs.
 
     Args:
         weight, gradient, moment: Regions.

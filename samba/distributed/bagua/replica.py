@@ -1,4 +1,4 @@
-"""What an algorithm knows of a model, wherever the model lives."""
+"""A model as algorithms see it, wherever the model lives."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class AlgorithmTrainer:
 
     @property
     def name(self) -> str:
-        """What ranks compare."""
+        """The algorithm's name, which ranks compare."""
         return self.algorithm.name or type(self.algorithm).__name__
 
     def prepare(self, plan: ParallelPlan) -> Callable[[], None]:
@@ -282,7 +282,7 @@ def attach(
                 found=f"a {type(algorithm).__name__}",
                 wanted="an Algorithm, or None",
             )
-        loaded.device.use_buckets()  # one replica has none by itself
+        loaded.device.use_buckets()  # a single replica has no buckets of its own accord
         replica = SessionReplica(loaded, algorithm, current_world())
         if isinstance(algorithm, QAdamAlgorithm):
             replica.moments(algorithm.optimizer)  # raises what ranks should not find in a step

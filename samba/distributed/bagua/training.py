@@ -183,7 +183,7 @@ def with_bagua(
 
 
 def replica_of(model: nn.Module) -> TorchReplica:
-    """What :func:`with_bagua` made of a model.
+    """The replica that :func:`with_bagua` made of a model.
 
     Raises:
         ArgumentError: If it was not called.

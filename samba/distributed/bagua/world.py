@@ -1,4 +1,4 @@
-"""Whose communicator Bagua uses: the process's job, or one that a test or a script gives."""
+"""The ranks that Bagua communicates among: the process's job, or what a script gives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from samba.tensor.bagua_handle import BackendTensor
 
 
 def _no_alarm(_: str) -> None:
-    """Nobody watches over ranks in one process."""
+    """Do nothing: a world without a job has no watchdog."""
 
 
 class World:

@@ -1,4 +1,4 @@
-"""What an algorithm tells the training loop."""
+"""The base of algorithms: the points of a training step at which they are called."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _registry: dict[str, type[Algorithm]] = {}
 
 
 class Algorithm:
-    """What replicas communicate, and when. The base communicates nothing.
+    """A rule of what replicas communicate, and when. The base communicates nothing.
 
     A training loop calls the methods; ``replica`` is what it knows of the model.
     """
