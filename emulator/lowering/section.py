@@ -1,7 +1,7 @@
 """Lower steps of a section to pure functions of device memory.
 
 A step becomes a function ``{region: array} -> {region: array}`` that jax can
-trace. Composition and compilation are the business of ``emulator.plans.plan``.
+trace. Composition and compilation are the business of ``emulator.plans``.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ import numpy as np
 
 from emulator.device import Device
 from emulator.memory.buckets import Bucket
-from emulator.plans.plan import Plan, dropped_regions
+from emulator.plans.footprint import footprint
+from emulator.plans.plan import Plan
 from emulator.plans.step_choice import StepKey
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
 from emulator.replicas.comm.worker import CommThread, Work
@@ -114,7 +115,7 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
                 movable=plan.kinds <= _MOVABLE,
             )
         )
-    dropped = dropped_regions(program, steps, device.variant)
+    dropped = footprint(program, steps, device.variant).drops
     drops: list[list[int]] = [[] for _ in tasks]
     last: list[int] = []
     for region in sorted(dropped):

@@ -18,7 +18,7 @@ from torch import nn
 
 import samba
 from emulator.ops import registry
-from emulator.plans import plan
+from emulator.plans import composition
 from samba.comparison import Phase, Status
 from samba.comparison.judge import Tol, judge, statistics, tolerance
 from tests.models.zoo import ZOO
@@ -161,12 +161,12 @@ def test_nan_that_torch_has_too_is_named_but_not_wrong():
 
 
 def test_a_fault_between_sections_is_told_from_one_of_an_operation(monkeypatch):
-    backward = plan.backward
+    backward = composition.backward
 
     def forgetful(*arguments):
         return {r: a * 0 for r, a in backward(*arguments).items()}
 
-    monkeypatch.setattr(plan, "backward", forgetful)
+    monkeypatch.setattr(composition, "backward", forgetful)
     found = samba.utils.compare(*small())
     assert found.first.phase is Phase.COMPILED
     assert found.first.name == "small__first__weight__grad"
