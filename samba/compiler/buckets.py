@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pef_schema.program import DType
+from samba.compiler.options import DEFAULT_BUCKET_BYTES
+from samba.compiler.placed import PlacedGraph
+from samba.compiler.regions import RegionTable
 
-DEFAULT_BUCKET_BYTES = 10 << 20
-"""Bagua's default: large enough to use a network's bandwidth, small enough to overlap."""
 FIRST_BUCKET_BYTES = 1 << 20
 """The first bucket is small, so that the network starts early in the backward pass."""
 
@@ -41,6 +42,31 @@ class GradientBucket:
 
     regions: tuple[int, ...]
     section: int
+
+
+def gradient_buckets(
+    placed: PlacedGraph, table: RegionTable, limit: int
+) -> tuple[GradientBucket, ...]:
+    """Put the gradients of a graph's weights into buckets.
+
+    Args:
+        placed: The graph with all its regions.
+        table: Where their sizes stand.
+        limit: Bytes that a bucket may hold.
+
+    Returns:
+        Buckets in the order in which they are full.
+    """
+    gradients = [
+        Gradient(
+            region=grad,
+            nbytes=table.regions[grad].nbytes,
+            dtype=table.regions[grad].dtype,
+            section=placed.last_writers[weight],
+        )
+        for grad, weight in sorted(placed.weight_gradients().items())
+    ]
+    return plan_buckets(gradients, limit=limit)
 
 
 def plan_buckets(

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
-from emulator.op_facts.table import op_facts
 from pef_schema.errors import SambaError
 from pef_schema.program import Call, Graph, Optimizer, Program, Role, Schedule, Section
 from pef_schema.structure import with_twins
-from samba.compiler.flow import gradient_values
-from samba.compiler.optimizer import GroupSpec, describe_optimizers
+from samba.compiler.backward_needs import backward_needs
+from samba.compiler.boundary import find_boundary
+from samba.compiler.buckets import gradient_buckets
+from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
+from samba.compiler.optimizer_regions import place_optimizers
+from samba.compiler.optimizer_steps import optimizer_steps
 from samba.compiler.options import CompileOptions
-from samba.compiler.placement import Placement, Shared
-from samba.compiler.saved import backward_needs
-from samba.compiler.sections import cut_sections
-from samba.compiler.steps import make_sections
-from samba.compiler.update import add_optimizers
+from samba.compiler.placed import PlacedGraph
+from samba.compiler.placement import (
+    name_tensors,
+    place_activations,
+    place_gradients,
+    place_outputs,
+    place_sources,
+)
+from samba.compiler.regions import RegionTable
+from samba.compiler.sectioned import divide
+from samba.compiler.steps import NamedSteps, section_steps
 from samba.tracer.traced import Traced
 
 
@@ -49,7 +58,8 @@ def build_program(
     Raises:
         SambaError: If loss indices, optimizers or shared regions do not fit the model.
     """
-    return _program([traced], describe_optimizers(optimizers), options)
+    groups = describe_optimizers(optimizers)
+    return _program([traced], [] if options.inference else groups, options)
 
 
 def build_multigraph(graphs: Sequence[Traced], options: CompileOptions) -> Program:
@@ -72,39 +82,45 @@ def build_multigraph(graphs: Sequence[Traced], options: CompileOptions) -> Progr
     return _program(graphs, [], replace(options, inference=True))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CompiledGraph:
+    """One graph of a program, whose sections have no numbers yet."""
+
+    graph: Graph
+    optimizers: tuple[Optimizer, ...]
+    sections: list[NamedSteps]
+
+
 def _program(graphs: Sequence[Traced], groups: list[GroupSpec], options: CompileOptions) -> Program:
-    shared = Shared(state=_state_regions(graphs))
-    parts: list[Graph] = []
+    table, state = RegionTable(), _state_regions(graphs)
+    compiled = [
+        _graph(traced, groups, options, index=index, state=state, table=table)
+        for index, traced in enumerate(graphs)
+    ]
+    sections: list[Section] = []
     schedules: list[Schedule] = []
-    optimizers: tuple[Optimizer, ...] = ()
-    calls = 0
-    for index, traced in enumerate(graphs):
-        prefix = f"{traced.name}__" if len(graphs) > 1 else ""
-        graph, sections, optimizers = _graph(traced, groups, options, shared, index, prefix)
-        first = len(shared.sections)
-        shared.sections += [replace(s, twin=first + i) for i, s in enumerate(sections)]
-        parts.append(graph)
-        schedules.append(
-            Schedule(
-                graph=index,
-                calls=tuple(
-                    Call(call_id=calls + i, section=first + i) for i in range(len(sections))
-                ),
-            )
-        )
-        calls += len(sections)
+    for index, part in enumerate(compiled):
+        prefix = f"{part.graph.name}__" if len(compiled) > 1 else ""
+        # Every section has one call, with its own number.
+        numbers = range(len(sections), len(sections) + len(part.sections))
+        calls = tuple(Call(call_id=n, section=n) for n in numbers)
+        schedules.append(Schedule(graph=index, calls=calls))
+        sections += [
+            Section(name=f"{prefix}{named.name}", steps=named.steps, twin=n)
+            for n, named in zip(numbers, part.sections, strict=True)
+        ]
     program = Program(
         name=options.name,
         mapping=options.mapping,
         inference=options.inference,
-        regions=tuple(shared.table.regions),
-        symbols=tuple(shared.table.symbols),
-        graphs=tuple(parts),
-        optimizers=optimizers,
-        argins=tuple(shared.argins),
-        sections=tuple(shared.sections),
+        regions=tuple(table.regions),
+        symbols=tuple(table.symbols),
+        graphs=tuple(part.graph for part in compiled),
+        optimizers=tuple(o for part in compiled for o in part.optimizers),
+        argins=tuple(table.argins),
+        sections=tuple(sections),
         schedules=tuple(schedules),
-        segments=tuple(shared.table.segments),
+        segments=tuple(table.segments),
         metadata=tuple(sorted(options.metadata)),
     )
     return with_twins(program)
@@ -120,67 +136,41 @@ def _graph(
     traced: Traced,
     groups: list[GroupSpec],
     options: CompileOptions,
-    shared: Shared,
+    *,
     index: int,
-    prefix: str,
-) -> tuple[Graph, list[Section], tuple[Optimizer, ...]]:
-    ops = op_facts()
+    state: frozenset[str],
+    table: RegionTable,
+) -> _CompiledGraph:
+    """Compile one graph; each stage takes what those before it returned."""
     losses = _losses(traced, options.loss_indices)
-    sources = {s.value for s in traced.sources}
-    starts = [o.value for o in traced.outputs if o.value not in sources]
-    grads = (
-        [False] * len(traced.values) if options.inference else gradient_values(traced, ops, starts)
+    divided = divide(traced, options, index=index, state=state)
+    sources = place_sources(divided, table)
+    boundary = find_boundary(sources)
+    needs = backward_needs(divided, boundary.stored)
+    outputs = place_outputs(sources, losses, table)
+    activations = place_activations(outputs, boundary, needs, table)
+    placed = place_gradients(activations, table, bucketed=options.data_parallel)
+    buckets = gradient_buckets(placed, table, options.bucket_bytes) if options.data_parallel else ()
+    optimizers = place_optimizers(groups, placed, table)
+    updates = optimizer_steps(groups, optimizers, buckets, table)
+    name_tensors(placed, table)
+    return _CompiledGraph(
+        graph=_bare_graph(placed),
+        optimizers=optimizers,
+        sections=section_steps(placed, buckets, updates, options),
     )
-    cuts = cut_sections(
-        traced,
-        level=options.optim_level,
-        mapping=options.mapping,
-        budget=options.section_bytes,
-        # Sections no larger than buckets, so that a bucket is full before the last of them.
-        weight_budget=options.bucket_bytes if options.data_parallel else None,
-    )
-    placed = Placement(traced, shared, cuts, grads)
-    placed.place_sources()
-    updates = placed.place_updates()
-    boundary = placed.boundary()
-    stored = (
-        frozenset(sources)
-        | frozenset(boundary)
-        | frozenset(v for v, value in enumerate(placed.values) if value.region >= 0)
-    )
-    needs = [
-        backward_needs(
-            cut, nodes=traced.nodes, values=placed.values, ops=ops, grads=grads, stored=stored
-        )
-        for cut in cuts
-    ]
-    outputs = placed.place_outputs(losses)
-    placed.place_activations(boundary, needs)
-    last = placed.last_writers(needs)
-    placed.place_gradients(boundary, last, bucketed=options.data_parallel)
-    buckets = placed.buckets(last, options.bucket_bytes) if options.data_parallel else ()
-    optimizers = add_optimizers(
-        groups,
-        traced,
-        placed.values,
-        shared.table,
-        shared.argins,
-        inference=options.inference,
-        buckets=[b.regions for b in buckets],
-    )
-    sections = make_sections(
-        placed, needs, outputs, updates, buckets, optimizers, options, index=index, prefix=prefix
-    )
-    placed.name_tensors(outputs)
-    graph = Graph(
+
+
+def _bare_graph(placed: PlacedGraph) -> Graph:
+    traced = placed.graph.traced
+    return Graph(
         name=traced.name,
-        values=tuple(placed.values),
+        values=placed.values,
         nodes=traced.nodes,
         inputs=traced.inputs,
-        outputs=outputs,
-        updates=updates,
+        outputs=placed.outputs,
+        updates=placed.updates,
     )
-    return graph, sections, optimizers.optimizers
 
 
 def _losses(traced: Traced, given: tuple[int, ...] | None) -> frozenset[int]:

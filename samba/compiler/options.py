@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from samba.compiler.buckets import DEFAULT_BUCKET_BYTES
 from samba.compiler.sections import DEFAULT_SECTION_BYTES
+
+DEFAULT_BUCKET_BYTES = 10 << 20
+"""Bagua's default: large enough to use a network's bandwidth, small enough to overlap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,271 +1,211 @@
-"""Which tensors of a graph outlive a section, and the region that each of them gets."""
+"""Which tensors of a graph outlive a section, and the region that each of them gets.
+
+The stages come one after the other, and each takes what the one before it returned: sources,
+outputs, activations, gradients. Their order decides the numbers of the regions, and so the bytes
+of a PEF.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from pef_schema.program import (
-    Argin,
-    ArginKind,
-    Output,
-    OutputGrad,
-    Role,
-    Section,
-    Update,
-    Value,
+from pef_schema.program import ArginKind, Output, OutputGrad, Role, Update
+from samba.compiler.backward_needs import BackwardNeeds
+from samba.compiler.placed import (
+    Boundary,
+    PlacedActivations,
+    PlacedGraph,
+    PlacedOutputs,
+    PlacedSources,
 )
-from samba.compiler.buckets import FIRST_BUCKET_BYTES, Gradient, GradientBucket, plan_buckets
 from samba.compiler.regions import RegionTable
-from samba.compiler.saved import BackwardNeeds
-from samba.tracer.traced import Source, Traced
+from samba.compiler.sectioned import SectionedGraph
+from samba.tracer.traced import Source
+
+_SOURCE_ROLES = (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.ARGIN, Role.SEED)
 
 
-@dataclass(slots=True, kw_only=True)
-class Shared:
-    """What the graphs of a program have in common."""
-
-    state: frozenset[str]
-    table: RegionTable = field(default_factory=RegionTable)
-    argins: list[Argin] = field(default_factory=list)
-    sections: list[Section] = field(default_factory=list)
-    named: set[str] = field(default_factory=set)
-
-
-class Placement:
-    """The regions of one graph's values.
-
-    Sections are made of it once all of ``place_…`` have run.
+def place_sources(graph: SectionedGraph, table: RegionTable) -> PlacedSources:
+    """Give regions to inputs, weights, buffers, constants, argins and seeds, role by role.
 
     Args:
-        traced: The graph.
-        shared: What it adds to.
-        cuts: Its nodes, divided into sections.
-        grads: For each value, whether a gradient flows through it.
+        graph: The graph.
+        table: Region table to add to.
+
+    Raises:
+        RegionConflict: If tensors that share a region do not agree.
     """
+    values = list(graph.traced.values)
+    for role in _SOURCE_ROLES:
+        for source in graph.traced.sources:
+            if source.role is role:
+                region = _add_source(graph, source, table)
+                values[source.value] = replace(values[source.value], region=region)
+    updates = []
+    for new, old in graph.traced.updates:
+        home = values[old].region
+        updates.append(Update(value=new, region=home))
+        if graph.source_of[old].role is Role.SEED:
+            # Sections after the first read the advanced seed where it is written.
+            values[new] = replace(values[new], region=home)
+    return PlacedSources(graph=graph, values=tuple(values), updates=tuple(updates))
 
-    def __init__(
-        self, traced: Traced, shared: Shared, cuts: list[range], grads: list[bool]
-    ) -> None:
-        self.traced, self.shared = traced, shared
-        self.table, self.argins = shared.table, shared.argins
-        self.values: list[Value] = list(traced.values)
-        self.source_of = {s.value: s for s in traced.sources}
-        self.cuts, self.grads = cuts, grads
-        self.section_of = {
-            v: s for s, cut in enumerate(cuts) for i in cut for v in traced.nodes[i].outputs
-        }
-        self.written_at = self._state_writers()
 
-    def _set(self, value: int, **changes: object) -> None:
-        self.values[value] = replace(self.values[value], **changes)
+def _add_source(graph: SectionedGraph, source: Source, table: RegionTable) -> int:
+    value = graph.traced.values[source.value]
+    data = None
+    if source.role is Role.CONSTANT and source.tensor is not None:
+        data = tensor_bytes(source.tensor)
+    region = table.add(
+        source.region_name,
+        value.shape,
+        value.dtype,
+        Role.BUFFER if graph.is_state(source) else source.role,
+        share=source.role is not Role.CONSTANT,
+        data=data,
+    )
+    if source.role is Role.ARGIN:
+        table.add_argin(source.name, region, ArginKind.DROPOUT_RATE, source.default)
+    elif source.role is Role.SEED:
+        table.add_argin(source.name, region, ArginKind.DROPOUT_SEED, 0.0)
+    return region
 
-    def place_sources(self) -> None:
-        """Regions of inputs, weights, buffers, constants, argins and seeds, role by role."""
-        for role in (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.ARGIN, Role.SEED):
-            for source in self.traced.sources:
-                if source.role is role:
-                    self._place_source(source)
 
-    def _place_source(self, source: Source) -> None:
-        value = self.values[source.value]
-        data = None
-        if source.role is Role.CONSTANT and source.tensor is not None:
-            data = tensor_bytes(source.tensor)
-        region = self.table.add(
-            source.region_name,
+def place_outputs(
+    sources: PlacedSources, losses: frozenset[int], table: RegionTable
+) -> PlacedOutputs:
+    """Give regions to results and to their gradients.
+
+    Args:
+        sources: The stage before.
+        losses: Outputs whose gradients start as ones.
+        table: Region table to add to.
+
+    Raises:
+        RegionConflict: If tensors that share a region do not agree.
+    """
+    graph = sources.graph
+    outputs = []
+    for i, traced in enumerate(graph.traced.outputs):
+        value = sources.values[traced.value]
+        name, place = traced.name, traced.region_name
+        region = table.add(
+            place or name,
             value.shape,
             value.dtype,
-            Role.BUFFER if self._is_state(source) else source.role,
-            share=source.role is not Role.CONSTANT,
-            data=data,
+            Role.BUFFER if place in graph.state else Role.OUTPUT,
+            share=bool(place),
         )
-        self._set(source.value, region=region)
-        if source.role in (Role.ARGIN, Role.SEED) and any(a.region == region for a in self.argins):
-            return  # another graph of the program has it too
-        if source.role is Role.ARGIN:
-            self.argins.append(
-                Argin(
-                    name=source.name,
-                    region=region,
-                    kind=ArginKind.DROPOUT_RATE,
-                    default=source.default,
-                )
-            )
-        elif source.role is Role.SEED:
-            self.argins.append(
-                Argin(name=source.name, region=region, kind=ArginKind.DROPOUT_SEED, default=0.0)
-            )
-
-    def _is_state(self, source: Source) -> bool:
-        return source.role is Role.INPUT and source.region_name in self.shared.state
-
-    def place_updates(self) -> tuple[Update, ...]:
-        """State that the graph changes, with the region that takes the new value."""
-        updates = []
-        for new, old in self.traced.updates:
-            home = self.values[old].region
-            updates.append(Update(value=new, region=home))
-            if self.source_of[old].role is Role.SEED:
-                # Sections after the first read the advanced seed where it is written.
-                self._set(new, region=home)
-        return tuple(updates)
-
-    def _state_writers(self) -> dict[int, int]:
-        """The section that writes each output whose region is an input's.
-
-        That is the last one that reads the input, or a later one that makes the output.
-        """
-        readers: dict[str, int] = {}
-        for section, cut in enumerate(self.cuts):
-            for i in cut:
-                for v in self.traced.nodes[i].refs():
-                    if v in self.source_of and self._is_state(self.source_of[v]):
-                        readers[self.source_of[v].region_name] = section
-        return {
-            i: max(self.section_of.get(o.value, 0), readers.get(o.region_name, 0))
-            for i, o in enumerate(self.traced.outputs)
-            if o.region_name in self.shared.state
-        }
-
-    def boundary(self) -> list[int]:
-        """Values that a later section takes from an earlier one, in order."""
-        found: dict[int, None] = {}
-        for section, cut in enumerate(self.cuts):
-            for i in cut:
-                for v in self.traced.nodes[i].refs():
-                    if self.section_of.get(v, section) != section and self.values[v].region < 0:
-                        found[v] = None
-        for output, section in self.written_at.items():
-            v = self.traced.outputs[output].value
-            if self.section_of.get(v, section) != section and self.values[v].region < 0:
-                found[v] = None
-        return sorted(found)
-
-    def place_outputs(self, losses: frozenset[int]) -> tuple[Output, ...]:
-        """Regions of results and of their gradients; those of ``losses`` start as ones."""
-        outputs = []
-        for i, traced in enumerate(self.traced.outputs):
-            value = self.values[traced.value]
-            name, place = traced.name, traced.region_name
-            region = self.table.add(
-                place or name,
-                value.shape,
-                value.dtype,
-                Role.BUFFER if place in self.shared.state else Role.OUTPUT,
-                share=bool(place),
-            )
-            grad, grad_region = OutputGrad.ABSENT, -1
-            if self.grads[traced.value] and traced.value not in self.source_of:
-                grad = OutputGrad.ONES if i in losses else OutputGrad.NONE
-                grad_region = self.table.add(
-                    f"{name}__grad", value.shape, value.dtype, Role.OUTPUT_GRADIENT
-                )
-            outputs.append(
-                Output(
-                    name=name, value=traced.value, region=region, grad_region=grad_region, grad=grad
-                )
-            )
-        return tuple(outputs)
-
-    def place_activations(self, boundary: list[int], needs: list[BackwardNeeds]) -> None:
-        """Regions of what later sections or the backward pass take from a section."""
-        saved = {v for need in needs for v in need.saves}
-        taken = {r.name for r in self.table.regions}
-        for v in sorted(saved | set(boundary)):
-            value = self.values[v]
-            if value.region < 0:
-                name = f"{value.name}__saved" if value.name in taken else value.name
-                region = self.table.add(name, value.shape, value.dtype, Role.ACTIVATION)
-                self._set(v, region=region)
-
-    def last_writers(self, needs: list[BackwardNeeds]) -> dict[int, int]:
-        """For each region of a source with a gradient, the section that writes it last.
-
-        Backward sections run in reverse, so that is the first section that uses the source.
-        """
-        last: dict[int, int] = {}
-        for section in reversed(range(len(needs))):
-            for i in needs[section].nodes:
-                for v in self.traced.nodes[i].refs():
-                    if v in self.source_of and self.grads[v]:
-                        last[self.values[v].region] = section
-        return last
-
-    def buckets(self, last: dict[int, int], limit: int) -> tuple[GradientBucket, ...]:
-        """The weights' gradients in buckets of at most ``limit`` bytes."""
-        homes = {
-            self.values[s.value].grad_region: self.values[s.value].region
-            for s in self.traced.sources
-            if s.role is Role.WEIGHT and self.values[s.value].grad_region >= 0
-        }
-        return plan_buckets(
-            [
-                Gradient(
-                    region=grad,
-                    nbytes=self.table.regions[grad].nbytes,
-                    dtype=self.table.regions[grad].dtype,
-                    section=last[homes[grad]],
-                )
-                for grad in sorted(homes)
-            ],
-            limit=limit,
-            first=min(limit, FIRST_BUCKET_BYTES),
+        grad, grad_region = OutputGrad.ABSENT, -1
+        if graph.grads[traced.value] and traced.value not in graph.source_of:
+            grad = OutputGrad.ONES if i in losses else OutputGrad.NONE
+            grad_region = table.add(f"{name}__grad", value.shape, value.dtype, Role.OUTPUT_GRADIENT)
+        outputs.append(
+            Output(name=name, value=traced.value, region=region, grad_region=grad_region, grad=grad)
         )
+    return PlacedOutputs(sources=sources, outputs=tuple(outputs))
 
-    def place_gradients(self, boundary: list[int], last: dict[int, int], *, bucketed: bool) -> None:
-        """Regions of the gradients of sources and of values at a section boundary."""
-        sources = list(self.traced.sources)
-        if bucketed:
-            # In the order in which the backward pass finishes them: a bucket's gradients are
-            # neighbours then, and region numbers tell their order in it.
-            sources.reverse()
-            sources.sort(
-                key=lambda s: (s.role is not Role.WEIGHT, -last.get(self.values[s.value].region, 0))
-            )
-        for source in sources:
-            v = source.value
-            if not self.grads[v]:
-                continue
-            value = self.values[v]
-            home = self.table.regions[value.region]
-            region = self.table.add(
-                f"{home.name}__grad", value.shape, value.dtype, Role.GRADIENT, share=True
-            )
-            self._set(v, grad_region=region)
-        for v in boundary:
-            if self.grads[v]:
-                value = self.values[v]
-                region = self.table.add(
-                    f"{value.name}__cotangent", value.shape, value.dtype, Role.COTANGENT
-                )
-                self._set(v, grad_region=region)
-        for v, grad in enumerate(self.grads):
-            if grad:
-                self._set(v, needs_grad=True)
 
-    def weight_gradients(self) -> set[int]:
-        """The regions of the weights' gradients."""
-        return {
-            self.values[s.value].grad_region
-            for s in self.traced.sources
-            if s.role is Role.WEIGHT and self.values[s.value].grad_region >= 0
-        }
+def place_activations(
+    outputs: PlacedOutputs, boundary: Boundary, needs: Sequence[BackwardNeeds], table: RegionTable
+) -> PlacedActivations:
+    """Give regions to what later sections or the backward pass take from a section.
 
-    def name_tensors(self, outputs: tuple[Output, ...]) -> None:
-        """Let users find sources and results by name; run last, when gradients have regions."""
-        for source in self.traced.sources:
-            if source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT):
-                if source.name in self.shared.named:
-                    continue  # another graph of the program has it too
-                self.shared.named.add(source.name)
-                value = self.values[source.value]
-                self.table.name_tensor(source.name, value.region, value.grad_region)
-        for output in outputs:
-            if output.name not in self.shared.named:
-                self.shared.named.add(output.name)
-                self.table.name_tensor(output.name, output.region, output.grad_region)
+    Args:
+        outputs: The stage before.
+        boundary: What passes from section to section.
+        needs: What the backward pass of each section needs.
+        table: Region table to add to.
+    """
+    values = list(outputs.sources.values)
+    taken = {r.name for r in table.regions}
+    for v in sorted({v for need in needs for v in need.saves} | set(boundary.values)):
+        value = values[v]
+        if value.region < 0:
+            name = f"{value.name}__saved" if value.name in taken else value.name
+            region = table.add(name, value.shape, value.dtype, Role.ACTIVATION)
+            values[v] = replace(value, region=region)
+    return PlacedActivations(
+        outputs=outputs, boundary=boundary, needs=tuple(needs), values=tuple(values)
+    )
+
+
+def place_gradients(
+    placed: PlacedActivations, table: RegionTable, *, bucketed: bool
+) -> PlacedGraph:
+    """Give regions to the gradients of sources and of values at a section boundary.
+
+    Args:
+        placed: The stage before.
+        table: Region table to add to.
+        bucketed: Whether weights' gradients are to lie in buckets.
+    """
+    sources, values = placed.outputs.sources, list(placed.values)
+    graph = sources.graph
+    last = _last_writers(placed)
+    ordered = list(graph.traced.sources)
+    if bucketed:
+        # In the order in which the backward pass finishes them: a bucket's gradients are
+        # neighbours then, and region numbers tell their order in it.
+        ordered.reverse()
+        ordered.sort(
+            key=lambda s: (s.role is not Role.WEIGHT, -last.get(values[s.value].region, 0))
+        )
+    for v in (source.value for source in ordered if graph.grads[source.value]):
+        value = values[v]
+        name = f"{table.regions[value.region].name}__grad"
+        region = table.add(name, value.shape, value.dtype, Role.GRADIENT, share=True)
+        values[v] = replace(value, grad_region=region)
+    for v in (v for v in placed.boundary.values if graph.grads[v]):
+        value = values[v]
+        name = f"{value.name}__cotangent"
+        region = table.add(name, value.shape, value.dtype, Role.COTANGENT)
+        values[v] = replace(value, grad_region=region)
+    return PlacedGraph(
+        graph=graph,
+        values=tuple(
+            replace(value, needs_grad=True) if grad else value
+            for value, grad in zip(values, graph.grads, strict=True)
+        ),
+        outputs=placed.outputs.outputs,
+        output_writers=placed.boundary.output_writers,
+        updates=sources.updates,
+        needs=placed.needs,
+        last_writers=last,
+    )
+
+
+def _last_writers(placed: PlacedActivations) -> dict[int, int]:
+    """For each region of a source with a gradient, the section that writes that gradient last.
+
+    Backward sections run in reverse, so that is the first section that uses the source.
+    """
+    graph = placed.outputs.sources.graph
+    last: dict[int, int] = {}
+    for section in reversed(range(len(graph.sections))):
+        for i in placed.needs[section].nodes:
+            for v in graph.traced.nodes[i].refs():
+                if v in graph.source_of and graph.grads[v]:
+                    last[placed.values[v].region] = section
+    return last
+
+
+def name_tensors(placed: PlacedGraph, table: RegionTable) -> None:
+    """Let users find sources and results by name; names of earlier graphs stay theirs.
+
+    Args:
+        placed: The graph with all its regions.
+        table: Table to add to.
+    """
+    for source in placed.graph.traced.sources:
+        if source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT):
+            value = placed.values[source.value]
+            table.name_tensor(source.name, value.region, value.grad_region)
+    for output in placed.outputs:
+        table.name_tensor(output.name, output.region, output.grad_region)
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pef_schema.errors import SambaError
-from pef_schema.program import DType, Region, Role, Symbol
+from pef_schema.program import Argin, ArginKind, DType, Region, Role, Symbol
 
 
 class RegionConflict(SambaError):
@@ -25,12 +25,19 @@ def _text(region: Region) -> str:
 
 @dataclass(slots=True)
 class RegionTable:
-    """Regions and symbols in the order they are added."""
+    """The regions of a program, with the argins, symbols and constants that belong to them.
+
+    All graphs and optimizers of a program add to one table, and nothing is changed or taken away:
+    a region's number is its place in the order of adding. That order decides the bytes of a PEF,
+    so it stays the same from version to version.
+    """
 
     regions: list[Region] = field(default_factory=list)
+    argins: list[Argin] = field(default_factory=list)
     symbols: list[Symbol] = field(default_factory=list)
     segments: list[bytes] = field(default_factory=list)
     _by_name: dict[str, int] = field(default_factory=dict)
+    _named: set[str] = field(default_factory=set)
 
     def add(
         self,
@@ -88,6 +95,26 @@ class RegionTable:
         )
         return index
 
-    def name_tensor(self, name: str, region: int, grad_region: int = -1) -> None:
-        """Let users find a tensor by its own name."""
-        self.symbols.append(Symbol(name=name, region=region, grad_region=grad_region))
+    def add_argin(self, name: str, region: int, kind: ArginKind, default: float) -> None:
+        """Let the host set a region before a run.
+
+        Args:
+            name: Name of the argin. Where several graphs share the region, the first names it.
+            region: The region.
+            kind: What it is for.
+            default: Its value until the host sets another.
+        """
+        if all(argin.region != region for argin in self.argins):
+            self.argins.append(Argin(name=name, region=region, kind=kind, default=default))
+
+    def name_tensor(self, name: str, region: int, grad_region: int) -> None:
+        """Let users find a tensor by its own name.
+
+        Args:
+            name: The name. Where several graphs have it, the first one's tensor keeps it.
+            region: Region of the tensor.
+            grad_region: Region of its gradient, -1 if there is none.
+        """
+        if name not in self._named:
+            self._named.add(name)
+            self.symbols.append(Symbol(name=name, region=region, grad_region=grad_region))

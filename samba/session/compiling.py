@@ -16,7 +16,7 @@ from pef_schema.errors import PefUnwritable
 from pef_schema.program import Program
 from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
-from samba.compiler.optimizer import as_optimizers
+from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.options import CompileOptions
 from samba.compiler.precision import apply_arithmetic
 from samba.compiler.report import pef_log

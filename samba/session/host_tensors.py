@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from pef_schema.program import OptimizerKind, Program, Role
-from samba.compiler.optimizer import GroupSpec, describe_optimizers
+from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
 from samba.errors import ArgumentError
 from samba.tracer.traced import Traced
 

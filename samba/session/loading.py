@@ -15,7 +15,7 @@ from pef_schema import first_difference, read_pef
 from pef_schema.errors import SambaError
 from pef_schema.program import Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
-from samba.compiler.optimizer import as_optimizers
+from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.precision import apply_arithmetic
 from samba.distributed.replicas import Replicas, replicas_of
 from samba.errors import ArgumentError

@@ -10,9 +10,9 @@ import torch
 from emulator.op_facts.table import op_facts
 from pef_schema.errors import SambaError
 from pef_schema.program import ArginKind, Optimizer, OutputGrad, Program, Role, SectionKind
-from samba.compiler.flow import gradient_values
-from samba.compiler.optimizer import GroupSpec, describe_optimizers
-from samba.compiler.update import StaleParameter
+from samba.compiler.gradient_flow import gradient_values
+from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
+from samba.compiler.optimizer_regions import StaleParameter
 from samba.errors import ArgumentError
 from samba.tracer.traced import Traced
 

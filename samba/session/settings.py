@@ -11,7 +11,7 @@ from typing import Any
 
 from samba.argconf.parsed import last_parsed_args
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
-from samba.compiler.buckets import DEFAULT_BUCKET_BYTES
+from samba.compiler.options import DEFAULT_BUCKET_BYTES
 from samba.errors import ArgumentError
 
 _MAPPINGS = ("section", "spatial")

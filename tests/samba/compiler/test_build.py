@@ -15,12 +15,12 @@ import samba
 from pef_schema import encode, verify
 from pef_schema.program import ArginKind, OutputGrad, Program, Role, SectionKind
 from samba.compiler.build import BadLossIndex, build_program
-from samba.compiler.optimizer import UnsupportedOptimizer
+from samba.compiler.optimizer_groups import UnsupportedOptimizer
+from samba.compiler.optimizer_regions import StaleParameter
 from samba.compiler.options import CompileOptions
 from samba.compiler.regions import RegionConflict
 from samba.compiler.report import pef_log
 from samba.compiler.sections import UnknownOptimLevel
-from samba.compiler.update import StaleParameter
 from tests.tracing import trace
 
 
