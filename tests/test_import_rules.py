@@ -70,7 +70,11 @@ PLANTED = {
         ("samba/test.py", "import samba.sn_private", "samba.test -> samba.sn_private"),
     ],
     "Tracer and compiler know an op's facts but not its lowering": [
-        ("samba/compiler/flow.py", "import emulator.ops.linalg", "flow -> emulator.ops.linalg"),
+        (
+            "samba/compiler/sections.py",
+            "import emulator.ops.linalg",
+            "sections -> emulator.ops.linalg",
+        ),
     ],
     "A suite of the bench knows of no other": [
         ("bench/suites/host.py", "import bench.suites.steps", "host -> bench.suites.steps"),

@@ -52,7 +52,7 @@ def test_where_the_pef_goes(scene, tmp_path, monkeypatch, capsys):
 def test_the_parsed_command_line_is_obeyed(scene, tmp_path, monkeypatch):
     """Scripts that compile without ``config_dict`` mean what they were called with."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("samba.utils.argparser._last", [])
+    monkeypatch.setattr("samba.argconf.parsed._last", [])
     parse_app_args(["compile", "--pef-name=cli", "--output-folder=there", "--inference", "--o0"])
     pef = compiled(scene)
     assert pef == tmp_path / "there/cli/cli.pef"
