@@ -11,12 +11,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench import report, targets
+from bench import counts, history, page, report, selftest, targets
 from bench.errors import BenchError
+from bench.gate import GATED, GateSettings, gate_times
 from bench.measurement import load
 from bench.models import CASES, SMALL
 from bench.peers import CONTENDERS
+from bench.run import SUITES, run
 from bench.suites import Settings
+from bench.tree import file_at, tree_of
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,9 +42,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_gate_settings(gate)
     gate.set_defaults(action=_gate)
-    counts = commands.add_parser("counts", help="compare exact counts with the kept ones")
-    counts.add_argument("--update", action="store_true", help="keep the present ones")
-    counts.set_defaults(action=_counts)
+    exact = commands.add_parser("counts", help="compare exact counts with the kept ones")
+    exact.add_argument("--update", action="store_true", help="keep the present ones")
+    exact.set_defaults(action=_counts)
     test = commands.add_parser("selftest", help="see whether the gate does its work")
     test.add_argument(
         "--plant",
@@ -64,26 +67,24 @@ def _positive(text: str) -> int:
     return value
 
 
-def _add_run(run: argparse.ArgumentParser) -> None:
-    from bench.run import SUITES
-
-    run.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="suites")
-    run.add_argument("--model", nargs="+", choices=CASES, default=list(CASES), help="cases")
-    run.add_argument(
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="suites")
+    parser.add_argument("--model", nargs="+", choices=CASES, default=list(CASES), help="cases")
+    parser.add_argument(
         "--contender", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="who runs"
     )
-    run.add_argument("--rounds", type=_positive, default=9, help="turns of each contender")
-    run.add_argument("--round-seconds", type=float, default=0.3, help="length of a turn")
-    run.add_argument("--warm-seconds", type=float, default=0.7, help="warming up, at least")
-    run.add_argument("--threads", type=_positive, default=2, help="cores for each contender")
-    run.add_argument("--quick", action="store_true", help="a look: few and short turns")
-    run.add_argument("--json", type=Path, help="write all numbers here")
-    run.add_argument("--html", type=Path, help="write a page with plots here")
-    run.add_argument("--history", type=Path, help="add medians to this file; the page plots it")
-    run.add_argument(
+    parser.add_argument("--rounds", type=_positive, default=9, help="turns of each contender")
+    parser.add_argument("--round-seconds", type=float, default=0.3, help="length of a turn")
+    parser.add_argument("--warm-seconds", type=float, default=0.7, help="warming up, at least")
+    parser.add_argument("--threads", type=_positive, default=2, help="cores for each contender")
+    parser.add_argument("--quick", action="store_true", help="a look: few and short turns")
+    parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--html", type=Path, help="write a page with plots here")
+    parser.add_argument("--history", type=Path, help="add medians to this file; the page plots it")
+    parser.add_argument(
         "--smaller-is-better", type=Path, help="write github-action-benchmark's array here"
     )
-    run.set_defaults(action=_run)
+    parser.set_defaults(action=_run)
 
 
 def _add_gate_settings(parser: argparse.ArgumentParser) -> None:
@@ -93,9 +94,6 @@ def _add_gate_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from bench import history, page
-    from bench.run import run
-
     with tempfile.TemporaryDirectory(prefix="bench-") as caches:
         settings = Settings(
             cases=args.model,
@@ -138,10 +136,6 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _gate(args: argparse.Namespace) -> int:
-    from bench import counts
-    from bench.gate import GATED, GateSettings, gate_times
-    from bench.tree import file_at, tree_of
-
     different = counts.check()
     print("\n".join(different) or "counts: as kept")
     earlier = file_at(args.base, "bench/counts.json")
@@ -165,8 +159,6 @@ def _gate(args: argparse.Namespace) -> int:
 
 
 def _counts(args: argparse.Namespace) -> int:
-    from bench import counts
-
     if args.update:
         counts.update()
         return 0
@@ -176,9 +168,6 @@ def _counts(args: argparse.Namespace) -> int:
 
 
 def _selftest(args: argparse.Namespace) -> int:
-    from bench import selftest
-    from bench.gate import GateSettings
-
     settings = GateSettings(
         processes=args.processes, rounds=args.rounds, threads=args.threads, small=True, plants={}
     )

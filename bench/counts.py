@@ -15,13 +15,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+import numpy as np
+
+import samba
 from bench.errors import BadResults
 from bench.models import SMALL, Case
-
-if TYPE_CHECKING:
-    from pef_schema.program import Program
+from bench.peers import ours
+from pef_schema.program import Program
 
 COUNTED = tuple(name for name in SMALL if name != "gpt2")
 """Cases that are counted; a second GPT would tell nothing new."""
@@ -61,9 +64,6 @@ class Counts:
 @contextlib.contextmanager
 def _without_xla() -> Iterator[list[str]]:
     """Replace compilation by an executable that gives zeros; yields StableHLO texts."""
-    import jax
-    import numpy as np
-
     texts: list[str] = []
     real = jax.stages.Lowered.compile
 
@@ -128,9 +128,6 @@ def peak_live_bytes(program: Program) -> int:
 
 def count(case: Case) -> Counts:
     """Count for one case; loads it into the global session and resets that afterwards."""
-    import samba
-    from bench.peers import ours
-
     samba.session.reset()
     try:
         with _without_xla() as texts, contextlib.redirect_stdout(io.StringIO()):

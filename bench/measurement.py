@@ -25,6 +25,9 @@ FORMAT = 2
 OURS = "ours"
 """Name of this project among the contenders."""
 
+FULL = "(full schedule)"
+"""Stands among the sections for the schedule as one executable."""
+
 ALLOC = "+alloc"
 """Ends the name of a peer that runs with this project's allocator settings."""
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from bench import targets
 from bench.history import Entry
-from bench.inside.sections import FULL
-from bench.measurement import OURS, Results
+from bench.measurement import FULL, OURS, Results
 from bench.peers import PEERS
 from bench.report import shown
 from bench.suites.limit import LIMIT

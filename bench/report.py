@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.measurement import OURS, Measurement, Results, Spread
+from bench.stats import compare
 
 _SCALES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")),
@@ -110,8 +111,6 @@ def comparison(base: Results, head: Results) -> tuple[str, bool]:
         A table, and whether anything of ours counts as slower. Timings from different
         machines say nothing, and timings from different jobs little: ``bench gate`` is the judge.
     """
-    from bench.stats import compare
-
     lines, slower = [], False
     for key in ("processor", "threads", "versions"):
         ours, theirs = head.environment.get(key), base.environment.get(key)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from bench.gate import GateSettings, Verdict, decide, measure_pair
-from bench.inside.sections import FULL
+from bench.measurement import FULL
 from bench.tree import tree_of
 
 CASE = "lenet"

@@ -74,7 +74,7 @@ def compare(name: str, base: Sequence[float], head: Sequence[float]) -> Comparis
         >>> compare("x", calm, calm[::-1]).slower
         False
     """
-    from scipy.stats import mannwhitneyu  # 0.3 s to import: not for those who only run a worker
+    from scipy.stats import mannwhitneyu  # noqa: PLC0415  # it takes longer to load than all else
 
     return Comparison(
         name=name,

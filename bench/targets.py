@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from bench.inside.sections import FULL
-from bench.measurement import OURS, Results
+from bench.measurement import FULL, OURS, Results
 from bench.models import CASES, GROWTH, OVERLAP
 from bench.peers import REPLICA
 from bench.suites.alone import ALONE_CASES

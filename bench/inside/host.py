@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from bench.inside import Contestant
-from bench.inside.sections import device_of_session
+from bench.inside.sections import all_steps, device_of_session
 
 
 class _Watched:
@@ -18,8 +20,6 @@ class _Watched:
         self.seconds = 0.0
 
     def __call__(self, *arrays: Any) -> Any:
-        import jax
-
         start = time.perf_counter()
         results = jax.block_until_ready(self._call(*arrays))
         self.seconds += time.perf_counter() - start
@@ -37,8 +37,6 @@ def host(contestant: Contestant, count: int) -> dict[str, Any]:
         ``total`` and ``executable``: seconds of each step; ``regions``: memory regions that the
         executable takes or gives.
     """
-    from emulator.plans.step_choice import all_steps
-
     step = contestant.step
     for batch in contestant.batches(3):
         step(batch)

@@ -9,7 +9,12 @@ from typing import Any
 
 import numpy as np
 
+import samba
 from bench.inside import Contestant
+from emulator.replicas.comm.link import SlowLink
+from pef_schema.program import Role
+from samba.distributed import job as jobs
+from samba.distributed.threads import share_of_cores
 
 CHECKED_STEPS = 3
 """Steps from the start in each mode that must lead to the same."""
@@ -23,8 +28,6 @@ class Replica:
     """
 
     def __init__(self, contestant: Contestant) -> None:
-        from samba.distributed.threads import share_of_cores
-
         rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         if hasattr(os, "sched_setaffinity"):
             # XLA looks at the cores it may use when it starts; two replicas on one core would
@@ -32,17 +35,11 @@ class Replica:
             cores = share_of_cores(sorted(os.sched_getaffinity(0)), rank, size)
             os.sched_setaffinity(0, cores)
 
-        from emulator.replicas.comm.link import SlowLink
-        from pef_schema.program import Role
-        from samba.distributed import job as jobs
-
         job = jobs.start()
         assert job is not None  # the variables above are what it looks for
         job.data = self.link = SlowLink(job.data, latency=0.0)
         self._job, self._step = job, contestant.step
         self._batches = contestant.batches(len(contestant.case.batches()))[rank::size]
-
-        import samba
 
         loaded = samba.session._need("bench")  # the harness looks inside on purpose
         loaded.replicas.mode = None  # any may come

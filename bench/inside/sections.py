@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import jax
+
+import samba
 from bench.inside import Contestant
+from bench.measurement import FULL
+from pef_schema.program import ArginKind
 
 if TYPE_CHECKING:
     from emulator.device import Device
     from emulator.plans.plan import Plan
-
-FULL = "(full schedule)"
-"""Stands among the sections for the schedule as one executable."""
+    from pef_schema.program import Program
 
 LONG_ENOUGH = 0.002
 """Seconds a try should last, so that the clock and the dispatch weigh little."""
@@ -24,9 +27,19 @@ TRIES = 3
 
 def device_of_session() -> Device:
     """The device of the global session; the harness looks inside on purpose."""
-    import samba
-
     return samba.session._need("bench").device
+
+
+def all_steps(program: Program) -> tuple[tuple[int, int], ...]:
+    """The section and step of everything that a full run does, in order.
+
+    The emulator has such a function, but not of the same name in every revision that is measured.
+    """
+    return tuple(
+        (call.section, k)
+        for call in program.schedules[0].calls
+        for k in range(len(program.sections[call.section].steps))
+    )
 
 
 class SectionTimer:
@@ -41,9 +54,6 @@ class SectionTimer:
     """
 
     def __init__(self, device: Device) -> None:
-        from emulator.plans.step_choice import all_steps
-        from pef_schema.program import ArginKind
-
         self._device = device
         self.plants: dict[str, float] = {}
         program = device.program
@@ -75,8 +85,6 @@ class SectionTimer:
         return min(_timed(attempt) for _ in range(TRIES)) / repeats
 
     def _once(self, name: str) -> None:
-        import jax
-
         begin = time.perf_counter()
         plan = self._plans[name]
         self._device.run(plan)

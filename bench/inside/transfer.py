@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from bench.inside import Contestant
 
@@ -38,36 +39,20 @@ def transfer(contestant: Contestant, nbytes: int, count: int) -> dict[str, Any]:
 
 
 def _ours(size: int) -> dict[str, Callable[[], object]]:
-    import torch
+    from bench.inside import holding  # noqa: PLC0415  # a process loads its own library only
 
-    import samba
-    from bench.nets import Holding
-    from samba import utils
-
-    model = Holding(size)
-    samba.from_torch_model_(model)
-    given = samba.from_torch_tensor(torch.zeros(1), name="given")
-    with tempfile.TemporaryDirectory() as folder:
-        config = {"output_folder": folder, "pef_name": "holding", "inference": True}
-        pef = samba.session.compile(model, (given,), None, name="holding", config_dict=config)
-        utils.trace_graph(model, (given,), None, pef=pef)
-    session = samba.session
-    return {
-        "to_device": lambda: session.to_rdu(model),
-        "to_host": lambda: session.to_cpu(model, inplace=True),
-    }
+    return holding.transfers(size)
 
 
 def _eager(size: int) -> dict[str, Callable[[], object]]:
-    import torch
+    import torch  # noqa: PLC0415  # as above
 
     source, target = torch.zeros(size), torch.ones(size)
     return {"to_device": lambda: target.copy_(source), "to_host": lambda: source.copy_(target)}
 
 
 def _jax(size: int) -> dict[str, Callable[[], object]]:
-    import jax.numpy as jnp
-    import numpy as np
+    import jax.numpy as jnp  # noqa: PLC0415  # as above
 
     host = np.zeros(size, np.float32)
     device = jnp.array(host)

@@ -44,7 +44,10 @@ def load(contender: str, case: Case) -> Any:
     """Import a contender's module, after its allocator settings for a case if it has any."""
     name = contender.removesuffix(ALLOC)
     if name != contender:
-        from emulator.memory.allocator import keep_freed_memory, share_one_arena
+        from emulator.memory.allocator import (  # noqa: PLC0415  # older code has it elsewhere
+            keep_freed_memory,
+            share_one_arena,
+        )
 
         keep_freed_memory()
         if case.large:

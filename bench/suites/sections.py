@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bench.inside.sections import FULL
-from bench.measurement import OURS, Results
+from bench.measurement import FULL, OURS, Results
 from bench.suites import Settings
 
 SUM = "(sum of sections)"

@@ -11,7 +11,7 @@ import pytest
 from bench.__main__ import main
 from bench.errors import NoRevision, UnknownSection
 from bench.gate import GateSettings, decide, measure_pair
-from bench.inside.sections import FULL
+from bench.measurement import FULL
 from bench.stats import P_VALUE, RATIO, compare
 from bench.tree import ROOT, file_at, tree_of
 

@@ -9,8 +9,9 @@ from bench.inside import Contestant
 from bench.inside.host import host
 from bench.inside.limit import copy, gemm
 from bench.inside.memory import status_bytes
-from bench.inside.sections import FULL, sections
+from bench.inside.sections import sections
 from bench.inside.transfer import transfer
+from bench.measurement import FULL
 from bench.process import Worker
 from bench.suites.limit import dtype_of, work
 

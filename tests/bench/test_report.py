@@ -13,8 +13,7 @@ import pytest
 from bench import history, report, targets
 from bench.__main__ import main
 from bench.errors import BadResults
-from bench.inside.sections import FULL
-from bench.measurement import Results, Spread, environment, load
+from bench.measurement import FULL, Results, Spread, environment, load
 from bench.page import page
 from bench.run import SUITES
 from bench.suites.compile import COLD, WARM
