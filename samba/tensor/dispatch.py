@@ -12,6 +12,7 @@ from samba.errors import NoHostData
 from samba.tensor.empty import empty_data
 from samba.tensor.labels import keep_names
 from samba.tensor.lazy_mode import current_mode, lazily
+from samba.tensor.promotion import promoted
 from samba.tensor.recipe import Recipe, ViewRecipe
 from samba.tensor.recording import record, writes
 
@@ -154,8 +155,6 @@ def _promoted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
     What is traced is promoted so, and the same model must run eagerly.
     """
-    from samba.tracer.promote import promoted
-
     new_args, new_kwargs = promoted(func, args, kwargs)
     if new_args is args and new_kwargs is kwargs:
         return None
