@@ -247,13 +247,13 @@ from samba.random import (
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.session import SambaSession
 from samba.session.process import session
-from samba.tensor.bagua_world import World as _World
+from samba.tensor.bagua_world import TensorWorld as _TensorWorld
 from samba.tensor.bagua_world import provide_world as _provide_world
 from samba.utils.utils import trace_multigraph
 from samba.version import __version__
 
 
-def _bagua_world() -> _World:
+def _bagua_world() -> _TensorWorld:
     from samba.distributed.bagua.world import current_world  # noqa: PLC0415  # few scripts use Bagua
 
     return current_world()

@@ -8,7 +8,7 @@ from typing import Protocol
 from samba.tensor.bagua_handle import BackendTensor, TensorBackend
 
 
-class World(Protocol):
+class TensorWorld(Protocol):
     """The ranks that train together, as tensors see them."""
 
     @property
@@ -25,10 +25,10 @@ class World(Protocol):
         ...
 
 
-_provider: list[Callable[[], World]] = []
+_provider: list[Callable[[], TensorWorld]] = []
 
 
-def provide_world(current: Callable[[], World]) -> None:
+def provide_world(current: Callable[[], TensorWorld]) -> None:
     """Say where the ranks are known.
 
     Args:
@@ -37,6 +37,6 @@ def provide_world(current: Callable[[], World]) -> None:
     _provider[:] = [current]
 
 
-def current_world() -> World:
+def current_world() -> TensorWorld:
     """The world of this thread, or else of this process."""
     return _provider[-1]()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from emulator.replicas.comm.backend import Backend
 from emulator.replicas.comm.worker import CommThread
 from samba.distributed.bagua.hierarchy import Hierarchy
-from samba.distributed.bagua.protocols import Bucket, Ranks
+from samba.distributed.bagua.protocols import OrderedBucket, Ranks
 from samba.errors import ArgumentError
 from samba.tensor.bagua_handle import BackendTensor
 
@@ -44,7 +44,7 @@ class BaguaBackend:
             self._hierarchy = Hierarchy(whole, nodes)
         return self._hierarchy
 
-    def register_ordered_buckets(self, buckets: Sequence[Bucket]) -> None:
+    def register_ordered_buckets(self, buckets: Sequence[OrderedBucket]) -> None:
         """Replace the buckets; those under way are waited for first. All ranks do it together.
 
         Args:

@@ -34,7 +34,7 @@ class Ranks(Protocol):
     duplicates: Iterator[int]
 
 
-class Bucket(ReadyBucket, Protocol):
+class OrderedBucket(ReadyBucket, Protocol):
     """A bucket, as its backend sees it."""
 
     @property
