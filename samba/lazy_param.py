@@ -88,6 +88,13 @@ def enable_lazy_param(
 
     Raises:
         ArgumentError: A value is out of range.
+
+    Example:
+        >>> enable_lazy_param(seed=1)
+        >>> layer = nn.Linear(400, 300)
+        >>> disable_lazy_param()
+        >>> layer.weight.has_data
+        False
     """
     settings = RandomSettings(
         seed=fresh_seed() if seed is None else seed,

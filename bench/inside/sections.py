@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from emulator.device import Device
     from emulator.plans.plan import Plan
     from pef_schema.program import Program
+    from samba.session.loaded import Loaded
 
 LONG_ENOUGH = 0.002
 """Seconds a try should last, so that the clock and the dispatch weigh little."""
@@ -27,7 +28,14 @@ TRIES = 3
 
 def device_of_session() -> Device:
     """The device of the global session; the harness looks inside on purpose."""
-    return samba.session._need("bench").device
+    return loaded_program().device
+
+
+def loaded_program() -> Loaded:
+    """What the global session has loaded; its name depends on the revision that is measured."""
+    session = samba.session
+    need = getattr(session, "need_loaded", None) or session._need  # pyright: ignore[reportAttributeAccessIssue]  # of older revisions
+    return need("bench")
 
 
 def all_steps(program: Program) -> tuple[tuple[int, int], ...]:

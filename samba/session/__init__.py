@@ -1,4 +1,8 @@
-"""SambaSession: compile a model to a PEF, load it on the emulated device, run it."""
+"""SambaSession: compile a model to a PEF, load it on the emulated device, run it.
+
+The session is a façade. What a method does stands in the part that the table below names; compiling
+is in ``compiling.py``, loading in ``loading.py``, running in ``running.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +12,38 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from samba.errors import NotLoaded
+from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_param
 from samba.nn.buffers import converted_buffers, forget_converted_buffers
-from samba.profiler import PROFILER
-from samba.sambatensor import SambaTensor
+from samba.profiler import PROFILER, Profiler
+from samba.sambatensor import DimInfo, SambaTensor
 from samba.session.facts import Facts
 from samba.session.modes import Modes
-from samba.session.multigraph.graphs import Graphs
-from samba.session.onnx_model import OnnxModels
+from samba.session.multigraph.graphs import GraphBuilder
+from samba.session.parts import method_of
 from samba.session.profiling import Profiling
-from samba.session.settings import check_data_parallel_mode
+from samba.session.program_slot import Counters, ProgramSlot
+from samba.session.request import RunRequest, SectionRequest
+from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.session.transfers import Transfers
 from samba.support.keywords import refuse_unknown
-from samba.tensor import device_door as runtime
+from samba.support.tracing import is_tracing, set_tracing
 from samba.tensor.labels import forget_fast_access
 
 if TYPE_CHECKING:
-    from samba.session.loading import Loaded
+    from pef_schema.program import Program
+    from samba.distributed.replicas import Replicas
+    from samba.session.loaded import Loaded
+
+__all__ = ["Counters", "SambaSession"]
 
 _PLAIN = (tuple, list, str, int, type(None))
 
 
-class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
+class SambaSession:
     """The way from a torch model to a running program.
+
+    Scripts use one, ``samba.session``. Another one has a program and settings of its own; the
+    device memory that SambaTensors see is that of the program loaded last.
 
     Args:
         pef_path: A PEF to use where ``trace_graph`` is given none.
@@ -45,15 +59,10 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         self._start(pef_path)
 
     def _start(self, pef_path: str) -> None:
-        self.pef_path = pef_path
-        self._traces = self._compiles = self._runs = 0
-        self._forgotten: set[str] = set()
-        self._traced_by_name: dict[str, SambaTensor] = {}
-        self._loaded: Loaded | None = None
-        forget_fast_access()
-        self._forget_modes()
-        self._forget_graphs()
-        self._onnx = OnnxModels()
+        self._slot = slot = ProgramSlot(pef_path)
+        self._facts, self._transfers = Facts(slot), Transfers(slot)
+        self._graphs, self._profiling = GraphBuilder(slot), Profiling(slot)
+        self._modes = Modes()
 
     @property
     def buffer_dict(self) -> dict[str, SambaTensor]:
@@ -110,11 +119,10 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             SambaError: If the model cannot be traced or compiled or the PEF cannot be
                 written; a PEF that was there before is left as it was.
         """
-        from samba.session.compiling import compile_pef
-        from samba.session.settings import compile_settings
+        from samba.session.compiling import compile_pef  # noqa: PLC0415  # loads torch.export
 
         refuse_unknown("session.compile", SambaSession.compile, unknown)
-        model = self._onnx.module(model, "session.compile")
+        model = self._slot.onnx.module(model, "session.compile")
         program_name = name or type(model).__name__.lower()
         settings = compile_settings(
             name=program_name,
@@ -122,7 +130,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             inference=inference,
             is_split_batch=is_split_batch,
         )
-        with self._tracing():
+        with self._slot.tracing():
             path = compile_pef(
                 model,
                 inputs,
@@ -134,9 +142,6 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             )
         print(f"PEF file {path} created")
         return str(path)
-
-    def _tracing(self) -> _TracingFlag:
-        return _TracingFlag(self)
 
     # -- load ---------------------------------------------------------------
 
@@ -174,15 +179,16 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             SambaError: If the PEF cannot be read, or model, inputs or optimizers are not
                 the compiled ones. What was loaded before stays loaded.
         """
-        from samba.session.loading import load_pef
+        from samba.session.loading import load_pef  # noqa: PLC0415  # loads jax
 
-        model = self._onnx.module(model, "utils.trace_graph")
-        with self._tracing():
+        path = pef or self._slot.pef_path
+        model = self._slot.onnx.module(model, "utils.trace_graph")
+        with self._slot.tracing():
             loaded = load_pef(
                 model,
                 inputs,
                 optimizers,
-                pef=pef or self.pef_path,
+                pef=path,
                 loss_indices=loss_indices,
                 config=config,
                 data_parallel_mode=data_parallel_mode,
@@ -190,19 +196,9 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             )
         if transfer_device:
             loaded.to_device()
-        self._take(loaded, pef)
+        self._slot.take(loaded, path)
         model.output_tensors = loaded.outputs  # pyright: ignore[reportArgumentType]  # where scripts look for it
         return loaded.outputs
-
-    def _take(self, loaded: Loaded, pef: str) -> None:
-        """Make a loaded program the session's."""
-        counted = self.counters
-        self._compiles, self._runs = counted.compiles, counted.runs
-        self._loaded = loaded
-        self.pef_path = pef or self.pef_path
-        self._forgotten = set()
-        self._traced_by_name = loaded.tensors_by_name()
-        runtime.open_door(loaded.memory)
 
     # -- run ----------------------------------------------------------------
 
@@ -258,7 +254,7 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         """
         if unknown:
             refuse_unknown("session.run", SambaSession.run, unknown)
-        loaded = self._loaded
+        loaded = self._slot.loaded
         if loaded is None:
             raise NotLoaded(operation="run()")
         if data_parallel_mode != "normal":
@@ -267,11 +263,11 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
             section_types = list(section_types)
         if type(section_ids) not in _PLAIN:
             section_ids = list(section_ids)
-        wanted = (
+        request = RunRequest(
             input_tensors,
             output_tensors,
             {} if hyperparam_dict is None else hyperparam_dict,
-            (section_types, section_ids, run_from_call_id, run_until_call_id),
+            SectionRequest(section_types, section_ids, run_from_call_id, run_until_call_id),
             grad_of_outputs,
             train,
             loaded.replicas.wish(data_parallel, reduce_on_rdu, data_parallel_mode),
@@ -280,34 +276,167 @@ class SambaSession(Graphs, Transfers, Facts, Profiling, Modes):
         if runner is None or graph_name is not None:
             runner = loaded.runner(graph_name)
         if PROFILER.started:
-            return runner.run_timed(*wanted, pinned=self._pinned)
-        return runner.run(*wanted)
+            return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
+        return runner.run(request)
 
     # -- life cycle ---------------------------------------------------------
 
     def reset(self, pef_path: str = "") -> None:
         """Close the device and start over, with another PEF if one is given."""
-        runtime.close_door()
+        self._slot.close()
         forget_converted_buffers()
+        forget_fast_access()
         self._start(str(pef_path))
 
-    def reset_random_generator(self) -> None:
-        """Restart the device's random stream from its present seed."""
-        device = self._need("reset_random_generator()").device
-        for name in self.get_dropout_seed_argin_names():
-            index = device.argin_index[name]
-            device.set_argin(index, device.argin(index))
+    @property
+    def pef_path(self) -> str:
+        """The PEF that was loaded last, or the one to load where none is named."""
+        return self._slot.pef_path
 
+    @pef_path.setter
+    def pef_path(self, path: str) -> None:
+        self._slot.pef_path = path
 
-class _TracingFlag:
-    """``session.tracing`` is True inside."""
+    # -- what is loaded: facts.py, program_slot.py -----------------------------
 
-    def __init__(self, session: SambaSession) -> None:
-        self._session = session
+    get_weight_names = method_of("_facts", Facts.get_weight_names)
+    get_section_types = method_of("_facts", Facts.get_section_types)
+    get_argin_names = method_of("_facts", Facts.get_argin_names)
+    get_dropout_rate_argin_names = method_of("_facts", Facts.get_dropout_rate_argin_names)
+    get_dropout_seed_argin_names = method_of("_facts", Facts.get_dropout_seed_argin_names)
+    reset_random_generator = method_of("_facts", Facts.reset_random_generator)
+    synchronize = method_of("_facts", Facts.synchronize)
 
-    def __enter__(self) -> None:
-        self._session.tracing = True
-        self._session._traces += 1
+    @property
+    def optim_dict(self) -> dict[str, SambaTensor]:
+        """Handles of the optimizer state on the device by name; read them with ``sn_data``."""
+        return self._facts.optim_dict
 
-    def __exit__(self, *_: object) -> None:
-        self._session.tracing = False
+    @property
+    def program(self) -> Program | None:
+        """The loaded program, None before ``trace_graph``."""
+        return None if self._slot.loaded is None else self._slot.loaded.program
+
+    @property
+    def counters(self) -> Counters:
+        """How often models were traced, and plans compiled and run, since the session began.
+
+        Example:
+            >>> import samba
+            >>> samba.SambaSession().counters
+            Counters(traces=0, compiles=0, runs=0)
+        """
+        return self._slot.counters
+
+    def need_loaded(self, operation: str) -> Loaded:
+        """The loaded program with its device and its host models.
+
+        Args:
+            operation: Who asks, for the error.
+
+        Raises:
+            NotLoaded: If there is none.
+        """
+        return self._slot.need(operation)
+
+    def need_program(self, operation: str) -> Program:
+        """The loaded program.
+
+        Args:
+            operation: Who asks, for the error.
+
+        Raises:
+            NotLoaded: If there is none.
+        """
+        return self._slot.need(operation).program
+
+    def need_replicas(self, operation: str) -> Replicas:
+        """The replicas that run the loaded program.
+
+        Args:
+            operation: Who asks, for the error.
+
+        Raises:
+            NotLoaded: If there is none.
+        """
+        return self._slot.need(operation).replicas
+
+    # -- between host and device: transfers.py -----------------------------------
+
+    to_cpu = method_of("_transfers", Transfers.to_cpu)
+    to_cpu_ = method_of("_transfers", Transfers.to_cpu_)
+    to_rdu = method_of("_transfers", Transfers.to_rdu)
+    to_device = method_of("_transfers", Transfers.to_device)
+    optimizers_to_cpu = method_of("_transfers", Transfers.optimizers_to_cpu)
+    optimizers_to_rdu = method_of("_transfers", Transfers.optimizers_to_rdu)
+    sync_buffers_to_cpu = method_of("_transfers", Transfers.sync_buffers_to_cpu)
+    sync_buffers_to_rdu = method_of("_transfers", Transfers.sync_buffers_to_rdu)
+    get_tensors = method_of("_transfers", Transfers.get_tensors)
+    get_tensors_by_name = method_of("_transfers", Transfers.get_tensors_by_name)
+    get_samba_tensor_by_name = method_of("_transfers", Transfers.get_samba_tensor_by_name)
+    update_tensor = method_of("_transfers", Transfers.update_tensor)
+    _traced_tensors = method_of("_transfers", Transfers.traced_tensors)
+
+    # -- several graphs: multigraph/graphs.py ------------------------------------
+
+    trace_part = method_of("_graphs", GraphBuilder.trace_part)
+    add_graph = method_of("_graphs", GraphBuilder.add_graph)
+    compile_multigraph = method_of("_graphs", GraphBuilder.compile_multigraph)
+    init_multigraph_runtime = method_of("_graphs", GraphBuilder.init_multigraph_runtime)
+
+    # -- profiles: profiling.py --------------------------------------------------
+
+    start_samba_profile = method_of("_profiling", Profiling.start_samba_profile)
+    end_samba_profile = method_of("_profiling", Profiling.end_samba_profile)
+    samba_profile = method_of("_profiling", Profiling.samba_profile)
+    start_runtime_profile = method_of("_profiling", Profiling.start_runtime_profile)
+    end_runtime_profile = method_of("_profiling", Profiling.end_runtime_profile)
+
+    @property
+    def profiler(self) -> Profiler:
+        """The profiler of the front end; see :meth:`samba_profile` for its events."""
+        return PROFILER
+
+    # -- modes and records: modes.py, lazy_param.py --------------------------------
+
+    enable_lazy_param = staticmethod(enable_lazy_param)
+    disable_lazy_param = staticmethod(disable_lazy_param)
+    use_lazy_param = staticmethod(use_lazy_param)
+    use_legacy_names = staticmethod(Modes.use_legacy_names)
+    use_static_functional = staticmethod(Modes.use_static_functional)
+    enable_pinned_memory = method_of("_modes", Modes.enable_pinned_memory)
+    disable_pinned_memory = method_of("_modes", Modes.disable_pinned_memory)
+    use_pinned_memory = method_of("_modes", Modes.use_pinned_memory)
+    disable_graphamp = method_of("_modes", Modes.disable_graphamp)
+    setup = method_of("_modes", Modes.setup)
+    load_dynamic_dims_config = method_of("_modes", Modes.load_dynamic_dims_config)
+    create_dynamic_dim = method_of("_modes", Modes.create_dynamic_dim)
+    add_aux_tensor = method_of("_modes", Modes.add_aux_tensor)
+    is_valid_aux_tensor_name = method_of("_modes", Modes.is_valid_aux_tensor_name)
+    atexit_register = method_of("_modes", Modes.atexit_register)
+    use_abexit = method_of("_modes", Modes.use_abexit)
+    _add_directives = method_of("_modes", Modes.add_directives)
+
+    @property
+    def tracing(self) -> bool:
+        """Whether a model is being traced in this process."""
+        return is_tracing()
+
+    @tracing.setter
+    def tracing(self, active: bool) -> None:
+        set_tracing(active)
+
+    @property
+    def graphamp_disabled(self) -> bool:
+        """Whether :meth:`disable_graphamp` is in force."""
+        return self._modes.graphamp_disabled
+
+    @property
+    def directives(self) -> dict[str, Any]:
+        """Wishes for the hardware compiler that scripts have told; they change nothing."""
+        return self._modes.directives
+
+    @property
+    def dynamic_dims(self) -> dict[str, DimInfo]:
+        """Dimensions of varying size that scripts have declared, by their keys."""
+        return self._modes.dynamic_dims

@@ -20,8 +20,7 @@ from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.options import CompileOptions
 from samba.compiler.precision import apply_arithmetic
 from samba.compiler.report import pef_log
-from samba.errors import ArgumentError
-from samba.session.settings import CompileSettings
+from samba.session.settings import CompileSettings, loss_index_tuple
 from samba.support.progress import stages
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.trace_cache import trace_and_keep
@@ -130,25 +129,6 @@ def _text(
 ) -> tuple[tuple[str, str], ...]:
     given = {str(k): str(v) for k, v in (metadata or {}).items()}
     return tuple((given | settings.arithmetic.metadata()).items())
-
-
-def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:
-    """``loss_indices`` as numbers; entries may be numbers or tuples of one number.
-
-    Raises:
-        ArgumentError: If an entry is neither.
-    """
-    if indices is None:
-        return None
-    numbers = []
-    for item in [indices] if isinstance(indices, int) else indices:
-        number = item[0] if isinstance(item, (tuple, list)) and len(item) == 1 else item
-        if not isinstance(number, int):
-            raise ArgumentError(
-                where="loss_indices", found=repr(item), wanted="positions of outputs, from 0 on"
-            )
-        numbers.append(number)
-    return tuple(numbers)
 
 
 def _write(path: Path, program: Program) -> None:

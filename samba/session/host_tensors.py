@@ -10,7 +10,8 @@ import torch
 from pef_schema.program import OptimizerKind, Program, Role
 from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
 from samba.errors import ArgumentError
-from samba.tracer.traced import Traced
+from samba.sambatensor import SambaTensor
+from samba.tracer.traced import Source, Traced
 
 TORCH_STATES = {"momentum": "momentum_buffer"}
 """Optimizer state names where torch's differ from the device's."""
@@ -39,6 +40,18 @@ class HostState:
     states: tuple[tuple[str, int], ...]
     step: int
     counts: bool
+
+
+def host_tensors(sources: Sequence[Source]) -> dict[str, SambaTensor]:
+    """Traced host tensors by name: inputs, parameters and buffers."""
+    found: dict[str, SambaTensor] = {}
+    for source in sources:
+        if source.tensor is not None and source.role is not Role.CONSTANT:
+            tensor = source.tensor
+            if not isinstance(tensor, SambaTensor):
+                tensor = SambaTensor(tensor, name=source.name, region_name=source.region_name)
+            found[source.name] = tensor
+    return found
 
 
 def model_tensors(

@@ -1,4 +1,4 @@
-"""The part of the session that is switched on and off, or only told something."""
+"""What is switched on and off in a session, or only recorded."""
 
 from __future__ import annotations
 
@@ -9,85 +9,25 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from samba import lazy_param
+from torch.fx.traceback import annotate, preserve_node_meta
+
 from samba.abexit import SambaAtexit
 from samba.argconf.parsed import configure
 from samba.errors import ArgumentError
 from samba.sambatensor import DimInfo, SambaTensor
-from samba.support.tracing import is_tracing, set_tracing
+from samba.support.tracing import NO_GRAPHAMP, is_tracing
 from samba.tensor.lazy_mode import is_building
 
 
 class Modes:
-    """Modes of building, tracing and running, and exit handling."""
+    """Switches of a session, what scripts only tell it, and handlers for the end of the process."""
 
-    @property
-    def tracing(self) -> bool:
-        """Whether a model is being traced in this process."""
-        return is_tracing()
-
-    @tracing.setter
-    def tracing(self, active: bool) -> None:
-        set_tracing(active)
-
-    _pinned: bool = False
-    _graphamp_off: int = 0
-    _legacy_names: bool = False
-
-    def _forget_modes(self) -> None:
+    def __init__(self) -> None:
         self._pinned = False
         self._graphamp_off = 0
+        self._aux: dict[str, SambaTensor] = {}
         self.directives: dict[str, Any] = {}
         self.dynamic_dims: dict[str, DimInfo] = {}
-        self._aux: dict[str, SambaTensor] = {}
-
-    # -- lazy parameters ----------------------------------------------------
-
-    @staticmethod
-    def enable_lazy_param(
-        seed: int | None = None,
-        init_threads: int = 8,
-        inverse_transform_sampling: bool = False,
-        fp32_to_bf16_rounding: str = "nearest_even",
-    ) -> None:
-        """Build modules without memory for their parameters from now on.
-
-        Their values are made when they are needed, usually when they go to the device.
-
-        Args:
-            seed: Seed of random values; they then depend on it and on the order in which
-                parameters are made alone. None takes a seed from torch's generator.
-            init_threads: Threads to draw random values with; values do not depend on it.
-            inverse_transform_sampling: Whether normal numbers are made from uniform ones by
-                the inverse of the distribution function.
-            fp32_to_bf16_rounding: ``"nearest_even"`` or ``"truncation"``.
-
-        Raises:
-            ArgumentError: A value is out of range.
-
-        Example:
-            >>> import torch, samba
-            >>> samba.session.enable_lazy_param(seed=1)
-            >>> layer = torch.nn.Linear(400, 300)
-            >>> samba.session.disable_lazy_param()
-            >>> layer.weight.has_data
-            False
-        """
-        lazy_param.enable_lazy_param(
-            seed, init_threads, inverse_transform_sampling, fp32_to_bf16_rounding
-        )
-
-    @staticmethod
-    def disable_lazy_param() -> None:
-        """Build modules with memory for their parameters again."""
-        lazy_param.disable_lazy_param()
-
-    @staticmethod
-    def use_lazy_param() -> bool:
-        """Whether modules are built without memory for their parameters."""
-        return lazy_param.use_lazy_param()
-
-    # -- other modes --------------------------------------------------------
 
     def enable_pinned_memory(self) -> None:
         """Record that pinned memory is wanted; host and device share memory here anyway."""
@@ -101,18 +41,18 @@ class Modes:
         """Whether pinned memory is wanted."""
         return self._pinned
 
-    def use_static_functional(self) -> bool:
+    @staticmethod
+    def use_static_functional() -> bool:
         """Whether a model is being traced, or built inside of ``lazy_param()``."""
         return is_tracing() or is_building()
 
-    @classmethod
-    def use_legacy_names(cls, use: bool) -> None:
-        """Record a wish for older names of operations; names are the same either way.
+    @staticmethod
+    def use_legacy_names(use: bool) -> None:
+        """Accept a wish for older names of operations; names are the same either way.
 
         Args:
             use: The wish.
         """
-        cls._legacy_names = bool(use)
 
     @contextmanager
     def disable_graphamp(self) -> Iterator[None]:
@@ -121,10 +61,6 @@ class Modes:
         Where a compile asks for it (``--graphamp-preset``), operations outside take their inputs
         down to bfloat16 and those inside do not. Inputs that were rounded before stay so.
         """
-        from torch.fx.traceback import annotate, preserve_node_meta
-
-        from samba.tracer.convert import NO_GRAPHAMP
-
         self._graphamp_off += 1
         try:
             with preserve_node_meta(), annotate({NO_GRAPHAMP: True}):
@@ -200,7 +136,7 @@ class Modes:
         self.dynamic_dims[key] = DimInfo(min, max, factor)
         return key
 
-    def _add_directives(self, directives: Mapping[str, Any]) -> None:
+    def add_directives(self, directives: Mapping[str, Any]) -> None:
         """Record wishes for the hardware compiler; they change nothing."""
         self.directives.update(directives)
 

@@ -1,29 +1,28 @@
-"""The part of the session that profiles."""
+"""Profiles that a session takes: of the front end, and of a stretch of a script."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
-from typing import TYPE_CHECKING, Any
 
 from samba.profiler import PROFILER, Profiler
+from samba.session.program_slot import ProgramSlot
+from samba.session.runtime_profile import RuntimeProfile
 
-if TYPE_CHECKING:
-    from samba.session.loading import Loaded
-    from samba.session.runtime_profile import RuntimeProfile
+__all__ = ["Profiling"]
 
 
 class Profiling:
-    """Profiles of the front end and of stretches of a script."""
+    """Profiles of the front end and of stretches of a script.
 
-    _loaded: Loaded | None
-    _runtime_profile: RuntimeProfile | None = None
+    Args:
+        slot: What is loaded.
+    """
 
-    @property
-    def profiler(self) -> Profiler:
-        """The profiler of the front end; see :meth:`samba_profile` for its events."""
-        return PROFILER
+    def __init__(self, slot: ProgramSlot) -> None:
+        self._slot = slot
+        self._runtime_profile = RuntimeProfile()
 
     def start_samba_profile(self) -> None:
         """Start to time the front end; see :meth:`samba_profile`."""
@@ -86,11 +85,10 @@ class Profiling:
         Args:
             timer_enabled: Whether the end prints the wall time since here.
         """
-        from samba.session.runtime_profile import RuntimeProfile
-
-        self._runtime_profile = self._runtime_profile or RuntimeProfile()
-        counts: Any = None if self._loaded is None else self._loaded.device.counters
-        self._runtime_profile.start(timer_enabled, counts)
+        loaded = self._slot.loaded
+        self._runtime_profile.start(
+            timer_enabled, None if loaded is None else loaded.device.counters
+        )
 
     def end_runtime_profile(self, log_file: str | PathLike[str] = "cprofile_tmp.log") -> None:
         """End the profile that :meth:`start_runtime_profile` began and write it.
@@ -101,9 +99,7 @@ class Profiling:
         Raises:
             SambaError: It cannot be written.
         """
-        from samba.session.runtime_profile import RuntimeProfile
-
-        self._runtime_profile = self._runtime_profile or RuntimeProfile()
-        if self._loaded is not None and self._runtime_profile.running:
-            self._loaded.device.synchronize()
+        loaded = self._slot.loaded
+        if loaded is not None and self._runtime_profile.running:
+            loaded.device.synchronize()
         self._runtime_profile.end(log_file)

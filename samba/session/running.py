@@ -25,7 +25,8 @@ from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
 from samba.session.hyperparams import Hyperparameters
-from samba.session.section_choice import Selector, frozen
+from samba.session.request import RunRequest, SectionRequest
+from samba.session.section_choice import SectionChooser, frozen
 from samba.support.progress import stages
 from samba.tensor.views import copy_as_torch, view_as_numpy
 from samba.tracer.inputs import NamedInput
@@ -63,15 +64,15 @@ class Runner:
         self._buffers = device.pool.buffers
         self._graph = program.graphs[graph]
         self._feeder = Feeder(program, given, graph)
-        self._selector = Selector(program, graph)
+        self._chooser = SectionChooser(program, graph)
         self._hyperparameters = Hyperparameters(program)
         self._settings = self._hyperparameters.initial
         self.replicas: Replicas | None = None
         self._poller = Poller()
         self._told: set[str] = set()
-        self._selections: dict[Any, StepKey] = {}
+        self._choices: dict[Any, StepKey] = {}
         # What the last call asked for, and what was prepared for it.
-        self._select: tuple[Any, ...] | None = None
+        self._sections: Any = None
         self._outputs: object = _NOTHING
         self._listed: list[Any] | None = None
         self._hyper: Mapping[str, Any] | None = None
@@ -82,83 +83,55 @@ class Runner:
         self._wish: Wish | None = None
         self._fetches: Fetches = ()
 
-    def run(
-        self,
-        inputs: Any,
-        outputs: Any,
-        hyper: Mapping[str, Any],
-        select: tuple[Any, ...],
-        grads: Any,
-        train: bool,
-        wish: Wish | None = None,
-    ) -> tuple[SambaTensor, ...]:
+    def run(self, request: RunRequest) -> tuple[SambaTensor, ...]:
         """One call of ``session.run``; nothing on the device changes if it raises.
 
         Args:
-            inputs: Tensors to transfer, in any of the accepted forms; None for none.
-            outputs: Tensors to fetch.
-            hyper: Hyperparameters; they stay until changed.
-            select: ``(section_types, section_ids, from_call, until_call)`` as passed.
-            grads: Gradients of the outputs, None for none.
-            train: Whether dropout rates are honoured.
-            wish: How replicas reduce gradients, None if they do not.
+            request: What the script asks for.
 
         Returns:
             The fetched outputs.
         """
+        inputs = request.input_tensors
         feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
-        self._start(feed, outputs, hyper, select, grads, train, wish)
+        self._start(feed, request)
         return self._fetch()
 
-    def run_timed(
-        self,
-        inputs: Any,
-        outputs: Any,
-        hyper: Mapping[str, Any],
-        select: tuple[Any, ...],
-        grads: Any,
-        train: bool,
-        wish: Wish | None = None,
-        *,
-        pinned: bool,
-    ) -> tuple[SambaTensor, ...]:
-        """Does what :meth:`run` does, in events of the profiler; waits for the device.
+    def run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:
+        """:meth:`run` in events of the profiler, waiting for the device.
 
         Args:
+            request: What the script asks for.
             pinned: Whether inputs count as pinned.
+
+        Returns:
+            The fetched outputs.
         """
-        types = select[0] if isinstance(select[0], (list, tuple)) else [select[0]]
+        types = request.sections.types
+        types = types if isinstance(types, (list, tuple)) else [types]
         event = PROFILER.event
         with event("_".join(["SAMBA_SESSION_RUN", *(str(t).upper() for t in types if t)])):
             feed: Feed = ()
-            if inputs is not None:
+            if request.input_tensors is not None:
                 name = "PyRT_SET_PINNED_INPUT_TENSORS" if pinned else "PyRT_SET_TENSORS"
                 with event(name):
-                    feed = self._feeder.arrays(inputs)
+                    feed = self._feeder.arrays(request.input_tensors)
             with event("PyRT_RUN"):
-                self._start(feed, outputs, hyper, select, grads, train, wish)
+                self._start(feed, request)
                 self._device.synchronize()
             if not self._fetches:
                 return ()
             with event("PyRT_GET_TENSORS"):
                 return self._fetch()
 
-    def _start(
-        self,
-        feed: Feed,
-        outputs: Any,
-        hyper: Mapping[str, Any],
-        select: tuple[Any, ...],
-        grads: Any,
-        train: bool,
-        wish: Wish | None,
-    ) -> None:
+    def _start(self, feed: Feed, request: RunRequest) -> None:
         """Put inputs on the device and start the plan, prepared or new."""
+        _, outputs, hyper, sections, grads, train, wish = request
         same_outputs = outputs is self._outputs or self._same_list(outputs)
-        same_select = select == self._select
+        same_sections = sections == self._sections
         if (
             same_outputs
-            and same_select
+            and same_sections
             and wish is self._wish
             and train is self._train
             and grads is None
@@ -168,14 +141,14 @@ class Runner:
             self._repeat(feed)
             return
         fetches = self._fetches if same_outputs else self._resolve_outputs(outputs)
-        steps = self._steps if same_select else self._resolve_steps(select)
+        steps = self._steps if same_sections else self._resolve_steps(sections)
         seeds = () if grads is None else self._seeds(grads)
         self._change(feed, fetches, steps, seeds, hyper, bool(train), wish)
         fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
         self._outputs = outputs if fixed else _NOTHING
         self._listed = outputs.copy() if isinstance(outputs, list) else None
-        if not same_select:
-            self._select = frozen(select)
+        if not same_sections:
+            self._sections = frozen(sections)
 
     def _fetch(self) -> tuple[SambaTensor, ...]:
         buffers = self._buffers
@@ -277,14 +250,14 @@ class Runner:
 
     # -- what a call asks for -----------------------------------------------
 
-    def _resolve_steps(self, select: tuple[Any, ...]) -> StepKey:
-        key = repr(select)
-        steps = self._selections.get(key)
+    def _resolve_steps(self, sections: SectionRequest) -> StepKey:
+        key = repr(sections)
+        steps = self._choices.get(key)
         if steps is None:
-            selection = self._selector.select(*select)
-            for kind in selection.absent:
+            choice = self._chooser.choose(sections)
+            for kind in choice.absent:
                 self._tell(f"this PEF has no {kind.name} section; there is nothing to run for it")
-            steps = self._selections[key] = selection.steps
+            steps = self._choices[key] = choice.steps
         return steps
 
     def _resolve_outputs(self, outputs: Any) -> Fetches:

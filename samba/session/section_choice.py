@@ -12,6 +12,7 @@ from emulator.plans.step_choice import StepKey, all_steps
 from pef_schema.errors import SambaError
 from pef_schema.program import Call, Program, SectionKind
 from samba.errors import ArgumentError
+from samba.session.request import SectionRequest
 
 _SEE_LOG = "The .pef.log beside the PEF lists its sections, their types and call ids."
 
@@ -29,7 +30,7 @@ class NoOptimizer(SambaError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
+class SectionChoice:
     """Steps to run.
 
     Args:
@@ -41,7 +42,7 @@ class Selection:
     absent: tuple[SectionKind, ...] = ()
 
 
-class Selector:
+class SectionChooser:
     """Turns the selecting arguments of ``session.run`` into steps.
 
     Args:
@@ -58,16 +59,11 @@ class Selector:
             if any(kind in section.kinds for section in program.sections)
         )
 
-    def select(
-        self, types: Any, ids: Any, from_call: int | None, until_call: int | None
-    ) -> Selection:
-        """Find the steps of a selection.
+    def choose(self, request: SectionRequest) -> SectionChoice:
+        """Find the steps that a call asks for.
 
         Args:
-            types: Section types in either case, one string or a sequence; empty for all.
-            ids: Section ids, nested as one likes; empty for all.
-            from_call: First call of the schedule to run, None for its first.
-            until_call: Last call of the schedule to run, None for its last.
+            request: Types, ids or bounds, as the script passed them.
 
         Returns:
             The steps, in order.
@@ -77,6 +73,7 @@ class Selector:
             UnknownSection: If a type, a section or a call does not exist.
             NoOptimizer: If OPT is asked of a training program without an optimizer.
         """
+        types, ids, from_call, until_call = request
         kinds = [self._kind(t) for t in _listed(types)]
         sections = list(_numbers(ids))
         bounded = from_call is not None or until_call is not None
@@ -89,17 +86,17 @@ class Selector:
                 hint="Leave one out: section_ids name the sections and their order completely.",
             )
         if sections:
-            return Selection(steps=self._of_sections(sections))
+            return SectionChoice(steps=self._of_sections(sections))
         steps = self._of_calls(self._bounded(from_call, until_call)) if bounded else None
         if steps is None:
             steps = all_steps(self._program, self._graph)
         if not kinds:
-            return Selection(steps=steps)
+            return SectionChoice(steps=steps)
         absent = tuple(dict.fromkeys(k for k in kinds if k not in self._present))
         if SectionKind.OPT in absent and not self._program.inference:
             raise NoOptimizer(program=self._program.name)
         of = self._program.sections
-        return Selection(
+        return SectionChoice(
             steps=tuple((s, k) for kind in kinds for s, k in steps if of[s].steps[k].kind is kind),
             absent=absent,
         )

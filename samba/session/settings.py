@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,25 @@ def compile_settings(
         bucket_bytes=bucket_bytes(),
         arithmetic=wanted_arithmetic(config).settled(),
     )
+
+
+def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:
+    """``loss_indices`` as numbers; entries may be numbers or tuples of one number.
+
+    Raises:
+        ArgumentError: If an entry is neither.
+    """
+    if indices is None:
+        return None
+    numbers = []
+    for item in [indices] if isinstance(indices, int) else indices:
+        number = item[0] if isinstance(item, (tuple, list)) and len(item) == 1 else item
+        if not isinstance(number, int):
+            raise ArgumentError(
+                where="loss_indices", found=repr(item), wanted="positions of outputs, from 0 on"
+            )
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def bucket_bytes() -> int:

@@ -1,33 +1,29 @@
-"""The part of the session that copies between host and device."""
+"""Copies of tensors between host and device, as a session makes them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from samba.errors import ArgumentError, UnknownTensor
 from samba.sambatensor import SambaTensor
+from samba.session.program_slot import ProgramSlot
 
-if TYPE_CHECKING:
-    from samba.session.loading import Loaded
-    from samba.session.multigraph.traces import Traces
-    from samba.session.onnx_model import OnnxModels
+__all__ = ["Transfers"]
 
 
 class Transfers:
-    """Whole models, their optimizers, and tensors by name."""
+    """Copies between host and device: whole models, their optimizers, and tensors by name.
 
-    _traced_by_name: dict[str, SambaTensor]
-    _forgotten: set[str]
-    _graph_traces: Traces | None
-    _onnx: OnnxModels
+    Args:
+        slot: What is loaded.
+    """
 
-    if TYPE_CHECKING:
-
-        def _need(self, operation: str) -> Loaded: ...
+    def __init__(self, slot: ProgramSlot) -> None:
+        self._slot = slot
 
     def to_cpu(self, model: torch.nn.Module, optims: Any = None, inplace: bool = False) -> None:
         """Copy parameters, buffers and optimizer state from the device to the host.
@@ -38,8 +34,8 @@ class Transfers:
             inplace: Whether host memory is written in place; it always is, so that
                 everything that shares it sees the new values.
         """
-        loaded = self._need("to_cpu()")
-        loaded.to_cpu(self._onnx.module(model, "session.to_cpu"), optims)
+        loaded = self._slot.need("to_cpu()")
+        loaded.to_cpu(self._slot.onnx.module(model, "session.to_cpu"), optims)
 
     def to_cpu_(self, model: torch.nn.Module, optims: Any = None) -> None:
         """:meth:`to_cpu` in place."""
@@ -52,8 +48,8 @@ class Transfers:
             model: The model to read.
             optims: Its optimizers, None to leave their state alone.
         """
-        loaded = self._need("to_rdu()")
-        loaded.to_rdu(self._onnx.module(model, "session.to_rdu"), optims)
+        loaded = self._slot.need("to_rdu()")
+        loaded.to_rdu(self._slot.onnx.module(model, "session.to_rdu"), optims)
 
     def optimizers_to_cpu(self, optims: Any) -> None:
         """Copy optimizer state alone from the device to the host.
@@ -61,7 +57,9 @@ class Transfers:
         Args:
             optims: One optimizer of the program, or a list of them.
         """
-        self._need("optimizers_to_cpu()").optimizers_to_cpu(optims, operation="optimizers_to_cpu()")
+        self._slot.need("optimizers_to_cpu()").optimizers_to_cpu(
+            optims, operation="optimizers_to_cpu()"
+        )
 
     def optimizers_to_rdu(self, optims: Any) -> None:
         """Copy optimizer state alone from the host to the device.
@@ -69,21 +67,23 @@ class Transfers:
         Args:
             optims: One optimizer of the program, or a list of them.
         """
-        self._need("optimizers_to_rdu()").optimizers_to_rdu(optims, operation="optimizers_to_rdu()")
+        self._slot.need("optimizers_to_rdu()").optimizers_to_rdu(
+            optims, operation="optimizers_to_rdu()"
+        )
 
     def to_device(self) -> None:
         """Copy everything that was traced from the host to the device."""
-        self._need("to_device()").to_device(frozenset(self._forgotten))
+        self._slot.need("to_device()").to_device(frozenset(self._slot.forgotten))
 
     def sync_buffers_to_cpu(self, model: torch.nn.Module, inplace: bool = False) -> None:
         """Copy the model's buffers from the device to the host."""
         operation = "sync_buffers_to_cpu()"
-        self._need(operation).to_cpu(model, None, buffers_only=True, operation=operation)
+        self._slot.need(operation).to_cpu(model, None, buffers_only=True, operation=operation)
 
     def sync_buffers_to_rdu(self, model: torch.nn.Module) -> None:
         """Copy the model's buffers from the host to the device."""
         operation = "sync_buffers_to_rdu()"
-        self._need(operation).to_rdu(model, None, buffers_only=True, operation=operation)
+        self._slot.need(operation).to_rdu(model, None, buffers_only=True, operation=operation)
 
     def get_tensors(self, samba_tensors: Sequence[SambaTensor]) -> tuple[SambaTensor, ...]:
         """Fetch device memory of the given tensors.
@@ -115,7 +115,7 @@ class Transfers:
         return self._fetch("get_tensors_by_name()", [names] if isinstance(names, str) else names)
 
     def _fetch(self, operation: str, names: Sequence[str]) -> tuple[SambaTensor, ...]:
-        memory = self._need(operation).memory
+        memory = self._slot.need(operation).memory
         for name in names:
             if not memory.knows(name):
                 raise UnknownTensor(operation=f"session.{operation}", name=name)
@@ -130,14 +130,14 @@ class Transfers:
         Raises:
             ArgumentError: If no traced tensor has that name.
         """
-        traces = self._graph_traces
+        traces = self._slot.traces
         if traces is None:
-            self._need("get_samba_tensor_by_name()")
-        found = self._traced_by_name.get(name)
+            self._slot.need("get_samba_tensor_by_name()")
+        found = self._slot.tensors.get(name)
         if found is None and traces is not None:
             found = traces.inner(name)
         if found is None:
-            close = difflib.get_close_matches(name, self._traced_by_name, 3)
+            close = difflib.get_close_matches(name, self._slot.tensors, 3)
             raise ArgumentError(
                 where="session.get_samba_tensor_by_name(name)",
                 found=repr(name),
@@ -160,8 +160,8 @@ class Transfers:
         """
         traced = self.get_samba_tensor_by_name(name)
         if tensor is None:
-            del self._traced_by_name[name]
-            self._forgotten.add(name)
+            del self._slot.tensors[name]
+            self._slot.forgotten.add(name)
             return
         if traced.shape != tensor.shape or traced.dtype != tensor.dtype:
             raise ArgumentError(
@@ -175,19 +175,7 @@ class Transfers:
         else:
             traced.data = values.clone()
 
-    def _traced_tensors(self) -> list[SambaTensor]:
+    def traced_tensors(self) -> list[SambaTensor]:
         """Host tensors of the loaded model: inputs, parameters, buffers and output handles."""
-        self._need("_traced_tensors()")
-        return list(self._traced_by_name.values())
-
-    @property
-    def optim_dict(self) -> dict[str, SambaTensor]:
-        """Handles of the optimizer state on the device by name; read them with ``sn_data``."""
-        from pef_schema.program import Role
-        from samba.tracer.traced import FROM_DTYPE
-
-        return {
-            r.name: SambaTensor(shape=r.shape, dtype=FROM_DTYPE[r.dtype], name=r.name)
-            for r in self._need("optim_dict").program.regions
-            if r.role is Role.OPTIMIZER_STATE
-        }
+        self._slot.need("_traced_tensors()")
+        return list(self._slot.tensors.values())

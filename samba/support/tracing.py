@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["is_tracing", "set_tracing", "tracing"]
+__all__ = ["NO_GRAPHAMP", "is_tracing", "set_tracing", "tracing"]
+
+NO_GRAPHAMP = "samba_no_graphamp"
+"""Key that ``session.disable_graphamp()`` leaves on what is traced inside."""
 
 _active = False
 

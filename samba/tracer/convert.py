@@ -14,6 +14,7 @@ from emulator.op_facts.names import ALIAS, NEXT_SEED
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Arg, DType, Graph, Node, Ref, Role, Value
 from samba.support.naming import join_name
+from samba.support.tracing import NO_GRAPHAMP
 from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.errors import TraceError
 from samba.tracer.inputs import TraceInputs
@@ -36,9 +37,6 @@ _RATE_ARGUMENT = {
 
 _DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
 """Those that do nothing else: their rate is an argin even if it is 0."""
-
-NO_GRAPHAMP = "samba_no_graphamp"
-"""What ``session.disable_graphamp()`` leaves on the nodes of an exported graph."""
 
 
 def convert(

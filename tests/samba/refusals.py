@@ -23,14 +23,14 @@ def files(folder: Path) -> dict[str, bytes]:
 @contextlib.contextmanager
 def refused(folder: Path, *parts: str, kind: type[SambaError] = SambaError):
     """The body raises an error whose text has these parts; files and session stay as they were."""
-    before, loaded = files(folder), samba.session._loaded
+    before, loaded = files(folder), samba.session._slot.loaded
     with pytest.raises(kind) as caught:
         yield caught
     text = str(caught.value)
     missing = [part for part in parts if part not in text]
     assert not missing, f"{missing} not in: {text}"
     assert files(folder) == before
-    assert samba.session._loaded is loaded
+    assert samba.session._slot.loaded is loaded
     assert samba.session.tracing is False
 
 

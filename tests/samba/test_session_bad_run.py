@@ -23,7 +23,7 @@ def scene(pefs):
 
 def memory() -> list[np.ndarray | None]:
     """Everything that is on the device."""
-    device = samba.session._loaded.device
+    device = samba.session._slot.loaded.device
     kept = [None if b is None else np.array(b) for b in device.pool.buffers]
     kept += [np.array(device.argin(i)) for i in range(len(device.program.argins))]
     return kept
@@ -214,11 +214,10 @@ def test_a_refused_call_inside_a_repeated_one(scene):
     scene.run(section_types=["fwd"])
     for _ in range(2):
         scene.run(section_types=["bckwd"])
-    samba.session._loaded.device.pool.buffers[:] = [
+    device, program = samba.session._slot.loaded.device, samba.session.program
+    device.pool.buffers[:] = [
         None if region.role.is_transient else buffer
-        for region, buffer in zip(
-            samba.session.program.regions, samba.session._loaded.device.pool.buffers, strict=True
-        )
+        for region, buffer in zip(program.regions, device.pool.buffers, strict=True)
     ]
     with refused("activation", "hold no data", "Run the FWD sections first"):
         scene.run(named(other_batch(9)), section_types=["bckwd"])

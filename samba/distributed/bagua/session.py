@@ -44,7 +44,7 @@ class LoadedProgram(Protocol):
 class LoadedSession(Protocol):
     """A session that holds a loaded program."""
 
-    def _need(self, operation: str) -> LoadedProgram:
+    def need_loaded(self, operation: str) -> LoadedProgram:
         """The loaded program; raises NotLoaded if there is none."""
         ...
 
@@ -256,7 +256,7 @@ def with_session(
         DataParallelError: If a rank does not take part, or has another algorithm.
     """
     found = process_session if session is None else session
-    attach(found._need("samba.distributed.bagua.with_session"), algorithm)
+    attach(found.need_loaded("samba.distributed.bagua.with_session"), algorithm)
     return found
 
 

@@ -12,13 +12,13 @@ from pef_schema.program import Arg, Node, Ref, Role, Value
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from samba.sambatensor import SambaTensor
-from samba.session.multigraph.traces import Key, Part, Traces, conflicts
+from samba.session.multigraph.traces import GraphPart, Key, Traces, conflicts
 from samba.tracer.inputs import NamedInput
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
 
 
-def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[Part]:
+def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[GraphPart]:
     """What graphs cover of the traces, checked against each other.
 
     Args:
@@ -73,7 +73,7 @@ class _Cut:
         self._numbers: dict[Key, int] = {}
         self._kept: dict[int, int] = {}
 
-    def part(self) -> Part:
+    def part(self) -> GraphPart:
         """The graph, as a trace of its own."""
         given, inputs = self._inputs()
         stops = self._stops()
@@ -92,7 +92,7 @@ class _Cut:
         numbers = sorted({number for number, _ in found.nodes})
         traced = [self._traces.traces[n].traced for n in numbers]
         outputs = tuple(t for t in self._graph.stop if isinstance(t, SambaTensor))
-        return Part(
+        return GraphPart(
             traced=Traced(
                 name=self._graph.name,
                 values=tuple(self._values),

@@ -1,25 +1,25 @@
-"""The part of the session for PEFs of several graphs."""
+"""Graphs on their way into one PEF: traced, added, compiled, loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph, SambaGraph
-from samba.session.settings import check_mapping
+from samba.sambatensor import SambaTensor
+from samba.session.host_tensors import host_tensors
+from samba.session.multigraph.cut import GraphPart, parts_of
+from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
+from samba.session.program_slot import ProgramSlot
+from samba.session.settings import check_mapping, compile_settings
 from samba.support.keywords import refuse_unknown
 from samba.support.progress import stages
+from samba.tracer.inputs import collect_inputs
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from samba.sambatensor import SambaTensor
-    from samba.session.loading import Loaded
-    from samba.session.multigraph.traces import GraphTrace, Part, Traces
-
+__all__ = ["GraphBuilder"]
 
 _OF_THE_HARDWARE = frozenset(
     {
@@ -39,22 +39,16 @@ _OF_THE_HARDWARE = frozenset(
 """Keywords of a compile that mean nothing to forward passes on this device."""
 
 
-class Graphs:
-    """Graphs that are compiled into one PEF and share its memory."""
+class GraphBuilder:
+    """Graphs that are compiled into one PEF and share its memory.
 
-    pef_path: str
-    _traced_by_name: dict[str, SambaTensor]
-    _loaded: Loaded | None
+    Args:
+        slot: What is loaded.
+    """
 
-    if TYPE_CHECKING:
-
-        def _tracing(self) -> AbstractContextManager[None]: ...
-
-        def _take(self, loaded: Loaded, pef: str) -> None: ...
-
-    def _forget_graphs(self) -> None:
+    def __init__(self, slot: ProgramSlot) -> None:
+        self._slot = slot
         self._graphs: dict[str, FwdGraph] = {}
-        self._graph_traces: Traces | None = None
 
     def trace_part(
         self, model: torch.nn.Module, inputs: Any, *, mapping: str, prefix: str
@@ -73,25 +67,21 @@ class Graphs:
         Raises:
             SambaError: It cannot be traced, or has tied weights.
         """
-        from samba.session.loading import host_tensors
-        from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
-        from samba.tracer.capture import trace_model
-        from samba.tracer.inputs import collect_inputs
+        from samba.tracer.capture import trace_model  # noqa: PLC0415  # loads torch.export
 
         if mapping:
             check_mapping(mapping, "utils.trace_multigraph(mapping=...)")
         refuse_tied(model)
         title = f"trace {prefix or type(model).__name__.lower()}"
-        with self._tracing(), stages(title, "tracing") as stage:
+        with self._slot.tracing(), stages(title, "tracing") as stage:
             stage.start("tracing")
             given = collect_inputs(model, inputs)
             traced = trace_model(model, given, inference=True, prefix=prefix)
         outputs = tuple(handle(traced, o.value, o.name) for o in traced.outputs)
-        self._graph_traces = self._graph_traces or Traces()
-        self._graph_traces.add(
-            GraphTrace(model=model, traced=traced, outputs=outputs, mapping=mapping)
-        )
-        self._traced_by_name |= host_tensors(traced.sources) | {o.sn_name: o for o in outputs}
+        slot = self._slot
+        slot.traces = slot.traces or Traces()
+        slot.traces.add(GraphTrace(model=model, traced=traced, outputs=outputs, mapping=mapping))
+        slot.tensors |= host_tensors(traced.sources) | {o.sn_name: o for o in outputs}
         return outputs
 
     def add_graph(self, graph: SambaGraph, overwrite: bool = False) -> None:
@@ -156,11 +146,10 @@ class Graphs:
             SambaError: No graph was added, graphs do not go together, or the PEF cannot be
                 written; a PEF that was there before is left as it was.
         """
-        from samba.session.compiling import compile_graphs
-        from samba.session.settings import compile_settings
+        from samba.session.compiling import compile_graphs  # noqa: PLC0415  # loads torch.export
 
         unknown = [name for name in kwarg if name not in _OF_THE_HARDWARE]
-        refuse_unknown("session.compile_multigraph", Graphs.compile_multigraph, unknown)
+        refuse_unknown("session.compile_multigraph", GraphBuilder.compile_multigraph, unknown)
         if inference is False:
             raise ArgumentError(
                 where="session.compile_multigraph(inference=...)",
@@ -196,9 +185,9 @@ class Graphs:
             SambaError: The PEF cannot be read, or its graphs are not those that were added. What
                 was loaded before stays loaded.
         """
-        from samba.session.multigraph.load import load_graphs
+        from samba.session.multigraph.load import load_graphs  # noqa: PLC0415  # loads jax
 
-        path = str(pef) or self.pef_path
+        path = str(pef) or self._slot.pef_path
         if not path:
             raise ArgumentError(
                 where="session.init_multigraph_runtime(pef)",
@@ -210,19 +199,17 @@ class Graphs:
         loaded = load_graphs(parts, traces, path)
         if transfer_device:
             loaded.to_device()
-        self._take(loaded, path)
+        self._slot.take(loaded, path)
 
-    def _parts(self, operation: str) -> tuple[Sequence[Part], Sequence[GraphTrace]]:
+    def _parts(self, operation: str) -> tuple[Sequence[GraphPart], Sequence[GraphTrace]]:
         """The graphs as parts of the traces, as far as they go together now."""
-        from samba.session.multigraph.cut import parts_of
-
-        if not self._graphs or self._graph_traces is None:
+        if not self._graphs or self._slot.traces is None:
             raise ArgumentError(
                 where=f"session.{operation}",
                 found="no graphs",
                 wanted="graphs from trace_multigraph and add_graph",
             )
-        traces = self._graph_traces
+        traces = self._slot.traces
         return parts_of(list(self._graphs.values()), traces), traces.traces
 
 

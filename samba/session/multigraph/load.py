@@ -15,9 +15,10 @@ from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
-from samba.session.host_tensors import HostTensor, model_tensors
-from samba.session.loading import GraphMismatch, Loaded, host_tensors
-from samba.session.multigraph.traces import GraphTrace, Part
+from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
+from samba.session.loaded import Loaded
+from samba.session.loading import GraphMismatch
+from samba.session.multigraph.traces import GraphPart, GraphTrace
 from samba.session.settings import parsed_config
 
 
@@ -31,7 +32,7 @@ class LoadedGraphs(Loaded):
     """
 
     def __init__(
-        self, parts: Sequence[Part], traces: Sequence[GraphTrace], program: Program
+        self, parts: Sequence[GraphPart], traces: Sequence[GraphTrace], program: Program
     ) -> None:
         super().__init__(program, [part.given for part in parts])
         self._parts, self._traces = tuple(parts), tuple(traces)
@@ -98,7 +99,7 @@ class LoadedGraphs(Loaded):
             self._inputs_to_device(number, part.traced.sources, forgotten)
 
 
-def load_graphs(parts: Sequence[Part], traces: Sequence[GraphTrace], pef: str) -> LoadedGraphs:
+def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: str) -> LoadedGraphs:
     """Read a PEF of several graphs and check that it is of these.
 
     Args:
@@ -141,7 +142,7 @@ def load_graphs(parts: Sequence[Part], traces: Sequence[GraphTrace], pef: str) -
     return loaded
 
 
-def _regions_that_differ(parts: Sequence[Part], program: Program) -> list[str]:
+def _regions_that_differ(parts: Sequence[GraphPart], program: Program) -> list[str]:
     lines = []
     for part, graph in zip(parts, program.graphs, strict=True):
         pairs = [

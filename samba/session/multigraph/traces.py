@@ -65,7 +65,7 @@ class GraphTrace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GraphPart:
     """One graph to be: what a :class:`FwdGraph` covers of the traces.
 
     Args:
@@ -177,7 +177,7 @@ class Traces:
         return self._sources[key[0]].get(key[1])
 
 
-def conflicts(parts: Sequence[Part]) -> None:
+def conflicts(parts: Sequence[GraphPart]) -> None:
     """Check graphs of one PEF against each other.
 
     Args:
@@ -191,7 +191,7 @@ def conflicts(parts: Sequence[Part]) -> None:
         raise GraphConflict(problems)
 
 
-def _inputs(parts: Sequence[Part]) -> Iterator[str]:
+def _inputs(parts: Sequence[GraphPart]) -> Iterator[str]:
     owner: dict[str, tuple[torch.Tensor, str]] = {}
     for part in parts:
         for given in part.given:
@@ -205,7 +205,7 @@ def _inputs(parts: Sequence[Part]) -> Iterator[str]:
                 )
 
 
-def _outputs(parts: Sequence[Part]) -> Iterator[str]:
+def _outputs(parts: Sequence[GraphPart]) -> Iterator[str]:
     owner: dict[str, tuple[SambaTensor, str]] = {}
     for part in parts:
         places: dict[str, str] = {}
@@ -225,7 +225,7 @@ def _outputs(parts: Sequence[Part]) -> Iterator[str]:
             places[region] = name
 
 
-def _weights(parts: Sequence[Part]) -> Iterator[str]:
+def _weights(parts: Sequence[GraphPart]) -> Iterator[str]:
     owner: dict[str, tuple[torch.Tensor | None, str]] = {}
     told: set[str] = set()
     for part in parts:

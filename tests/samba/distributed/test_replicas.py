@@ -19,7 +19,7 @@ from samba.distributed.errors import NotDataParallel
 from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError
-from samba.session.loading import Loaded
+from samba.session.loaded import Loaded
 from tests.samba.distributed.worlds import BATCH, batch, compiled, loaded, part_of
 from tests.samba.worlds import named, told
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import samba
 from samba.distributed.bagua import QAdamOptimizer
-from samba.session.loading import Loaded
+from samba.session.loaded import Loaded
 from tests.samba.worlds import Scene, Tensors, World
 
 BATCH = 8
@@ -94,6 +94,6 @@ def compiled(folder: Path, optimizer: str = "sgd", *, data_parallel: bool = True
 def loaded(folder: Path, optimizer: str = "sgd", **keywords: Any) -> Loaded:
     """A program loaded by itself."""
     compiled(folder, optimizer, **keywords).trace()
-    found = samba.session._loaded
+    found = samba.session._slot.loaded
     assert found is not None
     return found

@@ -15,7 +15,7 @@ from samba.distributed.bagua.session import AlgorithmTrainer, attach
 from samba.distributed.bagua.training import replica_of
 from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
-from samba.session.loading import Loaded
+from samba.session.loaded import Loaded
 from tests.samba.distributed.bagua.ranks import on_ranks
 from tests.samba.distributed.worlds import BATCH, batch, loaded, part_of, world
 from tests.samba.worlds import named

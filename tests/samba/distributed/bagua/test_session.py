@@ -16,7 +16,7 @@ from samba.distributed import bagua
 from samba.distributed.bagua.session import attach
 from samba.distributed.errors import NotDataParallel
 from samba.errors import ArgumentError, NotLoaded
-from samba.session.loading import Loaded
+from samba.session.loaded import Loaded
 from tests.samba.distributed.bagua.ranks import NEVER
 from tests.samba.distributed.bagua.sessions import (
     CLOSE,
@@ -272,7 +272,7 @@ def test_closures_of_regions_follow_the_device(folder):
     """A region's memory is another after each run; its gradient lies in a bucket."""
     made = scene(folder)
     parameter = next(iter(made.model.parameters()))
-    device = samba.session._loaded.device  # pyright: ignore[reportOptionalMemberAccess]  # it is loaded
+    device = samba.session._slot.loaded.device  # pyright: ignore[reportOptionalMemberAccess]  # it is loaded
     made.run()
     for name, value in ((parameter.sn_name, "sn_data"), (parameter.sn_grad_name, "sn_grad")):
         proxy = torch.zeros(1)

@@ -1,0 +1,113 @@
+"""What a session has loaded, and what it did before: the state that its parts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from samba.errors import NotLoaded
+from samba.sambatensor import SambaTensor
+from samba.session.multigraph.traces import Traces
+from samba.session.onnx_model import OnnxModels
+from samba.support import tracing
+from samba.tensor.device_door import close_door, open_door
+
+if TYPE_CHECKING:
+    from samba.session.loaded import (
+        Loaded,  # loads jax, which a session without a program needs not
+    )
+
+__all__ = ["Counters", "ProgramSlot"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """What a session did since it was made or reset.
+
+    Args:
+        traces: Models traced, by ``compile`` and ``trace_graph``.
+        compiles: Plans that XLA compiled: one for each different selection of sections.
+        runs: Plans run.
+    """
+
+    traces: int
+    compiles: int
+    runs: int
+
+
+class ProgramSlot:
+    """The program that a session has on the device, if any, and the host tensors it mirrors.
+
+    Args:
+        pef_path: A PEF to use where none is named.
+
+    Attributes:
+        pef_path: The PEF that was loaded last, or the one given.
+        loaded: The loaded program; None before ``trace_graph``.
+        tensors: Traced host tensors by name: inputs, parameters, buffers and output handles.
+        forgotten: Names of inputs that ``to_device`` leaves out.
+        traces: Traces of modules for several graphs; None if there are none.
+        onnx: Torch models in the place of ONNX models.
+    """
+
+    def __init__(self, pef_path: str = "") -> None:
+        self.pef_path = pef_path
+        self.loaded: Loaded | None = None
+        self.tensors: dict[str, SambaTensor] = {}
+        self.forgotten: set[str] = set()
+        self.traces: Traces | None = None
+        self.onnx = OnnxModels()
+        self._traced = self._compiles = self._runs = 0
+
+    def need(self, operation: str) -> Loaded:
+        """The loaded program.
+
+        Args:
+            operation: Who asks, for the error.
+
+        Raises:
+            NotLoaded: There is none.
+        """
+        if self.loaded is None:
+            raise NotLoaded(operation=operation)
+        return self.loaded
+
+    def take(self, loaded: Loaded, pef_path: str) -> None:
+        """Make a loaded program the session's, and the one that SambaTensors see.
+
+        Args:
+            loaded: The program.
+            pef_path: Its PEF.
+        """
+        counted = self.counters
+        self._compiles, self._runs = counted.compiles, counted.runs
+        self.loaded = loaded
+        self.pef_path = pef_path
+        self.forgotten = set()
+        self.tensors = loaded.tensors_by_name()
+        open_door(loaded.memory)
+
+    def close(self) -> None:
+        """Take the program off the device."""
+        if self.loaded is not None:
+            close_door(self.loaded.memory)
+            self.loaded = None
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Count a trace; ``session.tracing`` is True inside."""
+        self._traced += 1
+        with tracing.tracing():
+            yield
+
+    @property
+    def counters(self) -> Counters:
+        """How often models were traced, and plans compiled and run."""
+        device = None if self.loaded is None else self.loaded.device.counters
+        return Counters(
+            traces=self._traced,
+            compiles=self._compiles + (0 if device is None else device.compiles),
+            runs=self._runs + (0 if device is None else device.runs),
+        )

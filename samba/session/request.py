@@ -1,0 +1,51 @@
+"""What one call of ``session.run`` asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from samba.distributed.replicas import Wish
+
+__all__ = ["RunRequest", "SectionRequest"]
+
+
+class SectionRequest(NamedTuple):
+    """Which part of the schedule to run, as a script passed it.
+
+    Args:
+        types: Section types, one or several; empty for all.
+        ids: Section ids, nested as one likes; empty for all.
+        from_call: First call of the schedule, None for its first.
+        until_call: Last call of the schedule, None for its last.
+    """
+
+    types: Any
+    ids: Any
+    from_call: int | None
+    until_call: int | None
+
+
+class RunRequest(NamedTuple):
+    """One call of ``session.run``.
+
+    A tuple with names, because every call makes one: a frozen dataclass takes five times as long.
+
+    Args:
+        input_tensors: Tensors to transfer, in any of the accepted forms; None for none.
+        output_tensors: Tensors to fetch, or their names.
+        hyperparams: Hyperparameters by key; they stay until changed.
+        sections: Which part of the schedule to run.
+        grad_of_outputs: Gradients of the outputs, None for none.
+        train: Whether dropout rates are honoured.
+        wish: How replicas reduce gradients, None if they do not.
+    """
+
+    input_tensors: Any
+    output_tensors: Any
+    hyperparams: Mapping[str, Any]
+    sections: SectionRequest
+    grad_of_outputs: Any = None
+    train: bool = True
+    wish: Wish | None = None
