@@ -83,6 +83,7 @@ class ProgramSlot:
         """
         counted = self.counters
         self._compiles, self._runs = counted.compiles, counted.runs
+        self.close()
         self.loaded = loaded
         self.pef_path = pef_path
         self.forgotten = set()

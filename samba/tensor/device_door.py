@@ -45,29 +45,29 @@ class DeviceTensors(Protocol):
         ...
 
 
-_current: list[DeviceTensors] = []
+_open: list[DeviceTensors] = []
+"""Memory of the loaded programs, one for each session that has one; the last counts."""
 
 
 def device() -> DeviceTensors | None:
     """Device memory as it is now, None before ``trace_graph``."""
-    return _current[-1] if _current else None
+    return _open[-1] if _open else None
 
 
 def open_door(tensors: DeviceTensors) -> None:
-    """Make device memory known to SambaTensors, in the place of what was known before.
+    """Make device memory known to SambaTensors, before that of other sessions.
 
     Args:
-        tensors: The memory of the program that was loaded last.
+        tensors: The memory of a program that was loaded.
     """
-    _current[:] = [tensors]
+    close_door(tensors)
+    _open.append(tensors)
 
 
-def close_door(tensors: DeviceTensors | None = None) -> None:
-    """Make no device memory known.
+def close_door(tensors: DeviceTensors) -> None:
+    """Make device memory known no longer; that of another session may be seen again.
 
     Args:
-        tensors: Whose door to close: another one that has been opened since stays open. None
-            closes any.
+        tensors: The memory; nothing happens if it is not known.
     """
-    if tensors is None or tensors is device():
-        _current.clear()
+    _open[:] = [other for other in _open if other is not tensors]

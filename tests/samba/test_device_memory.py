@@ -19,7 +19,7 @@ def device():
     )
     runtime.open_door(fake)
     yield fake
-    runtime.close_door()
+    runtime.close_door(fake)
 
 
 def test_reading_gives_copies(device):

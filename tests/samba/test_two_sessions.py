@@ -1,0 +1,82 @@
+"""A second session in a process: it has a program of its own and leaves the first as it is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import samba
+from samba.errors import NotLoaded
+from samba.session import SambaSession
+
+
+@pytest.fixture
+def second():
+    session = SambaSession()
+    yield session
+    session.reset()
+
+
+def loaded(session, folder, name, value):
+    """A linear layer of one weight, loaded by a session."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, value)
+    samba.from_torch_model_(model, parent_module_prefix=name)
+    x = samba.ones(2, 1, name="x")
+    config = {"pef_name": name, "output_folder": str(folder)}
+    pef = session.compile(model, (x,), inference=True, config_dict=config)
+    session.load(model, (x,), None, pef=pef, loss_indices=None, transfer_device=True, config=config)
+    return model, x
+
+
+def first_row(session, model, x):
+    (out,) = session.run((x,), model.output_tensors)
+    return out[0].item()
+
+
+def test_making_a_second_session_changes_nothing(tmp_path):
+    model, x = loaded(samba.session, tmp_path, "one", 3.0)
+    counters, buffers = samba.session.counters, samba.session.buffer_dict
+    assert x.fast_access
+    SambaSession()
+    assert x.fast_access
+    assert samba.session.counters == counters
+    assert samba.session.buffer_dict is buffers
+    assert model.weight.sn_data.item() == 3.0
+
+
+def test_each_session_runs_its_own_program(tmp_path, second):
+    one, x = loaded(samba.session, tmp_path, "one", 3.0)
+    two, y = loaded(second, tmp_path, "two", 5.0)
+    assert first_row(samba.session, one, x) == 3.0
+    assert first_row(second, two, y) == 5.0
+    assert (samba.session.program.name, second.program.name) == ("linear", "linear")
+    assert samba.session.program is not second.program
+    assert (samba.session.counters.runs, second.counters.runs) == (1, 1)
+    assert samba.session.pef_path != second.pef_path
+
+
+def test_tensors_see_the_program_loaded_last_and_then_the_other_again(tmp_path, second):
+    one, _ = loaded(samba.session, tmp_path, "one", 3.0)
+    two, _ = loaded(second, tmp_path, "two", 5.0)
+    assert two.weight.sn_data.item() == 5.0
+    second.reset()
+    assert one.weight.sn_data.item() == 3.0
+    with pytest.raises(NotLoaded):
+        second.run()
+
+
+def test_a_reset_leaves_the_other_session_alone(tmp_path, second):
+    loaded(samba.session, tmp_path, "one", 3.0)
+    two, y = loaded(second, tmp_path, "two", 5.0)
+    samba.session.reset()
+    assert two.weight.sn_data.item() == 5.0
+    assert first_row(second, two, y) == 5.0
+
+
+def test_modes_are_of_one_session(second):
+    second.enable_pinned_memory()
+    key = second.create_dynamic_dim("seq", 1, 4)
+    assert second.use_pinned_memory() and key in second.dynamic_dims
+    assert not samba.session.use_pinned_memory()
+    assert samba.session.dynamic_dims == {}
