@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from emulator.dtypes import TO_NUMPY
+from emulator.plans.step_choice import all_steps, steps_of_kinds
 from pef_schema import PefError, SambaError, read_pef
 from pef_schema.program import DType, Program, Role
 
@@ -140,8 +142,7 @@ def _print_tensors(title: str, tensors: Sequence[dict[str, Any]]) -> None:
 
 
 def _run(args: argparse.Namespace, program: Program) -> int:
-    from emulator.device import Device
-    from emulator.plans.step_choice import all_steps, steps_of_kinds
+    from emulator.device import Device  # noqa: PLC0415  # it loads jax: inspect and verify do not
 
     if args.iterations < 1:
         print("error: --iterations must be 1 or more", file=sys.stderr)
@@ -217,8 +218,6 @@ def _load(path: str) -> dict[str, np.ndarray]:
 
 def _as_region(array: np.ndarray, dtype: DType) -> np.ndarray:
     """Bring bfloat16 data, which ``.npz`` cannot name, to the region's dtype."""
-    from emulator.dtypes import TO_NUMPY
-
     if dtype is DType.BFLOAT16 and array.dtype.kind in "Vf":
         wanted = TO_NUMPY[dtype]
         return (
@@ -236,8 +235,6 @@ def _portable(array: np.ndarray) -> np.ndarray:
 
 def _draw(device: Any, program: Program, regions: list[int], seed: int) -> None:
     """Start weights normal with variance 1/fan-in, vectors at zero or one."""
-    from emulator.dtypes import TO_NUMPY
-
     generator = np.random.default_rng(seed)
     for r in regions:
         region = program.regions[r]

@@ -15,11 +15,11 @@ from emulator.errors import NoGradientRegion, NotWritten, RegionMismatch, Unknow
 from emulator.lowering.section import Variant
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.buckets import BufferMap
+from emulator.memory.host_view import writable_view
 from emulator.memory.pool import BufferPool
 from emulator.plans.plan import Plan, compile_plan, rebind
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
-from emulator.replicas.comm.protocol import writable_view
 from pef_schema.program import ArginKind, OptimizerKind, OutputGrad, Program, Role
 
 _ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})

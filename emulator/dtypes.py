@@ -1,8 +1,8 @@
-"""The one table between ``DType`` and numpy/jax dtypes."""
+"""The one table between ``DType`` and numpy/jax dtypes; to be had without loading jax."""
 
 from __future__ import annotations
 
-import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 
 from pef_schema.program import DType
@@ -15,7 +15,7 @@ TO_NUMPY: dict[DType, np.dtype] = {
     DType.INT32: np.dtype(np.int32),
     DType.INT64: np.dtype(np.int64),
     DType.FLOAT16: np.dtype(np.float16),
-    DType.BFLOAT16: np.dtype(jnp.bfloat16),
+    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
     DType.FLOAT32: np.dtype(np.float32),
     DType.FLOAT64: np.dtype(np.float64),
     DType.UINT32: np.dtype(np.uint32),

@@ -8,13 +8,14 @@ is of no use any more.
 
 from __future__ import annotations
 
-import ctypes
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from emulator.memory.host_view import writable_view
 
 if TYPE_CHECKING:
     import jax
@@ -107,24 +108,6 @@ class Communicator(ABC):
         """
         self.all_reduce(writable_view(array), op)
         return array
-
-
-def writable_view(array: jax.Array) -> np.ndarray:
-    """Memory of a device array that the host can reach; waits until it is computed.
-
-    jax takes its arrays for unchanging. The caller must be the only one who holds this one, and
-    drop the view before the array is donated.
-
-    Args:
-        array: A flat array on a device whose memory is the host's.
-    """
-    array.block_until_ready()
-    if array.size == 0:
-        return np.empty(0, array.dtype)
-    memory = (ctypes.c_char * array.nbytes).from_address(array.unsafe_buffer_pointer())
-    # The view keeps the array alive: numpy holds on to the ctypes object, and that to the array.
-    memory._owner = array  # pyright: ignore[reportAttributeAccessIssue]  # ctypes objects take attributes
-    return np.frombuffer(memoryview(memory), dtype=array.dtype)
 
 
 def mean_divisor(buffer: np.ndarray, size: int) -> np.generic:

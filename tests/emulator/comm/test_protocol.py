@@ -10,9 +10,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from emulator.memory.host_view import writable_view
 from emulator.replicas.comm import Communicator, ReduceOp
 from emulator.replicas.comm.inprocess import run_ranks
-from emulator.replicas.comm.protocol import writable_view
 
 
 @pytest.mark.parametrize(
