@@ -67,7 +67,7 @@ def compare(
     """
     from samba.compiler.build import build_program
     from samba.compiler.options import CompileOptions
-    from samba.compiler.precision import apply_arithmetic
+    from samba.compiler.rounding import apply_arithmetic
     from samba.session.settings import loss_index_tuple
     from samba.tracer.capture import trace_model
     from samba.tracer.inputs import collect_inputs

@@ -1,274 +1,17 @@
-"""RDU arithmetic as a pass over a traced graph: explicit rounding to bfloat16.
-
-Nodes that round are inserted before and after operations, so that a PEF holds them, the fingerprint
-knows them, and the device needs one more operation and nothing else.
-"""
+"""The precision in which each operation runs, as the log beside a PEF tells it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 
-from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, CASTS, NEXT_SEED
-from pef_schema.program import Arg, DType, Node, Ref, Role, Value, refs_of
-from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
+from emulator.op_facts.names import CAST_RESULT, CASTS, NEXT_SEED
+from pef_schema.program import Node, Value, refs_of
+from samba.compiler.rounding import MOVES
 from samba.tracer.convert import takes_rate
-from samba.tracer.names import Namer
-from samba.tracer.traced import Source, Traced, TracedOutput
-
-_FIRST_STREAM = 1 << 20
-"""Streams of the rounding: apart from those of a model's own random numbers."""
-
-GEMMS: dict[str, tuple[int, ...] | None] = {
-    "linear": None,
-    "matmul": None,
-    "mm": None,
-    "bmm": None,
-    "mv": None,
-    "dot": None,
-    "vdot": None,
-    "addmm": None,
-    "addmv": None,
-    "addbmm": None,
-    "addr": None,
-    "baddbmm": None,
-    "bilinear": None,
-    "_trilinear": None,
-    "einsum": None,
-    "convolution": None,
-    "conv1d": None,
-    "conv2d": None,
-    "conv3d": None,
-    "conv_transpose1d": None,
-    "conv_transpose2d": None,
-    "conv_transpose3d": None,
-    "conv_tbc": None,
-    "lstm": None,
-    "gru": None,
-    "rnn_tanh": None,
-    "rnn_relu": None,
-    # Not the mask: the least float32, which many write there, would become -inf.
-    "scaled_dot_product_attention": (0, 1, 2),
-}
-"""Operations made of matrix products, with the positions of what is rounded; None for all."""
-
-MOVES = frozenset(
-    {
-        "_unsafe_view",
-        "alias",
-        "broadcast_to",
-        "cat",
-        "chunk",
-        "clone",
-        "contiguous",
-        "detach",
-        "diagonal",
-        "expand",
-        "flatten",
-        "flip",
-        "gather",
-        "index_select",
-        "movedim",
-        "narrow",
-        "permute",
-        "repeat",
-        "reshape",
-        "roll",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "stack",
-        "t",
-        "transpose",
-        "unbind",
-        "unflatten",
-        "unfold",
-        "unsqueeze",
-        "view",
-    }
-)
-"""Operations that only move values: what was rounded before is rounded after."""
-
-
-def apply_arithmetic(traced: Traced, arithmetic: Arithmetic) -> Traced:
-    """Insert the rounding that an arithmetic asks for.
-
-    Values that are state, such as BatchNorm statistics, stay in float32, as do weights between
-    updates: a weight is rounded where it is used. What was traced inside of
-    ``session.disable_graphamp()`` is left alone. Values of other dtypes are, too.
-
-    Args:
-        traced: A traced model.
-        arithmetic: What to round, and how.
-
-    Returns:
-        The graph with its rounding; the same one if nothing is to be rounded.
-    """
-    if arithmetic.as_written:
-        return traced
-    return _Lowering(traced, arithmetic).run()
-
-
-class _Lowering:
-    def __init__(self, traced: Traced, arithmetic: Arithmetic) -> None:
-        self.traced, self.preset, self.cast = traced, arithmetic.preset, arithmetic.cast
-        self.values: list[Value] = list(traced.values)
-        self.nodes: list[Node] = []
-        self.sources: list[Source] = list(traced.sources)
-        self.updates = list(traced.updates)
-        self.exempt: list[int] = []
-        self.rounded: dict[int, int] = {}
-        """Rounded twins, by value."""
-        self.coarse: set[int] = set()
-        """Values that hold nothing but bfloat16 numbers."""
-        self.instead: dict[int, int] = {}
-        """Results that are replaced by their rounded twins for everyone."""
-        self.namer = Namer()
-        for value in traced.values:
-            self.namer.unique(value.name)
-        self.seed: Ref | None = None
-        self.streams = _FIRST_STREAM
-        # State keeps its precision from run to run.
-        self.kept = {value for update in traced.updates for value in update}
-
-    def run(self) -> Traced:
-        if self.cast is Bf16Cast.STOCHASTIC:
-            self._find_seed()
-        for i, node in enumerate(self.traced.nodes):
-            if node.op == NEXT_SEED or i in self.traced.exempt:
-                self.exempt.append(len(self.nodes))
-                self.nodes.append(self._with(node, self._present))
-            else:
-                self._node(node)
-        if self.streams == _FIRST_STREAM:
-            return self.traced  # nothing was rounded
-        outputs = tuple(
-            TracedOutput(
-                value=self.instead.get(o.value, o.value), name=o.name, region_name=o.region_name
-            )
-            for o in self.traced.outputs
-        )
-        return replace(
-            self.traced,
-            values=tuple(self.values),
-            nodes=tuple(self.nodes),
-            sources=tuple(self.sources),
-            outputs=outputs,
-            updates=tuple(self.updates),
-            exempt=frozenset(self.exempt),
-        )
-
-    def _node(self, node: Node) -> None:
-        packet = node.op.split(".")[1]
-        everything = self.preset is Preset.MP4
-        if everything and packet in MOVES:
-            self.nodes.append(self._with(node, self._present))
-            taken = [v for v in self.nodes[-1].refs() if self._is_float32(v)]
-            if taken and all(v in self.coarse for v in taken):
-                self.coarse.update(v for v in node.outputs if v >= 0)
-            return
-        positions: tuple[int, ...] | None = ()
-        if everything:
-            positions = None
-        elif self.preset is Preset.MP1 and packet in GEMMS:
-            positions = GEMMS[packet]
-        elif self._makes_bfloat16(node):
-            positions = (0,)
-
-        def lowered(value: int) -> int:
-            return self._rounded(value, node, CAST_INPUT)
-
-        args = tuple(
-            _mapped(arg, lowered if positions is None or p in positions else self._present)
-            for p, arg in enumerate(node.args)
-        )
-        kwargs = tuple(
-            (name, _mapped(arg, lowered if positions is None else self._present))
-            for name, arg in node.kwargs
-        )
-        self.nodes.append(replace(node, args=args, kwargs=kwargs))
-        if everything:
-            for v in node.outputs:
-                if v >= 0 and v not in self.kept and self._is_float32(v):
-                    self.instead[v] = self._rounded(v, node, CAST_RESULT)
-
-    def _makes_bfloat16(self, node: Node) -> bool:
-        """Whether it is a cast of the model's own that must round in another way than torch."""
-        return (
-            self.cast is not Bf16Cast.NEAREST_EVEN
-            and node.op == "aten._to_copy.default"
-            and self.values[node.outputs[0]].dtype is DType.BFLOAT16
-        )
-
-    def _present(self, value: int) -> int:
-        return self.instead.get(value, value)
-
-    def _is_float32(self, value: int) -> bool:
-        return self.values[value].dtype is DType.FLOAT32
-
-    def _rounded(self, value: int, node: Node, op: str) -> int:
-        """The rounded twin of a value, made now if there is none."""
-        value = self._present(value)
-        if not self._is_float32(value) or value in self.coarse or value in self.kept:
-            return value
-        twin = self.rounded.get(value)
-        if twin is None:
-            old = self.values[value]
-            twin = len(self.values)
-            self.values.append(replace(old, name=self.namer.unique(f"{old.name}__bf16")))
-            kwargs: tuple[tuple[str, Arg], ...] = ()
-            if self.seed is not None:
-                kwargs = (("seed", self.seed), ("stream", self.streams))
-            self.streams += 1
-            self.nodes.append(
-                Node(
-                    op=op,
-                    args=(Ref(value), self.cast.value),
-                    kwargs=kwargs,
-                    outputs=(twin,),
-                    module=node.module,
-                    source=node.source,
-                )
-            )
-            self.rounded[value] = twin
-            self.coarse.add(twin)
-        return twin
-
-    def _with(self, node: Node, change: Callable[[int], int]) -> Node:
-        args = tuple(_mapped(arg, change) for arg in node.args)
-        kwargs = tuple((name, _mapped(arg, change)) for name, arg in node.kwargs)
-        return replace(node, args=args, kwargs=kwargs)
-
-    def _find_seed(self) -> None:
-        """The seed that the model has already, or one of its own."""
-        for node in self.traced.nodes:
-            if node.op == NEXT_SEED:
-                self.seed = Ref(node.outputs[0])
-                return
-        root = self.traced.name
-        before, after = len(self.values), len(self.values) + 1
-        name = self.namer.unique(f"{root}__seed")
-        for each in (name, self.namer.unique(f"{name}__next")):
-            self.values.append(Value(name=each, shape=(2,), dtype=DType.UINT32))
-        self.sources.append(Source(value=before, role=Role.SEED, name=name, region_name=name))
-        self.exempt.append(len(self.nodes))
-        self.nodes.append(Node(op=NEXT_SEED, args=(Ref(before),), outputs=(after,), module=root))
-        self.updates.append((after, before))
-        self.seed = Ref(after)
-
-
-def _mapped(arg: Arg, change: Callable[[int], int]) -> Arg:
-    if isinstance(arg, Ref):
-        return Ref(change(arg.value))
-    if isinstance(arg, tuple):
-        return tuple(_mapped(item, change) for item in arg)
-    return arg
 
 
 def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[tuple[int, str]]:
-    """In which precision each operation of a graph runs.
+    """Find the precision in which each operation of a graph runs.
 
     Args:
         nodes, values: Of the graph, with its rounding.
@@ -277,7 +20,12 @@ def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[t
         Position and a text such as ``float32`` or ``bfloat16 -> float32``: what its floating
         inputs hold, and what is kept of its results. Rounding itself is left out.
     """
-    twins = {r: node.outputs[0] for node in nodes if node.op == CAST_RESULT for r in _first(node)}
+    rounded = {
+        v: node.outputs[0]
+        for node in nodes
+        if node.op == CAST_RESULT
+        for v in refs_of(node.args[0])
+    }
     coarse = {node.outputs[0] for node in nodes if node.op in CASTS}
     for i, node in enumerate(nodes):
         if node.op in CASTS or node.op == NEXT_SEED:
@@ -287,16 +35,12 @@ def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[t
             for v in node.refs()
             if values[v].dtype.is_floating and not (takes_rate(node.op) and values[v].shape == ())
         }
-        given = {_held(twins.get(v, v), values, coarse) for v in node.outputs if v >= 0}
+        given = {_held(rounded.get(v, v), values, coarse) for v in node.outputs if v >= 0}
         if node.op.split(".")[1] in MOVES and taken == {"bfloat16"}:
             coarse.update(v for v in node.outputs if v >= 0)
             given = taken
         left, right = "+".join(sorted(taken)), "+".join(sorted(given))
         yield i, right if left in ("", right) else f"{left} -> {right}"
-
-
-def _first(node: Node) -> Iterator[int]:
-    return refs_of(node.args[0])
 
 
 def _held(value: int, values: tuple[Value, ...], coarse: set[int]) -> str:

@@ -18,8 +18,8 @@ from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.options import CompileOptions
-from samba.compiler.precision import apply_arithmetic
 from samba.compiler.report import pef_log
+from samba.compiler.rounding import apply_arithmetic
 from samba.session.settings import CompileSettings, loss_index_tuple
 from samba.support.progress import stages
 from samba.tracer.inputs import collect_inputs

@@ -13,7 +13,7 @@ from pef_schema.errors import SambaError
 from pef_schema.program import Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.optimizer_groups import as_optimizers
-from samba.compiler.precision import apply_arithmetic
+from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER

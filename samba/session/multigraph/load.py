@@ -10,7 +10,7 @@ import torch
 from pef_schema import first_difference, read_pef
 from pef_schema.program import Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
-from samba.compiler.precision import apply_arithmetic
+from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER

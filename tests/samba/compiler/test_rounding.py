@@ -15,8 +15,9 @@ from pef_schema.program import Role
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
-from samba.compiler.precision import apply_arithmetic, precisions
+from samba.compiler.precision import precisions
 from samba.compiler.report import pef_log
+from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import cut_sections
 from tests.tracing import trace
 
@@ -35,7 +36,7 @@ class Net(nn.Module):
         return self.third(hidden).sum()
 
 
-def lowered(model: nn.Module, inputs, preset: str, cast: str = "nearest_even"):
+def with_rounding(model: nn.Module, inputs, preset: str, cast: str = "nearest_even"):
     arithmetic = Arithmetic(preset=Preset(preset), cast=Bf16Cast(cast))
     return apply_arithmetic(trace(model, inputs), arithmetic)
 
@@ -58,7 +59,7 @@ def test_mp0_changes_nothing():
 
 
 def test_mp1_takes_inputs_of_products_down():
-    traced = lowered(Net(), X, "mp1")
+    traced = with_rounding(Net(), X, "mp1")
     assert lines(traced) == [
         "linear: bfloat16 -> float32",
         "relu: float32",
@@ -77,7 +78,7 @@ def test_mp1_takes_inputs_of_products_down():
 
 
 def test_mp4_takes_everything_down_but_what_is_exempt():
-    traced = lowered(Net(), X, "mp4")
+    traced = with_rounding(Net(), X, "mp4")
     assert lines(traced) == [
         "linear: bfloat16",
         "relu: bfloat16",
@@ -101,7 +102,7 @@ def test_state_weights_and_other_dtypes_are_left_alone():
         def forward(self, x: torch.Tensor, wide: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return self.bn(x), self.low(x.to(torch.bfloat16)), wide * 2, wide.argmax()
 
-    traced = lowered(State(), (X, X.double()), "mp4")
+    traced = with_rounding(State(), (X, X.double()), "mp4")
     updated = {new for new, _ in traced.updates} | {old for _, old in traced.updates}
     rounded = {n.args[0].value for n in traced.nodes if n.op in CASTS}
     assert updated and not updated & rounded
@@ -116,7 +117,7 @@ def test_masks_of_attention_keep_their_least_number():
         def forward(self, q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
-    traced = lowered(Masked(), (torch.ones(2, 3, 4), torch.ones(3, 3)), "mp1")
+    traced = with_rounding(Masked(), (torch.ones(2, 3, 4), torch.ones(3, 3)), "mp1")
     assert [traced.values[n.args[0].value].name for n in traced.nodes if n.op in CASTS] == ["q"]
 
 
@@ -125,16 +126,16 @@ def test_casts_of_the_model_round_as_asked():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.to(torch.bfloat16)
 
-    assert [n.op for n in lowered(Casts(), X, "mp0", "truncation").nodes] == [
+    assert [n.op for n in with_rounding(Casts(), X, "mp0", "truncation").nodes] == [
         CAST_INPUT,
         "aten._to_copy.default",
     ]
-    assert len(lowered(Casts(), X, "mp0").nodes) == 1
+    assert len(with_rounding(Casts(), X, "mp0").nodes) == 1
 
 
 def test_stochastic_rounding_uses_the_models_seed_or_one_of_its_own():
     for model in (Net(), nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5))):
-        traced = lowered(model, X, "mp1", "stochastic")
+        traced = with_rounding(model, X, "mp1", "stochastic")
         seeds = [s for s in traced.sources if s.role is Role.SEED]
         assert len(seeds) == 1 and len(traced.updates) == 1
         assert [n.op for n in traced.nodes].count("samba.next_seed") == 1
@@ -146,7 +147,7 @@ def test_stochastic_rounding_uses_the_models_seed_or_one_of_its_own():
 def test_programs_are_whole_and_differ(cast):
     digests = set()
     for preset in ("mp1", "mp4"):
-        traced = lowered(Net(), X, preset, cast)
+        traced = with_rounding(Net(), X, preset, cast)
         program = build_program(traced, [], CompileOptions(name="net"))
         verify(program)
         assert decode(encode(program)) == program
@@ -159,7 +160,7 @@ def test_rounding_makes_no_sections():
     plain = trace(Net(), X)
     for preset in ("mp1", "mp4"):
         for cast in ("nearest_even", "stochastic"):
-            traced = lowered(Net(), X, preset, cast)
+            traced = with_rounding(Net(), X, preset, cast)
             for level in ("o0", "o1"):
                 cuts = cut_sections(traced, level=level, mapping="section")
                 assert len(cuts) == len(cut_sections(plain, level=level, mapping="section"))
@@ -168,7 +169,7 @@ def test_rounding_makes_no_sections():
 def test_the_log_says_in_which_precision_operations_run():
     metadata = tuple(Arithmetic(preset=Preset.MP1).metadata().items())
     options = CompileOptions(name="net", metadata=metadata)
-    text = pef_log(build_program(lowered(Net(), X, "mp1"), [], options))
+    text = pef_log(build_program(with_rounding(Net(), X, "mp1"), [], options))
     assert "precision of operations (graphamp_preset=mp1 bf16_cast=nearest_even):" in text
     assert "aten.linear.default  net__first  bfloat16 -> float32" in text
     assert "aten.exp.default  net  float32" in text

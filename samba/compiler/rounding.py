@@ -1,0 +1,275 @@
+"""RDU arithmetic as a pass over a traced graph: explicit rounding to bfloat16.
+
+Nodes that round are inserted before and after operations, as :mod:`samba.compiler.arithmetic` says.
+So a PEF holds them, the fingerprint knows them, and the device needs one more operation and nothing
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
+from pef_schema.program import Arg, DType, Node, Ref, Role, Value
+from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
+from samba.tracer.names import Namer
+from samba.tracer.traced import Source, Traced, TracedOutput
+
+_FIRST_STREAM = 1 << 20
+"""Streams of the rounding: apart from those of a model's own random numbers."""
+
+GEMMS: dict[str, tuple[int, ...] | None] = {
+    "linear": None,
+    "matmul": None,
+    "mm": None,
+    "bmm": None,
+    "mv": None,
+    "dot": None,
+    "vdot": None,
+    "addmm": None,
+    "addmv": None,
+    "addbmm": None,
+    "addr": None,
+    "baddbmm": None,
+    "bilinear": None,
+    "_trilinear": None,
+    "einsum": None,
+    "convolution": None,
+    "conv1d": None,
+    "conv2d": None,
+    "conv3d": None,
+    "conv_transpose1d": None,
+    "conv_transpose2d": None,
+    "conv_transpose3d": None,
+    "conv_tbc": None,
+    "lstm": None,
+    "gru": None,
+    "rnn_tanh": None,
+    "rnn_relu": None,
+    # Not the mask: the least float32, which many write there, would become -inf.
+    "scaled_dot_product_attention": (0, 1, 2),
+}
+"""Operations made of matrix products, with the positions of what is rounded; None for all."""
+
+MOVES = frozenset(
+    {
+        "_unsafe_view",
+        "alias",
+        "broadcast_to",
+        "cat",
+        "chunk",
+        "clone",
+        "contiguous",
+        "detach",
+        "diagonal",
+        "expand",
+        "flatten",
+        "flip",
+        "gather",
+        "index_select",
+        "movedim",
+        "narrow",
+        "permute",
+        "repeat",
+        "reshape",
+        "roll",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "stack",
+        "t",
+        "transpose",
+        "unbind",
+        "unflatten",
+        "unfold",
+        "unsqueeze",
+        "view",
+    }
+)
+"""Operations that only move values: what was rounded before is rounded after."""
+
+
+def apply_arithmetic(traced: Traced, arithmetic: Arithmetic) -> Traced:
+    """Insert the rounding that an arithmetic asks for.
+
+    Values that are state, such as BatchNorm statistics, stay in float32, as do weights between
+    updates: a weight is rounded where it is used. What was traced inside of
+    ``session.disable_graphamp()`` is left alone. Values of other dtypes are, too.
+
+    Args:
+        traced: A traced model.
+        arithmetic: What to round, and how.
+
+    Returns:
+        The graph with its rounding; the same one if nothing is to be rounded.
+    """
+    if arithmetic.as_written:
+        return traced
+    return _Rounding(traced, arithmetic).run()
+
+
+class _Rounding:
+    """A graph with its rounding, in the making.
+
+    Args:
+        traced: The graph as it was traced.
+        arithmetic: What to round, and how.
+    """
+
+    def __init__(self, traced: Traced, arithmetic: Arithmetic) -> None:
+        self.traced, self.preset, self.cast = traced, arithmetic.preset, arithmetic.cast
+        self.values: list[Value] = list(traced.values)
+        self.nodes: list[Node] = []
+        self.sources: list[Source] = list(traced.sources)
+        self.updates = list(traced.updates)
+        self.exempt: list[int] = []
+        self.rounded: dict[int, int] = {}
+        """Rounded copies, by value."""
+        self.coarse: set[int] = set()
+        """Values that hold nothing but bfloat16 numbers."""
+        self.replaced: dict[int, int] = {}
+        """Rounded copies of results that all later operations take in their place, by value."""
+        self.namer = Namer()
+        for value in traced.values:
+            self.namer.unique(value.name)
+        self.seed: Ref | None = None
+        self.streams = _FIRST_STREAM
+        self.state = {value for update in traced.updates for value in update}
+        """Values of state, which keep their precision from run to run."""
+
+    def run(self) -> Traced:
+        """Walk the nodes in order and return the graph; the same one if nothing is rounded."""
+        if self.cast is Bf16Cast.STOCHASTIC:
+            self._find_seed()
+        for i, node in enumerate(self.traced.nodes):
+            if node.op == NEXT_SEED or i in self.traced.exempt:
+                self.exempt.append(len(self.nodes))
+                self.nodes.append(self._with(node, self._present))
+            else:
+                self._node(node)
+        if self.streams == _FIRST_STREAM:
+            return self.traced  # nothing was rounded
+        outputs = tuple(
+            TracedOutput(
+                value=self.replaced.get(o.value, o.value), name=o.name, region_name=o.region_name
+            )
+            for o in self.traced.outputs
+        )
+        return replace(
+            self.traced,
+            values=tuple(self.values),
+            nodes=tuple(self.nodes),
+            sources=tuple(self.sources),
+            outputs=outputs,
+            updates=tuple(self.updates),
+            exempt=frozenset(self.exempt),
+        )
+
+    def _node(self, node: Node) -> None:
+        packet = node.op.split(".")[1]
+        everything = self.preset is Preset.MP4
+        if everything and packet in MOVES:
+            self.nodes.append(self._with(node, self._present))
+            taken = [v for v in self.nodes[-1].refs() if self._is_float32(v)]
+            if taken and all(v in self.coarse for v in taken):
+                self.coarse.update(v for v in node.outputs if v >= 0)
+            return
+        positions: tuple[int, ...] | None = ()
+        if everything:
+            positions = None
+        elif self.preset is Preset.MP1 and packet in GEMMS:
+            positions = GEMMS[packet]
+        elif self._makes_bfloat16(node):
+            positions = (0,)
+
+        def rounded(value: int) -> int:
+            return self._rounded(value, node, CAST_INPUT)
+
+        args = tuple(
+            _mapped(arg, rounded if positions is None or p in positions else self._present)
+            for p, arg in enumerate(node.args)
+        )
+        kwargs = tuple(
+            (name, _mapped(arg, rounded if positions is None else self._present))
+            for name, arg in node.kwargs
+        )
+        self.nodes.append(replace(node, args=args, kwargs=kwargs))
+        if everything:
+            for v in node.outputs:
+                if v >= 0 and v not in self.state and self._is_float32(v):
+                    self.replaced[v] = self._rounded(v, node, CAST_RESULT)
+
+    def _makes_bfloat16(self, node: Node) -> bool:
+        """Whether a node is a cast of the model's own that must round in another way than torch."""
+        return (
+            self.cast is not Bf16Cast.NEAREST_EVEN
+            and node.op == "aten._to_copy.default"
+            and self.values[node.outputs[0]].dtype is DType.BFLOAT16
+        )
+
+    def _present(self, value: int) -> int:
+        return self.replaced.get(value, value)
+
+    def _is_float32(self, value: int) -> bool:
+        return self.values[value].dtype is DType.FLOAT32
+
+    def _rounded(self, value: int, node: Node, op: str) -> int:
+        """The rounded copy of a value, made now if there is none."""
+        value = self._present(value)
+        if not self._is_float32(value) or value in self.coarse or value in self.state:
+            return value
+        copy = self.rounded.get(value)
+        if copy is None:
+            old = self.values[value]
+            copy = len(self.values)
+            self.values.append(replace(old, name=self.namer.unique(f"{old.name}__bf16")))
+            kwargs: tuple[tuple[str, Arg], ...] = ()
+            if self.seed is not None:
+                kwargs = (("seed", self.seed), ("stream", self.streams))
+            self.streams += 1
+            self.nodes.append(
+                Node(
+                    op=op,
+                    args=(Ref(value), self.cast.value),
+                    kwargs=kwargs,
+                    outputs=(copy,),
+                    module=node.module,
+                    source=node.source,
+                )
+            )
+            self.rounded[value] = copy
+            self.coarse.add(copy)
+        return copy
+
+    def _with(self, node: Node, change: Callable[[int], int]) -> Node:
+        args = tuple(_mapped(arg, change) for arg in node.args)
+        kwargs = tuple((name, _mapped(arg, change)) for name, arg in node.kwargs)
+        return replace(node, args=args, kwargs=kwargs)
+
+    def _find_seed(self) -> None:
+        """The seed that the model has already, or one of its own."""
+        for node in self.traced.nodes:
+            if node.op == NEXT_SEED:
+                self.seed = Ref(node.outputs[0])
+                return
+        root = self.traced.name
+        before, after = len(self.values), len(self.values) + 1
+        name = self.namer.unique(f"{root}__seed")
+        for each in (name, self.namer.unique(f"{name}__next")):
+            self.values.append(Value(name=each, shape=(2,), dtype=DType.UINT32))
+        self.sources.append(Source(value=before, role=Role.SEED, name=name, region_name=name))
+        self.exempt.append(len(self.nodes))
+        self.nodes.append(Node(op=NEXT_SEED, args=(Ref(before),), outputs=(after,), module=root))
+        self.updates.append((after, before))
+        self.seed = Ref(after)
+
+
+def _mapped(arg: Arg, change: Callable[[int], int]) -> Arg:
+    if isinstance(arg, Ref):
+        return Ref(change(arg.value))
+    if isinstance(arg, tuple):
+        return tuple(_mapped(item, change) for item in arg)
+    return arg
