@@ -42,7 +42,7 @@ INITIALISERS = tuple(name for name in vars(init) if name.endswith("_") and not n
 
 
 def _recorded(initialiser: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """An initialiser that is recorded as one step if it is called on a lazy parameter."""
+    """An initialiser that is recorded as one call if it is called on a lazy parameter."""
 
     @functools.wraps(initialiser)
     def fill(*args: Any, **kwargs: Any) -> Any:

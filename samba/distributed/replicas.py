@@ -370,7 +370,7 @@ class PreparedRun:
         return self.plan.drops
 
     def run(self) -> None:
-        """Run it."""
+        """Run the plans and reductions."""
         self.replicas.begin(self.facts)
         self.execute()
 

@@ -33,7 +33,7 @@ class BeatStore(Protocol):
     """A store, as the watchdog sees it."""
 
     def set(self, key: str, value: str) -> None:
-        """Write."""
+        """Write a key."""
         ...
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
@@ -69,7 +69,7 @@ class Sign:
 
     @property
     def where(self) -> str:
-        """How far it came, in words."""
+        """The place where the rank was seen last, in words."""
         at = f"step {self.step}" if self.step else "the time before step 1"
         bucket = f", bucket {self.bucket}" if self.bucket >= 0 else ""
         return f"last seen at {at}{bucket}, on host {self.host}"

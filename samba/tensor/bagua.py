@@ -1,4 +1,4 @@
-"""BaguaTensor: a tensor that stands for what is communicated in its name.
+"""BaguaTensor: a tensor by whose name replicas communicate it, or another in its place.
 
 The *proxy* is the tensor that was registered. The *effective tensor* is what its getter closure
 returns, and what the backend communicates; it is asked for each time, so it may be replaced at
@@ -270,7 +270,7 @@ class BaguaTensor:
 
     @property
     def bagua_tensor_name(self: Any) -> str:
-        """The name it was registered under; empty if it has none."""
+        """Name under which the tensor was registered; empty if it has none."""
         return handle_of(self).name
 
     @property

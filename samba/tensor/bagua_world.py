@@ -29,7 +29,7 @@ _provider: list[Callable[[], TensorWorld]] = []
 
 
 def provide_world(current: Callable[[], TensorWorld]) -> None:
-    """Say where the ranks are known.
+    """Fill the slot.
 
     Args:
         current: Gives the world of the calling thread.

@@ -63,7 +63,7 @@ class StridedView:
     offset: int
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The view."""
+        """This view of a tensor."""
         return tensor.as_strided(self.shape, self.strides, self.offset)
 
 
@@ -83,7 +83,7 @@ class RecordedCall:
     kwargs: Mapping[str, Any]
 
     def run(self, tensor: torch.Tensor) -> None:
-        """Do it to a tensor with values."""
+        """Make the call on a tensor with values."""
         if self.view is not None:
             tensor = self.view.of(tensor)
         args = [tensor if arg is SELF else arg for arg in self.args]

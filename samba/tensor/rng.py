@@ -24,7 +24,7 @@ Draw = Callable[[np.random.Generator, np.ndarray], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSettings:
-    """Settings of drawing values.
+    """Settings of random numbers.
 
     Args:
         seed: Same seed, same values.

@@ -24,7 +24,7 @@ class Operation(Protocol):
     """An operation on a bucket."""
 
     def run(self, bucket: BucketValues) -> None:
-        """Do it; called on the communication thread."""
+        """Do the operation; called on the communication thread."""
         ...
 
 
@@ -289,7 +289,7 @@ class LowPrecisionDecentralizedSynchronousOp:
 
 
 class FairLock:
-    """A lock that is had in the order of asking: a busy trainer cannot keep others from it."""
+    """A lock that threads get in the order of asking: a busy trainer cannot keep others from it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

@@ -153,7 +153,7 @@ class AlgorithmTrainer:
         return partial(self._run, tuple(moves), last >= 0, updating, plan.last_drops)
 
     def weights_were_set(self) -> None:
-        """The host has given all ranks new weights."""
+        """Called when the host has given all ranks new weights."""
         self.algorithm.weights_were_set()
 
     def release(self) -> None:
@@ -200,7 +200,7 @@ class AlgorithmTrainer:
                 algorithm.after_optimizer_step(replica, optimizer)
 
     def _ready(self, move: _Move) -> None:
-        """Gradients of a bucket are there."""
+        """Tell the algorithm that the gradients of a bucket are there."""
         replica, device, bucket = self.replica, self._device, move.part.bucket
         assert bucket is not None  # a part is a plan or a bucket
         if device.pool.buffers[bucket.home] is None:

@@ -38,7 +38,10 @@ class WeightAlgorithm(Algorithm):
 
 
 def check_interval(steps: int) -> int:
-    """An interval of steps.
+    """Check an interval of steps.
+
+    Returns:
+        The interval.
 
     Raises:
         ArgumentError: If it is below 1.
