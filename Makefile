@@ -2,6 +2,7 @@
 #   make demo   compile and train a LeNet on handwritten digits
 #   make test   lint, types and the fast tests
 #   make opinfo every operator of torch's test database; writes docs/op_coverage.md
+#   make wheel  build the wheel and try it outside the tree
 #   make bench  measure this project and its peers; QUICK=1 for a look
 
 # The first of these that runs, is new enough and can make a virtual environment.
@@ -17,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all opinfo lint types bench clean
+.PHONY: setup demo test test-all opinfo lint types wheel bench clean
 
 setup: $(STAMP)
 
@@ -51,6 +52,9 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+wheel: $(STAMP)
+	tools/try_wheel.sh $(BIN)/python
 
 bench: $(STAMP)
 	@mkdir -p $(OUT)

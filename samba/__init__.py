@@ -2,6 +2,9 @@
 
 # ruff: noqa: F401  # what is imported is exported: ``__all__`` takes in two modules' own lists
 
+import samba.support.torch_version
+
+# isort: split
 from samba import (
     directives,
     env,
