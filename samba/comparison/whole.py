@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from emulator.device import Device
 from emulator.op_facts.names import CASTS
@@ -20,6 +19,7 @@ from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.convert import takes_rate
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.promote import MixedPrecision
+from samba.tracer.torch_internals import tree_leaves
 from samba.tracer.traced import Traced
 
 Tensors = Mapping[int, torch.Tensor]

@@ -6,7 +6,6 @@ limited to what the device cannot lower. Nothing of the model changes.
 
 from __future__ import annotations
 
-import logging
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +15,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch.export._trace
-from torch._decomp import core_aten_decompositions, decomposition_table
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributions import Distribution
 from torch.export import ExportedProgram
 
 from emulator.op_facts.table import op_facts
@@ -35,6 +30,15 @@ from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.promote import MixedPrecision, insert_casts
 from samba.tracer.refuse import describe, refused_ops
+from samba.tracer.torch_internals import (
+    FakeTensorMode,
+    buffers_of,
+    decompositions,
+    is_operation,
+    parameters_of,
+    quiet_exporter,
+    unchecked_distributions,
+)
 from samba.tracer.traced import Traced
 
 _MAX_DECOMPOSITION_ROUNDS = 8
@@ -99,7 +103,7 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
             for context in (
                 _quiet(),
                 _plain_tensors(model),
-                _unchecked_distributions(),
+                unchecked_distributions(),
                 plain_outputs(model),
                 unmoved_modules(model),
                 _mode(model, inference),
@@ -153,7 +157,7 @@ def _gives_tensors(node: torch.fx.Node) -> bool:
 @cache
 def _decompositions() -> Mapping[Any, Any]:
     """Torch's own decompositions; building the table takes longer than tracing a small model."""
-    return MappingProxyType({**decomposition_table, **core_aten_decompositions()})
+    return MappingProxyType(decompositions())
 
 
 def _drop_checks(graph: torch.fx.Graph) -> None:
@@ -190,7 +194,7 @@ def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.f
         node
         for node in program.graph.nodes
         if node.op == "call_function"
-        and isinstance(node.target, torch._ops.OpOverload)
+        and is_operation(node.target)
         and str(node.target) not in known
     ]
 
@@ -198,31 +202,11 @@ def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.f
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Hold back torch's own warnings about its exporter; the user can do nothing about them."""
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = log.level
-    exporter = torch.export._trace.__dict__
-    with warnings.catch_warnings(), ExitStack() as stack:
-        # Both print the graph where a branch depends on data, which our own error says.
-        log.setLevel(logging.ERROR)
-        stack.callback(log.setLevel, level)
-        if "print" not in exporter:
-            exporter["print"] = lambda *args, **kwargs: None
-            stack.callback(exporter.pop, "print")
+    with warnings.catch_warnings(), quiet_exporter():
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         warnings.filterwarnings("ignore", message=".*were assigned during export.*")
         yield
-
-
-@contextmanager
-def _unchecked_distributions() -> Iterator[None]:
-    """``torch.distributions`` checks arguments by branching on them; a graph cannot raise."""
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)
 
 
 @contextmanager
@@ -252,14 +236,15 @@ def _plain_tensors(model: torch.nn.Module) -> Iterator[None]:
     fakes = _Fakes()
     try:
         for module in model.modules():
-            for key, parameter in list(module._parameters.items()):
+            parameters: dict[str, Any] = parameters_of(module)
+            for key, parameter in list(parameters.items()):
                 if not getattr(parameter, "_has_data", True):
-                    replaced.append((module._parameters, key, parameter))
-                    module._parameters[key] = fakes.of(parameter)
+                    replaced.append((parameters, key, parameter))
+                    parameters[key] = fakes.of(parameter)
                 elif parameter is not None and type(parameter) is not torch.nn.Parameter:
                     classes.append((parameter, type(parameter)))
                     parameter.__class__ = torch.nn.Parameter
-            for holder in (module._buffers, module.__dict__):
+            for holder in (buffers_of(module), module.__dict__):
                 for key, value in list(holder.items()):
                     plain = _plain(value)
                     if plain is not value:

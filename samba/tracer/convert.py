@@ -19,6 +19,7 @@ from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.errors import TraceError
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import Namer, source_line
+from samba.tracer.torch_internals import arguments_of, is_operation, packet_of
 from samba.tracer.traced import TO_DTYPE, Source, Traced, TracedOutput
 
 _DROPPED_KWARGS = frozenset(
@@ -234,7 +235,7 @@ class _Converter:
             self.of[node] = results[position]  # pyright: ignore[reportArgumentType, reportCallIssue, reportIndexIssue]  # of a multi-result op
             return
         op = str(node.target)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not is_operation(node.target):
             raise TraceError(
                 where=source_line(node.meta.get("stack_trace")) or f"model {self.root}",
                 reason=f"the Python function {op} stays in the graph",
@@ -278,7 +279,7 @@ class _Converter:
         node: torch.fx.Node,
     ) -> None:
         """Make the dropout rate an argin, so that it can change without a compile."""
-        schema = node.target._schema.arguments  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]  # checked by the caller
+        schema = arguments_of(node.target)
         index = self._value(f"{prefix}__p", (), DType.FLOAT64)
         name = self.values[index].name
         key = schema[position].name
@@ -397,7 +398,7 @@ class _Converter:
 def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:
     if position < len(node.args):
         return node.args[position]
-    name = node.target._schema.arguments[position].name  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]  # an OpOverload
+    name = arguments_of(node.target)[position].name
     return node.kwargs.get(name, default)
 
 
@@ -444,7 +445,7 @@ def _last_of_module(nodes: list[torch.fx.Node]) -> dict[str, torch.fx.Node]:
 
 def _label(node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> tuple[str, str]:
     """Module path and op label: a torch.nn module's last op is called like the module's class."""
-    packet = node.target._overloadpacket.__name__  # pyright: ignore[reportAttributeAccessIssue, reportFunctionMemberAccess]  # an OpOverload
+    packet = packet_of(node.target)
     stack = _stack(node)
     if not stack:
         return "", packet.strip("_")

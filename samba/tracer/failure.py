@@ -19,6 +19,7 @@ from samba.tracer.errors import (
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import is_user_file
 from samba.tracer.refuse import DEPENDS_ON_DATA
+from samba.tracer.torch_internals import DATA_DEPENDENT_ERRORS, DYNAMIC_SHAPE_ERRORS
 
 _DEPENDENT_TEXT = re.compile(
     r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"
@@ -47,12 +48,12 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
     where = _where(error.__traceback__, model)
     text = str(error).strip()
     kinds = {cls.__name__ for cls in type(error).__mro__}
-    if "DynamicOutputShapeException" in kinds:
+    if kinds & DYNAMIC_SHAPE_ERRORS:
         return UnsupportedOps(
             model=type(model).__name__.lower(),
             ops=[UnsupportedOp(name=text, count=1, lines=(where,), reason=DEPENDS_ON_DATA)],
         )
-    depends = bool(kinds & {"GuardOnDataDependentSymNode", "DataDependentOutputException"})
+    depends = bool(kinds & DATA_DEPENDENT_ERRORS)
     if not depends and not _DEPENDENT_TEXT.search(text):
         text = _eager_text(model, given) or text
     if depends or _DEPENDENT_TEXT.search(text):

@@ -13,11 +13,21 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._export.utils import _is_cia_op, _is_preservable_cia_op
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from samba.tracer.torch_internals import (
+    FakeTensorMode,
+    OpOverload,
+    arguments_of,
+    has_own_kernel,
+    is_composite,
+    is_mutable,
+    is_operation,
+    replacing_nodes,
+    tree_flatten,
+    tree_unflatten,
+)
 
 _KEPT_META = ("nn_module_stack", "stack_trace", "custom")
 
@@ -42,7 +52,7 @@ def functional_form(program: ExportedProgram) -> ExportedProgram:
         elif node.op not in ("placeholder", "call_function", "output"):
             return program.run_decompositions({})
     forms: dict[Any, torch.fx.Graph] = {}
-    with program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook()):
+    with replacing_nodes(program):
         for node in moving:
             _replace(node, forms)
     return program
@@ -51,20 +61,20 @@ def functional_form(program: ExportedProgram) -> ExportedProgram:
 def _change(node: torch.fx.Node) -> bool | None:
     """Whether a node has to be decomposed; None where that needs to know the rest of the graph."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or not _static(node):
+    if not is_operation(target) or not _static(node):
         return None
     return _op_change(target)
 
 
 @cache
-def _op_change(target: torch._ops.OpOverload) -> bool | None:
-    if target._schema.is_mutable or torch.Tag.maybe_aliasing_or_mutating in target.tags:
+def _op_change(target: OpOverload) -> bool | None:
+    if is_mutable(target) or torch.Tag.maybe_aliasing_or_mutating in target.tags:
         return None
-    if target.namespace != "aten" or target in _DEPENDS or set(target.py_kernels) - _HARMLESS:
+    if target.namespace != "aten" or target in _DEPENDS or has_own_kernel(target):
         return None
-    if not _is_cia_op(target) or _is_preservable_cia_op(target):
+    if not is_composite(target):
         return False
-    return True if any(a.alias_info is not None for a in target._schema.arguments) else None
+    return True if any(a.alias_info is not None for a in arguments_of(target)) else None
 
 
 _DEPENDS = frozenset(
@@ -77,9 +87,6 @@ _DEPENDS = frozenset(
     }
 )
 """Operations whose functional form depends on what stands around them, or whose schema lies."""
-
-_HARMLESS = frozenset({torch._C.DispatchKey.Meta, torch._C.DispatchKey.CompositeImplicitAutograd})
-"""Kernels in Python that are never run in the place of the operation itself."""
 
 
 def _static(node: torch.fx.Node) -> bool:

@@ -11,6 +11,7 @@ import torch
 
 from samba.tracer.errors import TraceError
 from samba.tracer.names import calling_line
+from samba.tracer.torch_internals import with_apply
 
 _TRACING = threading.local()
 
@@ -30,28 +31,32 @@ def unmoved_modules(model: torch.nn.Module) -> Iterator[None]:
         TraceError: From ``forward``, if a module would get another dtype or device there: a PEF
             holds each parameter in one dtype.
     """
-    before = torch.nn.Module._apply
     names = {id(module): name for name, module in model.named_modules()}
 
-    def apply(
-        self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, **kwargs: Any
-    ) -> torch.nn.Module:
-        if id(self) not in names or not getattr(_TRACING, "active", False):
-            return before(self, fn, *args, **kwargs)
-        for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
-            with torch.no_grad():
-                wanted = fn(tensor)
-            if (wanted.dtype, wanted.device) != (tensor.dtype, tensor.device):
-                raise _changed(names[id(self)], name, tensor, wanted)
-        return self
+    def checked(before: Callable[..., Any]) -> Callable[..., torch.nn.Module]:
+        def apply(
+            self: torch.nn.Module,
+            fn: Callable[[torch.Tensor], torch.Tensor],
+            *args: Any,
+            **kwargs: Any,
+        ) -> torch.nn.Module:
+            if id(self) not in names or not getattr(_TRACING, "active", False):
+                return before(self, fn, *args, **kwargs)
+            for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
+                with torch.no_grad():
+                    wanted = fn(tensor)
+                if (wanted.dtype, wanted.device) != (tensor.dtype, tensor.device):
+                    raise _changed(names[id(self)], name, tensor, wanted)
+            return self
 
-    torch.nn.Module._apply = apply
+        return apply
+
     outer, _TRACING.active = getattr(_TRACING, "active", False), True
     try:
-        yield
+        with with_apply(checked):
+            yield
     finally:
         _TRACING.active = outer
-        torch.nn.Module._apply = before
 
 
 def _changed(module: str, name: str, tensor: torch.Tensor, wanted: torch.Tensor) -> TraceError:

@@ -9,7 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
+
+from samba.tracer.torch_internals import (
+    keystr,
+    known_containers,
+    tree_flatten_with_path,
+    tree_unflatten,
+)
 
 LOG = logging.getLogger("samba")
 _PLAIN = (torch.Tensor, bool, int, float, str, type(None))
@@ -39,7 +45,7 @@ def plain_outputs(model: torch.nn.Module) -> Iterator[None]:
 
 def _plain(result: Any) -> Any:
     result = _as_dict(result)
-    leaves, spec = pytree.tree_flatten_with_path(result, is_leaf=_is_dataclass)
+    leaves, spec = tree_flatten_with_path(result, is_leaf=_is_dataclass)
     foreign = [(path, leaf) for path, leaf in leaves if path and not isinstance(leaf, _PLAIN)]
     if not foreign:
         return result
@@ -50,13 +56,13 @@ def _plain(result: Any) -> Any:
         elif path and not isinstance(leaf, _PLAIN):
             LOG.warning(
                 "forward() returns %s (%s), which is no tensor: it is left out",
-                pytree.keystr(path),
+                keystr(path),
                 type(leaf).__name__,
             )
             kept.append(None)
         else:
             kept.append(leaf)
-    return pytree.tree_unflatten(kept, spec)
+    return tree_unflatten(kept, spec)
 
 
 def _is_dataclass(value: Any) -> bool:
@@ -64,7 +70,7 @@ def _is_dataclass(value: Any) -> bool:
     return (
         dataclasses.is_dataclass(value)
         and not isinstance(value, type)
-        and type(value) not in pytree.SUPPORTED_NODES
+        and type(value) not in known_containers()
     )
 
 

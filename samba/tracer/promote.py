@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch.overrides import TorchFunctionMode
 
 from samba.tensor.promotion import promoted
 from samba.tracer.dropout import DROPOUTS, keep_dropout
 from samba.tracer.rewrite import rewritten
+from samba.tracer.torch_internals import is_operation, packet_of, promoted_dtype
 
 
 class MixedPrecision(TorchFunctionMode):
@@ -90,9 +90,9 @@ _CATENATES = frozenset(("cat", "stack", "hstack", "vstack", "dstack", "concat", 
 def _promotion(node: torch.fx.Node) -> torch.dtype | None:
     """The dtype all tensor arguments of ``node`` are cast to, None to leave them alone."""
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+    if not is_operation(target) or target.namespace != "aten":
         return None
-    packet = target._overloadpacket.__name__
+    packet = packet_of(target)
     if packet in _CATENATES:
         value = node.meta["val"]
         return value.dtype if isinstance(value, torch.Tensor) else None
@@ -109,8 +109,7 @@ def _promotion(node: torch.fx.Node) -> torch.dtype | None:
     tensors = [o for o in operands if isinstance(o, torch.Tensor)]
     if not tensors or (len({t.dtype for t in tensors}) == 1 and len(operands) == len(tensors)):
         return None
-    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
-    return elementwise_dtypes(*operands, type_promotion_kind=kind)[1]
+    return promoted_dtype(operands)
 
 
 def _operands(node: torch.fx.Node, packet: str) -> list[Any]:
@@ -157,4 +156,4 @@ def insert_casts(graph: torch.fx.Graph) -> None:
 
 def _first_is_condition(node: torch.fx.Node) -> bool:
     target = node.target
-    return isinstance(target, torch._ops.OpOverload) and target._overloadpacket.__name__ == "where"
+    return is_operation(target) and packet_of(target) == "where"

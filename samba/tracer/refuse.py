@@ -8,6 +8,7 @@ import torch
 
 from samba.tracer.errors import UnsupportedOp, UnsupportedOps
 from samba.tracer.names import source_line
+from samba.tracer.torch_internals import as_plain_tensors
 from samba.tracer.traced import TO_DTYPE
 
 DEPENDS_ON_DATA = "the shape of its result depends on data"
@@ -63,7 +64,7 @@ def _reason(node: torch.fx.Node) -> str:
 
 def foreign_layout(tensor: torch.Tensor) -> str:
     """Why a tensor is not one block of plain numbers; empty if it is."""
-    with torch._C.DisableTorchFunctionSubclass():  # an empty SambaTensor can be asked too
+    with as_plain_tensors():  # an empty SambaTensor can be asked too
         if tensor.layout is not torch.strided:
             return f"{str(tensor.layout).removeprefix('torch.')} tensors are not supported"
         if tensor.is_nested:

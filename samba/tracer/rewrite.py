@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
+from samba.tracer.torch_internals import pack_padded_sequence
 
 
 def _cov(
@@ -255,7 +256,7 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         torch.Tensor.narrow: _narrow,
         torch.combinations: _combinations,
         torch.instance_norm: _instance_norm,
-        torch._pack_padded_sequence: _pack_padded_sequence,  # pyright: ignore[reportPrivateImportUsage]  # torch.nn.utils.rnn calls it by this name
+        pack_padded_sequence: _pack_padded_sequence,
         F.instance_norm: _functional_instance_norm,
         F.ctc_loss: _ctc_loss,
         F.gaussian_nll_loss: _gaussian_nll_loss,

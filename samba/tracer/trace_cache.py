@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten
 
 from pef_schema.program import Role
 from samba.tracer.capture import trace_model
 from samba.tracer.convert import rate_argins
 from samba.tracer.inputs import TraceInputs
+from samba.tracer.torch_internals import buffers_of, contents_of, parameters_of, tree_flatten
 from samba.tracer.traced import Source, Traced
 
 _PLAIN = (
@@ -164,12 +164,13 @@ def _form(given: TraceInputs) -> Any:
 
 
 def _module(module: torch.nn.Module) -> Any:
-    state = dict(vars(module))
+    holders = parameters_of(module), buffers_of(module)
     registered = [
         (name, None if tensor is None else _registered(tensor))
-        for holder in ("_parameters", "_buffers")
-        for name, tensor in state.pop(holder).items()
+        for holder in holders
+        for name, tensor in holder.items()
     ]
+    state = {k: v for k, v in vars(module).items() if not any(v is holder for holder in holders)}
     return _Same(module), _Same(type(module)), _Same(type(module).forward), registered, _of(state)
 
 
@@ -205,6 +206,6 @@ def _contents(tensor: torch.Tensor) -> Any:
     if not getattr(tensor, "_has_data", True):
         return None
     try:
-        return tensor._version, tensor.data_ptr()
+        return contents_of(tensor)
     except RuntimeError as error:
         raise _Unknown from error

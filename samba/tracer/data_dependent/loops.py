@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
+from samba.tracer.torch_internals import tree_leaves
 
 _NONZERO = frozenset({torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere})
 _WHERE = frozenset({torch.where})

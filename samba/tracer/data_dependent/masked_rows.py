@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves
 
 from samba.tracer.data_dependent.rowwise import arguments, row_axis_kept
+from samba.tracer.torch_internals import fake_mode_of, symbol_of
 
 aten = torch.ops.aten
 
@@ -92,7 +92,7 @@ def _symbol(size: Any) -> Any:
     """The symbol of a size that is one number taken from data; None for others."""
     if not isinstance(size, torch.SymInt):
         return None
-    expression = size.node.expr
+    expression = symbol_of(size)
     if not expression.is_Symbol:
         raise _Refused
     return expression
@@ -219,10 +219,7 @@ class _Rewriter:
     def _run(self, target: Any, args: Any, kwargs: Any) -> Any:
         """The value of a node, from those of its arguments."""
         args, kwargs = map_arg((args, kwargs), lambda n: n.meta["val"])
-        mode = next(
-            (v.fake_mode for v in tree_leaves((args, kwargs)) if hasattr(v, "fake_mode")),
-            None,
-        )
+        mode = fake_mode_of((args, kwargs))
         if mode is None:
             raise _Refused
         with mode:

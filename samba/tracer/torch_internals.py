@@ -1,0 +1,229 @@
+"""Torch's private names that tracing uses: all of them are here, and nowhere else in the tracer.
+
+Torch promises nothing about these. Each has a sentence about what it is used for and, in brackets,
+the torch release that has it at the latest; the oldest that the project runs with is 2.13.
+Everything imported here is loaded by ``import torch`` itself; :func:`quiet_exporter` loads the
+exporter when a model is traced.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, TypeGuard
+
+import torch
+from torch._C import DisableTorchFunctionSubclass, DispatchKey
+from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._export.utils import _is_cia_op, _is_preservable_cia_op
+from torch._ops import OpOverload
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributions import Distribution
+from torch.export import ExportedProgram
+from torch.utils._pytree import (
+    SUPPORTED_NODES,
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_unflatten,
+)
+
+__all__ = [
+    "DATA_DEPENDENT_ERRORS",
+    "DYNAMIC_SHAPE_ERRORS",
+    "FakeTensorMode",
+    "OpOverload",
+    "arguments_of",
+    "as_plain_tensors",
+    "buffers_of",
+    "contents_of",
+    "decompositions",
+    "fake_mode_of",
+    "has_own_kernel",
+    "is_composite",
+    "is_mutable",
+    "is_operation",
+    "keystr",
+    "known_containers",
+    "pack_padded_sequence",
+    "packet_of",
+    "parameters_of",
+    "promoted_dtype",
+    "quiet_exporter",
+    "replacing_nodes",
+    "symbol_of",
+    "tree_flatten",
+    "tree_flatten_with_path",
+    "tree_leaves",
+    "tree_unflatten",
+    "unchecked_distributions",
+    "with_apply",
+]
+
+# torch.utils._pytree: containers of tensors (arguments, results) as flat lists, in the order in
+# which the exporter itself flattens them (2.3).
+
+# FakeTensorMode: tensors without values, for the shapes and strides of an operation's results and
+# for parameters that have no memory (1.13).
+
+# OpOverload: what a node of an exported graph calls (1.11).
+
+DYNAMIC_SHAPE_ERRORS = frozenset({"DynamicOutputShapeException"})
+"""Names of what the exporter raises where the shape of a result depends on data (1.13)."""
+
+DATA_DEPENDENT_ERRORS = frozenset({"GuardOnDataDependentSymNode", "DataDependentOutputException"})
+"""Names of what the exporter raises where ``forward`` reads the value of a tensor (2.1)."""
+
+pack_padded_sequence = torch._pack_padded_sequence  # pyright: ignore[reportPrivateImportUsage]  # torch.nn.utils.rnn calls it by this name
+"""What packs a padded batch: it is refused by name while a model is traced (1.0)."""
+
+
+# -- operations ---------------------------------------------------------------
+
+
+def is_operation(target: object) -> TypeGuard[OpOverload]:
+    """Whether the target of a node is an operation, and not a Python function (1.11)."""
+    return isinstance(target, OpOverload)
+
+
+def packet_of(op: Any) -> str:
+    """The name of an operation without its overload, by ``_overloadpacket`` (1.11)."""
+    return op._overloadpacket.__name__
+
+
+def arguments_of(op: Any) -> list[Any]:
+    """Names, defaults and aliases of an operation's arguments, by ``_schema`` (1.11)."""
+    return op._schema.arguments
+
+
+def is_mutable(op: OpOverload) -> bool:
+    """Whether an operation changes its arguments in place, by ``_schema`` (2.0)."""
+    return op._schema.is_mutable
+
+
+def is_composite(op: OpOverload) -> bool:
+    """Whether the exporter takes an operation apart when it makes a graph functional (2.6)."""
+    return _is_cia_op(op) and not _is_preservable_cia_op(op)
+
+
+_NEVER_RUN = frozenset({DispatchKey.Meta, DispatchKey.CompositeImplicitAutograd})
+
+
+def has_own_kernel(op: OpOverload) -> bool:
+    """Whether a kernel in Python runs in the place of an operation, by ``py_kernels`` (2.0)."""
+    return bool(set(op.py_kernels) - _NEVER_RUN)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Torch's own tables of how operations are made of others (2.0)."""
+    return {**decomposition_table, **core_aten_decompositions()}
+
+
+def promoted_dtype(operands: list[Any]) -> torch.dtype:
+    """The dtype of an elementwise operation's result, by torch's own rules (1.13)."""
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.NO_OPMATH
+    return elementwise_dtypes(*operands, type_promotion_kind=kind)[1]
+
+
+# -- tensors and modules ------------------------------------------------------
+
+
+def as_plain_tensors() -> AbstractContextManager[None]:
+    """While active, subclasses of tensors are treated as tensors: nothing is overridden (2.0)."""
+    return DisableTorchFunctionSubclass()
+
+
+def contents_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """What changes with the values of a tensor: its version and its place in memory (0.2).
+
+    Raises:
+        RuntimeError: It has no version (an inference tensor) or no memory.
+    """
+    return tensor._version, tensor.data_ptr()
+
+
+def symbol_of(size: torch.SymInt) -> Any:
+    """The sympy expression of a size that depends on data, by ``node.expr`` (2.0)."""
+    return size.node.expr
+
+
+def fake_mode_of(values: Any) -> FakeTensorMode | None:
+    """The mode of the first tensor without values in a container, by ``fake_mode`` (1.13)."""
+    return next((v.fake_mode for v in tree_leaves(values) if hasattr(v, "fake_mode")), None)
+
+
+def known_containers() -> Mapping[type, Any]:
+    """Types that torch knows as containers of tensors (1.8)."""
+    return SUPPORTED_NODES
+
+
+def parameters_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | None]:
+    """A module's own parameters, to exchange them without torch's checks (0.1)."""
+    return module._parameters
+
+
+def buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    """A module's own buffers, to exchange them without torch's checks (0.1)."""
+    return module._buffers
+
+
+# -- what is patched while a model is traced ----------------------------------
+
+
+@contextmanager
+def with_apply(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """While active, ``to``, ``float``, ``half``, ... of modules call another ``_apply`` (0.1).
+
+    Args:
+        make: Gets torch's own and gives the one that takes its place.
+    """
+    before = torch.nn.Module._apply
+    torch.nn.Module._apply = make(before)
+    try:
+        yield
+    finally:
+        torch.nn.Module._apply = before
+
+
+@contextmanager
+def unchecked_distributions() -> Iterator[None]:
+    """While active, ``torch.distributions`` leaves its arguments unchecked (1.8).
+
+    The checks branch on values, and a graph cannot raise. Torch can set the default, but not tell
+    it: that is ``_validate_args``.
+    """
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
+@contextmanager
+def quiet_exporter() -> Iterator[None]:
+    """While active, the exporter prints and logs no graphs (2.3).
+
+    Where a branch depends on data, ``torch.export._trace`` prints the graph, and
+    ``symbolic_shapes`` logs it; the error says what a user can do.
+    """
+    import torch.export._trace  # loads torch._dynamo, which importing must not
+
+    exporter = torch.export._trace.__dict__
+    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    level = log.level
+    with ExitStack() as stack:
+        log.setLevel(logging.ERROR)
+        stack.callback(log.setLevel, level)
+        if "print" not in exporter:
+            exporter["print"] = lambda *args, **kwargs: None
+            stack.callback(exporter.pop, "print")
+        yield
+
+
+def replacing_nodes(program: ExportedProgram) -> AbstractContextManager[Any]:
+    """While active, the signature of an exported program follows nodes that are replaced (2.3)."""
+    return program.graph_module._set_replace_hook(program.graph_signature.get_replace_hook())
