@@ -18,7 +18,7 @@ from samba.comparison.values import source_values
 from samba.comparison.whole import compiled_rows, model_rows
 from samba.compiler.arithmetic import wanted_arithmetic
 from samba.tracer import reference
-from samba.tracer.convert import takes_rate
+from samba.tracer.dropout_rates import takes_rate
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.traced import Traced
 

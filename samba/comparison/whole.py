@@ -16,7 +16,7 @@ from pef_schema.program import ArginKind, Graph, OutputGrad, Program, Role
 from samba.comparison.judge import Tol, gap, nonfinite
 from samba.comparison.report import Gap, Phase, Row, Status
 from samba.tensor.views import view_as_numpy, view_as_torch
-from samba.tracer.convert import takes_rate
+from samba.tracer.dropout_rates import takes_rate
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.promote import MixedPrecision
 from samba.tracer.torch_internals import tree_leaves

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from emulator.op_facts.names import CAST_RESULT, CASTS, NEXT_SEED
 from pef_schema.program import Node, Value, refs_of
 from samba.compiler.rounding import MOVES
-from samba.tracer.convert import takes_rate
+from samba.tracer.dropout_rates import takes_rate
 
 
 def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[tuple[int, str]]:

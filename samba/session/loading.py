@@ -23,7 +23,7 @@ from samba.session.loaded import Loaded
 from samba.session.matching import check_losses, check_optimizers, tell_rates
 from samba.session.settings import loss_index_tuple, parsed_config
 from samba.support.progress import stages
-from samba.tracer.convert import rate_argins
+from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind, InputSpec, OutputKind, TensorArgument
+from torch.export.graph_signature import InputSpec, OutputKind, TensorArgument
 
 from emulator.op_facts.names import ALIAS, NEXT_SEED
-from emulator.op_facts.table import op_facts
-from pef_schema.program import Arg, DType, Graph, Node, Ref, Role, Value
+from pef_schema.program import Arg, DType, Node, Ref, Role, Value
+from samba.directives import fusion_of
 from samba.support.naming import join_name
 from samba.support.tracing import NO_GRAPHAMP
 from samba.tracer.dropout import ZERO_RATE
+from samba.tracer.dropout_rates import drawing_nodes, is_training, rate_position
 from samba.tracer.errors import TraceError
-from samba.tracer.inputs import TraceInputs
+from samba.tracer.inputs import NamedInput, TraceInputs
+from samba.tracer.module_calls import label, last_nodes
 from samba.tracer.names import Namer, source_line
-from samba.tracer.torch_internals import arguments_of, is_operation, packet_of
+from samba.tracer.sources import source_of
+from samba.tracer.torch_internals import arguments_of, is_operation
 from samba.tracer.traced import TO_DTYPE, Source, Traced, TracedOutput
 
 _DROPPED_KWARGS = frozenset(
     {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
 )
-_RATE_ARGUMENT = {
-    "aten.native_dropout.default": 1,
-    "aten.dropout.default": 1,
-    "aten.scaled_dot_product_attention.default": 4,
-    "aten.lstm.input": 5,
-    "aten.gru.input": 5,
-    "aten.rnn_tanh.input": 5,
-    "aten.rnn_relu.input": 5,
-}
-"""Where an op takes its dropout rate: the rate becomes an argin."""
-
-_DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
-"""Those that do nothing else: their rate is an argin even if it is 0."""
 
 
 def convert(
@@ -67,20 +58,6 @@ def convert(
     return _Converter(program, model, given, (root, prefix), inference, rates).build()
 
 
-def takes_rate(op: str) -> bool:
-    """Whether an operation takes a dropout rate, and so draws nothing at rate 0."""
-    return op in _RATE_ARGUMENT
-
-
-def rate_argins(graph: Graph) -> tuple[bool, ...]:
-    """For each operation of a graph that takes a dropout rate, whether that is an argin."""
-    return tuple(
-        isinstance(dict(enumerate(node.args)).get(_RATE_ARGUMENT[node.op]), Ref)
-        for node in graph.nodes
-        if node.op in _RATE_ARGUMENT
-    )
-
-
 class _Converter:
     def __init__(
         self,
@@ -95,7 +72,6 @@ class _Converter:
         self.tensor_root, prefix = names
         self.root = f"{prefix}__{self.tensor_root}" if prefix else self.tensor_root
         self.inference = inference
-        self.ops = op_facts()
         self.namer = Namer()
         self.values: list[Value] = []
         self.nodes: list[Node] = []
@@ -107,20 +83,20 @@ class _Converter:
         self.seed: Ref | None = None
         self.streams = 0
         self.rates = rates
-        self.random: set[torch.fx.Node] = set()
+        self.random: frozenset[torch.fx.Node] = frozenset()
         self.exempt: list[int] = []
 
     def build(self) -> Traced:
         nodes = list(self.program.graph.nodes)
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
-        remaining = list(self.given.tensors)
+        given = iter(self.given.tensors)
         for node in nodes:
             if node.op == "placeholder":
-                self._source(node, specs[node.name], remaining)
-        self._find_random(nodes)
+                self._source(node, specs[node.name], given)
+        self.random = drawing_nodes(nodes, self.rates)
         if self.random:
             self._start_seed()
-        last = _last_of_module(nodes)
+        last = last_nodes(nodes)
         for node in nodes:
             if node.op == "call_function":
                 self._node(node, last)
@@ -143,78 +119,35 @@ class _Converter:
         self.values.append(Value(name=self.namer.unique(name), shape=shape, dtype=dtype))
         return len(self.values) - 1
 
-    def _source(self, node: torch.fx.Node, spec: InputSpec, remaining: list[Any]) -> None:
+    def _source(self, node: torch.fx.Node, spec: InputSpec, given: Iterator[NamedInput]) -> None:
         if not isinstance(spec.arg, TensorArgument):
             return
-        fake = node.meta["val"]
-        path = spec.target or ""
-        tensor: torch.Tensor | None = None
-        requires_grad = False
-        match spec.kind:
-            case InputKind.USER_INPUT:
-                entry = remaining.pop(0)
-                role, name, region = Role.INPUT, entry.name, entry.region_name
-                tensor, requires_grad = entry.tensor, entry.requires_grad
-            case InputKind.PARAMETER:
-                tensor = self.model.get_parameter(path)
-                role, requires_grad = Role.WEIGHT, bool(tensor.requires_grad)
-                name, region = self._tensor_name(tensor, path)
-            case InputKind.BUFFER:
-                tensor = self.model.get_buffer(path)
-                role = Role.BUFFER
-                name, region = self._tensor_name(tensor, path)
-            case InputKind.CONSTANT_TENSOR:
-                tensor = cast(torch.Tensor, self.program.constants[path])
-                role = Role.CONSTANT
-                name = region = join_name(self.root, path)
-            case _:
-                raise TraceError(
-                    where=f"model {self.root}",
-                    reason=f"an input of kind {spec.kind.name} cannot be compiled",
-                    hint="Pass plain tensors to forward().",
-                )
-        if role in (Role.WEIGHT, Role.BUFFER):
-            first = self.tied.setdefault(id(tensor), len(self.values))
+        source = source_of(
+            spec,
+            given,
+            program=self.program,
+            model=self.model,
+            root=self.root,
+            tensor_root=self.tensor_root,
+        )
+        if source.role in (Role.WEIGHT, Role.BUFFER):
+            first = self.tied.setdefault(id(source.tensor), len(self.values))
             if first < len(self.values):
                 self.of[node] = first
                 return
-        index = self._value(name, tuple(fake.shape), _dtype(fake.dtype, name))
-        name = self.values[index].name
-        if role is Role.INPUT:
+        fake = node.meta["val"]
+        index = self._value(source.name, tuple(fake.shape), _dtype(fake.dtype, source.name))
+        if source.role is Role.INPUT:
             self.inputs.append(index)
         self.sources.append(
-            Source(
+            replace(
+                source,
                 value=index,
-                role=role,
-                name=name,
-                region_name=region,
-                path=path,
-                tensor=tensor,
-                requires_grad=requires_grad and not self.inference,
+                name=self.values[index].name,
+                requires_grad=source.requires_grad and not self.inference,
             )
         )
         self.of[node] = index
-
-    def _tensor_name(self, tensor: torch.Tensor, path: str) -> tuple[str, str]:
-        name = getattr(tensor, "sn_name", "") or join_name(self.tensor_root, path)
-        return name, getattr(tensor, "sn_region_name", "") or name
-
-    def _find_random(self, nodes: list[torch.fx.Node]) -> None:
-        rated = 0
-        for node in nodes:
-            op = str(node.target)
-            spec = self.ops.get(op) if node.op == "call_function" else None
-            if spec is None or not spec.random:
-                continue
-            position = _RATE_ARGUMENT.get(op)
-            if position is None:
-                self.random.add(node)
-                continue
-            wanted = rated < len(self.rates) and self.rates[rated]
-            rated += 1
-            given = op in _DROPOUTS or bool(_argument(node, position, 0.0))
-            if (wanted or given) and _trains(node):
-                self.random.add(node)
 
     def _start_seed(self) -> None:
         """The stream state: read once, advanced once, used by every random op."""
@@ -241,21 +174,21 @@ class _Converter:
                 reason=f"the Python function {op} stays in the graph",
                 hint="Compute on tensors with torch operations only.",
             )
-        module, label = _label(node, last)
+        module, name = label(node, last)
         prefix = join_name(self.root, module)
         args = [self._arg(a, node) for a in node.args]
         kwargs = {k: self._arg(a, node) for k, a in node.kwargs.items() if k not in _DROPPED_KWARGS}
-        position = _RATE_ARGUMENT.get(op)
+        position = rate_position(op)
         if node not in self.random:
-            if position is not None and position < len(args) and not _trains(node):
+            if position is not None and position < len(args) and not is_training(node):
                 args[position] = 0.0  # nothing is dropped, whatever the rate
         else:
             if position is not None:
-                self._rate(args, kwargs, position, f"{prefix}__{label}", node)
+                self._rate(args, kwargs, position, f"{prefix}__{name}", node)
             kwargs["seed"] = self.seed
             kwargs["stream"] = self.streams
             self.streams += 1
-        outputs, by_position = self._results(node, f"{prefix}__{label}__outputs")
+        outputs, by_position = self._results(node, f"{prefix}__{name}__outputs")
         self.of[node] = by_position
         if NO_GRAPHAMP in (node.meta.get("custom") or {}):
             self.exempt.append(len(self.nodes))
@@ -395,22 +328,6 @@ class _Converter:
         return copy
 
 
-def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:
-    if position < len(node.args):
-        return node.args[position]
-    name = arguments_of(node.target)[position].name
-    return node.kwargs.get(name, default)
-
-
-def _trains(node: torch.fx.Node) -> bool:
-    op = str(node.target)
-    if op in _DROPOUTS:
-        return _argument(node, 2, True) is not False
-    if op.startswith("aten.scaled_dot_product_attention"):
-        return True
-    return bool(_argument(node, 6, False))
-
-
 def _dtype(dtype: torch.dtype, where: str) -> DType:
     try:
         return TO_DTYPE[dtype]
@@ -422,39 +339,6 @@ def _dtype(dtype: torch.dtype, where: str) -> DType:
         ) from None
 
 
-def _stack(node: torch.fx.Node) -> list[tuple[str, str, str]]:
-    """``(call key, module path, class)`` from the model down to the innermost module."""
-    stack = node.meta.get("nn_module_stack") or {}
-    result = []
-    for key, (path, cls) in stack.items():
-        name = cls if isinstance(cls, str) else f"{cls.__module__}.{cls.__qualname__}"
-        result.append((key, str(path).split("@")[0], name))
-    return result
-
-
-def _last_of_module(nodes: list[torch.fx.Node]) -> dict[str, torch.fx.Node]:
-    """The last node of each call of a module; it carries the module's own name."""
-    last: dict[str, torch.fx.Node] = {}
-    for node in nodes:
-        if node.op == "call_function" and node.target is not operator.getitem:
-            stack = _stack(node)
-            if stack:
-                last[stack[-1][0]] = node
-    return last
-
-
-def _label(node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> tuple[str, str]:
-    """Module path and op label: a torch.nn module's last op is called like the module's class."""
-    packet = packet_of(node.target)
-    stack = _stack(node)
-    if not stack:
-        return "", packet.strip("_")
-    key, path, cls = stack[-1]
-    if cls.startswith("torch.nn.modules.") and last.get(key) is node:
-        return path, cls.rsplit(".", 1)[-1].lower()
-    return path, packet.strip("_")
-
-
 def _structure(program: ExportedProgram) -> str:
     kind = program.call_spec.out_spec
     type_ = getattr(kind, "type", None)
@@ -462,8 +346,6 @@ def _structure(program: ExportedProgram) -> str:
 
 
 def _fusions(model: torch.nn.Module, root: str) -> tuple[tuple[str, str], ...]:
-    from samba.directives import fusion_of
-
     found = []
     for path, module in model.named_modules():
         name = fusion_of(module)

@@ -27,7 +27,7 @@ import torch
 
 from pef_schema.program import Role
 from samba.tracer.capture import trace_model
-from samba.tracer.convert import rate_argins
+from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.torch_internals import buffers_of, contents_of, parameters_of, tree_flatten
 from samba.tracer.traced import Source, Traced

@@ -1,0 +1,94 @@
+"""Which operations draw random numbers, and where they take a dropout rate.
+
+A rate is an argin of the graph, so that it can change without a compile. An operation that has
+one draws nothing where that is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from emulator.op_facts.table import op_facts
+from pef_schema.program import Graph, Ref
+from samba.tracer.torch_internals import arguments_of
+
+_RATE_ARGUMENT = {
+    "aten.native_dropout.default": 1,
+    "aten.dropout.default": 1,
+    "aten.scaled_dot_product_attention.default": 4,
+    "aten.lstm.input": 5,
+    "aten.gru.input": 5,
+    "aten.rnn_tanh.input": 5,
+    "aten.rnn_relu.input": 5,
+}
+"""Where an op takes its dropout rate."""
+
+_DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
+"""Those that do nothing else: their rate is an argin even if it is 0."""
+
+
+def takes_rate(op: str) -> bool:
+    """Whether an operation takes a dropout rate, and so draws nothing at rate 0."""
+    return op in _RATE_ARGUMENT
+
+
+def rate_position(op: str) -> int | None:
+    """Which argument of an operation is its dropout rate; None if it takes none."""
+    return _RATE_ARGUMENT.get(op)
+
+
+def rate_argins(graph: Graph) -> tuple[bool, ...]:
+    """For each operation of a graph that takes a dropout rate, whether that is an argin."""
+    return tuple(
+        isinstance(dict(enumerate(node.args)).get(_RATE_ARGUMENT[node.op]), Ref)
+        for node in graph.nodes
+        if node.op in _RATE_ARGUMENT
+    )
+
+
+def drawing_nodes(
+    nodes: Iterable[torch.fx.Node], rates: Sequence[bool]
+) -> frozenset[torch.fx.Node]:
+    """Nodes of an exported graph that draw random numbers.
+
+    Args:
+        nodes: All of its nodes, in order.
+        rates: See :func:`samba.tracer.capture.trace_model`.
+    """
+    ops = op_facts()
+    found: list[torch.fx.Node] = []
+    rated = 0
+    for node in nodes:
+        op = str(node.target)
+        facts = ops.get(op) if node.op == "call_function" else None
+        if facts is None or not facts.random:
+            continue
+        position = _RATE_ARGUMENT.get(op)
+        if position is None:
+            found.append(node)
+            continue
+        wanted = rated < len(rates) and rates[rated]
+        rated += 1
+        given = op in _DROPOUTS or bool(_argument(node, position, 0.0))
+        if (wanted or given) and is_training(node):
+            found.append(node)
+    return frozenset(found)
+
+
+def is_training(node: torch.fx.Node) -> bool:
+    """Whether a node that takes a dropout rate is in training mode, and so uses it."""
+    op = str(node.target)
+    if op in _DROPOUTS:
+        return _argument(node, 2, True) is not False
+    if op.startswith("aten.scaled_dot_product_attention"):
+        return True
+    return bool(_argument(node, 6, False))
+
+
+def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:
+    if position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(arguments_of(node.target)[position].name, default)
