@@ -66,7 +66,7 @@ def check(
 
 @pytest.mark.slow
 def test_two_replicas(tmp_path):
-    check(tmp_path, "torch", 2, 120, [ALL[i] for i in (0, 3, 5, 11)])
+    check(tmp_path, "torch", 2, 120, [ALL[i] for i in (0, 3, 5, 11, 17)])
 
 
 @pytest.mark.slow
