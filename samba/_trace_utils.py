@@ -7,6 +7,9 @@ from typing import Any
 import torch
 
 from samba.sambatensor import SambaTensor
+from samba.tracer.capture import trace_model
+from samba.tracer.inputs import collect_inputs
+from samba.tracer.traced import FROM_DTYPE
 
 __all__ = ["_get_output_tensors", "_trace_single_torch_graph", "_trace_torch_graph"]
 
@@ -27,10 +30,6 @@ def _trace_torch_graph(
     Raises:
         SambaError: The model cannot be traced.
     """
-    from samba.tracer.capture import trace_model
-    from samba.tracer.inputs import collect_inputs
-    from samba.tracer.traced import FROM_DTYPE
-
     traced = trace_model(model, collect_inputs(model, inputs), inference=inference)
     outputs = tuple(
         SambaTensor(

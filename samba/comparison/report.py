@@ -131,7 +131,7 @@ class Row:
 
     @property
     def place(self) -> str:
-        """What it is, in a few words."""
+        """The part of the comparison that a row belongs to, in a few words."""
         node = f" node {self.node}" if self.node >= 0 else ""
         return f"{self.phase.value}{node}"
 

@@ -17,9 +17,14 @@ from samba.comparison.sides import DeviceNodes, exactly, host_backward, host_for
 from samba.comparison.values import source_values
 from samba.comparison.whole import compiled_rows, model_rows
 from samba.compiler.arithmetic import wanted_arithmetic
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from samba.compiler.rounding import apply_arithmetic
+from samba.session.settings import loss_index_tuple
 from samba.tracer import reference
+from samba.tracer.capture import trace_model
 from samba.tracer.dropout_rates import takes_rate
-from samba.tracer.inputs import TraceInputs
+from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.traced import Traced
 
 Values = dict[int, torch.Tensor]
@@ -65,13 +70,6 @@ def compare(
         >>> found.ok, found.first
         (True, None)
     """
-    from samba.compiler.build import build_program
-    from samba.compiler.options import CompileOptions
-    from samba.compiler.rounding import apply_arithmetic
-    from samba.session.settings import loss_index_tuple
-    from samba.tracer.capture import trace_model
-    from samba.tracer.inputs import collect_inputs
-
     arithmetic = wanted_arithmetic(
         {"graphamp_preset": graphamp_preset, "bf16_cast": bf16_cast}
     ).settled()

@@ -27,7 +27,7 @@ _RATE_ARGUMENT = {
 """Where an op takes its dropout rate."""
 
 _DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
-"""Those that do nothing else: their rate is an argin even if it is 0."""
+"""Operations that do nothing but drop: their rate is an argin even if it is 0."""
 
 
 def takes_rate(op: str) -> bool:

@@ -86,7 +86,7 @@ _DEPENDS = frozenset(
         torch.ops.aten.native_batch_norm.default,
     }
 )
-"""Operations whose functional form depends on what stands around them, or whose schema lies."""
+"""Operations whose functional form depends on what stands around them, or whose schema is wrong."""
 
 
 def _static(node: torch.fx.Node) -> bool:

@@ -1,7 +1,8 @@
 """Torch's private names that tracing uses: all of them are here, and nowhere else in the tracer.
 
 Torch promises nothing about these. Each has a sentence about what it is used for and, in brackets,
-the torch release that has it at the latest; the oldest that the project runs with is 2.13.
+the torch release that has it at the latest, as far as is known; which releases were tried with all
+of them stands in ``emulator/versions.py``, and ``import samba`` refuses others.
 Everything imported here is loaded by ``import torch`` itself; :func:`quiet_exporter` loads the
 exporter when a model is traced.
 """

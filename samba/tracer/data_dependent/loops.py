@@ -189,7 +189,7 @@ class HitLoops(TorchFunctionMode):
 
 
 class _Turns:
-    """What a loop runs over. It is no list: how many hits there are, and which, is data."""
+    """The entries that were hit, for a loop: no list, as how many there are, and which, is data."""
 
     def __init__(self, start: Callable[[FrameType], Iterator[Any]]) -> None:
         self._start = start

@@ -32,7 +32,7 @@ _MOVED = frozenset(
         *("argmax.default", "max.dim", "min.dim"),
     )
 )
-"""Their result has the axis of rows only where they leave it whole."""
+"""Operations whose result has the axis of rows only where they leave it whole."""
 _ALONG = {
     "aten.softmax.int": 1,
     "aten._softmax.default": 1,

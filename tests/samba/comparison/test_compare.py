@@ -19,8 +19,8 @@ from torch import nn
 import samba
 from emulator.ops import registry
 from emulator.plans import composition
-from samba.comparison import Phase, Status
 from samba.comparison.judge import Tol, judge, statistics, tolerance
+from samba.comparison.report import Phase, Status
 from tests.models.zoo import ZOO
 
 

@@ -150,7 +150,7 @@ def test_a_selection_of_nothing() -> None:
 
 
 class Refused(nn.Module):
-    """What has no form of fixed length."""
+    """Uses of a selection that have no form of fixed length."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ def test_a_loop_may_only_write(kind: str) -> None:
 
 
 class Listed(nn.Module):
-    """What is listed is no list."""
+    """Uses of what was hit, other than a loop over it."""
 
     def __init__(self, use) -> None:
         super().__init__()

@@ -157,7 +157,7 @@ def test_another_forward_of_a_class_is_traced_again(
 def test_what_lies_outside_of_the_modules_is_not_noticed(
     what: str, traces: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decision 7 says why."""
+    """Changes around the modules, which the key leaves out (decision 7)."""
     model = Net()
     compiled(model)
     match what:
