@@ -17,7 +17,7 @@ from samba.support.handover import Closed, Handover, TimedOut
 __all__ = ["DataLoaderException", "SambaLoader"]
 
 _GRACE_SECONDS = 1.0
-"""How long a closed epoch waits for its thread, which may be inside the data loader."""
+"""Seconds that a closed epoch waits for its thread, which may be inside the data loader."""
 
 _log = logging.getLogger("samba")
 

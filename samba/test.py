@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import nn
 from pef_schema.atomic import write_atomically
 from samba.errors import SambaError
 from samba.sambatensor import to_torch
+from samba.session.process import session
+from samba.tensor.device_door import device
 
 __all__ = ["Different", "TestWithGold", "consistency_test"]
 
@@ -104,19 +107,16 @@ class TestWithGold:
             Different: A tensor differs from that of the file, or is in one of them only.
             SambaError: Nothing is traced, or the file cannot be written.
         """
-        import samba
-        from samba.tensor import device_door as runtime
-
-        device = runtime.device()
+        memory = device()
         outputs = self.model.output_tensors
-        results = samba.session.run(None, outputs)
+        results = session.run(None, outputs)
         found = {t.sn_name: t.torch() for t in results}
         for parameter in self.model.parameters():
             name = parameter.sn_name  # pyright: ignore[reportAttributeAccessIssue]  # the model is converted
-            if device is not None and device.knows(name):
-                found[name] = device.read(name)
-                if device.has_grad(name):
-                    found[f"{name}__grad"] = device.read_grad(name)
+            if memory is not None and memory.knows(name):
+                found[name] = memory.read(name)
+                if memory.has_grad(name):
+                    found[f"{name}__grad"] = memory.read_grad(name)
         if not self.path.exists():
             write_atomically(str(self.path), [_saved(found)])
             print(f"{self.name}: gold file {self.path} written")
@@ -127,8 +127,6 @@ class TestWithGold:
 
 
 def _saved(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    import io
-
     buffer = io.BytesIO()
     torch.save(dict(tensors), buffer)
     return buffer.getvalue()

@@ -25,7 +25,7 @@ _ALL = tuple(COMMANDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One built-in option.
+    """A built-in option.
 
     Args:
         flags: Its spellings.

@@ -24,13 +24,13 @@ class Preset(enum.Enum):
     MP0 = "mp0"
     """The model as written."""
     MP1 = "mp1"
-    """What goes into matrix products, convolutions and their like is rounded to bfloat16."""
+    """Inputs of matrix products, convolutions and their like are rounded to bfloat16."""
     MP4 = "mp4"
-    """What goes into every operation, and its results, are rounded to bfloat16."""
+    """Inputs and results of every operation are rounded to bfloat16."""
 
 
 class Bf16Cast(enum.Enum):
-    """How float32 becomes bfloat16."""
+    """Ways of rounding float32 to bfloat16."""
 
     NEAREST_EVEN = "nearest_even"
     """To the nearest, ties to even: what torch does."""
@@ -61,13 +61,13 @@ class Arithmetic:
         return f"graphamp_preset={self.preset.value} bf16_cast={self.cast.value}"
 
     def metadata(self) -> dict[str, str]:
-        """What a PEF says about it; nothing for a model as written."""
+        """The entry in the metadata of a PEF; none for a model as written."""
         return {} if self.as_written else {METADATA: str(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedArithmetic:
-    """What a command line or ``config_dict`` says; None where it says nothing."""
+    """The arithmetic that options ask for; None where they say nothing."""
 
     preset: Preset | None
     cast: Bf16Cast | None

@@ -1,4 +1,4 @@
-"""What a backward section needs from the forward pass: read, recompute or save.
+"""Find out what a backward section needs of the forward pass: to read, recompute or save.
 
 A value that a gradient reads is read from its region if it has one, executed
 again if that is cheap and costs no more memory than keeping it, and saved in an
@@ -17,7 +17,7 @@ from samba.compiler.sectioned import SectionedGraph
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackwardNeeds:
-    """What the mirror of one forward section needs.
+    """The needs of the backward pass of one section.
 
     Args:
         nodes: Forward nodes to differentiate, in forward order.
@@ -114,7 +114,7 @@ class _Decisions:
         return value in self._stored or value not in self._producer
 
     def _is_worth_recomputing(self, value: int) -> bool:
-        """Whether a value is cheap to make and what that takes is smaller than the value."""
+        """Whether a value is cheap to make of values that together are smaller than it."""
         node = self._nodes[self._producer[value]]
         if not op_facts()[node.op].cheap:
             return False

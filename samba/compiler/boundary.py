@@ -1,4 +1,4 @@
-"""What passes from one section to a later one, and which section writes each output."""
+"""Find what passes from one section to a later one, and which section writes each output."""
 
 from __future__ import annotations
 

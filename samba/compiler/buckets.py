@@ -1,4 +1,4 @@
-"""Which gradients are reduced together, and after which backward section."""
+"""Buckets: gradients that are reduced together, after the last backward section that writes one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values carry a gradient, and which values each node refers to."""
+"""The values that carry a gradient, and those that the gradient of a node reads."""
 
 from __future__ import annotations
 

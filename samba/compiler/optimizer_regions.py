@@ -52,7 +52,7 @@ def place_optimizers(
 
 
 def _used(group: GroupSpec, weights: dict[int, Source], traced: Traced) -> list[Source]:
-    """Those of a group's parameters that ``forward`` uses."""
+    """Find the parameters of a group that ``forward`` uses."""
     stale = [p for p in group.parameters if id(p) not in weights and not traced.knows(p)]
     if stale:
         raise StaleParameter(optimizer=group.name, count=len(stale))

@@ -64,7 +64,7 @@ def _gradnorm(
 def _opts(
     members: Sequence[int], optimizers: Sequence[Optimizer], buckets: Sequence[GradientBucket]
 ) -> list[Step]:
-    """One step for all parameters, or one for those of each bucket."""
+    """Make one step for all parameters, or one for those of each bucket."""
     held = [frozenset(bucket.regions) for bucket in buckets]
     touched = [
         [i for i in members if any(p.grad in grads for p in optimizers[i].params)] for grads in held

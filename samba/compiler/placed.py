@@ -1,4 +1,4 @@
-"""What each stage of placement returns, and the next one takes."""
+"""The stages of placement as values: each stage returns one, and the next one takes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PlacedSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """What passes from section to section.
+    """The values that pass from section to section, and the sections that write outputs.
 
     Args:
         values: Values that a later section takes from an earlier one, ascending.

@@ -1,4 +1,4 @@
-"""Which tensors of a graph outlive a section, and the region that each of them gets.
+"""Give a region to every tensor of a graph that outlives a section.
 
 The stages come one after the other, and each takes what the one before it returned: sources,
 outputs, activations, gradients. Their order decides the numbers of the regions, and so the bytes

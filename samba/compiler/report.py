@@ -15,7 +15,7 @@ def section_types(section: Section) -> str:
 
 
 def section_ops(program: Program, section: Section) -> int:
-    """How many operations a section runs: nodes, or updated parameters."""
+    """The number of operations that a section runs: nodes, or updated parameters."""
     total = 0
     for step in section.steps:
         total += len(step.nodes) + len(step.recompute)
@@ -119,7 +119,7 @@ def _place(tensor: str, region: str) -> str:
 
 
 def _precision(program: Program) -> list[str]:
-    """Which operation runs in which precision: what its inputs hold -> what is kept of it."""
+    """The precision of each operation: what its inputs hold -> what is kept of its results."""
     written = compiled_arithmetic(dict(program.metadata))
     lines = ["", f"precision of operations ({written}):"]
     for graph in program.graphs:

@@ -16,7 +16,7 @@ from pef_schema.program import Role
 from samba.tracer.traced import Traced
 
 DEFAULT_SECTION_BYTES = 64 << 20
-"""What an ``o3`` section may touch. An SN10 tile holds 80 MB on chip; a power of two below it."""
+"""Bytes for an ``o3`` section. An SN10 tile holds 80 MB on chip; a power of two below it."""
 
 
 class UnknownOptimLevel(SambaError):

@@ -8,7 +8,7 @@ __all__ = ["SNConfig"]
 
 
 class SNConfig:
-    """What scripts name in ``SambaConfig(args, SNConfig)``; it only keeps what it is given.
+    """Configuration that scripts name in ``SambaConfig(args, SNConfig)``; keeps what it is given.
 
     Args:
         **settings: Settings by name.

@@ -84,14 +84,14 @@ def parse_app_args(
         note_measured()
         atexit.register(_tell_nothing_measured, args.command)
     if args.data_parallel and args.command != "compile":
-        from samba.distributed.job import start  # torch.distributed is for those who need it
+        from samba.distributed.job import start  # noqa: PLC0415  # for data parallel runs only
 
         start()
     return args
 
 
 def _tell_nothing_measured(command: str) -> None:
-    """Says so when a process that was to measure ends without: some apps drop the command."""
+    """Prints that nothing was measured: some apps drop the command that asks for it."""
     if not hasattr(sys, "last_value"):  # an uncaught error has said enough
         print(
             f"{command}: nothing was measured, because the script does nothing with this command. "

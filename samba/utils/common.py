@@ -10,6 +10,8 @@ import torch
 
 from samba.argconf.options import COMMANDS
 from samba.errors import ArgumentError
+from samba.session.process import session
+from samba.utils import measure, utils
 from samba.utils.pef_utils import get_pefmeta
 
 __all__ = ["common_app_driver"]
@@ -48,8 +50,6 @@ def common_app_driver(
         ArgumentError: The command is unknown.
         SambaError: The model cannot be compiled, or the PEF cannot be run.
     """
-    import samba
-
     if args.command not in COMMANDS:
         raise ArgumentError(
             where="common_app_driver(args), args.command",
@@ -57,7 +57,7 @@ def common_app_driver(
             wanted=f"one of {', '.join(COMMANDS)}",
         )
     if args.command == "compile":
-        samba.session.compile(
+        session.compile(
             model,
             inputs,
             optim,
@@ -81,11 +81,8 @@ def _measure(
     optim: Any,
     init_output_grads: bool | None,
 ) -> None:
-    from samba.utils.measure import measure_performance, measure_sections
-    from samba.utils.utils import trace_graph
-
     wants_grads = not args.inference if init_output_grads is None else init_output_grads
-    trace_graph(
+    utils.trace_graph(
         model,
         inputs,
         None if args.inference else optim,
@@ -96,7 +93,7 @@ def _measure(
     )
     report = args.bench_report_json or args.json
     if args.command == "measure-performance":
-        measure_performance(
+        measure.measure_performance(
             model,
             inputs,
             args.batch_size,
@@ -111,7 +108,7 @@ def _measure(
             min_duration=args.min_duration,
         )
     else:
-        measure_sections(
+        measure.measure_sections(
             model,
             inputs,
             num_sections=args.num_sections,

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from pef_schema.atomic import write_atomically
+from samba.compiler.report import section_types
 from samba.errors import ArgumentError
+from samba.session.process import session
 from samba.support.progress import counted
 from samba.utils.argparser import note_measured
 
@@ -83,13 +85,10 @@ def measure_performance(
     Raises:
         SambaError: If nothing is loaded or the inputs do not fit.
     """
-    import samba
-
     note_measured()
     for what, value in (("n_iterations", n_iterations), ("batch_size", batch_size)):
         _at_least_one(f"measure_performance({what})", value)
     _in_a_folder("measure_performance", json, compiled_stats_json)
-    session = samba.session
     graph = session.need_program("measure_performance()").graphs[0]
     types = ["FWD"] if inference else []
     fetch = () if run_graph_only else tuple(output.name for output in graph.outputs)
@@ -166,9 +165,6 @@ def measure_sections(
     Raises:
         SambaError: If nothing is loaded or the inputs do not fit.
     """
-    import samba
-    from samba.compiler.report import section_types
-
     note_measured()
     for what, value in (
         ("n_iterations", n_iterations),
@@ -178,7 +174,6 @@ def measure_sections(
         if value is not None:
             _at_least_one(f"measure_sections({what})", value)
     _in_a_folder("measure_sections", json)
-    session = samba.session
     program = session.need_program("measure_sections()")
     calls = program.schedules[0].calls[:num_sections]
     replicas = session.need_replicas("measure_sections()")

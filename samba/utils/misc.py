@@ -1,4 +1,4 @@
-"""Where a script lies and which process it is."""
+"""The folder of a script, and the number of its process among those of a job."""
 
 from __future__ import annotations
 

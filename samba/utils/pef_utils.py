@@ -1,4 +1,4 @@
-"""What an app stores in its PEF about itself, and how it reads it back."""
+"""Facts that an app stores in its PEF about itself and reads back."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MissingPefInfo(SambaError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PefInfoStruct:
-    """What is known about a key before a PEF is read.
+    """A key to read from a PEF, with what is known before.
 
     Args:
         default_when_mock: Its value when there is no device; the emulator never needs it.

@@ -1,4 +1,4 @@
-"""How far results of the device lie from those of the host, tensor by tensor."""
+"""A report of the differences between results of the device and of the host."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from torch import nn
 
 from pef_schema.atomic import write_atomically
 from samba.sambatensor import to_torch
+from samba.session.process import session
 
 __all__ = ["dump_accuracy_debug_info"]
 
 FOLDER = Path("runs")
-"""Where reports go, below the working folder."""
+"""The folder of the reports, below the working folder."""
 
 
 def dump_accuracy_debug_info(
@@ -44,9 +45,7 @@ def dump_accuracy_debug_info(
     Raises:
         SambaError: Nothing is traced, or the report cannot be written.
     """
-    import samba
-
-    results = samba.session.run(inputs, traced_outputs, section_types=["FWD"])
+    results = session.run(inputs, traced_outputs, section_types=["FWD"])
     with torch.no_grad():
         gold = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
     golds = gold if isinstance(gold, (tuple, list)) else (gold,)

@@ -10,7 +10,10 @@ import torch
 
 from samba.errors import ArgumentError, NotTraced, UnknownTensor
 from samba.sambatensor import SambaTensor
+from samba.session.process import session
+from samba.session.settings import check_data_parallel_mode, check_mapping
 from samba.support.keywords import refuse_unknown
+from samba.tensor.device_door import device
 
 _log = logging.getLogger("samba")
 
@@ -62,13 +65,10 @@ def trace_graph(
         SambaError: If the PEF cannot be read or does not fit the model.
         DataParallelError: If replicas do not load the same.
     """
-    import samba
-    from samba.session.settings import check_data_parallel_mode, check_mapping
-
     refuse_unknown("utils.trace_graph", trace_graph, unknown)
     check_mapping(mapping, "utils.trace_graph(mapping=...)")
     check_data_parallel_mode(data_parallel_mode, "utils.trace_graph")
-    outputs = samba.session.load(
+    outputs = session.load(
         model,
         inputs,
         optim,
@@ -79,13 +79,13 @@ def trace_graph(
         data_parallel_mode=data_parallel_mode,
         distlearn_config=distlearn_config,
     )
-    compiled = samba.session.need_program("load()").mapping
+    compiled = session.need_program("load()").mapping
     if mapping != "section" and mapping != compiled:
         _log.warning(
             "trace_graph(mapping=%r): %s was compiled with mapping %r, which holds; "
             "compile again to change it",
             mapping,
-            samba.session.pef_path,
+            session.pef_path,
             compiled,
         )
     return outputs
@@ -131,8 +131,6 @@ def trace_multigraph(
         'short__linear__linear__outputs__0'
         >>> samba.session.reset()
     """
-    import samba
-
     for what, given in (("optimizers", optimizers), ("init_output_grads", init_output_grads)):
         if given:
             raise ArgumentError(
@@ -141,7 +139,7 @@ def trace_multigraph(
                 wanted="nothing: the graphs of a PEF are forward passes",
                 hint="A model that trains is compiled with session.compile.",
             )
-    return samba.session.trace_part(graph, inputs, mapping=mapping or "", prefix=trace_prefix or "")
+    return session.trace_part(graph, inputs, mapping=mapping or "", prefix=trace_prefix or "")
 
 
 def init_output_grads(
@@ -162,10 +160,8 @@ def init_output_grads(
     Raises:
         SambaError: If a tensor has no gradient in the program.
     """
-    from samba.tensor import device_door as runtime
-
     given = dict(customized_tensors_dict or {})
-    memory = runtime.device()
+    memory = device()
     if memory is None:
         raise NotTraced(operation="utils.init_output_grads()", name="its outputs")
     names = [t if isinstance(t, str) else t.sn_name for t in output_tensors]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from samba.sambatensor import to_torch
+from samba.session.process import session
 
 __all__ = ["train"]
 
@@ -36,13 +37,11 @@ def train(
     Raises:
         SambaError: Nothing is traced, or a batch does not fit.
     """
-    import samba
-
     wanted = model.output_tensors if outputs is None else outputs
     means = []
     for _ in range(epochs):
         losses = [
-            to_torch(samba.session.run(batch, wanted, hyperparam_dict or {})[loss_index]).mean()
+            to_torch(session.run(batch, wanted, hyperparam_dict or {})[loss_index]).mean()
             for batch in batches
         ]
         means.append(torch.stack(losses).mean().item() if losses else float("nan"))
