@@ -89,7 +89,7 @@ def _verify(args: argparse.Namespace, program: Program) -> int:
 
 
 def _inspect(args: argparse.Namespace, program: Program) -> int:
-    graphs = [
+    graphs: list[dict[str, Any]] = [
         {
             "name": graph.name,
             "inputs": [_tensor(program, graph.values[v].region) for v in graph.inputs],

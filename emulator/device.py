@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -56,7 +57,7 @@ class Device:
         self.counters = DeviceCounters()
         self.buffer_map = BufferMap(program)
         self.pool = BufferPool(self.buffer_map)
-        self._jax_device = jax.local_devices()[0]
+        self._jax_device: Any = jax.local_devices()[0]  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
         self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: set[int] = set()
@@ -165,7 +166,7 @@ class Device:
         self.counters.runs += 1
 
     @contextmanager
-    def unchanged_on_error(self) -> Iterator[None]:
+    def unchanged_on_error(self) -> Generator[None, None, None]:
         """Put memory and argins back as they were if the body raises.
 
         What a plan has consumed when its executable itself fails cannot be put back.
@@ -359,7 +360,7 @@ class Device:
     def put(self, array: np.ndarray) -> jax.Array:
         """Take an array that nobody else will change to the device."""
         with jax.enable_x64(True):
-            return jax.device_put(array, self._jax_device)
+            return jax.device_put(array, self._jax_device)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
     # -- argins -------------------------------------------------------------
 

@@ -125,7 +125,7 @@ def _lines(graph: Graph) -> Iterator[_Line]:
     for position, node in enumerate(graph.nodes):
         args = [arg(item) for item in node.args]
         args += [f"{name}={arg(item)}" for name, item in node.kwargs]
-        results = []
+        results: list[str] = []
         for index in node.outputs:
             if index in used:
                 numbers[index] = f"%{len(numbers)}"

@@ -10,7 +10,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from pef_schema._generated.pef import SCHEMA
@@ -103,7 +103,7 @@ def read_info(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> PefIn
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[tuple[_Fetch, int, str]]:
+def _opened(path: str) -> Generator[tuple[_Fetch, int, str], None, None]:
     """Open a regular file; yield how to fetch bytes, its size and its path for messages."""
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
@@ -134,7 +134,7 @@ def _opened(path: str) -> Iterator[tuple[_Fetch, int, str]]:
 
 def _pread(descriptor: int, start: int, count: int, path: str) -> bytes:
     """Read ``count`` bytes from ``start``, fewer if the file ends."""
-    pieces = []
+    pieces: list[bytes] = []
     while count:
         try:
             piece = os.pread(descriptor, count, start)
@@ -194,7 +194,7 @@ def _read_segments(fetch: _Fetch, header: Header, rows: list[Row], path: str | N
             need=total,
             have=header.data_length,
         )
-    segments = []
+    segments: list[bytes] = []
     end = HEADER_SIZE + header.metadata_length
     for index, (offset, length, digest) in enumerate(rows):
         start = header.data_offset + offset

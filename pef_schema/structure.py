@@ -31,9 +31,9 @@ class _Numbering:
     """Numbers values and regions as they come up, so that absolute indices leave no trace."""
 
     program: Program
-    values: dict[tuple[int, int], int] = field(default_factory=dict)
-    regions: dict[int, int] = field(default_factory=dict)
-    facts: list[object] = field(default_factory=list)
+    values: dict[tuple[int, int], int] = field(default_factory=dict[tuple[int, int], int])
+    regions: dict[int, int] = field(default_factory=dict[int, int])
+    facts: list[object] = field(default_factory=list[object])
 
     def region(self, index: int) -> int:
         if index < 0:
@@ -125,7 +125,8 @@ class Structures:
         )
 
     def _nodes(self, step: Step, numbering: _Numbering) -> Key:
-        g, found = step.graph, []
+        g = step.graph
+        found: list[Key] = []
         for i in (*step.recompute, *step.nodes):
             node = self._program.graphs[g].nodes[i]
             args = tuple([numbering.arg(g, arg) for arg in node.args])

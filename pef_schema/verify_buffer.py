@@ -116,7 +116,8 @@ class _Walk:
                     else:
                         self.count_tables(self.length(target, _OFFSET_SIZE), target)
                         children = self.offsets(target)
-                        row[field_id] = inner = []
+                        inner: list[Any] = []
+                        row[field_id] = inner
                         if children:
                             child = self.schema.tables[field.table]
                             work.append((child, children, depth + 1, inner))
@@ -186,7 +187,9 @@ class _Walk:
     ) -> _Layout:
         """Make the layout from the fields that are present, in the order of their offsets."""
         code, end = "<", 0
-        scalars, references, bools = [], [], []
+        scalars: list[tuple[int, int]] = []
+        references: list[tuple[int, int, int, Field]] = []
+        bools: list[int] = []
         for index, (start, field_id, field, size) in enumerate(present):
             if start < max(end, _OFFSET_SIZE):
                 raise self.malformed(f"{table.name}.{field.name} overlaps its neighbour", vtable)

@@ -76,7 +76,8 @@ def lay_out(lengths: list[int]) -> tuple[list[int], int]:
     Returns:
         Their offsets from the start of the data, and the length of the data.
     """
-    offsets, end = [], 0
+    offsets: list[int] = []
+    end = 0
     for length in lengths:
         offsets.append(align(end))
         end = offsets[-1] + length

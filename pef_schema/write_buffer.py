@@ -6,7 +6,7 @@ import math
 import struct
 from typing import Any
 
-import flatbuffers
+import flatbuffers  # pyright: ignore[reportMissingTypeStubs]  # there are none
 
 from pef_schema.tables import Kind, Row, Schema, Table
 
@@ -49,13 +49,13 @@ class _Writer:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self.builder = flatbuffers.Builder(1 << 16)
+        self.builder: Any = flatbuffers.Builder(1 << 16)
         self.stored: dict[tuple[str, Any], int] = {}
         self.plans = {name: self.plan(table) for name, table in schema.tables.items()}
 
     def plan(self, table: Table) -> list[tuple[int, Any, int | float]]:
         """Order of a table's fields: widest first, so that no padding is needed between them."""
-        fields = []
+        fields: list[tuple[tuple[int, int], Any, int | float]] = []
         for field_id, field in enumerate(table.fields):
             if field.kind is Kind.SCALAR:
                 width, slot = struct.calcsize(f"<{field.code}"), _SLOT[field.code]
@@ -63,8 +63,9 @@ class _Writer:
                 width, slot = _OFFSET_SIZE, "PrependUOffsetTRelativeSlot"
             # A value equal to the default is left out, but -0.0 equals 0.0: store every float.
             default = math.nan if field.code in ("f", "d") else field.default
-            fields.append((-width, field_id, getattr(self.builder, slot), default))
-        return [entry[1:] for entry in sorted(fields, key=lambda entry: entry[:2])]
+            fields.append(((-width, field_id), getattr(self.builder, slot), default))
+        fields.sort(key=lambda entry: entry[0])
+        return [(field_id, slot, default) for (_, field_id), slot, default in fields]
 
     def table(self, table: Table, row: Row) -> int:
         """Store a table after all it refers to; the nesting is that of the schema."""

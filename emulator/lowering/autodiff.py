@@ -90,7 +90,8 @@ def _seeds(graph: Graph, step: Step, state: State, variant: Variant) -> dict[int
             _add(cotangents, output.value, state[output.grad_region])
         elif output.grad is OutputGrad.ONES:
             value = graph.values[output.value]
-            _add(cotangents, output.value, jnp.ones(value.shape, TO_NUMPY[value.dtype]))
+            ones = jnp.ones(value.shape, TO_NUMPY[value.dtype])  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+            _add(cotangents, output.value, ones)
     return cotangents
 
 

@@ -8,7 +8,7 @@ differs between layers, not with their number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -22,7 +22,7 @@ _functions: ContextVar[dict[Any, Callable[..., Any]] | None] = ContextVar(
 
 
 @contextmanager
-def shared_forms() -> Iterator[None]:
+def shared_forms() -> Generator[None, None, None]:
     """While active, :func:`call_once_traced` keeps what it has traced."""
     token = _functions.set({})
     try:
@@ -62,12 +62,11 @@ def call_once_traced(
     # Outside of a trace there is nothing to share, and what is known while tracing stays known.
     if functions is None or not all(isinstance(a, jax.core.Tracer) for a in arrays):
         return function(*arrays)
-    found = functions.get(key)
-    if found is None:
+    if key not in functions:
 
         def named(*given: jax.Array) -> Any:
             return function(*given)
 
         named.__name__ = name
-        found = functions[key] = jax.jit(named)
-    return found(*arrays)
+        functions[key] = jax.jit(named)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+    return functions[key](*arrays)

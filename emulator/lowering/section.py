@@ -6,9 +6,9 @@ trace. Composition and compilation are the business of ``emulator.plans``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -80,8 +80,8 @@ def run_node(
     if last:
         env = {v: to_channels_last(env[v]) for v in node.refs()}
     kwargs = {name: resolve(arg, env) for name, arg in node.kwargs}
-    result = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
-    results = result if isinstance(result, (tuple, list)) else (result,)
+    found: Any = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
+    results = cast("Sequence[Any]", found) if isinstance(found, (tuple, list)) else (found,)
     if len(results) < len(node.outputs):
         raise _failure(node, f"gave {len(results)} result(s), the graph has {len(node.outputs)}")
     checked: list[Any] = []
@@ -194,7 +194,11 @@ def pull_node(
         pairs = zip(node.outputs, results, strict=True)
         return tuple([r for v, r in pairs if v >= 0 and graph.values[v].needs_grad]), results
 
-    _, pullback, results = jax.vjp(primal, *(env[v] for v in targets), has_aux=True)
+    given = [env[v] for v in targets]
+    _, pullback, results = cast(
+        "tuple[Any, Pullback, tuple[Any, ...]]",
+        jax.vjp(primal, *given, has_aux=True),  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+    )
     return results, pullback
 
 
@@ -276,4 +280,4 @@ def forward(program: Program, step: Step, state: State, tape: Tape | None = None
 def zeros_like_value(graph: Graph, index: int) -> jax.Array:
     """Zeros of a value's shape and dtype."""
     value = graph.values[index]
-    return jnp.zeros(value.shape, TO_NUMPY[value.dtype])
+    return jnp.zeros(value.shape, TO_NUMPY[value.dtype])  # pyright: ignore[reportUnknownMemberType]  # jax types it in part

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -83,8 +83,11 @@ class SingleNodes:
                 results = run_node(graph, node, {**full, **changes}, spec)
                 return tuple(results[p] for p in positions)
 
-            _, vjp = jax.vjp(primal, *(full[v] for v in targets))
-            return vjp(
+            _, pullback = cast(
+                "tuple[Any, Callable[..., tuple[Any, ...]]]",
+                jax.vjp(primal, *(full[v] for v in targets)),  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+            )
+            return pullback(
                 tuple(seeds[v] if v in seeds else zeros_like_value(graph, v) for v in active)
             )
 
@@ -101,9 +104,10 @@ class SingleNodes:
 
     def _call(self, form: Any, run: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Any:
         with jax.enable_x64(True):
-            function = self._made.setdefault(form, jax.jit(run))
+            function = self._made.setdefault(form, jax.jit(run))  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
             # Copies: jax may alias a numpy array, and the caller may write to its own.
-            return jax.block_until_ready(function(*(np.array(a) for a in arrays)))
+            results = function(*(np.array(a) for a in arrays))
+            return cast("Any", jax.block_until_ready(results))  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
     def _form(self, node: Node) -> Any:
         """What the executable of a node depends on."""

@@ -66,10 +66,11 @@ def gradnorm(program: Program, step: Step, state: State) -> State:
 
 def zerograd(program: Program, step: Step) -> State:
     """Execute a ZEROGRAD step."""
-    return {
-        r: jnp.zeros(program.regions[r].shape, TO_NUMPY[program.regions[r].dtype])
-        for r in step.writes
-    }
+    result: State = {}
+    for r in step.writes:
+        region = program.regions[r]
+        result[r] = jnp.zeros(region.shape, TO_NUMPY[region.dtype])  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+    return result
 
 
 def _scalars(optimizer: Optimizer, state: State) -> dict[str, jax.Array]:

@@ -14,7 +14,7 @@ import ctypes
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from pef_schema.program import Program
@@ -89,7 +89,7 @@ def give_back_free_memory() -> None:
 
 
 @contextmanager
-def garbage_given_back() -> Iterator[None]:
+def garbage_given_back() -> Generator[None, None, None]:
     """Return free memory to the kernel after a body that took long and left much behind.
 
     XLA and LLVM free hundreds of megabytes when a plan is compiled, and the thresholds above would

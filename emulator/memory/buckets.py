@@ -104,7 +104,8 @@ def _layout(program: Program) -> tuple[Bucket, ...]:
                 continue
             regions = [program.regions[r] for r in step.writes]
             align = max(1, ALIGNMENT // regions[0].dtype.itemsize)
-            offsets, size = [], 0
+            offsets: list[int] = []
+            size = 0
             for region in regions:
                 offsets.append(size)
                 count = region.nbytes // region.dtype.itemsize

@@ -87,9 +87,8 @@ def _compiled(composition: Composition, device: Any) -> Callable[..., Any]:
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(*forms(home), sharding=sharding) for home in buffers.takes]
     with jax.enable_x64(True), shared_forms():
-        jitted = jax.jit(
-            composed(composition), donate_argnums=tuple(range(buffers.donated)), keep_unused=True
-        )
+        donated = tuple(range(buffers.donated))
+        jitted: Any = jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
         return jitted.lower(*shapes).compile(compiler_options=xla_options(device))
 
 

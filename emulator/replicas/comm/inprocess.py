@@ -25,8 +25,8 @@ T = TypeVar("T")
 class _Round:
     """One collective: what each rank called it and brought along."""
 
-    calls: dict[int, str] = field(default_factory=dict)
-    brought: dict[int, Any] = field(default_factory=dict)
+    calls: dict[int, str] = field(default_factory=dict[int, str])
+    brought: dict[int, Any] = field(default_factory=dict[int, Any])
     left: int = 0
 
 

@@ -5,6 +5,9 @@ stricter than others: a process whose peer is gone is aborted by jax's own runti
 a program that uses it must leave by :func:`leave` when it fails.
 """
 
+# pyright: standard
+# Nearly every line calls a collective of jax, and those have no types.
+
 from __future__ import annotations
 
 import functools

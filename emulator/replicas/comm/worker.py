@@ -33,6 +33,11 @@ class Work:
         """Whether it is finished, well or not."""
         return self._done.is_set()
 
+    def end(self) -> None:
+        """Note that it is finished, and let go of what it held on to."""
+        self.do = _nothing
+        self._done.set()
+
 
 class CommThread:
     """A daemon thread with a queue. The first failure is final: what follows is not tried.
@@ -138,12 +143,11 @@ def _work(
             work.error = error
             if not failed:
                 failed.append(work)
-        work.do = _nothing  # what it held on to is free now
-        work._done.set()
+        work.end()
         with changed:
             changed.notify_all()
         work = None
 
 
 def _nothing() -> None:
-    """What is left to do when work is done."""
+    """Nothing is left to do when work is done."""
