@@ -1,4 +1,4 @@
-"""What a session tells of the program it has loaded."""
+"""Facts of the loaded program: names and types that a session tells."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _ANY = (sys.float_info.max, "a finite number, 0 or more")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What scripts have set so far.
+    """Values that scripts have set so far.
 
     Args:
         rates: Dropout rates by argin index; kept apart, because evaluation overrides them.

@@ -48,7 +48,7 @@ class Loaded(ABC):
         }
         runners = list(self._runners.values())
         self.only = runners[0] if len(runners) == 1 else None
-        """What runs the only graph; None where there are several."""
+        """Runner of the only graph; None where there are several."""
         for graph in program.graphs:
             mark_fast_access(graph.values[v].name for v in graph.inputs)
             mark_fast_access(f"{output.name}__grad" for output in graph.outputs)
@@ -61,7 +61,7 @@ class Loaded(ABC):
             runner.replicas = replicas
 
     def runner(self, graph_name: str | None = None) -> Runner:
-        """What runs a graph.
+        """Runner of a graph.
 
         Args:
             graph_name: Its name; None for the only one.

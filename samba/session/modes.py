@@ -1,4 +1,4 @@
-"""What is switched on and off in a session, or only recorded."""
+"""Switches of a session, and wishes that are only recorded."""
 
 from __future__ import annotations
 

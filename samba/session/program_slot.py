@@ -1,4 +1,4 @@
-"""What a session has loaded, and what it did before: the state that its parts share."""
+"""The state that the parts of a session share: its loaded program, and counts of its work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Counters", "ProgramSlot"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What a session did since it was made or reset.
+    """Counts of a session's work since it was made or reset.
 
     Args:
         traces: Models traced, by ``compile`` and ``trace_graph``.

@@ -1,4 +1,4 @@
-"""What one call of ``session.run`` asks for."""
+"""The request of one call of ``session.run``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["RunRequest", "SectionRequest"]
 
 
 class SectionRequest(NamedTuple):
-    """Which part of the schedule to run, as a script passed it.
+    """The part of the schedule to run, as a script passed it.
 
     Args:
         types: Section types, one or several; empty for all.

@@ -225,7 +225,7 @@ class Runner:
         self._variant, self._wish = device.variant, wish
 
     def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | PreparedRun | None:
-        """What runs some steps, in parallel with other replicas where they have to reduce."""
+        """The plan of some steps; with other replicas where they have to reduce."""
         if wish is not None and self.replicas is not None:
             prepared = self.replicas.prepare(steps, wish)
             if prepared is not None:
@@ -335,7 +335,7 @@ class Runner:
 
 
 def _plain(value: Any) -> Any:
-    """What a value is now: a tensor or an array may be changed in place before the next call."""
+    """The present content of a value: a tensor or an array may be changed in place later."""
     return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
 
 

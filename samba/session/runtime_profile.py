@@ -25,7 +25,7 @@ _log = logging.getLogger("samba")
 
 
 class Counts(Protocol):
-    """What a device counts: plans that were compiled, and runs."""
+    """Counts of a device: plans that were compiled, and runs."""
 
     compiles: int
     runs: int

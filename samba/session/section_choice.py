@@ -1,4 +1,4 @@
-"""Which part of the schedule a call of ``session.run`` asks for."""
+"""The steps of the schedule that a call of ``session.run`` asks for."""
 
 from __future__ import annotations
 

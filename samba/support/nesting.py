@@ -9,7 +9,7 @@ __all__ = ["leaves"]
 
 
 def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What is in nested lists, tuples and dicts, with names for it.
+    """The leaves of nested lists, tuples and dicts, with names for them.
 
     Args:
         key: Name of the whole; empty where it has none, and so have the leaves.

@@ -1,4 +1,4 @@
-"""What takes long says on a terminal what it is doing; elsewhere, as in logs, it says nothing."""
+"""Progress of long work, shown on a terminal; elsewhere, as in logs, nothing is shown."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from samba.tracer.traced import Source, Traced, TracedOutput
 
 
 def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[GraphPart]:
-    """What graphs cover of the traces, checked against each other.
+    """Parts of the traces that graphs cover, checked against each other.
 
     Args:
         graphs: The graphs, in their order in the PEF.
@@ -40,7 +40,7 @@ def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[GraphPart]:
 
 @dataclass(slots=True)
 class _Found:
-    """What a graph needs: nodes, sources other than inputs, and inputs that it does not have.
+    """Needs of a graph: nodes, sources other than inputs, and inputs that it does not have.
 
     ``ends`` are the values at which it enters a trace, coming from its stop.
     """

@@ -49,7 +49,7 @@ class GraphConflict(SambaError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphTrace:
-    """What ``trace_multigraph`` found in one module.
+    """The trace of one module by ``trace_multigraph``.
 
     Args:
         model: The module.
