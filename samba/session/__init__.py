@@ -16,6 +16,7 @@ from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_par
 from samba.nn.buffers import converted_buffers, forget_converted_buffers
 from samba.profiler import PROFILER, Profiler
 from samba.sambatensor import DimInfo, SambaTensor
+from samba.session.compiling import compile_pef
 from samba.session.facts import Facts
 from samba.session.modes import Modes
 from samba.session.multigraph.graphs import GraphBuilder
@@ -119,8 +120,6 @@ class SambaSession:
             SambaError: If the model cannot be traced or compiled or the PEF cannot be
                 written; a PEF that was there before is left as it was.
         """
-        from samba.session.compiling import compile_pef  # noqa: PLC0415  # loads torch.export
-
         refuse_unknown("session.compile", SambaSession.compile, unknown)
         model = self._slot.onnx.module(model, "session.compile")
         program_name = name or type(model).__name__.lower()

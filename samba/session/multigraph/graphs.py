@@ -10,6 +10,7 @@ import torch
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph, SambaGraph
 from samba.sambatensor import SambaTensor
+from samba.session.compiling import compile_graphs
 from samba.session.host_tensors import host_tensors
 from samba.session.multigraph.cut import GraphPart, parts_of
 from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
@@ -17,6 +18,7 @@ from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
 from samba.support.keywords import refuse_unknown
 from samba.support.progress import stages
+from samba.tracer.capture import trace_model
 from samba.tracer.inputs import collect_inputs
 
 __all__ = ["GraphBuilder"]
@@ -67,8 +69,6 @@ class GraphBuilder:
         Raises:
             SambaError: It cannot be traced, or has tied weights.
         """
-        from samba.tracer.capture import trace_model  # noqa: PLC0415  # loads torch.export
-
         if mapping:
             check_mapping(mapping, "utils.trace_multigraph(mapping=...)")
         refuse_tied(model)
@@ -146,8 +146,6 @@ class GraphBuilder:
             SambaError: No graph was added, graphs do not go together, or the PEF cannot be
                 written; a PEF that was there before is left as it was.
         """
-        from samba.session.compiling import compile_graphs  # noqa: PLC0415  # loads torch.export
-
         unknown = [name for name in kwarg if name not in _OF_THE_HARDWARE]
         refuse_unknown("session.compile_multigraph", GraphBuilder.compile_multigraph, unknown)
         if inference is False:
