@@ -29,7 +29,7 @@ _ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
 
 @dataclass(slots=True, kw_only=True)
 class DeviceCounters:
-    """What a device did since it was opened."""
+    """Counts of the work that a device did since it was opened."""
 
     compiles: int = 0
     runs: int = 0

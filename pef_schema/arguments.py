@@ -14,7 +14,7 @@ _DTYPES = {int(dtype): dtype for dtype in DType}
 
 
 class ArgTag(enum.IntEnum):
-    """What a token of a node's arguments is; pef.fbs says what goes with each."""
+    """Kind of a token of a node's arguments; pef.fbs says what goes with each."""
 
     NONE = 1
     REF = 2

@@ -94,7 +94,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PefInfo:
-    """What the header of a PEF says.
+    """Contents of the header of a PEF.
 
     Args:
         path: The file; None for bytes in memory.

@@ -59,7 +59,7 @@ def _rebuild(kind: type[PefError], what: str) -> PefError:
 
 
 class PefMissing(PefError):
-    """There is no such file."""
+    """A file that does not exist."""
 
     advice = "Check the path, or compile the model first."
 

@@ -1,4 +1,4 @@
-"""Whether two graphs compute the same, and the first place where they do not.
+"""Comparison of graphs: whether two compute the same, and the first place where they do not.
 
 Both questions look at one canonical text per input, node and output. It numbers values in the
 order of their appearance, so that two graphs that list their values differently still compare

@@ -1,4 +1,4 @@
-"""How large a PEF and its parts may be; readers and writers enforce the same numbers."""
+"""Limits on the size of a PEF and its parts; readers and writers enforce the same numbers."""
 
 from __future__ import annotations
 

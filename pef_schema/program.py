@@ -102,7 +102,7 @@ class Role(enum.IntEnum):
 
 
 class SectionKind(enum.IntEnum):
-    """What a step of a section computes. Last used id: 6."""
+    """Kind of a step: what it computes. Last used id: 6."""
 
     ZEROGRAD = 1
     FWD = 2
@@ -122,7 +122,7 @@ class OptimizerKind(enum.IntEnum):
 
 
 class ArginKind(enum.IntEnum):
-    """What an argin controls. Last used id: 5."""
+    """Kind of an argin: what it controls. Last used id: 5."""
 
     LR = 1
     MOMENTUM = 2
@@ -132,7 +132,7 @@ class ArginKind(enum.IntEnum):
 
 
 class OutputGrad(enum.IntEnum):
-    """What an output's cotangent is until the host sets it. Last used id: 3."""
+    """Cotangent of an output until the host sets it. Last used id: 3."""
 
     NONE = 1
     """The output takes no part in the backward pass unless the host sets a gradient."""
@@ -379,7 +379,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What the device runs as one unit; its id is its index in ``Program.sections``.
+    """A unit that the device runs as a whole; its id is its index in ``Program.sections``.
 
     A section has one step, or FWD and BCKWD together under spatial mapping.
     ``twin`` is the first section of the same structure (its own id if none is

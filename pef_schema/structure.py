@@ -1,4 +1,4 @@
-"""What a section computes, apart from where its data lies: sections that can share code."""
+"""Structures of sections: what they compute, apart from where their data lies."""
 
 from __future__ import annotations
 

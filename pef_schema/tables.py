@@ -1,4 +1,4 @@
-"""How FlatBuffers tables are described; the generated ``_generated/pef.py`` is made of these."""
+"""Descriptions of FlatBuffers tables; the generated ``_generated/pef.py`` is made of these."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Kind(enum.Enum):
-    """What a field holds."""
+    """Kind of the contents of a field."""
 
     SCALAR = "scalar"
     STRING = "string"

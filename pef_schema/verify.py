@@ -1,4 +1,4 @@
-"""Whether a program makes sense: every rule that its dataclasses cannot express.
+"""Verification of programs: every rule that their dataclasses cannot express.
 
 The same checks run before a program is written and after one is read, so nothing that passes one
 side is refused by the other. All problems are collected and raised as one error.

@@ -56,7 +56,7 @@ def read_tables(
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How the tables of one vtable are read: one ``unpack``, then the references."""
+    """Way to read the tables of one vtable: one ``unpack``, then the references."""
 
     unpack: struct.Struct
     blank: Row

@@ -146,7 +146,7 @@ def pull_form(
 def _form(
     graph: Graph, node: Node, env: Mapping[int, Any], spec: OpSpec
 ) -> tuple[tuple[Any, ...], list[int], str]:
-    """What a node's function depends on besides arrays, the values of those, and its name."""
+    """Key of all that a node's function depends on besides arrays, their values, and its name."""
     refs = list(dict.fromkeys(node.refs()))
     position = {v: i for i, v in enumerate(refs)}
     known = {v: env[v] for v in refs if isinstance(env[v], (bool, int, float))}

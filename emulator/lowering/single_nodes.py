@@ -110,7 +110,7 @@ class SingleNodes:
             return cast("Any", jax.block_until_ready(results))  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
     def _form(self, node: Node) -> Any:
-        """What the executable of a node depends on."""
+        """Key of all that the executable of a node depends on."""
         numbers: dict[int, int] = {}
         values = self._graph.values
 

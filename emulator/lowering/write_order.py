@@ -1,6 +1,6 @@
 """The order of a weight's readers and its update, told to XLA as data.
 
-XLA decides before it schedules whether a donated buffer can be written in place: whoever reads
+XLA decides before it schedules whether a donated buffer can be written in place: every reader of
 it must be an ancestor of the write. The input gradient of a layer reads the weight and is no
 ancestor of the weight's update, so XLA would copy every weight in every step.
 """

@@ -42,7 +42,7 @@ def prepare_allocator(program: Program) -> None:
 
 
 def is_large(program: Program) -> bool:
-    """Whether what sections leave for each other takes so much that a plan needs large blocks."""
+    """Whether sections leave so many bytes for each other that a plan needs large blocks."""
     return sum(r.nbytes for r in program.regions if r.role.is_transient) >= _LARGE
 
 

@@ -4,7 +4,7 @@ A REDUCE step names the gradients of one bucket, in their order. The layout foll
 alone: each gradient starts at a multiple of 64 bytes, gaps are zero. Gradients in a bucket have no
 buffer of their own; their bucket's buffer comes after all regions in the pool.
 
-Who is alone has nothing to reduce: there are no buckets until they are asked for.
+A single replica has no buckets: it has nothing to reduce. They are made when they are asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Where the gradients of one REDUCE step lie.
+    """Layout of the gradients of one REDUCE step.
 
     Args:
         index: Position among the buckets.
@@ -50,7 +50,7 @@ class Bucket:
 
 
 class BufferMap:
-    """Which buffer of the pool holds a region.
+    """Map from each region to the buffer of the pool that holds it.
 
     Args:
         program: The program.

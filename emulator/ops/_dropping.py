@@ -32,7 +32,7 @@ def drop_factors(
     *,
     op: str,
 ) -> jax.Array | None:
-    """What dropout multiplies by: 0 with probability ``rate``, else ``1 / (1 - rate)``.
+    """Factors that dropout multiplies by: 0 with probability ``rate``, else ``1 / (1 - rate)``.
 
     Args:
         shape, dtype: Of the result.

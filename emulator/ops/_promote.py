@@ -14,7 +14,7 @@ from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import reduce_sum
 
 DEFAULT_FLOAT = np.dtype(np.float32)
-"""What torch gives for integer tensors in float functions."""
+"""Dtype of the results that torch gives for integer tensors in float functions."""
 
 Shape = tuple[int, ...]
 

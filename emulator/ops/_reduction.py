@@ -96,7 +96,7 @@ def sum_rows(x: jax.Array) -> jax.Array:
 
 
 def _is_slow(shape: Sequence[int], axes: tuple[int, ...]) -> bool:
-    """Whether the axes are adjacent and what follows them is a long row."""
+    """Whether the axes are adjacent and followed by a long row."""
     if not axes or axes != tuple(range(axes[0], axes[-1] + 1)):
         return False
     return math.prod(shape[axes[-1] + 1 :]) >= _LONG_ROW and math.prod(shape) > 0

@@ -19,7 +19,7 @@ from emulator.ops._gradient import with_gradient
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Table:
-    """Which inputs make each output of an axis.
+    """Inputs that make each output of an axis.
 
     Args:
         index: int32 ``(out, k)``.
@@ -35,7 +35,7 @@ class Table:
 
     @functools.cached_property
     def transposed(self) -> Table:
-        """Which outputs each input goes to."""
+        """Outputs that each input goes to."""
         lists: list[list[tuple[int, float]]] = [[] for _ in range(self.size)]
         for o, (row, weights, used) in enumerate(
             zip(self.index, self.weight, self.used, strict=True)

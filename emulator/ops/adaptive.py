@@ -18,7 +18,7 @@ from emulator.ops.registry import op
 
 
 def _spans(size: int, out: int) -> list[range]:
-    """What adaptive pooling covers: from the floor of ``i * size / out`` to the next's ceiling."""
+    """Spans of adaptive pooling: from the floor of ``i * size / out`` to the next's ceiling."""
     return [range(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
 
 

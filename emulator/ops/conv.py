@@ -111,7 +111,7 @@ def _convolve_by_gemm(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
 def _input_gradient_by_gemm(
     g: jax.Array, w: jax.Array, window: Window, size: tuple[int, ...]
 ) -> jax.Array:
-    """What every tap gives to the input gradient in one product, then added where it belongs."""
+    """Input gradient: one product for what every tap gives, then each added where it belongs."""
     n = g.shape[0]
     if n >= _ROW and max(size) <= _MANY_ROWS:
         g = lax.optimization_barrier(jnp.moveaxis(g, 0, -1))

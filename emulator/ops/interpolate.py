@@ -40,7 +40,7 @@ def _step(size: int, out: int, scale: float | None, align: bool, real: Any) -> A
 
 
 def _sources(size: int, out: int, scale: float | None, align: bool, real: Any) -> np.ndarray:
-    """Where each output lies between the inputs."""
+    """Position of each output between the inputs."""
     step = _step(size, out, scale, align, real)
     at = np.arange(out, dtype=real)
     return at * step if align else (at + real(0.5)) * step - real(0.5)

@@ -102,7 +102,7 @@ def sign(x: jax.Array) -> jax.Array:
 
 @op("aten.frac.default", reads=(), cheap=True)
 def frac(x: jax.Array) -> jax.Array:
-    """What ``trunc`` takes away; passes the gradient on."""
+    """The fraction that ``trunc`` takes away; passes the gradient on."""
     return elementwise(lambda a: a - lax.stop_gradient(jnp.trunc(a)), x)
 
 

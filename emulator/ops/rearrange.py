@@ -210,7 +210,7 @@ def as_strided(
 
 
 def strided_places(size: Size, stride: Size, offset: int | None) -> np.ndarray:
-    """Where the elements of a strided view lie in memory, in elements from its start."""
+    """Places of a strided view's elements in memory, in elements from its start."""
     places = np.asarray(offset or 0, np.int64)
     for n, s in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(n, dtype=np.int64) * s

@@ -346,7 +346,7 @@ def put_reduced(x: jax.Array, values: jax.Array, key: Key, reduce: str) -> jax.A
 
 
 def _start(dtype: Any, reduce: str) -> np.ndarray:
-    """What changes nothing under a reduction."""
+    """The number that changes nothing under a reduction."""
     if reduce == "amax":
         return lowest(dtype)
     if reduce == "amin":

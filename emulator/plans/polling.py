@@ -16,7 +16,7 @@ _PAUSE = 100
 
 
 class Result(Protocol):
-    """What can be asked whether it is computed, as a ``jax.Array`` can."""
+    """A result that can be asked whether it is computed, as a ``jax.Array`` can."""
 
     def is_ready(self) -> bool:
         """Whether it is computed."""
@@ -24,7 +24,7 @@ class Result(Protocol):
 
 
 class Poller:
-    """Asks for results again and again for a moment, as long as that succeeds.
+    """A waiter that asks for results again and again for a moment, as long as that succeeds.
 
     Example:
         >>> import jax.numpy as jnp

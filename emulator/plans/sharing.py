@@ -27,7 +27,7 @@ class SharedExecutables:
     def places(
         self, steps: Sequence[tuple[int, int]], variant: Variant
     ) -> tuple[int, Mapping[int, int]] | None:
-        """Where the data of a section lies, for each region of its twin.
+        """Find where the data of a section lies, for each region of its twin.
 
         Args:
             steps: ``(section, step of the section)`` pairs of a plan.
@@ -62,7 +62,7 @@ class SharedExecutables:
         return found
 
     def _facts(self, index: int, regions: Sequence[int], variant: Variant) -> tuple[object, ...]:
-        """What an executable depends on besides the structure, region by region."""
+        """Facts that an executable depends on besides the structure, region by region."""
         readers = self._all_readers()
         program = self._program
         per_region = tuple(

@@ -1,4 +1,4 @@
-"""Which steps to run: the whole schedule, or the parts of it with given types."""
+"""The steps to run: the whole schedule, or the parts of it with given types."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class ParallelPlan:
 
 
 class Net(Protocol):
-    """Who reduces."""
+    """The network as a run sees it: reductions, and the thread that does them."""
 
     thread: CommThread
 
@@ -82,7 +82,7 @@ class Net(Protocol):
         ...
 
     def failure(self, bucket: Bucket, error: BaseException) -> BaseException:
-        """What to raise when a bucket could not be reduced."""
+        """The error to raise when a bucket could not be reduced."""
         ...
 
 
@@ -177,7 +177,7 @@ def run_parallel(device: Device, plan: ParallelPlan, net: Net) -> None:
     Args:
         device: The device.
         plan: What to run.
-        net: Who reduces.
+        net: The network.
 
     Raises:
         Exception: What ``net.failure`` makes of a failed reduction, or what a plan raised.
@@ -251,7 +251,7 @@ class _Hands:
 def reducer(
     device: Device, communicator: Communicator, *, on_device: bool
 ) -> Callable[[jax.Array], jax.Array]:
-    """How the contents of a bucket are averaged.
+    """Choose how the contents of a bucket are averaged.
 
     Args:
         device: Whose memory holds them.

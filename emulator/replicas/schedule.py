@@ -49,7 +49,7 @@ class Task:
 
 
 def dependencies(tasks: Sequence[Task]) -> tuple[frozenset[int], ...]:
-    """What must be finished before each task may start.
+    """Find the tasks that must be finished before each task may start.
 
     A task waits for the last writer of all it reads or writes, and for every reader of what it
     writes since then.
@@ -83,7 +83,7 @@ def dependencies(tasks: Sequence[Task]) -> tuple[frozenset[int], ...]:
 
 
 class Chooser:
-    """Which task may start next on a free resource.
+    """Choice of the task that may start next on a free resource.
 
     The order of the network's tasks is that of the list in every mode, so replicas that make
     progress at different speeds still meet in the same collectives.
@@ -149,7 +149,7 @@ T = TypeVar("T", bound=Ticket)
 
 
 class Hands(Protocol[T]):
-    """Who does the work of a schedule."""
+    """The workers of a schedule: the device and the network."""
 
     def run(self, index: int) -> None:
         """Do a device task, or start it so that later ones wait for it by themselves."""
@@ -197,7 +197,7 @@ def execute(schedule: TaskGraph, hands: Hands[T]) -> None:
 
     Args:
         schedule: What to run.
-        hands: Who runs it. Device tasks run on the calling thread.
+        hands: The workers. Device tasks run on the calling thread.
 
     Raises:
         Exception: What ``hands`` raise.
@@ -242,7 +242,7 @@ def _execute(schedule: TaskGraph, hands: Hands[T], flying: deque[tuple[int, T]])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """When tasks ran.
+    """Times at which tasks ran.
 
     Args:
         starts: Start of each task.
@@ -254,7 +254,7 @@ class Timeline:
 
     @property
     def total(self) -> float:
-        """When the last task ended."""
+        """End of the last task."""
         return max(self.ends, default=0.0)
 
 

@@ -29,7 +29,7 @@ class ReadyBucket(Protocol):
     name: str
 
     def members(self) -> Sequence[ReadyTensor]:
-        """Its tensors that must be marked before it leaves."""
+        """The tensors that must be marked before it leaves."""
         ...
 
     def run_ops(self) -> None:
@@ -42,7 +42,7 @@ class Backend:
 
     Args:
         name: Name of the model.
-        thread: Who communicates.
+        thread: The thread that communicates.
     """
 
     def __init__(self, name: str, thread: CommThread) -> None:

@@ -31,7 +31,7 @@ class _Round:
 
 
 class Hub:
-    """Where the ranks of one communicator meet.
+    """Meeting point of the ranks of one communicator.
 
     Args:
         size: How many ranks there are.
@@ -45,7 +45,7 @@ class Hub:
         self._hubs: dict[tuple[str, tuple[int, ...]], Hub] = {}
 
     def leave(self, rank: int, reason: str) -> None:
-        """Note that a rank will not come any more, and wake those who wait for it."""
+        """Note that a rank will not come any more, and wake the others that wait for it."""
         with self._changed:
             self._gone.setdefault(rank, reason)
             inner = list(self._hubs.items())
@@ -67,7 +67,7 @@ class Hub:
         """Bring something to a round and wait for what the others bring.
 
         Args:
-            rank: Who comes.
+            rank: The rank that comes.
             turn: Which round of this rank it is.
             call: The collective with its sizes; the same for all.
             brought: What to hand to the others. They may read it until the next round.
@@ -103,7 +103,7 @@ class InProcess(Communicator):
     """One rank of a :class:`Hub`.
 
     Args:
-        hub: Where the ranks meet.
+        hub: Their meeting point.
         rank: Which of them this is.
         deadline: Seconds that a collective may take.
     """

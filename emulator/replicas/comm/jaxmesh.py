@@ -82,8 +82,8 @@ class JaxMesh(Communicator):
     Args:
         devices: Their devices, in the order of ranks.
         rank: Number of this process.
-        deadline: Seconds that a collective may take. XLA itself waits for its own timeout; who
-            waits for the communication thread applies this one.
+        deadline: Seconds that a collective may take. XLA itself waits for its own timeout; this
+            one is applied by waiting for the communication thread.
     """
 
     engine = "jax"

@@ -17,7 +17,7 @@ class SlowLink(Communicator):
     collectives; all ranks should have the same.
 
     Args:
-        inner: Who really communicates.
+        inner: The communicator that does the work.
         latency: Seconds added to each collective.
         bytes_per_second: Bandwidth, None for unlimited.
 

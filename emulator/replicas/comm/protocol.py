@@ -1,4 +1,4 @@
-"""What an engine offers: collectives on flat buffers in host memory.
+"""The collectives that an engine offers, on flat buffers in host memory.
 
 A buffer is a writable, contiguous, one-dimensional numpy array of any dtype the device has.
 Every rank of a communicator calls the same methods in the same order with buffers of the same
@@ -111,5 +111,5 @@ class Communicator(ABC):
 
 
 def mean_divisor(buffer: np.ndarray, size: int) -> np.generic:
-    """What a sum is divided by to become a mean, in the buffer's dtype."""
+    """The number that turns a sum into a mean by division, in the buffer's dtype."""
     return buffer.dtype.type(size)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from emulator.replicas.comm.errors import CollectiveTimeout, DataParallelError
 
 _LOOK_SECONDS = 0.2
-"""How often someone who waits looks whether the job has failed elsewhere."""
+"""Seconds between two looks, while waiting, whether the job has failed elsewhere."""
 
 
 class Work:
@@ -44,7 +44,7 @@ class CommThread:
 
     Args:
         name: Name of the thread.
-        deadline: Seconds after which somebody who waits gives up, beside the deadlines that the
+        deadline: Seconds after which waiting is given up, beside the deadlines that the
             engine applies itself.
         alarm: Called now and then while somebody waits, with the name of the work; raises if the
             job has failed elsewhere.
@@ -125,7 +125,7 @@ class CommThread:
 
     @property
     def failure(self) -> BaseException | None:
-        """What ended this thread's work, None while all is well."""
+        """The error that ended this thread's work, None while all is well."""
         return self._failed[0].error if self._failed else None
 
 
