@@ -1,0 +1,1 @@
+from samba._trace_utils import *

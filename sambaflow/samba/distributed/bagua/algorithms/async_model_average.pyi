@@ -1,0 +1,1 @@
+from samba.distributed.bagua.algorithms.async_model_average import *

@@ -1,0 +1,1 @@
+from samba.distributed.bagua.region_moments import *

@@ -1,0 +1,1 @@
+from samba.functional.binning import *

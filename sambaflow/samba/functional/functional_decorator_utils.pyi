@@ -1,0 +1,1 @@
+from samba.functional.functional_decorator_utils import *

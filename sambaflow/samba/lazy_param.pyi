@@ -1,0 +1,1 @@
+from samba.lazy_param import *

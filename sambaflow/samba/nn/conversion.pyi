@@ -1,0 +1,1 @@
+from samba.nn.conversion import *

@@ -1,0 +1,1 @@
+from samba.ops.op_utils import *

@@ -1,0 +1,1 @@
+from samba.optim.adam import *

@@ -1,0 +1,1 @@
+from samba.optim.qadam import *

@@ -1,0 +1,1 @@
+from samba.sn_private import *

@@ -1,0 +1,1 @@
+from samba.utils.benchmark_acc import *

@@ -1,0 +1,1 @@
+from samba.utils.closeness import *

@@ -1,0 +1,1 @@
+from samba.utils.read_perf_counters import *

@@ -1,0 +1,1 @@
+from samba.utils.trainer.samba import *
