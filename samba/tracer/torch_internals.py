@@ -211,7 +211,7 @@ def quiet_exporter() -> Iterator[None]:
     Where a branch depends on data, ``torch.export._trace`` prints the graph, and
     ``symbolic_shapes`` logs it; the error says what a user can do.
     """
-    import torch.export._trace  # loads torch._dynamo, which importing must not
+    import torch.export._trace  # noqa: PLC0415  # loads torch._dynamo, which takes a second
 
     exporter = torch.export._trace.__dict__
     log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
