@@ -8,7 +8,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from emulator.lowering.section import run_node, zeros_like_value
+from emulator.lowering.section import gradient_targets, run_node, zeros_like_value
 from emulator.ops.registry import load_ops
 from pef_schema.program import Arg, Graph, Node, Ref
 
@@ -19,11 +19,6 @@ Arrays = Mapping[int, np.ndarray]
 def active_outputs(graph: Graph, node: Node) -> list[int]:
     """Results of a node through which a gradient flows."""
     return [v for v in node.outputs if v >= 0 and graph.values[v].needs_grad]
-
-
-def gradient_targets(graph: Graph, node: Node) -> list[int]:
-    """Values that a node passes gradients on to."""
-    return list(dict.fromkeys(v for v in node.refs() if graph.values[v].needs_grad))
 
 
 class SingleNodes:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from emulator.lowering.single_nodes import SingleNodes, gradient_targets
+from emulator.lowering.section import gradient_targets
+from emulator.lowering.single_nodes import SingleNodes
 from pef_schema.program import Graph, Node
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer import reference

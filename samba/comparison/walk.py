@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from emulator.lowering.single_nodes import active_outputs, gradient_targets
+from emulator.lowering.section import gradient_targets
+from emulator.lowering.single_nodes import active_outputs
 from emulator.op_facts.names import CASTS, NEXT_SEED
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role
 from samba.comparison.judge import EXACT, gap, judge, nonfinite, statistics, tolerance
