@@ -24,10 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(__doc__)
         return 0 if arguments else 2
     if arguments[0] == "launch":
-        from samba.distributed.launcher import main as launch
+        from samba.distributed.launcher import main as launch  # noqa: PLC0415  # this command alone
 
         return launch(arguments[1:])
-    from samba.comparison.command import run
+    from samba.comparison.command import run  # noqa: PLC0415  # loads jax
 
     return run(arguments)
 
