@@ -134,7 +134,7 @@ def count(case: Case) -> Counts:
             convert, step = ours.prepare(case, case.model())
             for number, batch in enumerate(case.batches()[:3]):
                 step(convert(batch), **({"hyper": {"lr": 0.5}} if number == 1 else {}))
-            program = samba.session.need_program("bench counts")
+            program = samba.session.need_loaded("bench counts").program
             counters = samba.session.counters
         return Counts(
             traces=counters.traces,

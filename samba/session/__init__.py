@@ -32,7 +32,6 @@ from samba.tensor.labels import forget_fast_access
 
 if TYPE_CHECKING:
     from pef_schema.program import Program
-    from samba.distributed.replicas import Replicas
     from samba.session.loaded import Loaded
 
 __all__ = ["Counters", "SambaSession"]
@@ -337,28 +336,6 @@ class SambaSession:
             NotLoaded: If there is none.
         """
         return self._slot.need(operation)
-
-    def need_program(self, operation: str) -> Program:
-        """The loaded program.
-
-        Args:
-            operation: Who asks, for the error.
-
-        Raises:
-            NotLoaded: If there is none.
-        """
-        return self._slot.need(operation).program
-
-    def need_replicas(self, operation: str) -> Replicas:
-        """The replicas that run the loaded program.
-
-        Args:
-            operation: Who asks, for the error.
-
-        Raises:
-            NotLoaded: If there is none.
-        """
-        return self._slot.need(operation).replicas
 
     # -- between host and device: transfers.py -----------------------------------
 

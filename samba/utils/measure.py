@@ -89,11 +89,12 @@ def measure_performance(
     for what, value in (("n_iterations", n_iterations), ("batch_size", batch_size)):
         _at_least_one(f"measure_performance({what})", value)
     _in_a_folder("measure_performance", json, compiled_stats_json)
-    graph = session.need_program("measure_performance()").graphs[0]
+    loaded = session.need_loaded("measure_performance()")
+    graph = loaded.program.graphs[0]
     types = ["FWD"] if inference else []
     fetch = () if run_graph_only else tuple(output.name for output in graph.outputs)
     print("initial run starts.")
-    replicas = session.need_replicas("measure_performance()")
+    replicas = loaded.replicas
     parallel = replicas.keywords(data_parallel, reduce_on_rdu)
     session.run(inputs, fetch, section_types=types, **parallel)
     session.synchronize()
@@ -174,9 +175,9 @@ def measure_sections(
         if value is not None:
             _at_least_one(f"measure_sections({what})", value)
     _in_a_folder("measure_sections", json)
-    program = session.need_program("measure_sections()")
+    loaded = session.need_loaded("measure_sections()")
+    program, replicas = loaded.program, loaded.replicas
     calls = program.schedules[0].calls[:num_sections]
-    replicas = session.need_replicas("measure_sections()")
     parallel = replicas.keywords(data_parallel, reduce_on_rdu)
     session.run(inputs, (), section_ids=[calls[0].section], **parallel)
     times: dict[int, list[float]] = {call.section: [] for call in calls}

@@ -79,7 +79,7 @@ def trace_graph(
         data_parallel_mode=data_parallel_mode,
         distlearn_config=distlearn_config,
     )
-    compiled = session.need_program("load()").mapping
+    compiled = session.need_loaded("load()").program.mapping
     if mapping != "section" and mapping != compiled:
         _log.warning(
             "trace_graph(mapping=%r): %s was compiled with mapping %r, which holds; "
