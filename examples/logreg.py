@@ -85,7 +85,7 @@ def train(args: argparse.Namespace, model: nn.Module) -> None:
     step = 0
     for epoch in range(args.num_epochs):
         order = torch.randperm(len(images))
-        total = 0.0
+        total, i = 0.0, 0
         for i in range(steps_per_epoch):
             batch = order[i * args.batch_size : (i + 1) * args.batch_size]
             image = samba.from_torch_tensor(images[batch], name="image", batch_dim=0)

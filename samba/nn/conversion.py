@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -25,8 +25,11 @@ __all__ = [
     "to_torch_tensor",
 ]
 
+Model = TypeVar("Model", bound=nn.Module)
+"""A model, which stays the object that it is."""
 
-def from_torch_model_(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
+
+def from_torch_model_(model: Model, parent_module_prefix: str | None = None) -> Model:
     """Makes the parameters of a model SambaParameters, in place, and names everything in it.
 
     Parameters stay the same objects, so optimizers and ties made before still hold; a tied
@@ -103,12 +106,12 @@ def _replace_meta(model: nn.Module) -> None:
             module._parameters[name] = replaced[id(parameter)]
 
 
-def from_torch_model(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
+def from_torch_model(model: Model, parent_module_prefix: str | None = None) -> Model:
     """Older name of :func:`from_torch_model_`; it works in place too."""
     return from_torch_model_(model, parent_module_prefix)
 
 
-def from_torch_(model: nn.Module, parent_module_prefix: str | None = None) -> nn.Module:
+def from_torch_(model: Model, parent_module_prefix: str | None = None) -> Model:
     """Older name of :func:`from_torch_model_`."""
     return from_torch_model_(model, parent_module_prefix)
 

@@ -38,7 +38,7 @@ def test_an_empty_tensor_has_a_shape_and_a_dtype():
     assert (tensor.shape, tensor.dtype, tensor.has_data) == ((2, 3), torch.bfloat16, False)
     assert samba.SambaTensor(shape=[4]).dtype == torch.get_default_dtype()
     with pytest.raises(NoHostData, match=r"SambaTensor e of shape \(2, 3\)"):
-        tensor + 1
+        tensor + 1  # pyright: ignore[reportUnusedExpression]  # it raises
     for clash in ({"shape": (2,)}, {"dtype": torch.int8}):
         with pytest.raises(ArgumentError, match="one or the other"):
             samba.SambaTensor(torch.ones(2), **clash)

@@ -108,7 +108,7 @@ def main(argv: list[str]) -> None:
     samba.session.to_cpu(model, optimizers)
     for (name, ours), theirs in zip(model.named_parameters(), gold.parameters(), strict=True):
         utils.assert_close(ours, theirs, name, threshold=1e-4)
-    print(f"{len(found)} outputs as torch has them")
+    print(f"{len(found)} outputs as torch has them")  # pyright: ignore[reportPossiblyUnboundVariable]  # there are steps
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ class Answering:
 
 
 def test_replicas_that_differ_are_refused():
-    overlap.check_states("gpt", Answering(""))  # pyright: ignore[reportArgumentType]  # asks as Replicas does
+    overlap.check_states("gpt", Answering(""))
     with pytest.raises(StatesDiffer, match="inorder, rank 1: 1; optimal, rank 0: 0"):
-        overlap.check_states("gpt", Answering("inorder"))  # pyright: ignore[reportArgumentType]  # as above
+        overlap.check_states("gpt", Answering("inorder"))
 
 
 @pytest.mark.slow

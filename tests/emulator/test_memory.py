@@ -15,7 +15,7 @@ def test_a_chain_ends_before_the_next_one_starts() -> None:
     """Of eight large intermediates one is alive at a time; breadth first it would be all."""
 
     def total(x: jax.Array, weights: tuple[jax.Array, ...]) -> jax.Array:
-        return sum((jnp.tanh(x @ w) @ w.T).sum() for w in weights)
+        return sum((jnp.tanh(x @ w) @ w.T).sum() for w in weights)  # pyright: ignore[reportReturnType]  # there are some
 
     x = jax.ShapeDtypeStruct((512, 64), jnp.float32)
     lowered = jax.jit(total).lower(x, (jax.ShapeDtypeStruct((64, 512), jnp.float32),) * 8)

@@ -35,7 +35,9 @@ def _update(ordered: bool) -> str:
 
     shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((64, 32), (16, 32), (16, 64))]
     lowered = jax.jit(step, donate_argnums=0).lower(*shapes)
-    return lowered.compile(compiler_options=xla_options(jax.devices("cpu")[0])).as_text()
+    text = lowered.compile(compiler_options=xla_options(jax.devices("cpu")[0])).as_text()
+    assert text is not None
+    return text
 
 
 def test_xla_needs_no_copy_of_the_weight() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from torch import nn
 
 import samba
 from emulator.device import Device
+from emulator.plans.plan import Plan
 from emulator.plans.step_choice import all_steps
 from pef_schema.program import Role
 from samba.compiler.build import build_program
@@ -41,11 +43,17 @@ def device_of(model: nn.Module) -> Device:
     return device
 
 
+def text_of(plan: Plan) -> str:
+    """What XLA made of a plan."""
+    executable: Any = plan.call
+    return executable.as_text()
+
+
 def test_every_buffer_is_its_own_successor() -> None:
     """A weight handed another weight's memory would cost a copy of both in every step."""
     device = device_of(Net())
     plan = device.plan(all_steps(device.program))
-    found = re.findall(r"\{(\d+)\}: \((\d+), \{\}", plan.call.as_text().splitlines()[0])
+    found = re.findall(r"\{(\d+)\}: \((\d+), \{\}", text_of(plan).splitlines()[0])
     pairs = [(int(result), int(argument)) for result, argument in found]
     assert pairs == [(i, i) for i in range(plan.donated)]
     assert plan.reads[: plan.donated] == plan.writes[: plan.donated]
@@ -54,7 +62,7 @@ def test_every_buffer_is_its_own_successor() -> None:
 def test_no_weight_of_a_layer_is_copied() -> None:
     """The input gradient reads the weight too: its update must be told to come later."""
     device = device_of(Net())
-    text = device.plan(all_steps(device.program)).call.as_text()
+    text = text_of(device.plan(all_steps(device.program)))
     entry = text[text.index("ENTRY ") :]
     assert "f32[16,16]" in entry
     assert not re.search(r"= f32\[16,16\]\S* copy\(", entry)
@@ -86,5 +94,5 @@ class Recurrent(nn.Module):
 def test_a_loop_runs_forward_once() -> None:
     """XLA keeps a second copy of a loop: the backward section must not bring one."""
     device = device_of(Recurrent())
-    text = device.plan(all_steps(device.program)).call.as_text()
+    text = text_of(device.plan(all_steps(device.program)))
     assert len(re.findall(r" while\(", text)) == 2, "one loop forward, one backward"

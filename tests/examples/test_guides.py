@@ -41,6 +41,7 @@ def test_the_guide_to_bagua_trains_two_replicas(tmp_path):
     (tmp_path / "net.py").write_text(script)
     commands = re.findall(r"`python\s((?:net\.py|-m samba) [^`]*)`", page)
     assert len(commands) == 2
+    printed = ""
     for command in commands:
         done = subprocess.run(
             [sys.executable, *command.split()],
@@ -51,7 +52,8 @@ def test_the_guide_to_bagua_trains_two_replicas(tmp_path):
             timeout=240,
         )
         assert done.returncode == 0, done.stderr
-    rows = re.findall(r"Loss: (\S+) weights: (\S+)", done.stdout)
+        printed = done.stdout
+    rows = re.findall(r"Loss: (\S+) weights: (\S+)", printed)
     assert len(rows) == 2
     assert rows[0][1] == rows[1][1]
     assert all(float(loss) < 0.05 for loss, _ in rows)

@@ -86,7 +86,7 @@ def check(case: Case, folder: Path) -> None:
     off = {path for path, error in errors.items() if error > GRADIENT}
     for path in sorted(off and off & zero_gradients(host, inputs)):
         # Nothing but rounding on both sides: ours may not be of another order than torch's.
-        noise = samba.to_torch(model.get_parameter(path).sn_grad).abs().max()  # pyright: ignore[reportAttributeAccessIssue]  # as the device sets it
+        noise = samba.to_torch(model.get_parameter(path).sn_grad).abs().max()
         theirs = host.get_parameter(path).grad
         assert theirs is not None and noise <= 4 * theirs.abs().max()
         del errors[path]
@@ -113,9 +113,9 @@ def test_the_tolerance_bites() -> None:
     host, model = nn.Linear(3, 2), nn.Linear(3, 2)
     for path, p in host.named_parameters():
         p.grad = torch.ones_like(p)
-        model.get_parameter(path).sn_grad = torch.ones_like(p)  # pyright: ignore[reportAttributeAccessIssue]  # as the device sets it
+        model.get_parameter(path).sn_grad = torch.ones_like(p)
     assert max(gradient_errors(model, host).values()) == 0
-    model.weight.sn_grad[0, 0] += 2 * GRADIENT  # pyright: ignore[reportAttributeAccessIssue]  # as above
+    model.weight.sn_grad[0, 0] += 2 * GRADIENT
     assert max(gradient_errors(model, host).values()) > GRADIENT
 
 

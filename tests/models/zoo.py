@@ -189,6 +189,7 @@ class ManualAttention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v = (nn.Linear(8, 8) for _ in range(3))
+        self.mask: Tensor
         self.register_buffer("mask", torch.tril(torch.ones(5, 5)).bool())
 
     def forward(self, x: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def load_entries() -> tuple[Entry, ...]:
         warnings.simplefilter("ignore")
         from torch.testing._internal import common_methods_invocations as database
     # It makes random operators repeat themselves, which would hide that they are random.
-    database.wrapper_set_seed = _call
+    database.wrapper_set_seed = _call  # pyright: ignore[reportPrivateImportUsage]  # torch's own tests use it
     return tuple(_entries(database.op_db))
 
 

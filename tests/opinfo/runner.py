@@ -45,7 +45,7 @@ def work(connection: Connection) -> None:
 
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    torch._logging.set_logs(all=logging.CRITICAL)
+    torch._logging.set_logs(all=logging.CRITICAL)  # pyright: ignore[reportPrivateImportUsage]  # torch documents it as torch._logging
     keep_bookkeeping()
     while (job := connection.recv()) is not None:
         connection.send(check_entry(entry_named(job.entry), job.dtype, count=job.count))

@@ -21,8 +21,8 @@ from torch._ops import OperatorBase
 def keep_bookkeeping() -> None:
     """Make every later trace in this process cheap; for processes of the harness only."""
     listing = functools.cache(torch._export.utils._collect_all_valid_cia_ops)
-    torch.export.exported_program._collect_all_valid_cia_ops = listing
-    torch.export.decomp_utils._collect_all_valid_cia_ops = listing
+    torch.export.exported_program._collect_all_valid_cia_ops = listing  # pyright: ignore[reportPrivateImportUsage]  # replaced for speed
+    torch.export.decomp_utils._collect_all_valid_cia_ops = listing  # pyright: ignore[reportPrivateImportUsage]  # as above
     general = OperatorBase.py_impl
 
     def register(self: Any, key: Any) -> Callable[[Any], Any]:

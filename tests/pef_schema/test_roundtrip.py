@@ -60,7 +60,7 @@ def test_arguments_keep_their_types() -> None:
     kinds = [type(arg) for arg in nodes[1].args] + [type(arg) for _, arg in nodes[1].kwargs]
     wanted = training().graphs[0].nodes[1]
     assert kinds == [type(a) for a in wanted.args] + [type(a) for _, a in wanted.kwargs]
-    assert math.copysign(1.0, dict(nodes[1].kwargs)["p"]) == -1.0  # pyright: ignore[reportArgumentType]  # kind says float
+    assert math.copysign(1.0, dict(nodes[1].kwargs)["p"]) == -1.0
 
 
 def test_same_bytes_in_other_processes() -> None:

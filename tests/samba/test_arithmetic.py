@@ -73,7 +73,7 @@ def test_a_step_is_torchs_with_explicit_casts(tmp_path, preset, mode):
 
 @pytest.mark.slow
 def test_stochastic_rounding_repeats_and_does_not_depend_on_the_cut(tmp_path):
-    found = []
+    found, scenes = [], []
     for i, cut in enumerate([{"optim_level": "o0"}, {"optim_level": "o3"}, {"mapping": "spatial"}]):
         scene = on_the_device(
             tmp_path / str(i), graphamp_preset="mp4", enable_stochastic_rounding=True, **cut
@@ -81,11 +81,13 @@ def test_stochastic_rounding_repeats_and_does_not_depend_on_the_cut(tmp_path):
         steps = [scene.run() for _ in range(2)]
         assert not torch.equal(steps[0][1], steps[1][1])
         found.append((steps, scene.weights()))
+        scenes.append(scene)
     for steps, weights in found[1:]:
         for ours, theirs in zip(steps, found[0][0], strict=True):
             assert all(map(torch.equal, ours, theirs))
         assert all(torch.equal(weights[path], w) for path, w in found[0][1].items())
     # The same seed gives the same numbers again, another one does not.
+    scene = scenes[-1]
     _, first = scene.run(section_types=["fwd"], hyperparam_dict={"mlp__seed": 5})
     _, again = scene.run(section_types=["fwd"], hyperparam_dict={"mlp__seed": 4})
     assert not torch.equal(first, again)

@@ -124,6 +124,7 @@ def test_what_takes_the_place_of_torchs_dropout_does_the_same(drop, shape, kept)
     """Whole channels go, at the rate, and what stays is scaled."""
     x = torch.rand(shape) + 1
     out = keep_dropout(drop, (x.clone(), 0.25), {})
+    assert out is not None
     factor = (out / x).reshape(*kept, -1)
     close(factor, torch.where(factor == 0, 0.0, torch.tensor(1 / 0.75)).expand_as(factor))
     assert torch.equal(factor == 0, (factor[..., :1] == 0).expand_as(factor))

@@ -46,7 +46,7 @@ def lazily(build: Callable[[], nn.Module], **settings: object) -> nn.Module:
 
 
 def values(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.torch_tensor() for name, p in model.named_parameters()}  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
+    return {name: p.torch_tensor() for name, p in model.named_parameters()}
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -82,11 +82,11 @@ def test_layers_hold_no_memory_and_repeat(build: Callable[[], nn.Module]) -> Non
 def test_distributions_are_those_of_the_layers() -> None:
     enable_lazy_param(seed=3)
     linear, embedding, norm = nn.Linear(400, 500), nn.Embedding(300, 400), nn.LayerNorm(9)
-    weight = linear.weight.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+    weight = linear.weight.torch_tensor()
     assert weight.abs().max() <= 400**-0.5 and abs(weight.std() * 3**0.5 * 400**0.5 - 1) < 0.02
-    table = embedding.weight.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+    table = embedding.weight.torch_tensor()
     assert abs(table.std() - 1) < 0.01 and abs(table.mean()) < 0.01
-    assert norm.weight.torch_tensor().tolist() == [1] * 9  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+    assert norm.weight.torch_tensor().tolist() == [1] * 9
 
 
 INITIALISERS: dict[str, Callable[[torch.Tensor], object]] = {
@@ -131,7 +131,7 @@ def test_initialisers_are_recorded(name: str) -> None:
         return layer
 
     layer = lazily(lambda: build(fill))
-    assert not layer.weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+    assert not layer.weight.has_data
     made, again = values(layer)["weight"], values(lazily(lambda: build(fill)))["weight"]
     assert torch.equal(made, again)
     real = values(lazily(build))["weight"]
@@ -154,7 +154,7 @@ def test_initialisers_imported_before_repeat_too(name: str) -> None:
         enable_lazy_param(seed=1)
         layer = nn.Linear(5, 4)
         initialiser(layer.weight, *arguments)
-        made.append(layer.weight.torch_tensor())  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+        made.append(layer.weight.torch_tensor())
         disable_lazy_param()
     if name != "sparse_":  # it asks torch for a permutation
         assert torch.equal(*made)
@@ -173,7 +173,7 @@ def test_orthogonal_is_orthogonal() -> None:
     enable_lazy_param(seed=1)
     layer = nn.Linear(5, 4)
     init.orthogonal_(layer.weight)
-    made = layer.weight.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+    made = layer.weight.torch_tensor()
     torch.testing.assert_close(made @ made.t(), torch.eye(4), atol=1e-6, rtol=0)
 
 
@@ -201,23 +201,23 @@ def test_ties_and_identity_stay() -> None:
             init.ones_(weight)
 
     model = lazily(Tied)
-    assert model.a.weight is model.b.weight  # pyright: ignore[reportAttributeAccessIssue]  # linear layers
+    assert model.a.weight is model.b.weight
     assert values(model)["a.weight"].sum() == 6
 
 
 def test_what_torch_refuses_is_refused_at_once() -> None:
     layer = lazily(lambda: nn.Linear(5, 4))
     with pytest.raises(RuntimeError, match="broadcast"):
-        layer.weight.data.add_(torch.ones(3, 3))  # pyright: ignore[reportCallIssue]  # a SambaParameter
+        layer.weight.data.add_(torch.ones(3, 3))
     with pytest.raises(IndexError):
-        layer.weight.data[7].fill_(0)  # pyright: ignore[reportIndexIssue]  # a SambaParameter
+        layer.weight.data[7].fill_(0)
     with pytest.raises(NoHostData, match="materialize_"):
         layer(torch.ones(1, 5))
 
 
 def test_recorded_tensors_are_taken_as_they_are_now() -> None:
     layer, source = lazily(lambda: nn.Linear(2, 2)), torch.ones(2)
-    layer.weight.data[0].copy_(source)  # pyright: ignore[reportIndexIssue]  # a SambaParameter
+    layer.weight.data[0].copy_(source)
     source.zero_()
     assert values(layer)["weight"][0].tolist() == [1, 1]
 
@@ -225,8 +225,8 @@ def test_recorded_tensors_are_taken_as_they_are_now() -> None:
 def test_a_full_fill_drops_what_came_before() -> None:
     layer = lazily(lambda: nn.Linear(2, 2))
     for _ in range(50):
-        init.normal_(layer.weight)  # pyright: ignore[reportArgumentType]  # a SambaParameter
-    assert len(layer.weight.materializer.calls) == 1  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]  # a SambaParameter
+        init.normal_(layer.weight)
+    assert len(layer.weight.materializer.calls) == 1
 
 
 def test_copies_go_their_own_way() -> None:
@@ -244,7 +244,7 @@ def test_loading_a_checkpoint_gives_values() -> None:
     source = nn.Linear(3, 2)
     layer = lazily(lambda: nn.Linear(3, 2))
     layer.load_state_dict(source.state_dict())
-    assert layer.weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+    assert layer.weight.has_data
     assert torch.equal(layer(torch.ones(1, 3)), source(torch.ones(1, 3)))
 
 
@@ -267,13 +267,13 @@ def test_materialize_fills_for_a_while() -> None:
     before = values(model)
     with materialize(model) as real:
         assert real is model
-        assert all(p.has_data for p in model.parameters())  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
-        assert torch.equal(model.head.weight, before["head.weight"])  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]  # a SambaParameter
+        assert all(p.has_data for p in model.parameters())
+        assert torch.equal(model.head.weight, before["head.weight"])
         loss, _ = model(torch.ones(1, 4).int(), torch.ones(1, 4).int())
         loss.backward()
         with torch.no_grad():
-            model.norm.weight.mul_(2)  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]  # a SambaParameter
-    assert not model.head.weight.has_data and model.norm.weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
+            model.norm.weight.mul_(2)
+    assert not model.head.weight.has_data and model.norm.weight.has_data
     assert values(model)["norm.weight"].sum() == 64
 
 
@@ -282,7 +282,7 @@ def test_materialize_needs_materializers() -> None:
     samba.from_torch_model_(layer)
     with pytest.raises(NoHostData), materialize(layer):
         pass
-    assert not layer.weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+    assert not layer.weight.has_data
 
 
 def test_modes_nest_and_end() -> None:
@@ -291,7 +291,7 @@ def test_modes_nest_and_end() -> None:
         assert use_lazy_param()
         with lazy_param(quantized=True):
             pass
-        assert use_lazy_param() and not nn.Linear(2, 2).weight.has_data  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+        assert use_lazy_param() and not nn.Linear(2, 2).weight.has_data
     assert not use_lazy_param() and type(nn.Linear(2, 2).weight) is nn.Parameter
     enable_lazy_param()
     with pytest.raises(KeyError), lazy_param():
@@ -305,7 +305,7 @@ def test_modes_nest_and_end() -> None:
 def test_without_a_seed_torch_decides() -> None:
     def build() -> torch.Tensor:
         with lazy_param():
-            return nn.Linear(3, 3).weight.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+            return nn.Linear(3, 3).weight.torch_tensor()
 
     samba.set_seed(5)
     first, second = build(), build()
@@ -388,9 +388,9 @@ def test_a_lazy_model_compiles_and_runs_as_a_real_one(tmp_path: Path) -> None:
     inputs = _inputs()
     config = {"output_folder": str(tmp_path)}
     pef = samba.session.compile(model, inputs, name="lazy", config_dict=config)
-    assert all(not p.has_data for p in model.parameters())  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
+    assert all(not p.has_data for p in model.parameters())
     samba.utils.trace_graph(model, inputs, pef=pef)
-    assert all(not p.has_data for p in model.parameters())  # pyright: ignore[reportAttributeAccessIssue]  # SambaParameters
+    assert all(not p.has_data for p in model.parameters())
     loss, logits = samba.session.run(inputs, model.output_tensors)
     with materialize(model):
         gold_loss, gold_logits = model(*(t.torch() for t in inputs))
@@ -399,7 +399,7 @@ def test_a_lazy_model_compiles_and_runs_as_a_real_one(tmp_path: Path) -> None:
         torch.testing.assert_close(
             logits.torch(), gold_logits.torch().detach(), rtol=1e-5, atol=1e-6
         )
-        weight = model.blocks[0].q.weight  # pyright: ignore[reportAttributeAccessIssue, reportIndexIssue]  # a SambaParameter
+        weight = model.blocks[0].q.weight
         torch.testing.assert_close(weight.sn_grad, weight.grad, rtol=1e-4, atol=1e-7)
 
 

@@ -58,6 +58,7 @@ def test_decoding_over_shared_caches_is_torch_step_by_step(pef):
     decoding = set_up()
     samba.session.init_multigraph_runtime(pef)
     graph, start = "prompt", 0
+    logits = samba.SambaTensor(shape=(1,))
     while start < ROOM:
         tokens = TOKENS[:, start : start + (PROMPT if graph == "prompt" else 1)]
         with torch.no_grad():

@@ -24,7 +24,7 @@ ModelProto = type("ModelProto", (), {"__module__": "onnx.onnx_ml_pb2"})
 def proto(name: str = "net") -> Any:
     """What stands for an ONNX model; its class is told by its name alone."""
     model = ModelProto()
-    model.graph = SimpleNamespace(name=name)  # pyright: ignore[reportAttributeAccessIssue]  # as protobuf has it
+    model.graph = SimpleNamespace(name=name)
     return model
 
 
@@ -34,7 +34,7 @@ def converter(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], Any]
 
     def put(convert: Callable[[Any], Any]) -> None:
         module = ModuleType("onnx2torch")
-        module.convert = convert  # pyright: ignore[reportAttributeAccessIssue]  # what the package has
+        module.convert = convert
         monkeypatch.setitem(sys.modules, "onnx2torch", module)
 
     return put

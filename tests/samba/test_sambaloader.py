@@ -191,7 +191,7 @@ def test_a_failing_hook_is_reported_or_left_out() -> None:
 
 def test_what_cannot_be_iterated_is_reported() -> None:
     with pytest.raises(DataLoaderException, match="TypeError: 'int' object is not iterable"):
-        next(iter(SambaLoader(3, NAMES)))  # pyright: ignore[reportArgumentType]  # the error under test
+        next(iter(SambaLoader(3, NAMES)))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_no_more_is_fetched_than_fits() -> None:
     next(it)
     time.sleep(0.05)
     assert len(fetched) <= 4  # one taken, two waiting, one in hand
-    it.close()  # pyright: ignore[reportAttributeAccessIssue]  # Epoch has it
+    it.close()
 
 
 def test_several_epochs_at_once() -> None:

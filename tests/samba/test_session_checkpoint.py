@@ -113,6 +113,7 @@ def test_weights_alone_leave_the_optimizer(pefs):
 def test_training_goes_on_after_to_cpu(pefs):
     """Reading memory of the device does not disturb it."""
     scene = pefs.loaded(WORLDS["adamw"])
+    held = []
     for step in range(4):
         train(scene, [step])
         scene.host_step(other_batch(step))

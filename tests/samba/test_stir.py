@@ -322,7 +322,7 @@ def test_patterns_on_the_device_with_gradients(tmp_path: Path) -> None:
     for made, want in zip(results, expected, strict=True):
         torch.testing.assert_close(made.torch(), want.detach(), rtol=1e-6, atol=1e-6)
     for parameter, want in zip(model.parameters(), grads, strict=True):
-        torch.testing.assert_close(parameter.sn_grad, want, rtol=1e-5, atol=1e-6)  # pyright: ignore[reportAttributeAccessIssue]  # a SambaParameter
+        torch.testing.assert_close(parameter.sn_grad, want, rtol=1e-5, atol=1e-6)
     assert len(grads) == 2
 
 

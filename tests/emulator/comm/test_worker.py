@@ -186,4 +186,5 @@ def test_a_slow_link_takes_its_time() -> None:
         assert buffer.tolist() == [3.0] * 10
         return time.monotonic() - start
 
-    assert all(seconds >= 0.15 for seconds in run_ranks(2, work))
+    taken = run_ranks(2, work)
+    assert all(isinstance(seconds, float) and seconds >= 0.15 for seconds in taken)

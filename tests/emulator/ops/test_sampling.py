@@ -115,6 +115,6 @@ def test_gamma_and_its_gradient() -> None:
         (slope,) = back(jnp.ones_like(drawn))
     assert drawn.dtype == np.float32
     assert abs(np.mean((np.asarray(drawn) - alpha) / np.sqrt(alpha))) < 0.1
-    want = torch._standard_gamma_grad(torch.tensor(alpha), torch.tensor(np.asarray(drawn)))
+    want = torch._standard_gamma_grad(torch.tensor(alpha), torch.tensor(np.asarray(drawn)))  # pyright: ignore[reportPrivateImportUsage]  # torch's own tests use it
     # torch's own series is good to three digits.
     np.testing.assert_allclose(np.asarray(slope), want.numpy(), rtol=5e-3, atol=1e-5)

@@ -187,7 +187,7 @@ def test_buckets_change_no_number(make: object, accumulate: bool) -> None:
             steps = steps_of_kinds(split, [kind])
             if steps:
                 by_parts.run(by_parts.plan(steps))
-        one = next(r for r in split.regions if r.role is Role.WEIGHT)
+    one = next(r for r in split.regions if r.role is Role.WEIGHT)
     np.testing.assert_array_equal(
         by_parts.read(by_parts.region_of(one.name)),
         devices[1].read(devices[1].region_of(one.name)),

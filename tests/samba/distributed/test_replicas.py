@@ -193,7 +193,7 @@ def test_loading_gives_all_the_weights_and_buffers_of_rank_0(folder):
 
     def reload(program: Loaded, rank: int) -> None:
         with torch.no_grad():
-            for tensor in [*program.model.parameters(), *program.model.buffers()]:  # pyright: ignore[reportAttributeAccessIssue]  # a program of one graph
+            for tensor in [*program.model.parameters(), *program.model.buffers()]:
                 tensor.fill_(float(rank + 1))
         program.to_device()
 

@@ -27,7 +27,7 @@ def run(traced: Traced, inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], list[
         assert tensor is not None
         floats = source.role is not Role.CONSTANT and tensor.is_floating_point()
         sources[source.value] = tensor.detach().clone().requires_grad_(floats)
-    env = run_reference(traced, sources)  # pyright: ignore[reportArgumentType]  # it reads the nodes only
+    env = run_reference(traced, sources)
     outputs = [env[o.value] for o in traced.outputs]
     leaves = [s for s in sources.values() if s.requires_grad]
     return outputs, list(torch.autograd.grad(outputs[0].sum(), leaves, allow_unused=True))

@@ -57,7 +57,7 @@ def run(program: Loaded, rank: int, size: int, step: int, types: Any = ()) -> No
 
 def weights(program: Loaded) -> torch.Tensor:
     """All weights on the device, flat."""
-    model = program.model  # pyright: ignore[reportAttributeAccessIssue]  # a program of one graph
+    model = program.model
     return torch.cat([program.memory.read(p.sn_name).flatten() for p in model.parameters()])
 
 
@@ -113,7 +113,7 @@ def on_device(
     """The same training on devices; weights after each step, of each rank."""
 
     def work(program: Loaded, rank: int) -> torch.Tensor:
-        (optim,) = program.optimizers  # pyright: ignore[reportAttributeAccessIssue]  # a program of one graph
+        (optim,) = program.optimizers
         attach(program, make(optim))
         history = []
         for step in range(steps):

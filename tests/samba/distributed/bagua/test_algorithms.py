@@ -130,7 +130,7 @@ def test_qadam_arguments():
     with pytest.raises(ArgumentError, match=r"lr=-1.*warmup_steps=0"):
         bagua.QAdamOptimizer(model().parameters(), lr=-1, warmup_steps=0)
     with pytest.raises(ArgumentError, match="a QAdamOptimizer"):
-        bagua.QAdamAlgorithm(torch.optim.SGD(model().parameters()))  # pyright: ignore[reportArgumentType]  # that is the point
+        bagua.QAdamAlgorithm(torch.optim.SGD(model().parameters()))
 
 
 @pytest.mark.parametrize("mode", ["all", "shift_one"])

@@ -98,7 +98,7 @@ def test_a_backward_pass_that_fails_leaves_nothing_behind():
             return x.clone()
 
         @staticmethod
-        def backward(ctx, grad):
+        def backward(ctx, grad):  # pyright: ignore[reportIncompatibleMethodOverride]  # one gradient for one input
             raise MemoryError("too large")
 
     def work(world):

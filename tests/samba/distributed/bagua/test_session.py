@@ -224,7 +224,7 @@ def test_weights_that_are_set_are_told_of_without_other_ranks(folder):
     made.run(data_parallel=True)
     assert not algorithm.need_reset()
     parameter = next(iter(made.model.parameters()))
-    parameter.sn_data = torch.zeros_like(parameter)  # pyright: ignore[reportAttributeAccessIssue]  # of a SambaTensor
+    parameter.sn_data = torch.zeros_like(parameter)
     assert algorithm.need_reset()
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_train(folder):
         bagua.with_session(bagua.ByteGradAlgorithm())
     scene(folder)
     with pytest.raises(ArgumentError, match="wanted an Algorithm"):
-        bagua.with_session("bytegrad")  # pyright: ignore[reportArgumentType]  # that is the point
+        bagua.with_session("bytegrad")
     optimizer = bagua.QAdamOptimizer([torch.nn.Parameter(torch.ones(1))])
     with pytest.raises(ArgumentError, match=r"layers.*by another rule"):
         bagua.with_session(bagua.QAdamAlgorithm(optimizer))
@@ -272,7 +272,7 @@ def test_closures_of_regions_follow_the_device(folder):
     """A region's memory is another after each run; its gradient lies in a bucket."""
     made = scene(folder)
     parameter = next(iter(made.model.parameters()))
-    device = samba.session._slot.loaded.device  # pyright: ignore[reportOptionalMemberAccess]  # it is loaded
+    device = samba.session._slot.loaded.device
     made.run()
     for name, value in ((parameter.sn_name, "sn_data"), (parameter.sn_grad_name, "sn_grad")):
         proxy = torch.zeros(1)

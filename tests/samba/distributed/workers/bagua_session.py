@@ -31,7 +31,7 @@ def main(pef: str, name: str) -> None:
     for step in range(STEPS):
         mine = part_of(batch(BATCH * job.size, step), job.rank, job.size)
         samba.session.run(named(mine), scene.model.output_tensors, data_parallel=True)
-    values = [x for p in scene.model.parameters() for x in p.sn_data.flatten().tolist()]  # pyright: ignore[reportAttributeAccessIssue]  # they are SambaTensors
+    values = [x for p in scene.model.parameters() for x in p.sn_data.flatten().tolist()]
     print("weights", *(x.hex() for x in values))
 
 

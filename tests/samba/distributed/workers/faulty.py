@@ -57,9 +57,9 @@ def arm(job: Job, fault: str, place: str) -> Callable[[int, str], None]:
         return wrapped
 
     if place == "forward":
-        Device.run = after(Device.run)  # pyright: ignore[reportAttributeAccessIssue]  # at the first section
+        Device.run = after(Device.run)
     if place == "reduce":
-        job.data.all_reduce_device = after(job.data.all_reduce_device)  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        job.data.all_reduce_device = after(job.data.all_reduce_device)
 
     def at(step: int, where: str) -> None:
         nonlocal step_now
