@@ -49,6 +49,9 @@ opinfo: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python -m tools.import_graph
+	$(BIN)/python tools/write_stubs.py --check
 
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python

@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("bench", "emulator", "examples", "pef_schema", "samba", "sambaflow", "tools")
 LINT = Path(sys.executable).with_name("lint-imports")
+GRAPH = [sys.executable, "-m", "tools.import_graph", "--root", "."]
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def run(command, tree):
 
 def graph(tree):
     """Take the figures and return the exit status and the lines printed."""
-    return run([sys.executable, "-m", "tools.import_graph", "--root", "."], tree)
+    return run(GRAPH, tree)
 
 
 def plant(tree, path, line):
@@ -103,6 +104,12 @@ PLANTED = {
     ],
 }
 """For each contract the violations planted: a file, the line written to it, what is told of it."""
+
+
+def test_a_copy_without_violations_is_good(tree):
+    for command in ([LINT, "--no-logo", "--no-cache"], GRAPH):
+        status, printed = run(command, tree)
+        assert status == 0, printed
 
 
 def test_each_contract_bites(tree):

@@ -68,7 +68,7 @@ def dump_accuracy_debug_info(
 
 
 def _write_events(pairs: Sequence[tuple[str, torch.Tensor, torch.Tensor]]) -> None:
-    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415  # not everyone has it
 
     writer = SummaryWriter(str(FOLDER))
     for name, device, host in pairs:
