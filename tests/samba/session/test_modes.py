@@ -20,7 +20,7 @@ from samba.utils.argparser import last_parsed_args
 from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, MLP, Mlp, close, features, named
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

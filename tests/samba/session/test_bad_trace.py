@@ -18,7 +18,7 @@ from tests.samba.refusals import compile_into, line_of, refused
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, NO_OPTIMIZER, Mlp, World, named, told
 
 here = functools.partial(line_of, __file__)
-BAD_FILES = Path(__file__).parents[1] / "bad"
+BAD_FILES = Path(__file__).parents[2] / "bad"
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from samba.utils.argparser import parse_app_args
 from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, World
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ BOTH = World(
 )
 _COMPILE = """
 import sys
-from tests.samba.test_session_compile import BOTH, INFERENCE
+from tests.samba.session.test_compile import BOTH, INFERENCE
 for world in (BOTH, INFERENCE):
     world.build().compile(sys.argv[1])
 """
