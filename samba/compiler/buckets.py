@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pef_schema.program import DType
-from samba.compiler.options import DEFAULT_BUCKET_BYTES
 from samba.compiler.placed import PlacedGraph
 from samba.compiler.regions import RegionTable
+from samba.distributed.settings import DEFAULT_BUCKET_BYTES
 
 FIRST_BUCKET_BYTES = 1 << 20
 """The first bucket is small, so that the network starts early in the backward pass."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from samba.compiler.sections import DEFAULT_SECTION_BYTES
-
-DEFAULT_BUCKET_BYTES = 10 << 20
-"""Bagua's default: large enough to use a network's bandwidth, small enough to overlap."""
+from samba.distributed.settings import DEFAULT_BUCKET_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

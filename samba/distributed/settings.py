@@ -9,6 +9,9 @@ from samba.errors import ArgumentError
 ENGINES = ("torch", "jax")
 _DEADLINE_SECONDS = 600.0
 
+DEFAULT_BUCKET_BYTES = 10 << 20
+"""Bagua's default: large enough to use a network's bandwidth, small enough to overlap."""
+
 
 def deadline_seconds() -> float:
     """Seconds that a collective may take: ``CCL_TIMEOUT``.
@@ -51,3 +54,22 @@ def engine_name() -> str:
 def checks_every_run() -> bool:
     """Whether replicas compare notes before every run: ``SN_DP_CHECK=1``."""
     return os.environ.get("SN_DP_CHECK", "0") not in ("", "0")
+
+
+def bucket_bytes() -> int:
+    """Bytes up to which gradients share a bucket: ``BAGUA_DEFAULT_BUCKET_SIZE``, or 10 MiB.
+
+    Raises:
+        ArgumentError: If the variable is no positive number.
+    """
+    text = os.environ.get("BAGUA_DEFAULT_BUCKET_SIZE", "")
+    if not text:
+        return DEFAULT_BUCKET_BYTES
+    # isdigit alone takes characters such as "²", of which int makes no number.
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise ArgumentError(
+            where="environment variable BAGUA_DEFAULT_BUCKET_SIZE",
+            found=repr(text),
+            wanted="a number of bytes, 1 or more",
+        )
+    return int(text)

@@ -11,7 +11,7 @@ from typing import Any
 
 from samba.argconf.parsed import last_parsed_args
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
-from samba.compiler.options import DEFAULT_BUCKET_BYTES
+from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
 
 _MAPPINGS = ("section", "spatial")
@@ -141,25 +141,6 @@ def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:
             )
         numbers.append(number)
     return tuple(numbers)
-
-
-def bucket_bytes() -> int:
-    """Bytes up to which gradients share a bucket: ``BAGUA_DEFAULT_BUCKET_SIZE``, or 10 MiB.
-
-    Raises:
-        ArgumentError: If the variable is no positive number.
-    """
-    text = os.environ.get("BAGUA_DEFAULT_BUCKET_SIZE", "")
-    if not text:
-        return DEFAULT_BUCKET_BYTES
-    # isdigit alone takes characters such as "²", of which int makes no number.
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
-        raise ArgumentError(
-            where="environment variable BAGUA_DEFAULT_BUCKET_SIZE",
-            found=repr(text),
-            wanted="a number of bytes, 1 or more",
-        )
-    return int(text)
 
 
 def _steps(value: Any) -> int:

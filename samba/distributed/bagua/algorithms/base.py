@@ -9,8 +9,8 @@ import torch
 
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.replica import Replica
+from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
-from samba.session.settings import bucket_bytes
 from samba.tensor.bagua import (
     bagua_mark_communication_ready,
     ensure_bagua_tensor,

@@ -9,7 +9,7 @@ import torch
 from samba.distributed.bagua.algorithms.base import GradientAlgorithm, fill_buckets
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.replica import Replica
-from samba.session.settings import bucket_bytes
+from samba.distributed.settings import bucket_bytes
 
 
 class ByteGradAlgorithm(GradientAlgorithm):

@@ -17,9 +17,9 @@ from samba.distributed.bagua.algorithms.base import (
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.moments import Moments
 from samba.distributed.bagua.replica import Replica
+from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
-from samba.session.settings import bucket_bytes
 from samba.tensor.bagua import ensure_bagua_tensor
 
 
