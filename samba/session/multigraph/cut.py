@@ -12,7 +12,8 @@ from pef_schema.program import Arg, Node, Ref, Role, Value
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from samba.sambatensor import SambaTensor
-from samba.session.multigraph.traces import GraphPart, Key, Traces, conflicts
+from samba.session.multigraph.conflicts import GraphPart, conflicts
+from samba.session.multigraph.traces import Key, Traces
 from samba.tracer.inputs import NamedInput
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput

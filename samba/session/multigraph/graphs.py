@@ -12,7 +12,8 @@ from samba.graph import FwdGraph, SambaGraph
 from samba.sambatensor import SambaTensor
 from samba.session.compiling import compile_graphs
 from samba.session.host_tensors import host_tensors
-from samba.session.multigraph.cut import GraphPart, parts_of
+from samba.session.multigraph.conflicts import GraphPart
+from samba.session.multigraph.cut import parts_of
 from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings

@@ -18,7 +18,8 @@ from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.loading import GraphMismatch
-from samba.session.multigraph.traces import GraphPart, GraphTrace
+from samba.session.multigraph.conflicts import GraphPart
+from samba.session.multigraph.traces import GraphTrace
 from samba.session.settings import parsed_config
 
 

@@ -1,8 +1,8 @@
-"""Several graphs in one PEF: traces of modules, and rules that their graphs keep together."""
+"""The traces of modules from which the graphs of one PEF are cut."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,6 @@ import torch
 from pef_schema.errors import SambaError
 from pef_schema.program import Role
 from samba.sambatensor import SambaTensor
-from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE, Source, Traced
 
 Key = tuple[int, int]
@@ -35,18 +34,6 @@ class TiedWeights(SambaError):
         )
 
 
-class GraphConflict(SambaError):
-    """Graphs of one PEF do not go together.
-
-    Attributes:
-        problems: What was found, a sentence for each.
-    """
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("graphs of one PEF:\n  " + "\n  ".join(problems))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphTrace:
     """The trace of one module by ``trace_multigraph``.
@@ -62,21 +49,6 @@ class GraphTrace:
     traced: Traced
     outputs: tuple[SambaTensor, ...]
     mapping: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphPart:
-    """One graph to be: what a :class:`FwdGraph` covers of the traces.
-
-    Args:
-        traced: Its nodes and sources, under the names and regions that its tensors have now.
-        given: Its inputs, for matching what ``run`` is given.
-        outputs: Handles of its results.
-    """
-
-    traced: Traced
-    given: tuple[NamedInput, ...]
-    outputs: tuple[SambaTensor, ...]
 
 
 def refuse_tied(model: torch.nn.Module) -> None:
@@ -147,8 +119,7 @@ class Traces:
         """The value that a graph computes where this tensor is a result of it."""
         found = self.made(tensor)
         if found is None:
-            twin = self._handles.get(getattr(tensor, "sn_name", ""))
-            found = self.made(twin)
+            found = self.made(self._handles.get(getattr(tensor, "sn_name", "")))
         return found
 
     def start(self, tensor: torch.Tensor) -> list[Key]:
@@ -175,68 +146,3 @@ class Traces:
     def source(self, key: Key) -> Source | None:
         """Where a value comes from that no node makes."""
         return self._sources[key[0]].get(key[1])
-
-
-def conflicts(parts: Sequence[GraphPart]) -> None:
-    """Check graphs of one PEF against each other.
-
-    Args:
-        parts: The graphs.
-
-    Raises:
-        GraphConflict: Two tensors have one name or one region where they may not.
-    """
-    problems = [*_inputs(parts), *_outputs(parts), *_weights(parts)]
-    if problems:
-        raise GraphConflict(problems)
-
-
-def _inputs(parts: Sequence[GraphPart]) -> Iterator[str]:
-    owner: dict[str, tuple[torch.Tensor, str]] = {}
-    for part in parts:
-        for given in part.given:
-            who = f"{given.name} of {part.traced.name}"
-            first, other = owner.setdefault(given.region_name, (given.tensor, who))
-            if first is not given.tensor:
-                yield (
-                    f"inputs {other} and {who} share region {given.region_name}; two inputs must "
-                    "not. Give one tensor object to both graphs, or give each tensor a name and a "
-                    "region of its own."
-                )
-
-
-def _outputs(parts: Sequence[GraphPart]) -> Iterator[str]:
-    owner: dict[str, tuple[SambaTensor, str]] = {}
-    for part in parts:
-        places: dict[str, str] = {}
-        for tensor in part.outputs:
-            name, region = tensor.sn_name, tensor.sn_region_name
-            first, other = owner.setdefault(name, (tensor, part.traced.name))
-            if first is not tensor:
-                yield (
-                    f"graphs {other} and {part.traced.name} both have an output {name}. Give each "
-                    "trace_multigraph its own trace_prefix."
-                )
-            if region in places:
-                yield (
-                    f"graph {part.traced.name} has outputs {places[region]} and {name} in one "
-                    f"region, {region}; only one of them could be read."
-                )
-            places[region] = name
-
-
-def _weights(parts: Sequence[GraphPart]) -> Iterator[str]:
-    owner: dict[str, tuple[torch.Tensor | None, str]] = {}
-    told: set[str] = set()
-    for part in parts:
-        for source in part.traced.sources:
-            if source.role not in (Role.WEIGHT, Role.BUFFER):
-                continue
-            first, other = owner.setdefault(source.name, (source.tensor, part.traced.name))
-            if first is not source.tensor and part.traced.name not in told:
-                told.add(part.traced.name)
-                yield (
-                    f"graphs {other} and {part.traced.name} have different parameters or buffers "
-                    f"named {source.name}. Convert each module with its own prefix: "
-                    "samba.from_torch_model_(module, parent_module_prefix=...)."
-                )

@@ -12,7 +12,8 @@ from pef_schema import read_pef
 from samba.errors import ArgumentError, SambaError
 from samba.graph import FwdGraph
 from samba.session.loading import GraphMismatch
-from samba.session.multigraph.traces import GraphConflict, TiedWeights
+from samba.session.multigraph.conflicts import GraphConflict
+from samba.session.multigraph.traces import TiedWeights
 from tests.api.covers import covers
 from tests.samba.graphs import Two, compiled, pair, two
 
