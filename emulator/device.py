@@ -350,13 +350,6 @@ class Device:
         count = target.nbytes // target.dtype.itemsize
         return np.asarray(buffer)[start : start + count].reshape(target.shape).copy()
 
-    def default_output_gradients(self) -> None:
-        """Forget output gradients that the host wrote: ones for losses, none for the rest."""
-        for region in self._seeded:
-            self.pool.drop(region)
-        self._seeded = frozenset()
-        self._respecialise()
-
     def put(self, array: np.ndarray) -> jax.Array:
         """Take an array that nobody else will change to the device."""
         with jax.enable_x64(True):

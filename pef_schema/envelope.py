@@ -86,11 +86,6 @@ class Header:
     data_length: int
     digest: bytes
 
-    @property
-    def file_size(self) -> int:
-        """Size of the whole file in bytes."""
-        return self.data_offset + self.data_length
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PefInfo:

@@ -1,4 +1,4 @@
-"""Device memory: one buffer per region, with byte accounting."""
+"""Device memory: one buffer per region."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 from emulator.memory.buckets import BufferMap
-from pef_schema.program import Role
 
 
 class BufferPool:
@@ -37,16 +36,3 @@ class BufferPool:
     def drop(self, home: int) -> None:
         """Free a buffer."""
         self.buffers[home] = None
-
-    def live_bytes(self) -> dict[Role, int]:
-        """Bytes held now, by role; roles without data are left out."""
-        totals: dict[Role, int] = {}
-        for home, buffer in enumerate(self.buffers):
-            if buffer is not None:
-                role = self._map.regions[self._map.first_region(home)].role
-                totals[role] = totals.get(role, 0) + buffer.nbytes
-        return totals
-
-    def capacity_bytes(self) -> int:
-        """Bytes of all regions together."""
-        return sum(region.nbytes for region in self._map.regions)
