@@ -28,18 +28,30 @@ def all_steps(program: Program, graph: int = 0) -> StepKey:
     )
 
 
+def find_kind(name: str) -> SectionKind | None:
+    """Find a section type by its name in either case, with or without a leading ``$``.
+
+    Args:
+        name: The name.
+
+    Returns:
+        The type, None if there is no such type.
+    """
+    return SectionKind.__members__.get(name.upper().removeprefix("$"))
+
+
 def section_kind(name: str) -> SectionKind:
-    """A section type by its name in either case, with or without a leading ``$``.
+    """Return the section type of a name, which may be written as for :func:`find_kind`.
 
     Raises:
         UnknownSection: If there is no such type.
     """
-    try:
-        return SectionKind[name.upper().lstrip("$")]
-    except KeyError:
+    kind = find_kind(name)
+    if kind is None:
         raise UnknownSection(
             found=[name], wanted=[k.name for k in SectionKind], what="section type"
-        ) from None
+        )
+    return kind
 
 
 def steps_of_kinds(program: Program, names: Sequence[str], graph: int = 0) -> StepKey:

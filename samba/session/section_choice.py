@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.errors import UnknownSection
-from emulator.plans.step_choice import StepKey, all_steps
+from emulator.plans.step_choice import StepKey, all_steps, find_kind
 from pef_schema.errors import SambaError
 from pef_schema.program import Call, Program, SectionKind
 from samba.errors import ArgumentError
@@ -108,7 +108,7 @@ class SectionChooser:
                 found=f"{type(name).__name__} {name!r:.60}",
                 wanted="names of section types, such as 'FWD'",
             )
-        kind = SectionKind.__members__.get(name.upper().removeprefix("$"))
+        kind = find_kind(name)
         if kind is None:
             raise UnknownSection(
                 found=[name],
