@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from samba.compiler.placed import Boundary, PlacedSources
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pef_schema.program import Value
 from samba.compiler.sectioned import SectionedGraph
 
 
-def find_boundary(placed: PlacedSources) -> Boundary:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boundary:
+    """The values that pass from section to section, and the sections that write outputs.
+
+    Args:
+        values: Values that a later section takes from an earlier one, ascending.
+        stored: Values that are in device memory whatever the backward pass needs.
+        output_writers: For each output, the section that writes its region.
+    """
+
+    values: tuple[int, ...]
+    stored: frozenset[int]
+    output_writers: tuple[int, ...]
+
+
+def find_boundary(graph: SectionedGraph, values: Sequence[Value]) -> Boundary:
     """Find what passes from section to section.
 
     Args:
-        placed: The graph, with the regions of its sources.
+        graph: The graph.
+        values: Its values; sources have their regions.
+
+    Returns:
+        The values that pass, and the sections that write outputs.
     """
-    graph, values = placed.graph, placed.values
     writers = _output_writers(graph)
     takers = [
         *(

@@ -145,7 +145,7 @@ def _graph(
     losses = _losses(traced, options.loss_indices)
     divided = divide(traced, options, index=index, state=state)
     sources = place_sources(divided, table)
-    boundary = find_boundary(sources)
+    boundary = find_boundary(sources.graph, sources.values)
     needs = backward_needs(divided, boundary.stored)
     outputs = place_outputs(sources, losses, table)
     activations = place_activations(outputs, boundary, needs, table)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pef_schema.program import Output, Role, Update, Value
 from samba.compiler.backward_needs import BackwardNeeds
+from samba.compiler.boundary import Boundary
 from samba.compiler.sectioned import SectionedGraph
 
 
@@ -23,21 +24,6 @@ class PlacedSources:
     graph: SectionedGraph
     values: tuple[Value, ...]
     updates: tuple[Update, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Boundary:
-    """The values that pass from section to section, and the sections that write outputs.
-
-    Args:
-        values: Values that a later section takes from an earlier one, ascending.
-        stored: Values that are in device memory whatever the backward pass needs.
-        output_writers: For each output, the section that writes its region.
-    """
-
-    values: tuple[int, ...]
-    stored: frozenset[int]
-    output_writers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

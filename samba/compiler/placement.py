@@ -14,8 +14,8 @@ import torch
 
 from pef_schema.program import ArginKind, Output, OutputGrad, Role, Update
 from samba.compiler.backward_needs import BackwardNeeds
+from samba.compiler.boundary import Boundary
 from samba.compiler.placed import (
-    Boundary,
     PlacedActivations,
     PlacedGraph,
     PlacedOutputs,

@@ -6,7 +6,7 @@ from collections import Counter
 
 from pef_schema.program import OptimizerParam, Program, Role, Section, SectionKind, Step
 from samba.compiler.arithmetic import compiled_arithmetic
-from samba.compiler.precision import precisions
+from samba.compiler.logged_precision import precisions
 
 
 def section_types(section: Section) -> str:

@@ -14,8 +14,8 @@ from pef_schema.fingerprint import graph_digest
 from pef_schema.program import Role
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.compiler.build import build_program
+from samba.compiler.logged_precision import precisions
 from samba.compiler.options import CompileOptions
-from samba.compiler.precision import precisions
 from samba.compiler.report import pef_log
 from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import cut_sections
