@@ -18,7 +18,7 @@ from samba.comparison.report import Gap, Phase, Row, Status
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.dropout_rates import takes_rate
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.promote import MixedPrecision
+from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.torch_internals import tree_leaves
 from samba.tracer.traced import Traced
 
@@ -110,7 +110,7 @@ def model_rows(
     if _draws(traced):
         return [], ["the model itself was not run: it draws random numbers"]
     try:
-        with _as_it_was(model), MixedPrecision(), torch.enable_grad():
+        with _as_it_was(model), TracedFunctions(), torch.enable_grad():
             outputs = _outputs(_run(model, given, traced, values))
             found = _gradients(outputs, graph, traced) if gradients is not None else {}
     except Exception as error:  # e.g. a mixture of dtypes that torch refuses

@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 
 from emulator.op_facts.table import op_facts
 from samba.support.naming import root_name
+from samba.tracer.casts import insert_casts
 from samba.tracer.convert import convert
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.masked_rows import bound_selections
@@ -28,7 +29,7 @@ from samba.tracer.functional import functional_form
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.outputs import plain_outputs
-from samba.tracer.promote import MixedPrecision, insert_casts
+from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refused_ops
 from samba.tracer.torch_internals import (
     FakeTensorMode,
@@ -108,7 +109,7 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
                 unmoved_modules(model),
                 _mode(model, inference),
                 HitLoops(model),
-                MixedPrecision(),
+                TracedFunctions(),
             ):
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)

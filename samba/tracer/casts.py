@@ -1,46 +1,16 @@
 """Type promotion, made visible in the graph.
 
-Two parts. :class:`MixedPrecision` acts while ``forward`` is traced: what eager calls with
-SambaTensors promote (:mod:`samba.tensor.promotion`) is promoted in the graph too.
-:func:`insert_casts` acts on the exported graph: every tensor argument of a promoting operation
-gets an explicit cast to the type that torch computes in, so that no lowering has to promote.
+Every tensor argument of a promoting operation gets an explicit cast to the type that torch
+computes in, so that no lowering has to promote.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from samba.tensor.promotion import promoted
-from samba.tracer.dropout import DROPOUTS, keep_dropout
-from samba.tracer.rewrite import rewritten
 from samba.tracer.torch_internals import is_operation, packet_of, promoted_dtype
-
-
-class MixedPrecision(TorchFunctionMode):
-    """While active, ``forward`` leaves a graph with promoted types and with every dropout.
-
-    Functions that need one floating dtype get their arguments promoted to it.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in DROPOUTS:
-            kept = keep_dropout(func, args, kwargs)
-            if kept is not None:
-                return kept
-        args, kwargs = promoted(func, args, kwargs)
-        return rewritten(func)(*args, **kwargs)
-
 
 _PROMOTES_SCALARS = frozenset(
     (
