@@ -1,7 +1,8 @@
-"""Pages name files that exist: paths in backticks and relative links."""
+"""Pages name files that exist, in backticks and links, and the names in a link's text are there."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -24,6 +25,8 @@ ROOMS = (
 
 PATH = re.compile(rf"`((?:{'|'.join(ROOMS)})/[\w./-]*)`")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)")
+NAMED = re.compile(r"\[`([\w.]+)`\]\(([^)#\s]+\.py)\)")
+"""A link whose text is a name in a Python file."""
 
 
 def missing(page: Path, text: str) -> list[str]:
@@ -33,11 +36,55 @@ def missing(page: Path, text: str) -> list[str]:
     return [name for folder, name in paths + links if not (folder / name).exists()]
 
 
+def defined(path: Path) -> set[str]:
+    """Names that a file defines: its functions, classes and variables, methods with their class."""
+    found: set[str] = set()
+
+    def look(body: list[ast.stmt], before: str) -> None:
+        for node in body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(before + node.name)
+            if isinstance(node, ast.ClassDef):
+                look(node.body, f"{before}{node.name}.")
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                found.update(before + t.id for t in targets if isinstance(t, ast.Name))
+
+    look(ast.parse(path.read_text()).body, "")
+    return found
+
+
+def undefined(page: Path, text: str) -> list[str]:
+    """Links of a page whose text names what the file does not define."""
+    return [
+        f"{name} in {link}"
+        for name, link in NAMED.findall(text)
+        if "://" not in link and not name.endswith(".py")
+        if name not in defined(page.parent / link)
+    ]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_what_a_page_names_exists(page):
     assert missing(page, page.read_text()) == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_what_a_page_names_in_a_file_is_defined_there(page):
+    assert undefined(page, page.read_text()) == []
+
+
 def test_a_name_that_leads_nowhere_is_found():
     text = "`samba/nowhere.py` and [a page](docs/none.md#there), [this](docs/architecture.md)"
     assert missing(ROOT / "README.md", text) == ["samba/nowhere.py", "docs/none.md"]
+
+
+def test_a_name_that_its_file_does_not_define_is_found():
+    text = (
+        "[`Device.run`](emulator/device.py), [`write_pef`](emulator/device.py), "
+        "[`Device.fly`](emulator/device.py) and [`device.py`](emulator/device.py)"
+    )
+    assert undefined(ROOT / "README.md", text) == [
+        "write_pef in emulator/device.py",
+        "Device.fly in emulator/device.py",
+    ]
