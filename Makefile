@@ -6,7 +6,7 @@
 #   make bench  measure this project and its peers; QUICK=1 for a look
 
 # The first of these that runs, is new enough and can make a virtual environment.
-CANDIDATES := python3.11 python3 python3.12 python3.13 python
+CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
 	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	>/dev/null 2>&1 && echo $$p && break; done)

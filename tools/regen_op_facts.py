@@ -23,7 +23,7 @@ if str(ROOT) not in sys.path:  # run as a script, the ops are those of this tree
     sys.path.insert(0, str(ROOT))
 
 from emulator.op_facts.facts import OpFacts  # noqa: E402  # after the path is set
-from emulator.ops.registry import load_ops  # noqa: E402
+from emulator.ops.registry import load_ops  # noqa: E402  # after the path is set
 
 
 def facts_of(ops: Mapping[str, OpFacts]) -> dict[str, OpFacts]:

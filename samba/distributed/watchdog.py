@@ -1,4 +1,4 @@
-"""Signs of life: who is where in its program, and who is not there any more.
+"""Watch over replicas: how far each is in its program, and which of them are gone.
 
 Every replica tells the store twice a second how far it is. The others look, so that an error
 can name the rank that is missing and not only the connection that broke.

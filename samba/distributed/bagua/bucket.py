@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast
 
 import numpy as np
 import torch
@@ -88,14 +87,14 @@ class BaguaBucket:
             for what, values in facts.items()
             if len(set(values)) > 1
         ]
-        if different or handles[0].backend is None:
+        backend = handles[0].backend
+        if different or not isinstance(backend, BaguaBackend):
             raise ArgumentError(
                 where=f"BaguaBucket {name}",
                 found="; ".join(different) or "tensors without a module",
                 wanted="Bagua tensors of one module, one type and one device",
             )
-        # A world of this package gave it, and that has backends of this package.
-        self.backend = cast(BaguaBackend, handles[0].backend)
+        self.backend = backend
         self.module_name = self.backend.name
         self.operations: list[Operation] = []
         missing = -sum(t.numel() for t in effective) % alignment

@@ -20,7 +20,7 @@ class Ranks(Protocol):
     Attributes:
         rank: Number of this rank.
         size: How many there are.
-        communicator: Their communicator; each backend makes a twin of it.
+        communicator: Their communicator; each backend duplicates it.
         nodes: Ranks by host; asked of the ranks if None.
         alarm: Called while somebody waits; raises if the job has failed elsewhere.
         duplicates: Numbers for the duplicates of the communicator.
