@@ -1,4 +1,4 @@
-"""What can go wrong in a benchmark."""
+"""Errors of benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a benchmark finds: a flat list of measurements, each with all of its samples.
+"""The results of a benchmark: a flat list of measurements, each with all of its samples.
 
 Every suite gives the same kind of thing, so that tables, comparison, pages and exports
 are written once.

@@ -1,4 +1,4 @@
-"""What this project wants to reach, and whether one run of the benchmark shows that it does."""
+"""Goals of this project, and whether one run of the benchmark shows that they are reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch as everyone runs it."""
+"""Eager PyTorch as a contender."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What data parallel costs one who is alone: world size 1 with ``data_parallel=True``.
+"""Costs of data parallel for a process that is alone: world size 1 with ``data_parallel=True``.
 
 One side is this project as usual. The other compiles with ``--data-parallel``, so that its program
 has REDUCE sections, and runs with ``data_parallel=True``; nobody else is there.

@@ -1,4 +1,4 @@
-"""What the machine allows: best rates, and from them a lower bound for each case.
+"""Limits of the machine: best rates, and from them a lower bound for each case.
 
 The bound is the larger of two times: the model's floating point operations at the best rate of
 a matrix product in its type, and the bytes that a step must move at the best copy rate. Both are

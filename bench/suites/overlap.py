@@ -1,4 +1,4 @@
-"""What it brings to reduce gradients while the device goes on.
+"""Gain of reducing gradients while the device goes on.
 
 Two replicas, each a process with half of the cores, train over gloo. A simulated link makes every
 reduction longer: a latency, and a bandwidth that is chosen by the step time. The link's time is

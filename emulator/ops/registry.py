@@ -1,4 +1,4 @@
-"""The op registry: one op, one place.
+"""The registry of ops, each with its lowering and its facts.
 
 Each op of a graph is a plain function of ``jax.Array``s, registered under its
 ATen name together with its facts: what its gradient reads, whether it is cheap

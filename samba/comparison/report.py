@@ -1,4 +1,4 @@
-"""What a comparison found: plain data, for people and for programs."""
+"""The findings of a comparison: plain data, for people and for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 12
 
 
 class Phase(enum.Enum):
-    """What a row compares, in the order in which causes are looked for."""
+    """The things that rows compare, in the order in which causes are looked for."""
 
     FORWARD = "forward"
     """A result of an operation."""

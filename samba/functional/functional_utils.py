@@ -1,4 +1,4 @@
-"""Questions that functions on tensors ask."""
+"""Whether functions are traced, and whether a tensor has values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Host models and their optimizers, against regions of a program: who is stored where."""
+"""Parameters, buffers and optimizer states on the host, with their regions in a program."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ class _Converter:
             if not isinstance(index, int):
                 raise self._no_tensor(spec.arg.name)
             if spec.kind is OutputKind.USER_OUTPUT:
-                index = self._apart(index)
+                index = self._own_value(index)
                 outputs.append(
                     TracedOutput(value=index, name=names.unique(self.values[index].name))
                 )
@@ -314,7 +314,7 @@ class _Converter:
             "among them is left out.",
         )
 
-    def _apart(self, index: int) -> int:
+    def _own_value(self, index: int) -> int:
         """A value of its own for an output that is an input, a parameter or a buffer.
 
         It then has a name, a place in memory and a gradient that starts there.

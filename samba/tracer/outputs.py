@@ -1,4 +1,4 @@
-"""What forward returns, brought into the form that ``torch.export`` takes."""
+"""Results of forward, brought into the form that ``torch.export`` takes."""
 
 from __future__ import annotations
 

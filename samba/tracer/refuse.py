@@ -1,4 +1,4 @@
-"""What an exported graph holds that the device cannot: found before anything is decomposed."""
+"""Search of an exported graph for what the device cannot hold, before it is decomposed."""
 
 from __future__ import annotations
 

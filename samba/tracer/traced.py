@@ -1,4 +1,4 @@
-"""What a trace yields: a graph without regions, and where each outside value comes from."""
+"""The result of a trace: a graph without regions, and where each outside value comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What depends on data in ``forward`` and is traced all the same, or refused by name.
+"""Tracing of the parts of ``forward`` that depend on data; others are refused by name.
 
 Two forms have a static graph that is right for all data:
 
