@@ -16,7 +16,7 @@ from pef_schema.atomic import write_atomically
 from samba.errors import SambaError
 from samba.sambatensor import to_torch
 from samba.session.process import session
-from samba.tensor.device_door import device
+from samba.tensor.visible_memory import visible_memory
 
 __all__ = ["Different", "TestWithGold", "consistency_test"]
 
@@ -107,7 +107,7 @@ class TestWithGold:
             Different: A tensor differs from that of the file, or is in one of them only.
             SambaError: Nothing is traced, or the file cannot be written.
         """
-        memory = device()
+        memory = visible_memory()
         outputs = self.model.output_tensors
         results = session.run(None, outputs)
         found = {t.sn_name: t.torch() for t in results}

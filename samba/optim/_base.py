@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from samba.errors import ArgumentError, NotLoaded
-from samba.tensor.device_door import DeviceTensors, device
+from samba.tensor.visible_memory import DeviceTensors, visible_memory
 
 
 class DeviceSettings(torch.optim.Optimizer):
@@ -96,7 +96,7 @@ class DeviceSettings(torch.optim.Optimizer):
 
 
 def _loaded(operation: str) -> DeviceTensors:
-    found = device()
+    found = visible_memory()
     if found is None:
         raise NotLoaded(operation=operation)
     return found

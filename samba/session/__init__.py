@@ -13,22 +13,21 @@ import torch
 
 from samba.errors import NotLoaded
 from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_param
-from samba.nn.buffers import converted_buffers, forget_converted_buffers
 from samba.profiler import PROFILER, Profiler
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.session.compiling import compile_pef
-from samba.session.facts import Facts
+from samba.session.facade import method_of
+from samba.session.loaded_names import LoadedNames
 from samba.session.modes import Modes
-from samba.session.multigraph.graphs import GraphBuilder
-from samba.session.parts import method_of
+from samba.session.multigraph.builder import GraphBuilder
 from samba.session.profiling import Profiling
 from samba.session.program_slot import Counters, ProgramSlot
 from samba.session.request import RunRequest, SectionRequest
+from samba.session.runtime_profile import RuntimeProfile
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.session.transfers import Transfers
 from samba.support.keywords import refuse_unknown
 from samba.support.tracing import is_tracing, set_tracing
-from samba.tensor.labels import forget_fast_access
 
 if TYPE_CHECKING:
     from pef_schema.program import Program
@@ -48,6 +47,10 @@ class SambaSession:
     Args:
         pef_path: A PEF to use where ``trace_graph`` is given none.
 
+    Attributes:
+        buffer_dict: SambaTensors over the buffers of converted models, by name; conversion adds
+            to that of ``samba.session``.
+
     Example:
         >>> import torch, samba
         >>> session = SambaSession()
@@ -56,18 +59,16 @@ class SambaSession:
     """
 
     def __init__(self, pef_path: str = "") -> None:
+        self._runtime_profile = RuntimeProfile()
         self._start(pef_path)
 
     def _start(self, pef_path: str) -> None:
+        self.buffer_dict: dict[str, SambaTensor] = {}
         self._slot = slot = ProgramSlot(pef_path)
-        self._facts, self._transfers = Facts(slot), Transfers(slot)
-        self._graphs, self._profiling = GraphBuilder(slot), Profiling(slot)
+        self._names, self._transfers = LoadedNames(slot), Transfers(slot)
+        self._graphs = GraphBuilder(slot)
+        self._profiling = Profiling(slot, self._runtime_profile)
         self._modes = Modes()
-
-    @property
-    def buffer_dict(self) -> dict[str, SambaTensor]:
-        """SambaTensors over the buffers of converted models, by name."""
-        return converted_buffers()
 
     # -- compile ------------------------------------------------------------
 
@@ -277,13 +278,23 @@ class SambaSession:
             return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
         return runner.run(request)
 
+    def synchronize(self) -> None:
+        """Wait until everything that was started on the device is done."""
+        self._slot.need("synchronize()").device.synchronize()
+
+    def reset_random_generator(self) -> None:
+        """Restart the device's random stream from its present seed."""
+        device = self._slot.need("reset_random_generator()").device
+        for name in self.get_dropout_seed_argin_names():
+            index = device.argin_index[name]
+            device.set_argin(index, device.argin(index))
+
     # -- life cycle ---------------------------------------------------------
 
     def reset(self, pef_path: str = "") -> None:
         """Close the device and start over, with another PEF if one is given."""
         self._slot.close()
-        forget_converted_buffers()
-        forget_fast_access()
+        set_tracing(False)
         self._start(str(pef_path))
 
     @property
@@ -295,20 +306,18 @@ class SambaSession:
     def pef_path(self, path: str) -> None:
         self._slot.pef_path = path
 
-    # -- what is loaded: facts.py, program_slot.py -----------------------------
+    # -- what is loaded: loaded_names.py, program_slot.py ------------------------
 
-    get_weight_names = method_of("_facts", Facts.get_weight_names)
-    get_section_types = method_of("_facts", Facts.get_section_types)
-    get_argin_names = method_of("_facts", Facts.get_argin_names)
-    get_dropout_rate_argin_names = method_of("_facts", Facts.get_dropout_rate_argin_names)
-    get_dropout_seed_argin_names = method_of("_facts", Facts.get_dropout_seed_argin_names)
-    reset_random_generator = method_of("_facts", Facts.reset_random_generator)
-    synchronize = method_of("_facts", Facts.synchronize)
+    get_weight_names = method_of("_names", LoadedNames.get_weight_names)
+    get_section_types = method_of("_names", LoadedNames.get_section_types)
+    get_argin_names = method_of("_names", LoadedNames.get_argin_names)
+    get_dropout_rate_argin_names = method_of("_names", LoadedNames.get_dropout_rate_argin_names)
+    get_dropout_seed_argin_names = method_of("_names", LoadedNames.get_dropout_seed_argin_names)
 
     @property
     def optim_dict(self) -> dict[str, SambaTensor]:
         """Handles of the optimizer state on the device by name; read them with ``sn_data``."""
-        return self._facts.optim_dict
+        return self._names.optim_dict
 
     @property
     def program(self) -> Program | None:
@@ -353,7 +362,7 @@ class SambaSession:
     update_tensor = method_of("_transfers", Transfers.update_tensor)
     _traced_tensors = method_of("_transfers", Transfers.traced_tensors)
 
-    # -- several graphs: multigraph/graphs.py ------------------------------------
+    # -- several graphs: multigraph/builder.py ------------------------------------
 
     trace_part = method_of("_graphs", GraphBuilder.trace_part)
     add_graph = method_of("_graphs", GraphBuilder.add_graph)

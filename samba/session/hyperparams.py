@@ -31,7 +31,7 @@ _ANY = (sys.float_info.max, "a finite number, 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class DropoutSettings:
     """Values that scripts have set so far.
 
     Args:
@@ -54,7 +54,7 @@ class Hyperparameters:
         self._argins = program.argins
         self._targets = _targets(program)
         self._told: set[str] = set()
-        self.initial = Settings(
+        self.initial = DropoutSettings(
             rates={
                 i: a.default
                 for i, a in enumerate(program.argins)
@@ -64,8 +64,8 @@ class Hyperparameters:
         )
 
     def resolve(
-        self, given: Mapping[str, Any], settings: Settings, train: bool
-    ) -> tuple[dict[int, float], Settings]:
+        self, given: Mapping[str, Any], settings: DropoutSettings, train: bool
+    ) -> tuple[dict[int, float], DropoutSettings]:
         """Find which argins a call sets, without setting them.
 
         Args:
@@ -102,7 +102,7 @@ class Hyperparameters:
         rates = {i: values.pop(i, rate) for i, rate in settings.rates.items()}
         for index, rate in rates.items():
             values[index] = rate if train else 0.0
-        return values, Settings(rates=rates, training=train)
+        return values, DropoutSettings(rates=rates, training=train)
 
     def _of_kind(self, kind: ArginKind) -> list[str]:
         return [a.name for a in self._argins if a.kind is kind]

@@ -27,8 +27,10 @@ from samba.tracer.traced import FROM_DTYPE, Source
 __all__ = ["Loaded"]
 
 
-class Loaded(ABC):
+class Loaded(LoadedTensors, ABC):
     """A program on the device together with the host models it mirrors.
+
+    SambaTensors see its memory as :class:`samba.tensor.visible_memory.DeviceTensors`.
 
     Args:
         program: The program.
@@ -40,10 +42,10 @@ class Loaded(ABC):
     def __init__(self, program: Program, given: Sequence[Sequence[NamedInput]]) -> None:
         self.program = program
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
-            self.device = Device(program)
-        self.memory = LoadedTensors(self.device, self)
+            device = Device(program)
+        super().__init__(device, Replicas(device))
         self._runners = {
-            graph.name: Runner(self.device, inputs, number)
+            graph.name: Runner(device, self.replicas, inputs, number)
             for number, (graph, inputs) in enumerate(zip(program.graphs, given, strict=True))
         }
         runners = list(self._runners.values())
@@ -52,11 +54,10 @@ class Loaded(ABC):
         for graph in program.graphs:
             mark_fast_access(graph.values[v].name for v in graph.inputs)
             mark_fast_access(f"{output.name}__grad" for output in graph.outputs)
-        self.join(Replicas(self.device))
 
     def join(self, replicas: Replicas) -> None:
         """Run with others from now on, and set tensors together with them."""
-        self.replicas = self.memory.replicas = replicas
+        self.replicas = replicas
         for runner in self._runners.values():
             runner.replicas = replicas
 
@@ -140,11 +141,11 @@ class Loaded(ABC):
             for entry in states:
                 self._state_to_rdu(entry)
 
-    def optimizers_to_rdu(self, optims: Any, *, operation: str) -> None:
+    def optimizers_to_rdu(self, optims: Any, *, operation: str = "optimizers_to_rdu()") -> None:
         """Copy optimizer state alone to the device; nothing changes there if it raises."""
         self.write_tensors((), self._states(optims, operation))
 
-    def optimizers_to_cpu(self, optims: Any, *, operation: str) -> None:
+    def optimizers_to_cpu(self, optims: Any, *, operation: str = "optimizers_to_cpu()") -> None:
         """Copy optimizer state alone to the host."""
         for entry in self._states(optims, operation):
             self._state_to_cpu(entry)

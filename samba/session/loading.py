@@ -18,9 +18,9 @@ from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
+from samba.session.check_pef import check_losses, check_optimizers, tell_rates
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
-from samba.session.matching import check_losses, check_optimizers, tell_rates
 from samba.session.settings import loss_index_tuple, parsed_config
 from samba.support.progress import stages
 from samba.tracer.dropout_rates import rate_argins

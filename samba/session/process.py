@@ -1,8 +1,31 @@
 """The one session of the process, which is ``samba.session``."""
 
+from __future__ import annotations
+
+from samba.nn.buffers import converted_buffers, forget_converted_buffers
 from samba.session import SambaSession
+from samba.tensor.labels import forget_fast_access
 
 __all__ = ["session"]
 
-session = SambaSession()
+
+class _ProcessSession(SambaSession):
+    """The session that has what belongs to the process.
+
+    These are the buffers of converted models and the marks of fast access, which no other session
+    forgets.
+    """
+
+    def _start(self, pef_path: str) -> None:
+        super()._start(pef_path)
+        self.buffer_dict = converted_buffers()
+
+    def reset(self, pef_path: str = "") -> None:
+        """Close the device and start over, with another PEF if one is given."""
+        forget_converted_buffers()
+        forget_fast_access()
+        super().reset(pef_path)
+
+
+session: SambaSession = _ProcessSession()
 """The session that scripts use; tensors, optimizers and tools of this package use it too."""

@@ -18,11 +18,11 @@ class Profiling:
 
     Args:
         slot: What is loaded.
+        runtime_profile: The profile of a stretch of a script; a reset of the session leaves it.
     """
 
-    def __init__(self, slot: ProgramSlot) -> None:
-        self._slot = slot
-        self._runtime_profile = RuntimeProfile()
+    def __init__(self, slot: ProgramSlot, runtime_profile: RuntimeProfile) -> None:
+        self._slot, self._runtime_profile = slot, runtime_profile
 
     def start_samba_profile(self) -> None:
         """Start to time the front end; see :meth:`samba_profile`."""

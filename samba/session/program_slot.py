@@ -12,7 +12,7 @@ from samba.sambatensor import SambaTensor
 from samba.session.multigraph.traces import Traces
 from samba.session.onnx_model import OnnxModels
 from samba.support import tracing
-from samba.tensor.device_door import close_door, open_door
+from samba.tensor.visible_memory import hide_memory, show_memory
 
 if TYPE_CHECKING:
     from samba.session.loaded import (
@@ -88,12 +88,12 @@ class ProgramSlot:
         self.pef_path = pef_path
         self.forgotten = set()
         self.tensors = loaded.tensors_by_name()
-        open_door(loaded.memory)
+        show_memory(loaded)
 
     def close(self) -> None:
         """Take the program off the device."""
         if self.loaded is not None:
-            close_door(self.loaded.memory)
+            hide_memory(self.loaded)
             self.loaded = None
 
     @contextmanager

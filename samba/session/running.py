@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,13 +41,54 @@ Seeds = Sequence[tuple[int, np.ndarray, str]]
 _ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
 """Roles of regions that can be read before anything was written."""
 
-_NOTHING = object()
-"""Stands for outputs that no call can ask for."""
-
 _log = logging.getLogger("samba")
 
 Fetches = tuple[tuple[int, str], ...]
 """Regions to fetch with the names that the fetched tensors get."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCall:
+    """A call that was made, with what was found for it: a call that asks the same repeats it.
+
+    Args:
+        output_tensors: The outputs it asked for, as passed; a value that no call can pass where
+            they may have changed since.
+        listed: The outputs of a list, as they were.
+        hyperparams: Its hyperparameters, as plain values.
+        sections: Which part of the schedule it asked for.
+        train: Whether it honoured dropout rates.
+        wish: How replicas reduced gradients.
+        variant: What its plan was specialised for.
+        steps: Steps that it ran.
+        plan: The plan of these steps; None if there are none.
+        fetches: What it fetched.
+    """
+
+    output_tensors: object
+    listed: list[Any] | None
+    hyperparams: Mapping[str, Any] | None
+    sections: Any
+    train: bool
+    wish: Wish | None
+    variant: object
+    steps: StepKey
+    plan: Plan | PreparedRun | None
+    fetches: Fetches
+
+
+_NO_CALL = PreparedCall(
+    output_tensors=object(),
+    listed=None,
+    hyperparams=None,
+    sections=None,
+    train=True,
+    wish=None,
+    variant=None,
+    steps=(),
+    plan=None,
+    fetches=(),
+)
 
 
 class Runner:
@@ -54,11 +96,14 @@ class Runner:
 
     Args:
         device: An open device with its program.
+        replicas: The replicas that run the same program.
         given: The inputs that the model was traced with.
         graph: Which graph of the program.
     """
 
-    def __init__(self, device: Device, given: Sequence[NamedInput] = (), graph: int = 0) -> None:
+    def __init__(
+        self, device: Device, replicas: Replicas, given: Sequence[NamedInput] = (), graph: int = 0
+    ) -> None:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
@@ -67,21 +112,11 @@ class Runner:
         self._chooser = SectionChooser(program, graph)
         self._hyperparameters = Hyperparameters(program)
         self._settings = self._hyperparameters.initial
-        self.replicas: Replicas | None = None
+        self.replicas = replicas
         self._poller = Poller()
         self._told: set[str] = set()
         self._choices: dict[Any, StepKey] = {}
-        # What the last call asked for, and what was prepared for it.
-        self._sections: Any = None
-        self._outputs: object = _NOTHING
-        self._listed: list[Any] | None = None
-        self._hyper: Mapping[str, Any] | None = None
-        self._train = True
-        self._variant: object = None
-        self._steps: StepKey = ()
-        self._plan: Plan | PreparedRun | None = None
-        self._wish: Wish | None = None
-        self._fetches: Fetches = ()
+        self._last = _NO_CALL
 
     def run(self, request: RunRequest) -> tuple[SambaTensor, ...]:
         """One call of ``session.run``; nothing on the device changes if it raises.
@@ -119,51 +154,39 @@ class Runner:
             with event("PyRT_RUN"):
                 self._start(feed, request)
                 self._device.synchronize()
-            if not self._fetches:
+            if not self._last.fetches:
                 return ()
             with event("PyRT_GET_TENSORS"):
                 return self._fetch()
 
     def _start(self, feed: Feed, request: RunRequest) -> None:
         """Put inputs on the device and start the plan, prepared or new."""
-        _, outputs, hyper, sections, grads, train, wish = request
-        same_outputs = outputs is self._outputs or self._same_list(outputs)
-        same_sections = sections == self._sections
+        last = self._last
+        outputs = request.output_tensors
+        same_outputs = outputs is last.output_tensors or _same_list(outputs, last.listed)
+        same_sections = request.sections == last.sections
         if (
             same_outputs
             and same_sections
-            and wish is self._wish
-            and train is self._train
-            and grads is None
-            and self._device.variant is self._variant
-            and _equal(hyper, self._hyper)
+            and request.wish is last.wish
+            and request.train is last.train
+            and request.grad_of_outputs is None
+            and self._device.variant is last.variant
+            and _equal(request.hyperparams, last.hyperparams)
         ):
-            self._repeat(feed)
+            self._repeat(feed, last.plan)
             return
-        fetches = self._fetches if same_outputs else self._resolve_outputs(outputs)
-        steps = self._steps if same_sections else self._resolve_steps(sections)
-        seeds = () if grads is None else self._seeds(grads)
-        self._change(feed, fetches, steps, seeds, hyper, bool(train), wish)
-        fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
-        self._outputs = outputs if fixed else _NOTHING
-        self._listed = outputs.copy() if isinstance(outputs, list) else None
-        if not same_sections:
-            self._sections = frozen(sections)
+        self._change(
+            feed,
+            request,
+            fetches=last.fetches if same_outputs else self._resolve_outputs(outputs),
+            steps=last.steps if same_sections else self._resolve_steps(request.sections),
+        )
 
     def _fetch(self) -> tuple[SambaTensor, ...]:
         buffers = self._buffers
         return tuple(
-            [self._fetched(buffers[region], region, name) for region, name in self._fetches]
-        )
-
-    def _same_list(self, outputs: Any) -> bool:
-        """Whether a list, which may have changed meanwhile, holds the outputs of the last call."""
-        kept = self._listed
-        return (
-            kept is not None
-            and type(outputs) is list
-            and len(outputs) == len(kept)
-            and all(map(operator.is_, outputs, kept))
+            [self._fetched(buffers[region], region, name) for region, name in self._last.fetches]
         )
 
     def _fetched(self, buffer: Any, region: int, name: str) -> SambaTensor:
@@ -175,31 +198,26 @@ class Runner:
         tensor._sn_name = name
         return tensor
 
-    def _repeat(self, feed: Feed) -> None:
+    def _repeat(self, feed: Feed, plan: Plan | PreparedRun | None) -> None:
         buffers = self._buffers
         before = [(region, buffers[region]) for region, _ in feed]
         for region, array in feed:
             buffers[region] = array
-        if self._plan is not None:
+        if plan is not None:
             try:
-                self._go(self._plan)
+                self._go(plan)
             except BaseException:
                 for region, buffer in before:
                     buffers[region] = buffer
                 raise
 
-    def _change(
-        self,
-        feed: Feed,
-        fetches: Fetches,
-        steps: StepKey,
-        seeds: Seeds,
-        hyper: Mapping[str, Any],
-        train: bool,
-        wish: Wish | None,
-    ) -> None:
-        device, buffers = self._device, self._buffers
-        argins, settings = self._hyperparameters.resolve(hyper, self._settings, train)
+    def _change(self, feed: Feed, request: RunRequest, *, fetches: Fetches, steps: StepKey) -> None:
+        """Run a call that asks for something else than the last; on success it is the last."""
+        device, buffers, last = self._device, self._buffers, self._last
+        grads, outputs, wish = request.grad_of_outputs, request.output_tensors, request.wish
+        train = bool(request.train)
+        seeds = () if grads is None else self._seeds(grads)
+        argins, settings = self._hyperparameters.resolve(request.hyperparams, self._settings, train)
         with device.unchanged_on_error():
             for index, value in argins.items():
                 if device.argin(index) != value:
@@ -208,25 +226,35 @@ class Runner:
                 device.write(region, array, name=name)
             for region, array in feed:
                 buffers[region] = array
-            plan = self._plan
+            plan = last.plan
             if (
-                steps is not self._steps
-                or device.variant is not self._variant
-                or wish is not self._wish
+                steps is not last.steps
+                or device.variant is not last.variant
+                or wish is not last.wish
             ):
                 plan = self._planned(steps, wish)
-            if plan is not self._plan or fetches is not self._fetches:
+            if plan is not last.plan or fetches is not last.fetches:
                 self._require_written(fetches, plan)
             if plan is not None:
                 self._go(plan)
-        self._hyper = {key: _plain(value) for key, value in hyper.items()}
-        self._train, self._settings = train, settings
-        self._steps, self._plan, self._fetches = steps, plan, fetches
-        self._variant, self._wish = device.variant, wish
+        fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
+        self._settings = settings
+        self._last = PreparedCall(
+            output_tensors=outputs if fixed else _NO_CALL.output_tensors,
+            listed=outputs.copy() if isinstance(outputs, list) else None,
+            hyperparams={key: _plain(value) for key, value in request.hyperparams.items()},
+            sections=frozen(request.sections),
+            train=train,
+            wish=wish,
+            variant=device.variant,
+            steps=steps,
+            plan=plan,
+            fetches=fetches,
+        )
 
     def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | PreparedRun | None:
         """The plan of some steps; with other replicas where they have to reduce."""
-        if wish is not None and self.replicas is not None:
+        if wish is not None:
             prepared = self.replicas.prepare(steps, wish)
             if prepared is not None:
                 return prepared
@@ -344,3 +372,13 @@ def _equal(given: Mapping[str, Any], last: Mapping[str, Any] | None) -> bool:
         return given == last
     except (RuntimeError, ValueError):  # a tensor or array of several numbers: refused later
         return False
+
+
+def _same_list(outputs: Any, kept: list[Any] | None) -> bool:
+    """Whether a list, which may have changed meanwhile, holds the outputs of the last call."""
+    return (
+        kept is not None
+        and type(outputs) is list
+        and len(outputs) == len(kept)
+        and all(map(operator.is_, outputs, kept))
+    )

@@ -115,7 +115,7 @@ class Transfers:
         return self._fetch("get_tensors_by_name()", [names] if isinstance(names, str) else names)
 
     def _fetch(self, operation: str, names: Sequence[str]) -> tuple[SambaTensor, ...]:
-        memory = self._slot.need(operation).memory
+        memory = self._slot.need(operation)
         for name in names:
             if not memory.knows(name):
                 raise UnknownTensor(operation=f"session.{operation}", name=name)

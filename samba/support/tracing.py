@@ -26,9 +26,10 @@ def set_tracing(active: bool) -> None:
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """:func:`is_tracing` is True inside and False afterwards."""
+    """:func:`is_tracing` is True inside, and afterwards what it was before."""
+    before = is_tracing()
     set_tracing(True)
     try:
         yield
     finally:
-        set_tracing(False)
+        set_tracing(before)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor
-from samba.tensor.device_door import DeviceTensors
-from samba.tensor.device_door import device as open_device
 from samba.tensor.host_memory import HostMemory, kind, plain
+from samba.tensor.visible_memory import DeviceTensors, visible_memory
 
 
 class DeviceMemory(HostMemory):
@@ -79,7 +78,7 @@ class DeviceMemory(HostMemory):
         Raises:
             UnknownTensor: A model is traced, and the device does not know the tensor.
         """
-        if self._sn_name and open_device() is not None:
+        if self._sn_name and visible_memory() is not None:
             self._fetch("cpu()", inplace)
         return self
 
@@ -107,7 +106,7 @@ class DeviceMemory(HostMemory):
                 self.grad = fetched.to(self.dtype)
 
     def _on_device(self, operation: str) -> tuple[DeviceTensors, str]:
-        device = open_device()
+        device = visible_memory()
         if device is None:
             raise NotTraced(operation=operation, name=self._sn_name)
         for name in (self._sn_name, self._sn_region_name):

@@ -13,7 +13,7 @@ from samba.sambatensor import SambaTensor
 from samba.session.process import session
 from samba.session.settings import check_data_parallel_mode, check_mapping
 from samba.support.keywords import refuse_unknown
-from samba.tensor.device_door import device
+from samba.tensor.visible_memory import visible_memory
 
 _log = logging.getLogger("samba")
 
@@ -161,7 +161,7 @@ def init_output_grads(
         SambaError: If a tensor has no gradient in the program.
     """
     given = dict(customized_tensors_dict or {})
-    memory = device()
+    memory = visible_memory()
     if memory is None:
         raise NotTraced(operation="utils.init_output_grads()", name="its outputs")
     names = [t if isinstance(t, str) else t.sn_name for t in output_tensors]

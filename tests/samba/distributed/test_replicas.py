@@ -174,8 +174,8 @@ def test_setting_tensors_gives_all_the_values_of_rank_0(folder):
     shape = programs[0].program.regions[programs[0].device.region_of(weight)].shape
 
     def setting(program: Loaded, rank: int) -> None:
-        program.memory.write(weight, torch.full(shape, float(rank + 5)))
-        program.memory.write("x", torch.full((BATCH, 6), float(rank)))
+        program.write(weight, torch.full(shape, float(rank + 5)))
+        program.write("x", torch.full((BATCH, 6), float(rank)))
 
     samba.session.start_samba_profile()
     try:
@@ -184,8 +184,8 @@ def test_setting_tensors_gives_all_the_values_of_rank_0(folder):
         samba.session.end_samba_profile()
     assert "PyRT_SET_TENSORS_BROADCAST" in samba.session.profiler.names
     for rank, program in enumerate(programs):
-        assert (program.memory.read(weight) == 5.0).all()
-        assert (program.memory.read("x") == float(rank)).all()  # inputs are a replica's own
+        assert (program.read(weight) == 5.0).all()
+        assert (program.read("x") == float(rank)).all()  # inputs are a replica's own
 
 
 def test_loading_gives_all_the_weights_and_buffers_of_rank_0(folder):
@@ -200,7 +200,7 @@ def test_loading_gives_all_the_weights_and_buffers_of_rank_0(folder):
     assert together(programs, reload) == [None, None]
     for program in programs:
         assert all((values == 1.0).all() for values in weights(program))
-        assert (program.memory.read("deep__scale") == 1.0).all()
+        assert (program.read("deep__scale") == 1.0).all()
 
 
 def test_a_failed_reduction_names_step_and_bucket(folder):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 import samba
 from samba.errors import NotLoaded
 from samba.session import SambaSession
+from samba.support.tracing import tracing
+from samba.tensor.visible_memory import visible_memory
 
 
 @pytest.fixture
@@ -80,3 +85,51 @@ def test_modes_are_of_one_session(second):
     assert second.use_pinned_memory() and key in second.dynamic_dims
     assert not samba.session.use_pinned_memory()
     assert samba.session.dynamic_dims == {}
+
+
+def test_a_reset_leaves_buffers_and_marks_of_the_process(tmp_path, second):
+    _, x = loaded(samba.session, tmp_path, "one", 3.0)
+    samba.from_torch_model_(torch.nn.BatchNorm1d(2))
+    names = set(samba.session.buffer_dict)
+    loaded(second, tmp_path, "two", 5.0)
+    second.reset()
+    assert x.fast_access
+    assert set(samba.session.buffer_dict) >= names and names
+    assert second.buffer_dict == {}
+
+
+def test_a_reset_frees_the_device_at_once(tmp_path, second):
+    loaded(second, tmp_path, "two", 5.0)
+    device = weakref.ref(second.need_loaded("test").device)
+    gc.disable()
+    try:
+        second.reset()
+        assert device() is None
+    finally:
+        gc.enable()
+
+
+def test_a_session_that_is_dropped_frees_its_device(tmp_path):
+    session = SambaSession()
+    loaded(session, tmp_path, "two", 5.0)
+    device = weakref.ref(session.need_loaded("test").device)
+    del session
+    gc.collect()
+    assert device() is None
+    assert visible_memory() is None
+
+
+def test_a_runtime_profile_outlives_a_reset(tmp_path, second, monkeypatch):
+    monkeypatch.setenv("ENABLE_RUNTIME_PERF", "SUMMARY")
+    second.start_runtime_profile(timer_enabled=False)
+    second.reset()
+    second.end_runtime_profile(tmp_path / "profile.log")
+    assert "runtime profile (summary)" in (tmp_path / "profile.log").read_text()
+
+
+def test_a_trace_within_a_trace_ends_alone():
+    with tracing():
+        with tracing():
+            pass
+        assert samba.session.tracing
+    assert not samba.session.tracing

@@ -7,7 +7,7 @@ import torch
 
 import samba
 from samba.errors import ConversionError, NoGradient, NotTraced, SambaError, UnknownTensor
-from samba.tensor import device_door as runtime
+from samba.tensor.visible_memory import hide_memory, show_memory
 from tests.samba.fakes import FakeDevice
 
 
@@ -17,9 +17,9 @@ def device():
         values={"w": torch.full((2,), 5.0), "pool": torch.full((2,), 9.0)},
         grads={"w": torch.full((2,), 0.5)},
     )
-    runtime.open_door(fake)
+    show_memory(fake)
     yield fake
-    runtime.close_door(fake)
+    hide_memory(fake)
 
 
 def test_reading_gives_copies(device):

@@ -58,7 +58,7 @@ def run(program: Loaded, rank: int, size: int, step: int, types: Any = ()) -> No
 def weights(program: Loaded) -> torch.Tensor:
     """All weights on the device, flat."""
     model = program.model
-    return torch.cat([program.memory.read(p.sn_name).flatten() for p in model.parameters()])
+    return torch.cat([program.read(p.sn_name).flatten() for p in model.parameters()])
 
 
 def trainer_of(program: Loaded) -> AlgorithmTrainer:

@@ -126,7 +126,7 @@ def test_weights_that_the_host_sets_hold_for_all(folder):
         run(program, rank, 2, 0)
         own = algorithm.replicas[0][0]
         names = trainer_of(program).replica.parameters  # in the order of their buckets
-        now = torch.cat([program.memory.read(name).flatten() for name in names])
+        now = torch.cat([program.read(name).flatten() for name in names])
         assert own[: now.numel()].equal(now)
         return weights(program)
 

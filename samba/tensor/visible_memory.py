@@ -1,12 +1,13 @@
-"""The door to the device: what SambaTensors and optimizers see of the program that is loaded."""
+"""Device memory as SambaTensors and optimizers see it: that of the program loaded last."""
 
 from __future__ import annotations
 
+import weakref
 from typing import Protocol
 
 import torch
 
-__all__ = ["DeviceTensors", "close_door", "device", "open_door"]
+__all__ = ["DeviceTensors", "hide_memory", "show_memory", "visible_memory"]
 
 
 class DeviceTensors(Protocol):
@@ -36,38 +37,42 @@ class DeviceTensors(Protocol):
         """Copy host values to its gradient on the device."""
         ...
 
-    def optimizers_to_cpu(self, optimizer: torch.optim.Optimizer) -> None:
+    def optimizers_to_cpu(self, optimizer: torch.optim.Optimizer, /) -> None:
         """Copy an optimizer's state from the device to the host."""
         ...
 
-    def optimizers_to_rdu(self, optimizer: torch.optim.Optimizer) -> None:
+    def optimizers_to_rdu(self, optimizer: torch.optim.Optimizer, /) -> None:
         """Copy an optimizer's state from the host to the device."""
         ...
 
 
-_open: list[DeviceTensors] = []
+_shown: list[weakref.ref[DeviceTensors]] = []
 """Memory of the loaded programs, one for each session that has one; the last counts."""
 
 
-def device() -> DeviceTensors | None:
-    """Device memory as it is now, None before ``trace_graph``."""
-    return _open[-1] if _open else None
+def visible_memory() -> DeviceTensors | None:
+    """The memory that counts now, None before ``trace_graph``."""
+    for shown in reversed(_shown):
+        found = shown()
+        if found is not None:
+            return found
+    return None
 
 
-def open_door(tensors: DeviceTensors) -> None:
-    """Make device memory known to SambaTensors, before that of other sessions.
-
-    Args:
-        tensors: The memory of a program that was loaded.
-    """
-    close_door(tensors)
-    _open.append(tensors)
-
-
-def close_door(tensors: DeviceTensors) -> None:
-    """Make device memory known no longer; that of another session may be seen again.
+def show_memory(tensors: DeviceTensors) -> None:
+    """Let SambaTensors see a program's memory, before that of other sessions.
 
     Args:
-        tensors: The memory; nothing happens if it is not known.
+        tensors: The memory; it is not kept alive.
     """
-    _open[:] = [other for other in _open if other is not tensors]
+    hide_memory(tensors)
+    _shown.append(weakref.ref(tensors))
+
+
+def hide_memory(tensors: DeviceTensors) -> None:
+    """Let SambaTensors see a program's memory no longer; that of another session may return.
+
+    Args:
+        tensors: The memory; nothing happens if it is not seen.
+    """
+    _shown[:] = [shown for shown in _shown if shown() not in (None, tensors)]

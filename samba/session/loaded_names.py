@@ -1,4 +1,4 @@
-"""Facts of the loaded program: names and types that a session tells."""
+"""Names in the loaded program: of weights, section types, hyperparameters, optimizer state."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from samba.sambatensor import SambaTensor
 from samba.session.program_slot import ProgramSlot
 from samba.tracer.traced import FROM_DTYPE
 
-__all__ = ["Facts"]
+__all__ = ["LoadedNames"]
 
 
-class Facts:
+class LoadedNames:
     """Names and types that the loaded PEF holds.
 
     Args:
@@ -56,14 +56,3 @@ class Facts:
             for r in self._slot.need("optim_dict").program.regions
             if r.role is Role.OPTIMIZER_STATE
         }
-
-    def reset_random_generator(self) -> None:
-        """Restart the device's random stream from its present seed."""
-        device = self._slot.need("reset_random_generator()").device
-        for name in self.get_dropout_seed_argin_names():
-            index = device.argin_index[name]
-            device.set_argin(index, device.argin(index))
-
-    def synchronize(self) -> None:
-        """Wait until everything that was started on the device is done."""
-        self._slot.need("synchronize()").device.synchronize()
