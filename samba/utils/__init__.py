@@ -2,12 +2,48 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from samba.functional.sn_type import SNType
 from samba.random import set_seed
+from samba.utils import (
+    argparser as argparser,
+)
+from samba.utils import (
+    benchmark_acc as benchmark_acc,
+)
+from samba.utils import (
+    checkpoint as checkpoint,
+)
+from samba.utils import (
+    common as common,
+)
+from samba.utils import (
+    dataset as dataset,
+)
+from samba.utils import (
+    measure as measure,
+)
+from samba.utils import (
+    numeric as numeric,
+)
+from samba.utils import (
+    pef_utils as pef_utils,
+)
+from samba.utils import (
+    read_perf_counters as read_perf_counters,
+)
+from samba.utils import (
+    tensorboard_debug as tensorboard_debug,
+)
+from samba.utils import (
+    trainer as trainer,
+)
+from samba.utils import (
+    utils as utils,
+)
 from samba.utils.closeness import assert_close
+from samba.utils.measure import measure_performance, measure_sections
 from samba.utils.misc import (
     create_mac_resource_report,
     fix_rdu_affinity,
@@ -16,12 +52,11 @@ from samba.utils.misc import (
     get_world_size,
     is_main_process,
 )
+from samba.utils.utils import init_output_grads, trace_graph, trace_multigraph
 from samba.utils.weight_norm import weight_norm_
 
 if TYPE_CHECKING:
     from samba.comparison.walk import compare
-    from samba.utils.measure import measure_performance, measure_sections
-    from samba.utils.utils import init_output_grads, trace_graph, trace_multigraph
 
 __all__ = [
     "SNType",
@@ -42,24 +77,10 @@ __all__ = [
     "weight_norm_",
 ]
 
-# Tracing loads torch.export and the compiler: only when a script asks for it.
-_LATER = {
-    "compare": "samba.comparison.walk",
-    "init_output_grads": "samba.utils.utils",
-    "trace_graph": "samba.utils.utils",
-    "trace_multigraph": "samba.utils.utils",
-    "measure_performance": "samba.utils.measure",
-    "measure_sections": "samba.utils.measure",
-}
-_MODULES = (
-    *("argparser", "benchmark_acc", "checkpoint", "common", "dataset", "measure", "numeric"),
-    *("pef_utils", "read_perf_counters", "tensorboard_debug", "trainer", "utils"),
-)
-
 
 def __getattr__(name: str) -> Any:
-    if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
-    if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+    if name == "compare":
+        from samba.comparison.walk import compare  # noqa: PLC0415  # loads jax and torch.export
+
+        return compare
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
