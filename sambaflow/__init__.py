@@ -26,5 +26,5 @@ def is_demo() -> bool:
 def __getattr__(name: str) -> Any:
     # Scripts write `import sambaflow` and then `sambaflow.samba.optim.SGD`.
     if name in ("samba", "logging", "sambacollections", "mac"):
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{__name__}.{name}")  # by name: only what is used
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

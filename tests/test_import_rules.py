@@ -139,6 +139,11 @@ def test_each_contract_bites(tree):
             "def f():\n    from .. import bench  # noqa: PLC0415",
             "import of .. inside a function without a reason",
         ),
+        (
+            "samba/env.py",
+            'import importlib\nimportlib.import_module(f"samba.{1}")',
+            "import of samba.{1} by its name without a reason",
+        ),
     ],
 )
 def test_the_graph_bites(tree, path, line, told):

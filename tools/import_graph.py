@@ -24,6 +24,8 @@ from tools.import_settings import LAYERED, Settings
 ROOT = Path(__file__).resolve().parent.parent
 EXEMPTION = re.compile(r"# noqa: PLC0415  # \S")
 """How a line says why its import stands inside a function."""
+BY_NAME = re.compile(r"# by name: \S")
+"""How a line says why it imports by ``importlib.import_module``, which the graph cannot see."""
 
 
 def rooms(root: Path) -> list[str]:
@@ -62,23 +64,50 @@ def circles(graph: grimp.ImportGraph) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class InnerImport:
-    """An import of one of the project's own modules inside a function.
+    """An import of one of the project's own modules inside a function, or by its name.
 
     Attributes:
         path: The file, from the root.
         line: Its line.
         name: What it imports.
         reason: Whether its line says why it stands there.
+        by_name: Whether ``importlib.import_module`` does it.
     """
 
     path: Path
     line: int
     name: str
     reason: bool
+    by_name: bool = False
+
+
+def named_import(node: ast.AST, packages: tuple[str, ...]) -> str | None:
+    """Return what a call of ``importlib.import_module`` imports.
+
+    Args:
+        node: Any node of a file's syntax tree.
+        packages: The project's own packages.
+
+    Returns:
+        The name as it is written, where that is a literal or an f-string and one of the
+        project's own; else None.
+    """
+    if not (isinstance(node, ast.Call) and node.args):
+        return None
+    if ast.unparse(node.func).rpartition(".")[2] != "import_module":
+        return None
+    name = node.args[0]
+    if not isinstance(name, ast.Constant | ast.JoinedStr):
+        return None
+    text = ast.unparse(name).lstrip("f")[1:-1]
+    own = text.partition(".")[0] in packages or text.startswith(
+        (".", "{__name__}", "{__package__}")
+    )
+    return text if own else None
 
 
 def inner_imports(root: Path, packages: tuple[str, ...]) -> list[InnerImport]:
-    """Return the imports of own modules that stand inside functions.
+    """Return the imports of own modules that stand inside functions, or go by the name.
 
     Args:
         root: The folder that holds the packages.
@@ -92,9 +121,16 @@ def inner_imports(root: Path, packages: tuple[str, ...]) -> list[InnerImport]:
         for path in sorted((root / package).rglob("*.py")):
             text = path.read_text()
             lines = text.splitlines()
+            tree = ast.parse(text, filename=str(path))
+            for node in ast.walk(tree):
+                name = named_import(node, packages)
+                if name is not None and isinstance(node, ast.Call):
+                    line = node.lineno
+                    reason = BY_NAME.search(lines[line - 1]) is not None
+                    found.append(InnerImport(path.relative_to(root), line, name, reason, True))
             statements = {
                 node.lineno: node
-                for function in ast.walk(ast.parse(text, filename=str(path)))
+                for function in ast.walk(tree)
                 if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
                 for node in ast.walk(function)
                 if isinstance(node, ast.Import | ast.ImportFrom)
@@ -227,10 +263,18 @@ class Checked:
     def _inner(self) -> None:
         limit = self.settings.limits.inner
         found = inner_imports(self.root, self.settings.packages)
-        within = self._figure("imports of own modules inside functions", len(found), limit)
+        within = self._figure(
+            "imports of own modules inside functions or by name", len(found), limit
+        )
         for each in found:
-            place = f"{each.path}:{each.line}: import of {each.name} inside a function"
-            if not each.reason:
+            how = "by its name" if each.by_name else "inside a function"
+            place = f"{each.path}:{each.line}: import of {each.name} {how}"
+            if not each.reason and each.by_name:
+                self.problems.append(
+                    f"{place} without a reason: import it by a statement, "
+                    f"or say why not: '# by name: reason'"
+                )
+            elif not each.reason:
                 self.problems.append(
                     f"{place} without a reason: put it to the top of the file, "
                     f"or say why not: '# noqa: PLC0415  # reason'"

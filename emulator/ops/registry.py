@@ -176,5 +176,5 @@ def load_ops() -> Mapping[str, OpSpec]:
         A read-only view of the registry.
     """
     for family in FAMILIES:
-        importlib.import_module(f"emulator.ops.{family}")
+        importlib.import_module(f"emulator.ops.{family}")  # by name: families import this file
     return MappingProxyType(_OPS)
