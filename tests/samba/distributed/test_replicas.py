@@ -102,10 +102,10 @@ def test_one_replica_runs_the_same_plan_and_is_told_once(folder, caplog):
     runner = program.only
     assert runner is not None
     train(program, 0, 1, data_parallel=False)
-    plan = runner._plan
+    plan = runner._last.plan
     for _ in range(2):
         train(program, 0, 1)
-        assert runner._plan is plan
+        assert runner._last.plan is plan
     assert len(told(caplog)) == 1
     assert "one replica" in told(caplog)[0]
 
