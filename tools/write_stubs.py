@@ -4,21 +4,77 @@
     python tools/write_stubs.py --check    exit 1 if they do not match the modules of samba
 
 ``sambaflow.samba`` turns into the package ``samba`` when it is imported, which type checkers
-cannot know. A stub for each module that scripts import says that it has the names of the real one.
+cannot know. A stub for each module that scripts import says which names of the real one it has.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import importlib
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STUBS = Path("sambaflow", "samba")
 REAL = "samba"
-INTERNAL = {"comparison", "compiler", "session", "support", "tensor", "tracer"}
-"""Rooms whose modules no script imports; of the session, only the package itself."""
+ROOMS = {"comparison", "compiler", "distributed", "session", "support", "tensor", "tracer"}
+"""Rooms of which scripts import no module but those of ``PUBLIC``."""
+INTERNAL = {
+    "materialize.py",
+    "nn/buffers.py",
+    *("utils/closeness.py", "utils/flat_yaml.py", "utils/misc.py", "utils/weight_norm.py"),
+}
+"""Modules in the other rooms that no script imports."""
+PUBLIC = {
+    "_trace_utils.py",
+    "distributed/__init__.py",
+    "distributed/bagua/__init__.py",
+    "distributed/bagua/algorithms/__init__.py",
+    "session/__init__.py",
+}
+"""Modules that scripts import, although their room or their name looks internal."""
+
+
+def is_public(inside: Path) -> bool:
+    """Tell whether scripts import a module.
+
+    Args:
+        inside: Its file, from the package.
+
+    Returns:
+        Whether there is a stub of it.
+    """
+    if inside.as_posix() in PUBLIC:
+        return True
+    hidden = inside.stem.startswith("_") and inside.stem != "__init__"
+    return not (hidden or inside.parts[0] in ROOMS or inside.as_posix() in INTERNAL)
+
+
+def exports(module: str, text: str) -> Sequence[str]:
+    """Return the names that a module exports.
+
+    Args:
+        module: Its dotted name; it is imported.
+        text: Its text.
+
+    Returns:
+        The names of its ``__all__``; without one, what it defines at its top level and does not
+        begin with an underscore, and its version.
+    """
+    listed: Sequence[str] | None = getattr(importlib.import_module(module), "__all__", None)
+    if listed is not None:
+        return sorted(listed)
+    found: set[str] = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update(target.id for target in targets if isinstance(target, ast.Name))
+    return sorted(n for n in found if not n.startswith("_") or n == "__version__")
 
 
 def stubs(root: Path) -> dict[Path, str]:
@@ -33,13 +89,14 @@ def stubs(root: Path) -> dict[Path, str]:
     found: dict[Path, str] = {}
     for path in sorted((root / REAL).rglob("*.py")):
         inside = path.relative_to(root / REAL)
+        if not is_public(inside):
+            continue
         package = path.name == "__init__.py"
-        if inside.parts[0] in INTERNAL and inside != Path("session", "__init__.py"):
-            continue
-        if path.name == "__main__.py":
-            continue
         module = ".".join((REAL, *(inside.parent if package else inside.with_suffix("")).parts))
-        found[STUBS / inside.with_suffix(".pyi")] = f"from {module} import *\n"
+        names = exports(module, path.read_text())
+        listed = "".join(f"    {name} as {name},\n" for name in names)
+        text = f"from {module} import (\n{listed})\n" if names else ""
+        found[STUBS / inside.with_suffix(".pyi")] = text
     return found
 
 
@@ -48,6 +105,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the stubs of sambaflow.samba.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if they differ")
     check = parser.parse_args().check
+    sys.path.insert(0, str(ROOT))  # run as a script, the modules are those of this tree
     wanted = stubs(ROOT)
     there = {path.relative_to(ROOT): path.read_text() for path in (ROOT / STUBS).rglob("*.pyi")}
     if check:

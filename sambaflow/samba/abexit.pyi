@@ -1,1 +1,3 @@
-from samba.abexit import *
+from samba.abexit import (
+    SambaAtexit as SambaAtexit,
+)

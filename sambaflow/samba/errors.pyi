@@ -1,1 +1,13 @@
-from samba.errors import *
+from samba.errors import (
+    ArgumentError as ArgumentError,
+    ConversionError as ConversionError,
+    DeviceAccessError as DeviceAccessError,
+    MissingPackage as MissingPackage,
+    NoGradient as NoGradient,
+    NoHostData as NoHostData,
+    NotLoaded as NotLoaded,
+    NotTraced as NotTraced,
+    SambaError as SambaError,
+    UnknownTensor as UnknownTensor,
+    UnsupportedKeyword as UnsupportedKeyword,
+)

@@ -1,1 +1,4 @@
-from samba.graph import *
+from samba.graph import (
+    FwdGraph as FwdGraph,
+    SambaGraph as SambaGraph,
+)

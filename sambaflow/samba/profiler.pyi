@@ -1,1 +1,6 @@
-from samba.profiler import *
+from samba.profiler import (
+    MEASUREMENTS as MEASUREMENTS,
+    PROFILER as PROFILER,
+    Profiler as Profiler,
+    UnknownEvent as UnknownEvent,
+)

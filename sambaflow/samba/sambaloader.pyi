@@ -1,1 +1,4 @@
-from samba.sambaloader import *
+from samba.sambaloader import (
+    DataLoaderException as DataLoaderException,
+    SambaLoader as SambaLoader,
+)

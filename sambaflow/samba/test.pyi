@@ -1,1 +1,5 @@
-from samba.test import *
+from samba.test import (
+    Different as Different,
+    TestWithGold as TestWithGold,
+    consistency_test as consistency_test,
+)

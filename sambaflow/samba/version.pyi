@@ -1,1 +1,3 @@
-from samba.version import *
+from samba.version import (
+    __version__ as __version__,
+)

@@ -1,1 +1,5 @@
-from samba.argconf.args import *
+from samba.argconf.args import (
+    CommonArgs as CommonArgs,
+    CompileArgs as CompileArgs,
+    RunArgs as RunArgs,
+)

@@ -1,1 +1,5 @@
-from samba.argconf.options import *
+from samba.argconf.options import (
+    COMMANDS as COMMANDS,
+    OPTIONS as OPTIONS,
+    Option as Option,
+)

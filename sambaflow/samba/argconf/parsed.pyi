@@ -1,1 +1,6 @@
-from samba.argconf.parsed import *
+from samba.argconf.parsed import (
+    configure as configure,
+    default_fields as default_fields,
+    last_parsed_args as last_parsed_args,
+    note_parsed as note_parsed,
+)

@@ -1,1 +1,4 @@
-from samba.functional.binning import *
+from samba.functional.binning import (
+    UndocumentedFunction as UndocumentedFunction,
+    groupby as groupby,
+)

@@ -1,1 +1,3 @@
-from samba.functional.functional_decorator_utils import *
+from samba.functional.functional_decorator_utils import (
+    experimental as experimental,
+)

@@ -1,1 +1,4 @@
-from samba.nn import *
+from samba.nn import (
+    SambaParameter as SambaParameter,
+    parameter as parameter,
+)

@@ -1,1 +1,3 @@
-from samba.nn.parameter import *
+from samba.nn.parameter import (
+    SambaParameter as SambaParameter,
+)

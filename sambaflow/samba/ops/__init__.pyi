@@ -1,1 +1,0 @@
-from samba.ops import *

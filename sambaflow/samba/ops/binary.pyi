@@ -1,1 +1,3 @@
-from samba.ops.binary import *
+from samba.ops.binary import (
+    BroadcastBinaryOperation as BroadcastBinaryOperation,
+)

@@ -1,1 +1,6 @@
-from samba.optim import *
+from samba.optim import (
+    Adam as Adam,
+    AdamW as AdamW,
+    SGD as SGD,
+    SparseAdamW as SparseAdamW,
+)

@@ -1,1 +1,5 @@
-from samba.optim.adam import *
+from samba.optim.adam import (
+    Adam as Adam,
+    AdamW as AdamW,
+    SparseAdamW as SparseAdamW,
+)

@@ -1,1 +1,3 @@
-from samba.optim.qadam import *
+from samba.optim.qadam import (
+    QAdamOptimizer as QAdamOptimizer,
+)

@@ -1,1 +1,3 @@
-from samba.optim.sgd import *
+from samba.optim.sgd import (
+    SGD as SGD,
+)

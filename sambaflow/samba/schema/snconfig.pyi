@@ -1,1 +1,3 @@
-from samba.schema.snconfig import *
+from samba.schema.snconfig import (
+    SNConfig as SNConfig,
+)

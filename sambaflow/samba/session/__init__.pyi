@@ -1,1 +1,4 @@
-from samba.session import *
+from samba.session import (
+    Counters as Counters,
+    SambaSession as SambaSession,
+)

@@ -1,1 +1,3 @@
-from samba.utils.benchmark_acc import *
+from samba.utils.benchmark_acc import (
+    AccuracyReport as AccuracyReport,
+)

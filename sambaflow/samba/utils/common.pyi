@@ -1,1 +1,3 @@
-from samba.utils.common import *
+from samba.utils.common import (
+    common_app_driver as common_app_driver,
+)

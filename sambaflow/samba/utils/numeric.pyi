@@ -1,1 +1,3 @@
-from samba.utils.numeric import *
+from samba.utils.numeric import (
+    MAX_BF16_TRUNCATE_NORMAL_REL as MAX_BF16_TRUNCATE_NORMAL_REL,
+)

@@ -1,1 +1,3 @@
-from samba.utils.read_perf_counters import *
+from samba.utils.read_perf_counters import (
+    main as main,
+)

@@ -1,1 +1,3 @@
-from samba.utils.tensorboard_debug import *
+from samba.utils.tensorboard_debug import (
+    dump_accuracy_debug_info as dump_accuracy_debug_info,
+)

@@ -1,1 +1,3 @@
-from samba.utils.dataset import *
+from samba.utils.dataset import (
+    mnist as mnist,
+)

@@ -1,1 +1,7 @@
-from samba.utils.dataset.mnist import *
+from samba.utils.dataset.mnist import (
+    IdxError as IdxError,
+    Mnist as Mnist,
+    dataset_transform as dataset_transform,
+    prepare_dataloader as prepare_dataloader,
+    read_idx as read_idx,
+)

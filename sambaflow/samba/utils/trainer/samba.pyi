@@ -1,1 +1,3 @@
-from samba.utils.trainer.samba import *
+from samba.utils.trainer.samba import (
+    train as train,
+)

@@ -1,1 +1,3 @@
-from samba.utils.trainer.torch import *
+from samba.utils.trainer.torch import (
+    train as train,
+)

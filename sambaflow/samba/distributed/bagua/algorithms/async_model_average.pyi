@@ -1,1 +1,0 @@
-from samba.distributed.bagua.algorithms.async_model_average import *

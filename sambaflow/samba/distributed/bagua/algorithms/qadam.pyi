@@ -1,1 +1,0 @@
-from samba.distributed.bagua.algorithms.qadam import *

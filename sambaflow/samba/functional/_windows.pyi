@@ -1,1 +1,0 @@
-from samba.functional._windows import *

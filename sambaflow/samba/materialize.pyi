@@ -1,1 +1,0 @@
-from samba.materialize import *

@@ -1,1 +1,0 @@
-from samba.nn.buffers import *

@@ -1,1 +1,0 @@
-from samba.optim._base import *

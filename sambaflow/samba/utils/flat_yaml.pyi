@@ -1,1 +1,0 @@
-from samba.utils.flat_yaml import *
