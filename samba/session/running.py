@@ -54,7 +54,7 @@ class PreparedCall:
     Args:
         output_tensors: The outputs it asked for, as passed; a value that no call can pass where
             they may have changed since.
-        listed: The outputs of a list, as they were.
+        listed: The outputs of a list or tuple, as they were.
         hyperparams: Its hyperparameters, as plain values.
         sections: Which part of the schedule it asked for.
         train: Whether it honoured dropout rates.
@@ -66,7 +66,7 @@ class PreparedCall:
     """
 
     output_tensors: object
-    listed: list[Any] | None
+    listed: list[Any] | tuple[Any, ...] | None
     hyperparams: Mapping[str, Any] | None
     sections: Any
     train: bool
@@ -163,7 +163,7 @@ class Runner:
         """Put inputs on the device and start the plan, prepared or new."""
         last = self._last
         outputs = request.output_tensors
-        same_outputs = outputs is last.output_tensors or _same_list(outputs, last.listed)
+        same_outputs = outputs is last.output_tensors or _same_items(outputs, last.listed)
         same_sections = request.sections == last.sections
         if (
             same_outputs
@@ -241,7 +241,7 @@ class Runner:
         self._settings = settings
         self._last = PreparedCall(
             output_tensors=outputs if fixed else _NO_CALL.output_tensors,
-            listed=outputs.copy() if isinstance(outputs, list) else None,
+            listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
             hyperparams={key: _plain(value) for key, value in request.hyperparams.items()},
             sections=frozen(request.sections),
             train=train,
@@ -374,11 +374,11 @@ def _equal(given: Mapping[str, Any], last: Mapping[str, Any] | None) -> bool:
         return False
 
 
-def _same_list(outputs: Any, kept: list[Any] | None) -> bool:
-    """Whether a list, which may have changed meanwhile, holds the outputs of the last call."""
+def _same_items(outputs: Any, kept: list[Any] | tuple[Any, ...] | None) -> bool:
+    """Whether a list or tuple, made anew or changed meanwhile, holds the last call's outputs."""
     return (
         kept is not None
-        and type(outputs) is list
+        and type(outputs) is type(kept)
         and len(outputs) == len(kept)
         and all(map(operator.is_, outputs, kept))
     )

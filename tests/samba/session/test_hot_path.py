@@ -10,6 +10,9 @@ from tests.samba.worlds import MLP, World, close, named, other_batch
 
 FINE = World(name="fine", config={"optim_level": "o0"})
 
+PREPARING = {"section_choice.py", "hyperparams.py", "program.py"}
+"""Files of what a call prepares."""
+
 _LIMIT = 40
 """Python functions that a repeated call with two inputs and two outputs enters, jax's included."""
 
@@ -52,8 +55,31 @@ def test_a_repeated_call_prepares_nothing(pefs):
         names = repeated(scene, **keywords)
         assert names.total() <= _LIMIT, names
         files = {name.split(":")[0] for name in names}
-        assert not files & {"selection.py", "hyperparams.py", "_dispatch.py", "program.py"}, names
-        assert "runner.py:_change" not in names
+        assert not files & {*PREPARING, "dispatch.py"}, names
+        assert "running.py:_change" not in names
+
+
+def test_outputs_listed_anew_are_the_outputs_of_the_last_call(pefs):
+    scene = pefs.loaded(MLP)
+    batch = named(other_batch(0))
+    for make in (tuple, list):
+        for _ in range(2):
+            samba.session.run(batch, make(scene.model.output_tensors))
+        names = entered(
+            lambda make=make: samba.session.run(batch, make(scene.model.output_tensors))
+        )
+        assert "running.py:_start" in names
+        assert "running.py:_change" not in names
+
+
+def test_another_call_prepares_anew(pefs):
+    """What the tests above look for is there where a call asks for something else."""
+    scene = pefs.loaded(MLP)
+    batch = named(other_batch(0))
+    samba.session.run(batch, scene.model.output_tensors)
+    names = entered(lambda: samba.session.run(batch, (), section_types=["FWD"]))
+    assert "running.py:_change" in names
+    assert {name.split(":")[0] for name in names} >= PREPARING
 
 
 def test_its_cost_does_not_grow_with_the_program(pefs):
@@ -71,7 +97,7 @@ def test_a_list_of_outputs_is_recognised(pefs):
     for _ in range(2):
         samba.session.run(inputs, list(scene.model.output_tensors))
     names = entered(lambda: samba.session.run(inputs, list(scene.model.output_tensors)))
-    assert "runner.py:_change" not in names and names.total() <= _LIMIT
+    assert "running.py:_change" not in names and names.total() <= _LIMIT
 
 
 def test_a_schedule_of_learning_rates_resolves_only_its_values(pefs):
@@ -82,7 +108,7 @@ def test_a_schedule_of_learning_rates_resolves_only_its_values(pefs):
         samba.session.run(inputs, outputs, {"lr": lr})
     names = entered(lambda: samba.session.run(inputs, outputs, {"lr": 0.3}))
     assert names["device.py:set_argin"] == 1
-    for prepared in ("device.py:plan", "runner.py:_resolve_outputs", "runner.py:_resolve_steps"):
+    for prepared in ("device.py:plan", "running.py:_resolve_outputs", "running.py:_resolve_steps"):
         assert prepared not in names
 
 
