@@ -18,7 +18,7 @@ from samba.distributed.bagua.algorithms.base import Algorithm, register_buckets
 from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm
 from samba.distributed.bagua.region_moments import RegionMoments
 from samba.distributed.bagua.regions import region_closures
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 from samba.distributed.bagua.world import World, current_world
 from samba.distributed.errors import NotDataParallel
 from samba.errors import ArgumentError
@@ -49,7 +49,7 @@ class LoadedSession(Protocol):
         ...
 
 
-class SessionReplica(Replica):
+class DeviceTrainedModel(TrainedModel):
     """A model on the device: its tensors are regions, found by the parameters' names.
 
     Args:
@@ -107,13 +107,13 @@ class AlgorithmTrainer:
 
     Args:
         replicas: What the program knows of its replicas.
-        replica: The model, as the algorithm sees it.
+        trained: The model, as the algorithm sees it.
         device: The device.
     """
 
-    def __init__(self, replicas: Replicas, replica: SessionReplica, device: Device) -> None:
-        self.replicas, self.replica, self._device = replicas, replica, device
-        self.algorithm = replica.algorithm
+    def __init__(self, replicas: Replicas, trained: DeviceTrainedModel, device: Device) -> None:
+        self.replicas, self.trained, self._device = replicas, trained, device
+        self.algorithm = trained.algorithm
         self._registered = False
 
     @property
@@ -136,8 +136,8 @@ class AlgorithmTrainer:
         updating = False
         for index, part in enumerate(plan.parts):
             if part.bucket is not None:
-                names = [self.replica.name_of[region] for region in part.bucket.regions]
-                parameters = tuple(self.replica.parameters[name] for name in names)
+                names = [self.trained.name_of[region] for region in part.bucket.regions]
+                parameters = tuple(self.trained.parameters[name] for name in names)
                 moves.append(_Move(part=part, parameters=parameters, last=index == last))
                 ready.add(part.bucket.home)
                 if index == last:
@@ -158,8 +158,8 @@ class AlgorithmTrainer:
 
     def release(self) -> None:
         """Communicate no more; all ranks call this together."""
-        self.algorithm.stop(self.replica)
-        self.replica.backend.wait_pending_comm_ops()
+        self.algorithm.stop(self.trained)
+        self.trained.backend.wait_pending_comm_ops()
 
     def _run(
         self, moves: tuple[_Move, ...], reduces: bool, updates: bool, drops: tuple[int, ...]
@@ -175,42 +175,42 @@ class AlgorithmTrainer:
             self._device.pool.drop(region)
 
     def _step(self, moves: tuple[_Move, ...], reduces: bool, updates: bool) -> None:
-        replica, algorithm, device = self.replica, self.algorithm, self._device
+        trained, algorithm, device = self.trained, self.algorithm, self._device
         if not self._registered or algorithm.need_reset():
-            register_buckets(algorithm, replica)
+            register_buckets(algorithm, trained)
             self._registered = True
         if reduces:
-            algorithm.before_forward(replica)
-            replica.step += 1
+            algorithm.before_forward(trained)
+            trained.step += 1
         for move in moves:
             part = move.part
             if part.plan is None:
                 self._ready(move)
                 continue
             if move.waits:
-                replica.backend.wait_pending_comm_ops()
+                trained.backend.wait_pending_comm_ops()
             if move.updates:
-                for optimizer in replica.optimizers:
-                    algorithm.before_optimizer_step(replica, optimizer)
+                for optimizer in trained.optimizers:
+                    algorithm.before_optimizer_step(trained, optimizer)
             device.run(part.plan)
             for region in part.drops:
                 device.pool.drop(region)
         if updates:
-            for optimizer in replica.optimizers:
-                algorithm.after_optimizer_step(replica, optimizer)
+            for optimizer in trained.optimizers:
+                algorithm.after_optimizer_step(trained, optimizer)
 
     def _ready(self, move: _Move) -> None:
         """Tell the algorithm that the gradients of a bucket are there."""
-        replica, device, bucket = self.replica, self._device, move.part.bucket
+        trained, device, bucket = self.trained, self._device, move.part.bucket
         assert bucket is not None  # a part is a plan or a bucket
         if device.pool.buffers[bucket.home] is None:
             device.zero_buffer(bucket.home)
         if move.part.settle:
             device.synchronize()
         for parameter in move.parameters:
-            self.algorithm.gradient_ready(parameter, replica)
+            self.algorithm.gradient_ready(parameter, trained)
         if move.last:
-            self.algorithm.after_backward(replica)
+            self.algorithm.after_backward(trained)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,10 +283,10 @@ def attach(
                 wanted="an Algorithm, or None",
             )
         loaded.device.use_buckets()  # a single replica has no buckets of its own accord
-        replica = SessionReplica(loaded, algorithm, current_world())
+        trained = DeviceTrainedModel(loaded, algorithm, current_world())
         if isinstance(algorithm, QAdamAlgorithm):
-            replica.moments(algorithm.optimizer)  # raises what ranks should not find in a step
-        trainer = AlgorithmTrainer(replicas, replica, loaded.device)
+            trained.moments(algorithm.optimizer)  # raises what ranks should not find in a step
+        trainer = AlgorithmTrainer(replicas, trained, loaded.device)
     replicas.agree_on_algorithm("none" if trainer is None else trainer.name)
     if replicas.trainer is not None:
         replicas.trainer.release()

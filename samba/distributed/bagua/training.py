@@ -16,7 +16,7 @@ from torch.autograd import Variable
 from emulator.replicas.comm.protocol import Communicator
 from samba.distributed.bagua.algorithms.base import Algorithm, register_buckets
 from samba.distributed.bagua.host_moments import HostMoments
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 from samba.distributed.bagua.world import World, current_world
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
@@ -26,7 +26,7 @@ from samba.tensor.views import view_detached, view_flat_as_numpy
 
 M = TypeVar("M", bound=nn.Module)
 
-_replicas: weakref.WeakKeyDictionary[nn.Module, TorchReplica] = weakref.WeakKeyDictionary()
+_trained: weakref.WeakKeyDictionary[nn.Module, TorchTrainedModel] = weakref.WeakKeyDictionary()
 
 
 def gradient_of(parameter: Any) -> torch.Tensor:
@@ -39,7 +39,7 @@ def set_gradient(parameter: Any, value: torch.Tensor) -> None:
     parameter.grad = value
 
 
-class TorchReplica(Replica):
+class TorchTrainedModel(TrainedModel):
     """A model that torch trains: its tensors are the parameters and their gradients.
 
     Args:
@@ -160,39 +160,41 @@ def with_bagua(
         DataParallelError: If a rank does not take part.
     """
     world = current_world()
-    old = _replicas.pop(model, None)
+    old = _trained.pop(model, None)
     if old is not None:
         old.release()
         module_name = old.module_name
     if module_name is None:
         number = next(_counters.setdefault(world, itertools.count()))
         module_name = f"{type(model).__name__}_{number}"
-    replica = TorchReplica(model, optimizers, algorithm, module_name, world)
-    if not replica.parameters:
+    trained = TorchTrainedModel(model, optimizers, algorithm, module_name, world)
+    if not trained.parameters:
         raise ArgumentError(
             where="with_bagua",
             found=f"a {type(model).__name__} without trained parameters",
             wanted="at least one parameter with requires_grad",
         )
-    broadcast_state(model, optimizers, replica.backend.hierarchy.whole)
-    register_buckets(algorithm, replica)
-    replica.hook(model)
-    _replicas[model] = replica
+    broadcast_state(model, optimizers, trained.backend.hierarchy.whole)
+    register_buckets(algorithm, trained)
+    trained.hook(model)
+    _trained[model] = trained
     model.bagua_module_name = module_name  # pyright: ignore[reportArgumentType]  # torch knows tensors and modules only
     return model
 
 
-def replica_of(model: nn.Module) -> TorchReplica:
-    """The replica that :func:`with_bagua` made of a model.
+def trained_model_of(model: nn.Module) -> TorchTrainedModel:
+    """The model as :func:`with_bagua` has its algorithm see it.
 
     Raises:
         ArgumentError: If it was not called.
     """
-    if model not in _replicas:
+    if model not in _trained:
         raise ArgumentError(
-            where="replica_of", found=f"a {type(model).__name__}", wanted="a model of with_bagua"
+            where="trained_model_of",
+            found=f"a {type(model).__name__}",
+            wanted="a model of with_bagua",
         )
-    return _replicas[model]
+    return _trained[model]
 
 
 def broadcast_state(

@@ -15,7 +15,7 @@ from samba.distributed.bagua.algorithms.base import gradients_of
 from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import AsynchronousModelAverageOp
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 from samba.errors import ArgumentError
 from samba.tensor.bagua import (
     bagua_mark_communication_ready,
@@ -58,7 +58,7 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
             )
         self.sync_interval_ms, self.warmup_steps = sync_interval_ms, warmup_steps
         self.rounds = 0
-        self._replica: Replica | None = None
+        self._trained: TrainedModel | None = None
         self._steps = 0
         self._warming = False
         self._ops: list[AsynchronousModelAverageOp] = []
@@ -71,15 +71,15 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
     def need_reset(self) -> bool:
         return self._warming and self._steps >= self.warmup_steps
 
-    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
-        if replica is not self._replica:
-            self._replica, self._steps, self._aborted = replica, 0, False
+    def init_tensors(self, trained: TrainedModel) -> list[torch.Tensor]:
+        if trained is not self._trained:
+            self._trained, self._steps, self._aborted = trained, 0, False
             self._error = None
         self._warming = self._steps < self.warmup_steps
         self._ops = []
-        return gradients_of(replica) if self._warming else super().init_tensors(replica)
+        return gradients_of(trained) if self._warming else super().init_tensors(trained)
 
-    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         if self._warming:
             bucket.append_centralized_synchronous_op()
         else:
@@ -87,31 +87,33 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
 
     # -- the training thread --------------------------------------------------
 
-    def before_forward(self, replica: Replica) -> None:
+    def before_forward(self, trained: TrainedModel) -> None:
         self._check()
         self._steps += 1
         if self._warming:
             return
         if self._thread is None and not self._aborted:
-            self._start(replica)
+            self._start(trained)
         self._hold()
 
-    def gradient_ready(self, parameter: torch.nn.Parameter, replica: Replica) -> None:
+    def gradient_ready(self, parameter: torch.nn.Parameter, trained: TrainedModel) -> None:
         if self._warming:
             bagua_mark_communication_ready(parameter)
 
-    def after_backward(self, replica: Replica) -> None:
+    def after_backward(self, trained: TrainedModel) -> None:
         if self._warming:
-            replica.backend.wait_pending_comm_ops()
+            trained.backend.wait_pending_comm_ops()
         self._let_go()
 
-    def before_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+    def before_optimizer_step(
+        self, trained: TrainedModel, optimizer: torch.optim.Optimizer
+    ) -> None:
         self._hold()
 
-    def after_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+    def after_optimizer_step(self, trained: TrainedModel, optimizer: torch.optim.Optimizer) -> None:
         self._let_go()
 
-    def stop(self, replica: Replica) -> None:
+    def stop(self, trained: TrainedModel) -> None:
         self.abort()
 
     def _hold(self) -> None:
@@ -142,13 +144,13 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
         Raises:
             DataParallelError: If a round failed, or a rank does not come before the deadline.
         """
-        replica = self._replica
-        if replica is None or self._aborted:
+        trained = self._trained
+        if trained is None or self._aborted:
             return
         self._aborted = True
         atexit.unregister(self._at_exit)
         self._let_go()  # a round that has begun may wait for the weights
-        comm = replica.backend.hierarchy.whole
+        comm = trained.backend.hierarchy.whole
         thread, self._thread = self._thread, None
         if thread is not None:
             for op in self._ops:
@@ -158,7 +160,7 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
             self._check()
         else:
             # Others may have begun; their round asks this rank, once for each bucket.
-            for _ in {p.dtype for p in replica.parameters.values()}:
+            for _ in {p.dtype for p in trained.parameters.values()}:
                 comm.all_reduce(np.zeros(1, np.int32), ReduceOp.MIN)
         # Only the training threads are left, so they may use the communicator.
         comm.barrier()
@@ -172,15 +174,15 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
         Raises:
             DataParallelError: If a rank does not come before the deadline.
         """
-        replica = self._replica
-        if replica is None or not self._aborted:
+        trained = self._trained
+        if trained is None or not self._aborted:
             return
-        replica.backend.hierarchy.whole.barrier()
+        trained.backend.hierarchy.whole.barrier()
         self._aborted = False
         for op in self._ops:
             op.reset()
         if not self._warming:
-            self._start(replica)
+            self._start(trained)
 
     def _at_exit(self) -> None:
         # A thread inside a collective when the interpreter ends would abort the process.
@@ -190,29 +192,29 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
 
     # -- the averaging thread -------------------------------------------------
 
-    def mark_all(self, replica: Replica) -> None:
-        for bucket in replica.buckets:
+    def mark_all(self, trained: TrainedModel) -> None:
+        for bucket in trained.buckets:
             for tensor in bucket.tensors:
                 # Nobody but who holds the weights may look at them, not even to wait for them.
                 bagua_mark_communication_ready_without_synchronization(tensor)
 
-    def _start(self, replica: Replica) -> None:
+    def _start(self, trained: TrainedModel) -> None:
         self._wake.clear()
         atexit.register(self._at_exit)
         self._thread = threading.Thread(
             target=self._run,
-            args=(replica,),
-            name=f"bagua-async-{replica.module_name}",
+            args=(trained,),
+            name=f"bagua-async-{trained.module_name}",
             daemon=True,
         )
         self._thread.start()
 
-    def _run(self, replica: Replica) -> None:
+    def _run(self, trained: TrainedModel) -> None:
         try:
             while True:
                 self._wake.wait(self.sync_interval_ms / 1000)
-                self.mark_all(replica)
-                replica.backend.wait_pending_comm_ops()
+                self.mark_all(trained)
+                trained.backend.wait_pending_comm_ops()
                 if not all(op.get_status() for op in self._ops):
                     return
                 self.rounds += 1

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from samba.distributed.bagua.bucket import BaguaBucket
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
 from samba.tensor.bagua import (
@@ -23,7 +23,7 @@ _registry: dict[str, type[Algorithm]] = {}
 class Algorithm:
     """A rule of what replicas communicate, and when. The base communicates nothing.
 
-    A training loop calls the methods; ``replica`` is what it knows of the model.
+    A training loop calls the methods; ``trained`` is what it knows of the model.
     """
 
     name: ClassVar[str] = ""
@@ -58,97 +58,99 @@ class Algorithm:
         """Whether tensors, buckets and operations must be made anew before the next forward."""
         return False
 
-    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
+    def init_tensors(self, trained: TrainedModel) -> list[torch.Tensor]:
         """Register what is communicated, in the order in which it becomes ready.
 
         Args:
-            replica: The model.
+            trained: The model.
 
         Returns:
             The Bagua tensors.
         """
-        return gradients_of(replica)
+        return gradients_of(trained)
 
     def tensors_to_buckets(
-        self, tensors: Sequence[torch.Tensor], replica: Replica
+        self, tensors: Sequence[torch.Tensor], trained: TrainedModel
     ) -> list[BaguaBucket]:
         """Put tensors into buckets.
 
         Args:
             tensors: What :meth:`init_tensors` returned.
-            replica: The model.
+            trained: The model.
         """
         return fill_buckets(tensors, bucket_bytes())
 
-    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         """Append a bucket's operations.
 
         Args:
             bucket: The bucket, without any.
-            replica: The model.
+            trained: The model.
         """
 
-    def before_forward(self, replica: Replica) -> None:
+    def before_forward(self, trained: TrainedModel) -> None:
         """Called before the forward pass of a training step."""
 
-    def gradient_ready(self, parameter: torch.nn.Parameter, replica: Replica) -> None:
+    def gradient_ready(self, parameter: torch.nn.Parameter, trained: TrainedModel) -> None:
         """Called when the backward pass has a parameter's gradient."""
 
-    def after_backward(self, replica: Replica) -> None:
+    def after_backward(self, trained: TrainedModel) -> None:
         """Called when the backward pass is over."""
 
-    def before_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+    def before_optimizer_step(
+        self, trained: TrainedModel, optimizer: torch.optim.Optimizer
+    ) -> None:
         """Called when an optimizer is about to change its parameters."""
 
-    def after_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+    def after_optimizer_step(self, trained: TrainedModel, optimizer: torch.optim.Optimizer) -> None:
         """Called when an optimizer has changed its parameters."""
 
     def weights_were_set(self) -> None:
         """Called when the host has given all ranks other weights than training gave them."""
 
-    def stop(self, replica: Replica) -> None:
+    def stop(self, trained: TrainedModel) -> None:
         """Called when another algorithm takes over."""
 
 
 class GradientAlgorithm(Algorithm):
     """Communicates each parameter's effective tensor when its gradient is there."""
 
-    def gradient_ready(self, parameter: torch.nn.Parameter, replica: Replica) -> None:
+    def gradient_ready(self, parameter: torch.nn.Parameter, trained: TrainedModel) -> None:
         bagua_mark_communication_ready(parameter)
 
-    def after_backward(self, replica: Replica) -> None:
-        replica.backend.wait_pending_comm_ops()
+    def after_backward(self, trained: TrainedModel) -> None:
+        trained.backend.wait_pending_comm_ops()
 
 
-def register_buckets(algorithm: Algorithm, replica: Replica) -> None:
+def register_buckets(algorithm: Algorithm, trained: TrainedModel) -> None:
     """Register tensors and buckets of a model as an algorithm wants them now.
 
     Args:
         algorithm: The algorithm.
-        replica: The model; it has the new buckets afterwards.
+        trained: The model; it has the new buckets afterwards.
     """
-    replica.backend.wait_pending_comm_ops()
-    tensors = algorithm.init_tensors(replica)
-    replica.buckets = algorithm.tensors_to_buckets(tensors, replica)
-    for bucket in replica.buckets:
+    trained.backend.wait_pending_comm_ops()
+    tensors = algorithm.init_tensors(trained)
+    trained.buckets = algorithm.tensors_to_buckets(tensors, trained)
+    for bucket in trained.buckets:
         bucket.clear_ops()
-        algorithm.init_operations(bucket, replica)
-    replica.backend.register_ordered_buckets(replica.buckets)
+        algorithm.init_operations(bucket, trained)
+    trained.backend.register_ordered_buckets(trained.buckets)
 
 
-def gradients_of(replica: Replica) -> list[torch.Tensor]:
+def gradients_of(trained: TrainedModel) -> list[torch.Tensor]:
     """Register gradients, the last parameter first: so backward passes finish them."""
     return [
-        ensure_bagua_tensor(p, name, replica.module_name, *replica.gradient(name))
-        for name, p in reversed(replica.parameters.items())
+        ensure_bagua_tensor(p, name, trained.module_name, *trained.gradient(name))
+        for name, p in reversed(trained.parameters.items())
     ]
 
 
-def weights_of(replica: Replica) -> list[torch.Tensor]:
+def weights_of(trained: TrainedModel) -> list[torch.Tensor]:
     """Register the weights themselves."""
     return [
-        ensure_bagua_tensor(p, name, replica.module_name, *replica.weight(name))
-        for name, p in replica.parameters.items()
+        ensure_bagua_tensor(p, name, trained.module_name, *trained.weight(name))
+        for name, p in trained.parameters.items()
     ]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from samba.distributed.bagua.algorithms.base import GradientAlgorithm, fill_buckets
 from samba.distributed.bagua.bucket import BaguaBucket
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 from samba.distributed.settings import bucket_bytes
 
 
@@ -26,11 +26,11 @@ class ByteGradAlgorithm(GradientAlgorithm):
         self.hierarchical, self.average = hierarchical, average
 
     def tensors_to_buckets(
-        self, tensors: Sequence[torch.Tensor], replica: Replica
+        self, tensors: Sequence[torch.Tensor], trained: TrainedModel
     ) -> list[BaguaBucket]:
-        return fill_buckets(tensors, bucket_bytes(), alignment=replica.size)
+        return fill_buckets(tensors, bucket_bytes(), alignment=trained.size)
 
-    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         bucket.append_centralized_synchronous_op(
             self.hierarchical, self.average, scattergather=True, compression="MinMaxUInt8"
         )

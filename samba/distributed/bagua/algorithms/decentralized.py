@@ -10,7 +10,7 @@ import torch
 from samba.distributed.bagua.algorithms.base import Algorithm, fill_buckets, weights_of
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import PEER_MODES, DecentralizedSynchronousOp
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 from samba.errors import ArgumentError
 from samba.tensor.bagua import bagua_mark_communication_ready
 
@@ -18,21 +18,21 @@ from samba.tensor.bagua import bagua_mark_communication_ready
 class WeightAlgorithm(Algorithm):
     """Communicates all weights at once."""
 
-    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
-        return weights_of(replica)
+    def init_tensors(self, trained: TrainedModel) -> list[torch.Tensor]:
+        return weights_of(trained)
 
     def tensors_to_buckets(
-        self, tensors: Sequence[torch.Tensor], replica: Replica
+        self, tensors: Sequence[torch.Tensor], trained: TrainedModel
     ) -> list[BaguaBucket]:
-        return fill_buckets(tensors, math.inf, alignment=replica.size)
+        return fill_buckets(tensors, math.inf, alignment=trained.size)
 
-    def mark_all(self, replica: Replica) -> None:
+    def mark_all(self, trained: TrainedModel) -> None:
         """Say that all tensors may be communicated.
 
         Args:
-            replica: The model.
+            trained: The model.
         """
-        for bucket in replica.buckets:
+        for bucket in trained.buckets:
             for tensor in bucket.tensors:
                 bagua_mark_communication_ready(tensor)
 
@@ -84,27 +84,27 @@ class DecentralizedAlgorithm(WeightAlgorithm):
         self._ops: list[tuple[BaguaBucket, DecentralizedSynchronousOp]] = []
         self._under_way = False
 
-    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
+    def init_tensors(self, trained: TrainedModel) -> list[torch.Tensor]:
         self._ops, self._under_way = [], False
-        return super().init_tensors(replica)
+        return super().init_tensors(trained)
 
-    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         op = bucket.append_decentralized_synchronous_op(
             bucket.flattened_tensor(), self.hierarchical, self.mode
         )
         self._ops.append((bucket, op))
 
-    def before_forward(self, replica: Replica) -> None:
+    def before_forward(self, trained: TrainedModel) -> None:
         if self._under_way:  # a forward pass without a backward pass came before
-            replica.backend.wait_pending_comm_ops()
-        self._under_way = replica.step % self.interval == 0
+            trained.backend.wait_pending_comm_ops()
+        self._under_way = trained.step % self.interval == 0
         if self._under_way:
-            self.mark_all(replica)
+            self.mark_all(trained)
 
-    def after_backward(self, replica: Replica) -> None:
+    def after_backward(self, trained: TrainedModel) -> None:
         if self._under_way:
             self._under_way = False
-            replica.backend.wait_pending_comm_ops()
+            trained.backend.wait_pending_comm_ops()
             for bucket, op in self._ops:
                 with torch.no_grad():
                     op.copy_back_peer_weight(bucket)

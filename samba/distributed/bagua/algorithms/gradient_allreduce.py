@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from samba.distributed.bagua.algorithms.base import GradientAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 
 
 class GradientAllReduceAlgorithm(GradientAlgorithm):
@@ -20,5 +20,5 @@ class GradientAllReduceAlgorithm(GradientAlgorithm):
     def __init__(self, hierarchical: bool = False, average: bool = True) -> None:
         self.hierarchical, self.average = hierarchical, average
 
-    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         bucket.append_centralized_synchronous_op(self.hierarchical, self.average)

@@ -6,7 +6,7 @@ import torch
 
 from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm, check_interval
 from samba.distributed.bagua.bucket import BaguaBucket
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 from samba.errors import ArgumentError
 
 
@@ -34,9 +34,9 @@ class LowPrecisionDecentralizedAlgorithm(WeightAlgorithm):
     def need_reset(self) -> bool:
         return self._stale
 
-    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
-        owned = {id(p) for o in replica.optimizers for g in o.param_groups for p in g["params"]}
-        missing = [name for name, p in replica.parameters.items() if id(p) not in owned]
+    def init_tensors(self, trained: TrainedModel) -> list[torch.Tensor]:
+        owned = {id(p) for o in trained.optimizers for g in o.param_groups for p in g["params"]}
+        missing = [name for name, p in trained.parameters.items() if id(p) not in owned]
         if missing:
             raise ArgumentError(
                 where="LowPrecisionDecentralizedAlgorithm",
@@ -44,9 +44,9 @@ class LowPrecisionDecentralizedAlgorithm(WeightAlgorithm):
                 wanted="all trained parameters in the optimizers given to with_bagua",
             )
         self.replicas, self._stale = [], False
-        return super().init_tensors(replica)
+        return super().init_tensors(trained)
 
-    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         # All ranks have rank 0's weights now, so the neighbours' are known.
         own, left, right = (bucket.flattened_tensor() for _ in range(3))
         self.replicas.append((own, left, right))
@@ -54,12 +54,12 @@ class LowPrecisionDecentralizedAlgorithm(WeightAlgorithm):
             own, left, right, self.hierarchical
         )
 
-    def after_optimizer_step(self, replica: Replica, optimizer: torch.optim.Optimizer) -> None:
+    def after_optimizer_step(self, trained: TrainedModel, optimizer: torch.optim.Optimizer) -> None:
         self._stepped.add(id(optimizer))
-        if len(self._stepped) < len(replica.optimizers):
+        if len(self._stepped) < len(trained.optimizers):
             return
         self._stepped.clear()
         if self._steps % self.interval == 0:
-            self.mark_all(replica)
-            replica.backend.wait_pending_comm_ops()
+            self.mark_all(trained)
+            trained.backend.wait_pending_comm_ops()
         self._steps += 1

@@ -16,7 +16,7 @@ from samba.distributed.bagua.algorithms.base import (
 )
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.moments import Moments
-from samba.distributed.bagua.replica import Replica
+from samba.distributed.bagua.trained_model import TrainedModel
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
@@ -47,24 +47,24 @@ class QAdamAlgorithm(GradientAlgorithm):
     def need_reset(self) -> bool:
         return self._moments is None or self._warming != self._moments.warming
 
-    def init_tensors(self, replica: Replica) -> list[torch.Tensor]:
-        moments = self._moments = replica.moments(self.optimizer)
+    def init_tensors(self, trained: TrainedModel) -> list[torch.Tensor]:
+        moments = self._moments = trained.moments(self.optimizer)
         self._warming = moments.warming
-        tensors = gradients_of(replica)
+        tensors = gradients_of(trained)
         if self._warming:
             return tensors
-        names = {id(p): name for name, p in replica.parameters.items()}
+        names = {id(p): name for name, p in trained.parameters.items()}
         for p in tensors:
             getter, setter = moments.closures(names[id(p)])
             ensure_bagua_tensor(p, getter_closure=getter, setter_closure=setter)
         return tensors
 
     def tensors_to_buckets(
-        self, tensors: Sequence[torch.Tensor], replica: Replica
+        self, tensors: Sequence[torch.Tensor], trained: TrainedModel
     ) -> list[BaguaBucket]:
-        return fill_buckets(tensors, bucket_bytes(), alignment=replica.size)
+        return fill_buckets(tensors, bucket_bytes(), alignment=trained.size)
 
-    def init_operations(self, bucket: BaguaBucket, replica: Replica) -> None:
+    def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         if self._warming:
             bucket.append_centralized_synchronous_op(self.hierarchical)
             return

@@ -11,7 +11,7 @@ from torch import nn
 
 from emulator.replicas.comm.inprocess import run_ranks
 from samba.distributed import bagua
-from samba.distributed.bagua.training import replica_of
+from samba.distributed.bagua.training import trained_model_of
 
 T = TypeVar("T")
 
@@ -129,14 +129,14 @@ def step(net: nn.Module, optim: torch.optim.Optimizer, x: torch.Tensor) -> None:
 
 def start_round(net: nn.Module) -> None:
     """What the averaging thread does when its time has come."""
-    replica = replica_of(net)
-    assert isinstance(replica.algorithm, bagua.AsyncModelAverageAlgorithm)
-    replica.algorithm.mark_all(replica)
+    trained = trained_model_of(net)
+    assert isinstance(trained.algorithm, bagua.AsyncModelAverageAlgorithm)
+    trained.algorithm.mark_all(trained)
 
 
 def finish_round(net: nn.Module) -> None:
     """Wait for the round that was started."""
-    assert replica_of(net).backend.wait_pending_comm_ops() == 1
+    assert trained_model_of(net).backend.wait_pending_comm_ops() == 1
 
 
 def rounds_by_the_clock(rank: int, turns: int = 2) -> int:

@@ -12,7 +12,7 @@ from emulator.replicas.comm.inprocess import run_ranks
 from emulator.replicas.comm.protocol import Communicator
 from samba.distributed import bagua
 from samba.distributed.bagua.session import AlgorithmTrainer, attach
-from samba.distributed.bagua.training import replica_of
+from samba.distributed.bagua.training import trained_model_of
 from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
 from samba.session.loaded import Loaded
@@ -68,14 +68,14 @@ def trainer_of(program: Loaded) -> AlgorithmTrainer:
     return trainer
 
 
-def average(replica: Any, step: int) -> None:
+def average(trained: Any, step: int) -> None:
     """After every second step, a round of the asynchronous average, if there is one."""
-    algorithm = replica.algorithm
+    algorithm = trained.algorithm
     if not isinstance(algorithm, bagua.AsyncModelAverageAlgorithm):
         return
     if step % 2 and step >= algorithm.warmup_steps:
-        algorithm.mark_all(replica)
-        assert replica.backend.wait_pending_comm_ops() == 1
+        algorithm.mark_all(trained)
+        assert trained.backend.wait_pending_comm_ops() == 1
 
 
 def in_torch(make: Make, size: int, optimizer: str = "sgd", *, steps: int = 4) -> list[Any]:
@@ -92,7 +92,7 @@ def in_torch(make: Make, size: int, optimizer: str = "sgd", *, steps: int = 4) -
             optim.zero_grad()
             net(**part_of(batch(BATCH * size, step), rank_world.rank, size))[0].backward()
             optim.step()
-            average(replica_of(net), step)
+            average(trained_model_of(net), step)
             history.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
         if isinstance(algorithm, bagua.AsyncModelAverageAlgorithm):
             algorithm.abort()
@@ -119,7 +119,7 @@ def on_device(
         for step in range(steps):
             for types in ("fwd", "bckwd", "reduce", "opt") if by_section else ((),):
                 run(program, rank, size, step, types)
-            average(trainer_of(program).replica, step)
+            average(trainer_of(program).trained, step)
             history.append(weights(program))
         trainer_of(program).release()
         return torch.stack(history)

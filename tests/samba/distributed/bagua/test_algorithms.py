@@ -9,7 +9,7 @@ import torch
 
 from samba.distributed import bagua
 from samba.distributed.bagua.operations import shift_one_peer
-from samba.distributed.bagua.training import replica_of
+from samba.distributed.bagua.training import trained_model_of
 from samba.errors import ArgumentError
 from tests.samba.distributed.bagua.lossy import both_ways, lossy
 from tests.samba.distributed.bagua.ranks import (
@@ -215,8 +215,8 @@ def test_algorithms_can_be_exchanged():
             bagua.QAdamAlgorithm(optim),
         ):
             bagua.with_bagua(net, [optim], algorithm)
-            assert replica_of(net).algorithm is algorithm
-            assert net.bagua_module_name == replica_of(net).module_name
+            assert trained_model_of(net).algorithm is algorithm
+            assert net.bagua_module_name == trained_model_of(net).module_name
             for step in range(2):
                 optim.zero_grad()
                 loss_of(net, sample(world.rank, step)).backward()

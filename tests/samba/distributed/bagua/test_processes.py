@@ -40,9 +40,9 @@ def test_two_processes(name):
             def __init__(self):
                 pass
 
-            def init_tensors(self, replica):
-                super().__init__(replica.optimizers[0], hierarchical=False)
-                return super().init_tensors(replica)
+            def init_tensors(self, trained):
+                super().__init__(trained.optimizers[0], hierarchical=False)
+                return super().init_tensors(trained)
 
         def optimizer(parameters):
             made.append(bagua.QAdamOptimizer(parameters, lr=0.05, warmup_steps=2))

@@ -125,7 +125,7 @@ def test_weights_that_the_host_sets_hold_for_all(folder):
         program.to_device()
         run(program, rank, 2, 0)
         own = algorithm.replicas[0][0]
-        names = trainer_of(program).replica.parameters  # in the order of their buckets
+        names = trainer_of(program).trained.parameters  # in the order of their buckets
         now = torch.cat([program.read(name).flatten() for name in names])
         assert own[: now.numel()].equal(now)
         return weights(program)
@@ -232,11 +232,11 @@ def test_an_error_that_is_no_loss_is_told_as_what_it_is(folder):
     """Nobody is gone, and no error is its own cause."""
 
     class Wrong(bagua.GradientAllReduceAlgorithm):
-        def init_operations(self, bucket: Any, replica: Any) -> None:
+        def init_operations(self, bucket: Any, trained: Any) -> None:
             bucket.append_python_op(lambda _: {}["weight"])
 
     class Lost(bagua.GradientAllReduceAlgorithm):
-        def before_forward(self, replica: Any) -> None:
+        def before_forward(self, trained: Any) -> None:
             raise KeyError("no such thing")
 
     def work(program: Loaded, rank: int) -> None:

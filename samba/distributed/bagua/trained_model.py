@@ -14,7 +14,7 @@ from samba.optim.qadam import QAdamOptimizer
 from samba.tensor.bagua_handle import Closures
 
 
-class Replica(ABC):
+class TrainedModel(ABC):
     """A model that trains together with its replicas.
 
     Parameters are the proxies of all its Bagua tensors. Where the effective ones live, in torch or
