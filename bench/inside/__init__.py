@@ -1,4 +1,4 @@
-"""What happens inside the process of a contender, one module for each kind of request."""
+"""Requests that the process of a contender answers, one module for each kind."""
 
 from __future__ import annotations
 

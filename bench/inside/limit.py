@@ -1,4 +1,4 @@
-"""What the machine can do at best: matrix products and copies."""
+"""Best rates of the machine: matrix products and copies."""
 
 from __future__ import annotations
 

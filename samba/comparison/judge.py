@@ -1,4 +1,4 @@
-"""How far two tensors are apart, and whether that is too far."""
+"""The distance of two tensors, and whether it is too large."""
 
 from __future__ import annotations
 

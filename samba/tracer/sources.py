@@ -1,4 +1,4 @@
-"""Where the inputs of an exported graph come from: arguments, parameters, buffers, constants."""
+"""Sources of the inputs of an exported graph: arguments, parameters, buffers, constants."""
 
 from __future__ import annotations
 
