@@ -15,9 +15,12 @@ from hypothesis import settings
 # Set before torch is imported, and for the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Most of the time of the fast tests goes into LLVM, which no test is about; `make test-all` sets
-# XLA_FLAGS to nothing and so runs every test on the code that users run.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Most of the time of the fast tests goes into LLVM, which no test is about, and XLA's emitters of
+# fusions double it for a small program; `make test-all` sets XLA_FLAGS to nothing and so runs every
+# test on the code that users run.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+)
 
 # Shared machines are slow at times, and a failure must come again when asked for.
 settings.register_profile(
@@ -27,6 +30,14 @@ settings.register_profile(
     max_examples=40 if os.environ["XLA_FLAGS"] else 100,  # all of them in `make test-all`
 )
 settings.load_profile("project")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Tests of one file share what they compile when they run in one process, where they can."""
+    from xdist.scheduler.worksteal import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 def pytest_collection_finish():

@@ -19,23 +19,13 @@ from sambaflow._alias import AliasFinder, alias_package
 from sambaflow.logging import SambaLogger, samba_logger
 from sambaflow.mac.metadata import ConvTilingMetadata
 from sambaflow.sambacollections import OrderedSet
+from tests.forked import forked
 
 ROOT = Path(__file__).parents[1]
 
 
-def run(code: str) -> None:
-    """Run code in a fresh process from the repository root; its assertions are the test."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_package_and_submodules_are_the_same_objects():
-    run("""
+FRESH = {
+    "package and submodules are the same objects": """
         import sambaflow.samba as alias
         import samba
         assert alias is samba
@@ -50,11 +40,8 @@ def test_package_and_submodules_are_the_same_objects():
         import sys
         assert sys.modules["sambaflow.samba.utils"] is sys.modules["samba.utils"]
         assert sys.modules["sambaflow.samba.sambatensor"] is sys.modules["samba.sambatensor"]
-    """)
-
-
-def test_real_name_first_gives_the_same_objects():
-    run("""
+    """,
+    "real name first gives the same objects": """
         import samba.utils.argparser
         session = samba.session
         from sambaflow.samba.utils.argparser import parse_app_args
@@ -62,34 +49,14 @@ def test_real_name_first_gives_the_same_objects():
         from sambaflow.samba.session import SambaSession
         assert samba.session is session, "the global instance stays"
         assert isinstance(session, SambaSession)
-    """)
-
-
-def test_alias_keeps_the_global_session():
-    run("""
+    """,
+    "alias keeps the global session": """
         from sambaflow.samba.session import SambaSession
         import sambaflow.samba.session
         import sambaflow
         assert isinstance(sambaflow.samba.session, SambaSession)
-    """)
-
-
-def test_attribute_access_with_only_the_root_imported():
-    run("""
-        import sys
-        import sambaflow
-        assert "torch" not in sys.modules and "samba" not in sys.modules
-        assert not any("_alias" in type(f).__module__ for f in sys.meta_path)
-        sambaflow.samba.optim.SGD
-        sambaflow.samba.utils.trace_graph
-        sambaflow.samba.SambaTensor
-        sambaflow.logging.samba_logger
-        sambaflow.sambacollections.OrderedSet
-    """)
-
-
-def test_unknown_names_fail_as_python_does():
-    run("""
+    """,
+    "unknown names fail as python does": """
         import importlib
         for name in ("sambaflow.samba.nothing_here", "sambaflow.nothing_here"):
             try:
@@ -100,7 +67,43 @@ def test_unknown_names_fail_as_python_does():
                 raise AssertionError(name)
         import sambaflow
         assert not hasattr(sambaflow, "nothing_here")
-    """)
+    """,
+}
+"""What holds in a fresh process that has imported neither name; its assertions are the test."""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    codes = [textwrap.dedent(code) for code in FRESH.values()]
+    return dict(
+        zip(FRESH, forked("import torch", codes, tmp_path_factory.mktemp("x")), strict=True)
+    )
+
+
+@pytest.mark.parametrize("what", FRESH)
+def test_in_a_fresh_process(what, outcomes):
+    assert outcomes[what].returncode == 0, outcomes[what].stderr
+
+
+def test_attribute_access_with_only_the_root_imported():
+    code = """
+        import sys
+        import sambaflow
+        assert "torch" not in sys.modules and "samba" not in sys.modules
+        assert not any("_alias" in type(f).__module__ for f in sys.meta_path)
+        sambaflow.samba.optim.SGD
+        sambaflow.samba.utils.trace_graph
+        sambaflow.samba.SambaTensor
+        sambaflow.logging.samba_logger
+        sambaflow.sambacollections.OrderedSet
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture

@@ -82,8 +82,8 @@ def snapshot():
 """
 
 
-def changes(before: list[str], modules: list[str]) -> dict:
-    """Import ``before``, then ``modules``, and return what the latter changed."""
+def changes(before: list[str], modules: list[str], unloaded: str = "") -> dict:
+    """Import ``before``, then ``modules``, which load no ``unloaded``; say what they changed."""
     code = f"""{SNAPSHOT}
 for name in {before!r}:
     importlib.import_module(name)
@@ -91,6 +91,7 @@ first = snapshot()
 for name in {modules!r}:
     importlib.import_module(name)
 last = snapshot()
+assert {unloaded!r} not in sys.modules
 print(json.dumps({{k: [v, last[k]] for k, v in first.items() if last[k] != v}}))
 """
     return in_fresh_process(code)
@@ -108,7 +109,9 @@ print(json.dumps({{k: [v, last[k]] for k, v in first.items() if last[k] != v}}))
     ],
 )
 def test_importing_a_package_changes_nothing(package, needs):
-    assert changes(needs, [package]) == {}
+    """Nor does the front end load jax."""
+    front = package in ("samba", "sambaflow.samba")
+    assert changes(needs, [package], unloaded="jax" if front else "") == {}
 
 
 @pytest.mark.parametrize(
@@ -125,8 +128,7 @@ def test_importing_every_module_changes_nothing(folder, needs):
 
 
 def test_the_snapshot_bites():
-    got = changes([], ["torch"])
-    assert got  # torch registers exit handlers, if nothing else
+    assert list(changes([], ["multiprocessing.util"])) == ["exit handlers"]
     code = f"""{SNAPSHOT}
 first = snapshot()
 os.environ["SAMBA_X"] = "1"
@@ -136,14 +138,6 @@ last = snapshot()
 print(json.dumps([k for k in first if first[k] != last[k]]))
 """
     assert in_fresh_process(code) == ["environment", "excepthook", "warnings"]
-
-
-@pytest.mark.parametrize("package", ["samba", "sambaflow.samba"])
-def test_the_front_end_does_not_load_jax(package):
-    got = in_fresh_process(
-        f"import json, sys, {package}; print(json.dumps({{'jax': 'jax' in sys.modules}}))"
-    )
-    assert got == {"jax": False}
 
 
 def test_tracer_and_compiler_do_not_load_jax():
@@ -171,6 +165,8 @@ import sambaflow.samba
 t2 = process_time()
 print(json.dumps({"torch": t1 - t0, "samba": t2 - t1}))
 """
-    best = min(in_fresh_process(code)["samba"] for _ in range(3))
     # Torch alone takes about 1.3 s on a 2-core server; both together must stay under 2.5 s.
-    assert best < 1.2, f"importing sambaflow.samba takes {best:.2f} s beyond torch"
+    taken = []
+    while min(taken, default=1.2) >= 1.2 and len(taken) < 3:
+        taken.append(in_fresh_process(code)["samba"])
+    assert min(taken) < 1.2, f"importing sambaflow.samba takes {min(taken):.2f} s beyond torch"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -34,6 +35,13 @@ WAYS = [
 def make(case: Case) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     torch.manual_seed(11)
     return case.model(), case.inputs()
+
+
+@functools.cache
+def made(name: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...], Traced]:
+    """A model, its inputs and its trace; the model's tensors are left as they are."""
+    model, inputs = make(ZOO[name])
+    return model, inputs, trace(model, inputs)
 
 
 def build(traced: Traced, cut: str) -> Program:
@@ -77,13 +85,12 @@ def close(got: torch.Tensor, want: torch.Tensor, what: str, scale: float = 0.0) 
 @pytest.mark.parametrize(("name", "cuts"), WAYS)
 def test_outputs_gradients_and_buffers_match_torch(name: str, cuts: tuple[str, ...]) -> None:
     case = ZOO[name]
-    model, inputs = make(case)
+    model, inputs, traced = made(name)
     eager = copy.deepcopy(model)
     want = eager(*inputs)
     want = want if isinstance(want, tuple) else (want,)
     want[case.loss].backward()
     largest = max(p.grad.abs().max().item() for p in eager.parameters() if p.grad is not None)
-    traced = trace(model, inputs)
     for cut in cuts:
         program = build(traced, cut)
         device = load(program, traced)
@@ -116,8 +123,7 @@ def test_outputs_gradients_and_buffers_match_torch(name: str, cuts: tuple[str, .
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CUT_IN_ALL_WAYS)
 def test_sections_one_by_one_give_what_the_full_plan_gives(name: str) -> None:
-    model, inputs = make(ZOO[name])
-    traced = trace(model, inputs)
+    _, _, traced = made(name)
     program = build(traced, "o1")
     whole, single = load(program, traced), load(program, traced)
     whole.run(whole.plan(all_steps(program)))
@@ -134,8 +140,7 @@ def test_sections_one_by_one_give_what_the_full_plan_gives(name: str) -> None:
 
 @pytest.mark.parametrize("name", ZOO)
 def test_reference_interpreter_is_torch(name: str) -> None:
-    model, inputs = make(ZOO[name])
-    traced = trace(model, inputs)
+    model, inputs, traced = made(name)
     sources = {
         s.value: (s.tensor.clone() if s.tensor is not None else torch.tensor(s.default))
         for s in traced.sources
@@ -143,7 +148,7 @@ def test_reference_interpreter_is_torch(name: str) -> None:
     }
     with torch.no_grad():
         env = run_reference(traced.graph(), sources)
-        want = model(*inputs)
+        want = copy.deepcopy(model)(*inputs)
     want = want if isinstance(want, tuple) else (want,)
     for output, expected in zip(traced.outputs, want, strict=True):
         torch.testing.assert_close(env[output.value], expected)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,9 +16,55 @@ from samba.errors import ArgumentError
 from samba.lazy_param import lazy_param
 from samba.utils.argparser import last_parsed_args
 from tests.api.covers import covers
+from tests.forked import forked
 from tests.samba.worlds import DROPOUT, MLP, Mlp, close, features, named
 
-ROOT = Path(__file__).parents[3]
+FAILURES = (
+    "raise ValueError('no data')",
+    "raise SystemExit(7)",
+    "raise SystemExit('too bad')",
+    "raise KeyboardInterrupt",
+)
+CODES = {
+    "pydantic": """
+import sys
+sys.modules["pydantic"] = None
+import samba.argconf.args as args
+try:
+    args.RunArgs
+except ImportError as error:
+    print(error)
+""",
+    "usual": """
+samba.session.atexit_register(print, 'first', sep='')
+samba.session.atexit_register(lambda: 1 / 0)
+samba.session.atexit_register(print, 'last')
+samba.session.use_abexit(lambda a, b: print('main', a, b), 1, b=2)
+print('after')
+""",
+    **{
+        failure: f"""
+import threading
+threading.Thread(target=threading.Event().wait).start()  # would hang a usual end
+samba.session.atexit_register(print, 'ours')
+def main():
+    print('main')
+    {failure}
+samba.session.use_abexit(main)
+print('never')
+"""
+        for failure in FAILURES
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """How a process ends that runs each of the codes after an import of samba."""
+    head = "import atexit, samba\n"
+    codes = [head + "atexit.register(print, 'python')\n" + code for code in CODES.values()]
+    folder = tmp_path_factory.mktemp("ended")
+    return dict(zip(CODES, forked(head, codes, folder), strict=True))
 
 
 @pytest.fixture(autouse=True)
@@ -221,20 +265,9 @@ def test_models_of_arguments_have_the_defaults_of_the_command_line():
     assert RunArgs().num_iterations == 100 and "pef_name" not in RunArgs.model_fields
 
 
-def test_models_of_arguments_need_pydantic():
-    code = """
-import sys
-sys.modules["pydantic"] = None
-import samba.argconf.args as args
-try:
-    args.RunArgs
-except ImportError as error:
-    print(error)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == (
+def test_models_of_arguments_need_pydantic(ended):
+    assert ended["pydantic"].returncode == 0
+    assert ended["pydantic"].stdout.startswith(
         "samba.argconf.args needs the package pydantic, which is not installed. "
         "Install it with: pip install 'sambaflow-emulator[config]'\n"
     )
@@ -270,22 +303,9 @@ def test_an_optimizer_moves_its_own_state(pefs):
 # -- end of the process -----------------------------------------------------
 
 
-def ended(code: str) -> subprocess.CompletedProcess[str]:
-    head = "import atexit, samba\natexit.register(print, 'python')\n"
-    return subprocess.run(
-        [sys.executable, "-c", head + code], cwd=ROOT, capture_output=True, text=True, timeout=120
-    )
-
-
 @covers("samba.session.atexit_register")
-def test_exit_handlers_run_last_first_at_a_usual_end():
-    done = ended(
-        "samba.session.atexit_register(print, 'first', sep='')\n"
-        "samba.session.atexit_register(lambda: 1 / 0)\n"
-        "samba.session.atexit_register(print, 'last')\n"
-        "samba.session.use_abexit(lambda a, b: print('main', a, b), 1, b=2)\n"
-        "print('after')\n"
-    )
+def test_exit_handlers_run_last_first_at_a_usual_end(ended):
+    done = ended["usual"]
     assert done.stdout.splitlines() == ["main 1 2", "after", "last", "first", "python"]
     assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
 
@@ -293,22 +313,15 @@ def test_exit_handlers_run_last_first_at_a_usual_end():
 @pytest.mark.parametrize(
     ("failure", "status", "text"),
     [
-        ("raise ValueError('no data')", 1, "ValueError: no data"),
-        ("raise SystemExit(7)", 7, ""),
-        ("raise SystemExit('too bad')", 1, "too bad"),
-        ("raise KeyboardInterrupt", 1, "KeyboardInterrupt"),
+        (FAILURES[0], 1, "ValueError: no data"),
+        (FAILURES[1], 7, ""),
+        (FAILURES[2], 1, "too bad"),
+        (FAILURES[3], 1, "KeyboardInterrupt"),
     ],
 )
 @covers("samba.session.use_abexit")
-def test_a_failure_under_abexit_ends_the_process_at_once(failure, status, text):
-    done = ended(
-        "import threading\n"
-        "threading.Thread(target=threading.Event().wait).start()\n"  # would hang a usual end
-        "samba.session.atexit_register(print, 'ours')\n"
-        f"def main():\n    print('main')\n    {failure}\n"
-        "samba.session.use_abexit(main)\n"
-        "print('never')\n"
-    )
+def test_a_failure_under_abexit_ends_the_process_at_once(failure, status, text, ended):
+    done = ended[failure]
     assert done.stdout.splitlines() == ["main", "ours"]
     assert done.returncode == status and text in done.stderr
 
