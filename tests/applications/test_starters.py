@@ -72,6 +72,7 @@ def test_residual_starter(call, data):
     assert "BCKWD" in call(app, "measure-sections", "-b=20", pef, "-n=2")
 
 
+@pytest.mark.slow
 def test_convolutional_network_with_a_loader(call):
     small = ("-bs", "25", "--width=2", "--hidden=16", "--learning-rate=0.02", "--num-epochs=8")
     said = call(convnet_loader, "compile", *small, "--pef-name=convnet")

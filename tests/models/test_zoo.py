@@ -24,8 +24,13 @@ CUTS = ("o1", "o3")
 OTHER_CUTS = ("o0", "spatial")
 CUT_IN_ALL_WAYS = ("mlp", "resnet", "gpt")
 """Models with buffers, tied weights and boundaries: the others add ops, not sections."""
+SLOW = ("vit", "bert")
+"""Their blocks are those of gpt and attention, their ops are tested one by one."""
 WAYS = [
-    *(pytest.param(name, CUTS, id=name) for name in ZOO),
+    *(
+        pytest.param(name, CUTS, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name in ZOO
+    ),
     pytest.param("mlp", OTHER_CUTS, id="mlp-other_cuts"),
     pytest.param("resnet", OTHER_CUTS, id="resnet-other_cuts", marks=pytest.mark.slow),
     pytest.param("gpt", OTHER_CUTS, id="gpt-other_cuts", marks=pytest.mark.slow),

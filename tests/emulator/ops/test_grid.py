@@ -12,8 +12,22 @@ def data(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@pytest.mark.parametrize("mode", [0, 2])
-@pytest.mark.parametrize(("padding", "align"), [(0, True), (1, False), (2, False), (2, True)])
+slow = pytest.mark.slow  # each value of each option stands in a quick case too
+
+
+@pytest.mark.parametrize(
+    ("mode", "padding", "align"),
+    [
+        (0, 0, True),
+        (0, 1, False),
+        (0, 2, False),
+        (2, 2, True),
+        pytest.param(0, 2, True, marks=slow),
+        pytest.param(2, 0, True, marks=slow),
+        pytest.param(2, 1, False, marks=slow),
+        pytest.param(2, 2, False, marks=slow),
+    ],
+)
 def test_planes(mode: int, padding: int, align: bool) -> None:
     """The grid reaches far outside the image."""
     grid = data(2, 4, 3, 2, seed=1) * 2
