@@ -1,8 +1,9 @@
 """Comparison of graphs: whether two compute the same, and the first place where they do not.
 
-Both questions look at one canonical text per input, node and output. It numbers values in the
-order of their appearance, so that two graphs that list their values differently still compare
-equal, and leaves out what does not change the computation: source lines, module paths, regions.
+Both questions look at one canonical text per input, node, output and update. It numbers values in
+the order of their appearance, so that two graphs that list their values differently still compare
+equal, and leaves out what does not change the computation: source lines, module paths, regions
+but for the state that an update changes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Difference:
     """The first difference between a compiled and a traced graph.
 
     Args:
-        place: ``input 0``, ``node 17`` or ``output 1``.
+        place: ``input 0``, ``node 17``, ``output 1`` or ``update 0``.
         compiled: What the compiled graph has there, ``(nothing)`` if it has ended.
         traced: What the traced graph has there.
         compiled_source: ``file:line`` of the compiled node, empty if unknown.
@@ -47,10 +48,11 @@ class Difference:
 
 
 def first_difference(compiled: Graph, traced: Graph) -> Difference | None:
-    """Compare inputs, nodes and outputs of two graphs.
+    """Compare inputs, nodes, outputs and updates of two graphs.
 
     Compared are names, shapes and dtypes of inputs and of other sources (weights, constants); op,
-    arguments, shapes and dtypes of each node; names and values of outputs.
+    arguments, shapes and dtypes of each node; names and values of outputs; new values of state and
+    the state that they are of.
 
     Args:
         compiled: The graph in the PEF.
@@ -96,7 +98,7 @@ _Line = tuple[str, str, str, str]
 
 
 def _lines(graph: Graph) -> Iterator[_Line]:
-    """Yield the canonical text of every input, node and output, in this order."""
+    """Yield the canonical text of every input, node, output and update, in this order."""
     values = graph.values
     numbers: dict[int, str] = {}
 
@@ -136,11 +138,20 @@ def _lines(graph: Graph) -> Iterator[_Line]:
         yield f"node {position}", text, node.module, node.source
     for position, output in enumerate(graph.outputs):
         yield f"output {position}", f"{output.name} = {use(output.value)}", "", ""
+    made = {index for node in graph.nodes for index in node.outputs}
+    homes: dict[int, str] = {}
+    for index, value in enumerate(values):
+        if index not in made and value.region >= 0:
+            homes.setdefault(value.region, value.name)
+    for position, update in enumerate(graph.updates):
+        state = homes.get(update.region, "?")
+        yield f"update {position}", f"{state} <- {use(update.value)}", "", ""
 
 
 def _used(graph: Graph) -> set[int]:
-    """Return the values that a node or an output reads."""
+    """Return the values that a node, an output or an update reads."""
     used = {output.value for output in graph.outputs}
+    used |= {update.value for update in graph.updates}
     pending: list[Arg] = []
     for node in graph.nodes:
         pending.extend(node.args)
@@ -156,7 +167,7 @@ def _used(graph: Graph) -> set[int]:
 
 def _rank(place: str) -> int:
     """Order of the kinds of places."""
-    return ("input", "node", "output").index(place.split()[0])
+    return ("input", "node", "output", "update").index(place.split()[0])
 
 
 def _at(line: _Line | None, place: str) -> _Line:

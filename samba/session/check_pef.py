@@ -9,10 +9,11 @@ import torch
 
 from emulator.op_facts.table import op_facts
 from pef_schema.errors import SambaError
-from pef_schema.program import ArginKind, Optimizer, OutputGrad, Program, Role, SectionKind
+from pef_schema.program import ArginKind, Graph, Optimizer, OutputGrad, Program, Role, SectionKind
 from samba.compiler.gradient_flow import gradient_values
 from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
 from samba.compiler.optimizer_regions import StaleParameter
+from samba.compiler.placement import tensor_bytes
 from samba.errors import ArgumentError
 from samba.tracer.traced import Traced
 
@@ -194,6 +195,34 @@ def tell_rates(traced: Traced, program: Program) -> None:
                 given.get(argin.name, 0.0),
                 argin.default,
             )
+
+
+def changed_constants(traced: Traced, graph: Graph, program: Program) -> str:
+    """Which constants have other contents than when a PEF was compiled, as text.
+
+    Args:
+        traced: The model's trace; it has the nodes of the compiled graph.
+        graph: The compiled graph.
+        program: The program that it is of.
+
+    Returns:
+        A line for each of them and what to do; empty if there is none.
+    """
+    region_of = {value.name: value.region for value in graph.values}
+    lines = []
+    for source in traced.sources:
+        if source.role is not Role.CONSTANT or source.tensor is None:
+            continue
+        segment = program.regions[region_of[source.name]].segment
+        if segment >= 0 and program.segments[segment] != tensor_bytes(source.tensor):
+            form = f"{list(source.tensor.shape)} {str(source.tensor.dtype).removeprefix('torch.')}"
+            lines.append(f"constant {source.name}, {form}: other contents than compiled")
+    if lines:
+        lines.append(
+            "A tensor that forward() makes of numbers, or that is held as a plain attribute, is a "
+            "constant of the program. Register what changes as a buffer, or pass it as an input."
+        )
+    return "\n".join(lines)
 
 
 def check_losses(indices: tuple[int, ...] | None, program: Program, *, pef: str) -> None:

@@ -91,7 +91,8 @@ class Hyperparameters:
             targets = self._targets.get(key)
             if targets is None:
                 near = difflib.get_close_matches(str(key), self._targets, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
+                known = ", ".join(k for k, t in self._targets.items() if t)
+                hint = f"; did you mean {near[0]!r}?" if near else f"; it has {known or 'none'}"
                 self._tell(f"hyperparameter {key!r} has no argin in this PEF and is ignored{hint}")
                 continue
             if not targets and self._of_kind(GROUP_KEYS[key]):
@@ -110,7 +111,7 @@ class Hyperparameters:
     @staticmethod
     def _number(key: str, value: Any, kind: ArginKind) -> float:
         try:
-            number = float(value)
+            number = math.nan if isinstance(value, (str, bytes)) else float(value)
         except (TypeError, ValueError, RuntimeError):  # torch raises the last
             number = math.nan
         largest, wanted = _RANGES.get(kind, _ANY)

@@ -18,7 +18,7 @@ from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
-from samba.session.check_pef import check_losses, check_optimizers, tell_rates
+from samba.session.check_pef import changed_constants, check_losses, check_optimizers, tell_rates
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.settings import loss_index_tuple, parsed_config
@@ -156,6 +156,9 @@ def load_pef(
     difference = first_difference(graph, traced.graph())
     if difference is not None:
         raise GraphMismatch(pef=pef, difference=difference)
+    changed = changed_constants(traced, graph, program)
+    if changed:
+        raise GraphMismatch(pef=pef, difference=changed)
     check_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
     tell_rates(traced, program)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -98,15 +98,22 @@ class Traced:
         return id(parameter) in self.parameter_ids
 
     def graph(self) -> Graph:
-        """The bare graph, without regions, for comparing with a compiled one."""
-        source_of = {s.value: s for s in self.sources}
+        """The bare graph, for comparing with a compiled one.
+
+        Regions say only which state an update changes: sources of one region name share a number.
+        """
+        first: dict[str, int] = {}
+        home = {s.value: first.setdefault(s.region_name, s.value) for s in self.sources}
         return Graph(
             name=self.name,
-            values=self.values,
+            values=tuple(
+                replace(value, region=home.get(index, -1))
+                for index, value in enumerate(self.values)
+            ),
             nodes=self.nodes,
             inputs=self.inputs,
             outputs=tuple(Output(name=o.name, value=o.value, region=-1) for o in self.outputs),
             updates=tuple(
-                Update(value=new, region=-1) for new, old in self.updates if old in source_of
+                Update(value=new, region=home[old]) for new, old in self.updates if old in home
             ),
         )

@@ -40,6 +40,7 @@ def _shuffled(graph: Graph) -> Graph:
         nodes=tuple(map(node, graph.nodes)),
         inputs=tuple(last - i for i in graph.inputs),
         outputs=tuple(dataclasses.replace(o, value=last - o.value) for o in graph.outputs),
+        updates=tuple(dataclasses.replace(u, value=last - u.value) for u in graph.updates),
     )
 
 
@@ -47,16 +48,15 @@ _SAME = {
     "itself": _graph(),
     "other source lines": _edited("nodes.0", source="elsewhere.py:1", module="m"),
     "other numbering": _shuffled(_graph()),
-    "no regions": dataclasses.replace(
+    "other regions": dataclasses.replace(
         _graph(),
-        updates=(),
+        updates=tuple(dataclasses.replace(u, region=u.region + 50) for u in _graph().updates),
         values=tuple(
-            dataclasses.replace(value, region=-1, grad_region=-1, needs_grad=False)
+            dataclasses.replace(value, region=value.region + 50, grad_region=-1, needs_grad=False)
             for value in _graph().values
         ),
     ),
     "other names of inner values": _edited("values.3", name="hidden"),
-    "an unused result dropped": _edited("nodes.2", outputs=(-1,)),
 }
 
 
@@ -64,6 +64,12 @@ _SAME = {
 def test_same(name: str) -> None:
     assert first_difference(_graph(), _SAME[name]) is None
     assert graph_digest(_graph()) == graph_digest(_SAME[name])
+
+
+def test_a_result_that_nothing_reads_may_be_dropped() -> None:
+    graph = dataclasses.replace(_graph(), updates=())
+    dropped = dataclasses.replace(_edited("nodes.2", outputs=(-1,)), updates=())
+    assert first_difference(graph, dropped) is None
 
 
 _OTHER: dict[str, tuple[Graph, str, str, str]] = {
@@ -76,8 +82,8 @@ _OTHER: dict[str, tuple[Graph, str, str, str]] = {
     "argument": (
         _edited("nodes.2", args=(Ref(5), 2.5)),
         "node 2",
-        "_ = test.advance.default(%5=seed:uint32[2], 1.5)",
-        "_ = test.advance.default(%5=seed:uint32[2], 2.5)",
+        "%6:uint32[2] = test.advance.default(%5=seed:uint32[2], 1.5)",
+        "%6:uint32[2] = test.advance.default(%5=seed:uint32[2], 2.5)",
     ),
     "type of an argument": (
         _edited("nodes.2", args=(Ref(5), True)),
@@ -100,7 +106,7 @@ _OTHER: dict[str, tuple[Graph, str, str, str]] = {
     "node missing": (
         _edited("", nodes=_graph().nodes[:2]),
         "node 2",
-        "_ = test.advance.default(%5=seed:uint32[2], 1.5)",
+        "%6:uint32[2] = test.advance.default(%5=seed:uint32[2], 1.5)",
         "(nothing)",
     ),
     "output missing": (
@@ -110,6 +116,13 @@ _OTHER: dict[str, tuple[Graph, str, str, str]] = {
         "(nothing)",
     ),
     "output name": (_edited("outputs.0", name="nll"), "output 0", "loss = %4", "nll = %4"),
+    "update missing": (_edited("", updates=()), "node 2", "%6:uint32[2] = ", "_ = "),
+    "update of another state": (
+        _edited("updates.0", region=_graph().values[1].region),
+        "update 0",
+        "seed <- %6",
+        "w <- %6",
+    ),
     "outputs swapped": (_edited("", outputs=_graph().outputs[::-1]), "output 0", "loss", "h"),
 }
 

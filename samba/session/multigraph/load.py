@@ -15,6 +15,7 @@ from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
+from samba.session.check_pef import changed_constants
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.loading import GraphMismatch
@@ -135,6 +136,9 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
         difference = first_difference(graph, apply_arithmetic(part.traced, arithmetic).graph())
         if difference is not None:
             raise GraphMismatch(pef=pef, difference=f"graph {graph.name}, {difference}")
+        changed = changed_constants(part.traced, graph, program)
+        if changed:
+            raise GraphMismatch(pef=pef, difference=f"graph {graph.name}, {changed}")
     different = list(_regions_that_differ(parts, program))
     if different:
         raise GraphMismatch(pef=pef, difference="\n".join(different))

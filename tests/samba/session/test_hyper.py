@@ -95,7 +95,10 @@ def test_unknown_keys_are_told_once(pefs, caplog):
     for _ in range(3):
         # Applications pass their whole configuration; values of unknown keys are not looked at.
         scene.run(hyperparam_dict={"betas": (0.9, 0.99), "lr": 0.1, "p": 0.5})
-    assert told(caplog) == ["hyperparameter 'betas' has no argin in this PEF and is ignored"]
+    assert told(caplog) == [
+        "hyperparameter 'betas' has no argin in this PEF and is ignored; "
+        "it has lr, momentum, weight_decay"
+    ]
     scene.run(hyperparam_dict={"weight_deacy": 0.1})
     assert told(caplog)[1].endswith("is ignored; did you mean 'weight_decay'?")
 
