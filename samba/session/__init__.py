@@ -22,7 +22,7 @@ from samba.session.modes import Modes
 from samba.session.multigraph.builder import GraphBuilder
 from samba.session.profiling import Profiling
 from samba.session.program_slot import Counters, ProgramSlot
-from samba.session.request import RunRequest, SectionRequest
+from samba.session.request import RunRequest
 from samba.session.runtime_profile import RuntimeProfile
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.session.transfers import Transfers
@@ -262,14 +262,17 @@ class SambaSession:
             section_types = list(section_types)
         if type(section_ids) not in _PLAIN:
             section_ids = list(section_ids)
+        replicas, wish = loaded.replicas, None
+        if data_parallel or replicas.size > 1:
+            wish = replicas.wish(data_parallel, reduce_on_rdu, data_parallel_mode)
         request = RunRequest(
             input_tensors,
             output_tensors,
             {} if hyperparam_dict is None else hyperparam_dict,
-            SectionRequest(section_types, section_ids, run_from_call_id, run_until_call_id),
+            (section_types, section_ids, run_from_call_id, run_until_call_id),
             grad_of_outputs,
             train,
-            loaded.replicas.wish(data_parallel, reduce_on_rdu, data_parallel_mode),
+            wish,
         )
         runner = loaded.only
         if runner is None or graph_name is not None:

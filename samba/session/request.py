@@ -36,7 +36,8 @@ class RunRequest(NamedTuple):
         input_tensors: Tensors to transfer, in any of the accepted forms; None for none.
         output_tensors: Tensors to fetch, or their names.
         hyperparams: Hyperparameters by key; they stay until changed.
-        sections: Which part of the schedule to run.
+        sections: The part of the schedule to run: the fields of :class:`SectionRequest`, which is
+            made of them where they are not those of the last call.
         grad_of_outputs: Gradients of the outputs, None for none.
         train: Whether dropout rates are honoured.
         wish: How replicas reduce gradients, None if they do not.
@@ -45,7 +46,7 @@ class RunRequest(NamedTuple):
     input_tensors: Any
     output_tensors: Any
     hyperparams: Mapping[str, Any]
-    sections: SectionRequest
+    sections: tuple[Any, Any, int | None, int | None]
     grad_of_outputs: Any = None
     train: bool = True
     wish: Wish | None = None

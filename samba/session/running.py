@@ -142,7 +142,7 @@ class Runner:
         Returns:
             The fetched outputs.
         """
-        types = request.sections.types
+        types, *_ = request.sections
         types = types if isinstance(types, (list, tuple)) else [types]
         event = PROFILER.event
         with event("_".join(["SAMBA_SESSION_RUN", *(str(t).upper() for t in types if t)])):
@@ -162,41 +162,44 @@ class Runner:
     def _start(self, feed: Feed, request: RunRequest) -> None:
         """Put inputs on the device and start the plan, prepared or new."""
         last = self._last
-        outputs = request.output_tensors
+        _, outputs, hyperparams, sections, grads, train, wish = request
         same_outputs = outputs is last.output_tensors or _same_items(outputs, last.listed)
-        same_sections = request.sections == last.sections
+        same_sections = sections == last.sections
         if (
             same_outputs
             and same_sections
-            and request.wish is last.wish
-            and request.train is last.train
-            and request.grad_of_outputs is None
+            and wish is last.wish
+            and train is last.train
+            and grads is None
             and self._device.variant is last.variant
-            and _equal(request.hyperparams, last.hyperparams)
         ):
-            self._repeat(feed, last.plan)
-            return
+            try:
+                repeats = hyperparams == last.hyperparams
+            except (RuntimeError, ValueError):  # a tensor or array of several numbers
+                repeats = False  # refused below
+            if repeats:
+                self._repeat(feed, last.plan)
+                return
         self._change(
             feed,
             request,
             fetches=last.fetches if same_outputs else self._resolve_outputs(outputs),
-            steps=last.steps if same_sections else self._resolve_steps(request.sections),
+            steps=last.steps if same_sections else self._resolve_steps(SectionRequest(*sections)),
         )
 
     def _fetch(self) -> tuple[SambaTensor, ...]:
-        buffers = self._buffers
-        return tuple(
-            [self._fetched(buffers[region], region, name) for region, name in self._last.fetches]
-        )
-
-    def _fetched(self, buffer: Any, region: int, name: str) -> SambaTensor:
-        if buffer is None:
-            buffer = self._device.read(region)
-        elif type(buffer) is not np.ndarray:
-            self._poller.wait_briefly(buffer)
-        tensor = copy_as_torch(buffer).as_subclass(SambaTensor)
-        tensor._sn_name = name
-        return tensor
+        """Copies of the outputs asked for; waits until they are computed."""
+        buffers, fetched = self._buffers, []
+        for region, name in self._last.fetches:
+            buffer: Any = buffers[region]
+            if buffer is None:
+                buffer = self._device.read(region)
+            elif type(buffer) is not np.ndarray:
+                self._poller.wait_briefly(buffer)
+            tensor = copy_as_torch(buffer).as_subclass(SambaTensor)
+            tensor._sn_name = name
+            fetched.append(tensor)
+        return tuple(fetched)
 
     def _repeat(self, feed: Feed, plan: Plan | PreparedRun | None) -> None:
         buffers = self._buffers
@@ -205,7 +208,10 @@ class Runner:
             buffers[region] = array
         if plan is not None:
             try:
-                self._go(plan)
+                if type(plan) is Plan:
+                    self._device.run(plan)
+                else:
+                    plan.run()  # pyright: ignore[reportAttributeAccessIssue]  # a Plan has gone the other way
             except BaseException:
                 for region, buffer in before:
                     buffers[region] = buffer
@@ -365,13 +371,6 @@ class Runner:
 def _plain(value: Any) -> Any:
     """The present content of a value: a tensor or an array may be changed in place later."""
     return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
-
-
-def _equal(given: Mapping[str, Any], last: Mapping[str, Any] | None) -> bool:
-    try:
-        return given == last
-    except (RuntimeError, ValueError):  # a tensor or array of several numbers: refused later
-        return False
 
 
 def _same_items(outputs: Any, kept: list[Any] | tuple[Any, ...] | None) -> bool:

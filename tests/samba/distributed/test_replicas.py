@@ -20,7 +20,7 @@ from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError
 from samba.session.loaded import Loaded
-from samba.session.request import RunRequest, SectionRequest
+from samba.session.request import RunRequest
 from tests.samba.distributed.worlds import BATCH, batch, compiled, loaded, part_of
 from tests.samba.worlds import named, told
 
@@ -36,7 +36,7 @@ def train(program: Loaded, rank: int, size: int, **keywords: Any) -> None:
     mine = part_of(batch(BATCH * size), rank, size)
     select = (keywords.pop("types", ()), (), None, None)
     assert program.only is not None
-    program.only.run(RunRequest(named(mine), (), {}, SectionRequest(*select), None, True, wish))
+    program.only.run(RunRequest(named(mine), (), {}, select, None, True, wish))
 
 
 def together(

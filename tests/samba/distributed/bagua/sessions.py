@@ -16,7 +16,7 @@ from samba.distributed.bagua.training import trained_model_of
 from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
 from samba.session.loaded import Loaded
-from samba.session.request import RunRequest, SectionRequest
+from samba.session.request import RunRequest
 from tests.samba.distributed.bagua.ranks import on_ranks
 from tests.samba.distributed.worlds import BATCH, batch, loaded, part_of, world
 from tests.samba.worlds import named
@@ -51,7 +51,7 @@ def run(program: Loaded, rank: int, size: int, step: int, types: Any = ()) -> No
     mine = part_of(batch(BATCH * size, step), rank, size)
     wish = program.replicas.wish(True, True, "normal")
     assert program.only is not None
-    sections = SectionRequest(types, (), None, None)
+    sections = (types, (), None, None)
     program.only.run(RunRequest(named(mine), (), {}, sections, None, True, wish))
 
 
