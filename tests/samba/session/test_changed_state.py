@@ -26,6 +26,9 @@ class Shifted(torch.nn.Module):
 class Running(torch.nn.Module):
     """Two sums over runs, of the sum and of the mean of the inputs."""
 
+    sums: torch.Tensor
+    means: torch.Tensor
+
     def __init__(self, *, swapped: bool) -> None:
         super().__init__()
         self.register_buffer("sums", torch.zeros(()))
