@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pef_schema.errors import SambaError
 from pef_schema.program import Call, Graph, Optimizer, Program, Role, Schedule, Section
 from pef_schema.structure import with_twins
 from samba.compiler.backward_needs import backward_needs
 from samba.compiler.boundary import find_boundary
 from samba.compiler.buckets import gradient_buckets
+from samba.compiler.losses import choose_losses
 from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
 from samba.compiler.optimizer_regions import place_optimizers
 from samba.compiler.optimizer_steps import optimizer_steps
@@ -29,17 +29,6 @@ from samba.compiler.regions import RegionTable
 from samba.compiler.sectioned import divide
 from samba.compiler.steps import NamedSteps, section_steps
 from samba.tracer.traced import Traced
-
-
-class BadLossIndex(SambaError):
-    """``loss_indices`` names an output that the model does not have."""
-
-    def __init__(self, *, found: tuple[int, ...], outputs: int) -> None:
-        self.found, self.outputs = found, outputs
-        super().__init__(
-            f"loss_indices: found {list(found)}; the model has {outputs} output(s), "
-            f"so wanted numbers from 0 to {outputs - 1}"
-        )
 
 
 def build_program(
@@ -142,8 +131,8 @@ def _graph(
     table: RegionTable,
 ) -> _CompiledGraph:
     """Compile one graph; each stage takes what those before it returned."""
-    losses = _losses(traced, options.loss_indices)
     divided = divide(traced, options, index=index, state=state)
+    losses = choose_losses(divided, options.loss_indices)
     sources = place_sources(divided, table)
     boundary = find_boundary(sources.graph, sources.values)
     needs = backward_needs(divided, boundary.stored)
@@ -171,15 +160,3 @@ def _bare_graph(placed: PlacedGraph) -> Graph:
         outputs=placed.outputs,
         updates=placed.updates,
     )
-
-
-def _losses(traced: Traced, given: tuple[int, ...] | None) -> frozenset[int]:
-    """Outputs seeded with ones: those given, else all scalars, else the first float one."""
-    outputs = traced.outputs
-    if given is not None:
-        if any(i < 0 or i >= len(outputs) for i in given):
-            raise BadLossIndex(found=given, outputs=len(outputs))
-        return frozenset(given)
-    floats = [i for i, o in enumerate(outputs) if traced.values[o.value].dtype.is_floating]
-    scalars = [i for i in floats if traced.values[outputs[i].value].shape == ()]
-    return frozenset(scalars or floats[:1])

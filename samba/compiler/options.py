@@ -18,7 +18,7 @@ class CompileOptions:
         mapping: ``"section"`` or ``"spatial"``.
         optim_level: Section policy, ``"o0"``, ``"o1"`` or ``"o3"``.
         section_bytes: What an ``o3`` section may touch, in bytes.
-        loss_indices: Outputs that are losses; None to find them by shape.
+        loss_indices: Outputs that are losses; None to find them by shape (:mod:`.losses`).
         accumulate: Whether gradients add up until ZEROGRAD runs.
         data_parallel: Whether gradients are reduced between replicas: they lie in buckets then,
             each with a REDUCE section.

@@ -100,7 +100,7 @@ def place_outputs(
             share=bool(place),
         )
         grad, grad_region = OutputGrad.ABSENT, -1
-        if graph.grads[traced.value] and traced.value not in graph.source_of:
+        if graph.starts_backward(traced.value):
             grad = OutputGrad.ONES if i in losses else OutputGrad.NONE
             grad_region = table.add(f"{name}__grad", value.shape, value.dtype, Role.OUTPUT_GRADIENT)
         outputs.append(

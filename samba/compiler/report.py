@@ -7,6 +7,7 @@ from collections import Counter
 from pef_schema.program import OptimizerParam, Program, Role, Section, SectionKind, Step
 from samba.compiler.arithmetic import compiled_arithmetic
 from samba.compiler.logged_precision import precisions
+from samba.compiler.losses import losses_line
 
 
 def section_types(section: Section) -> str:
@@ -38,7 +39,7 @@ def section_bytes(program: Program, section: Section) -> int:
 
 
 def pef_log(program: Program) -> str:
-    """Describe a program: its sections with types, ops, bytes and call ids, then its memory.
+    """Describe a program: its sections with types, ops, bytes and call ids, losses and memory.
 
     ``same_as`` is the first section of the same structure, whose compiled code it shares.
 
@@ -79,6 +80,7 @@ def pef_log(program: Program) -> str:
         f"{len(program.sections)} sections of {len({s.twin for s in program.sections})} structures",
         "",
         *_schedules(program),
+        *filter(None, [losses_line(program)]),
         "argins: " + (", ".join(f"{a.name}={a.default:g}" for a in program.argins) or "none"),
         "",
         "memory by role, bytes:",

@@ -40,6 +40,10 @@ class SectionedGraph:
         """Whether a source is an input that some graph of the program writes."""
         return source.role is Role.INPUT and source.region_name in self.state
 
+    def starts_backward(self, value: int) -> bool:
+        """Whether a gradient can start from a result: it is computed, and depends on a weight."""
+        return self.grads[value] and value not in self.source_of
+
 
 def divide(
     traced: Traced, options: CompileOptions, *, index: int, state: frozenset[str]

@@ -102,8 +102,11 @@ class SambaSession:
             inputs: What ``forward`` takes: a tensor, a tuple or list, or a dict.
             optimizers: None, one optimizer or a list of them.
             name: Name of the program, and of the PEF where no ``pef_name`` is configured.
-            loss_indices: Outputs that are losses. Without them the scalar outputs are, or
-                the first floating output if there is none.
+            loss_indices: Outputs that are losses, by position. Without them the floating
+                scalars among the outputs are, or every floating output if there is no scalar;
+                outputs without a gradient (an accuracy) are none. The losses are printed and
+                lie in the ``.pef.log``; if more than one output counts, or none although
+                there is an optimizer, a warning says so.
             config_dict: Parsed command line as a dict (``pef_name``, ``output_folder``,
                 ``inference``, ``mapping``, ``optim_level``); the last one parsed if None.
             pef_metadata: Text to store in the PEF.

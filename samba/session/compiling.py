@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from pef_schema.errors import PefUnwritable
 from pef_schema.program import Program
 from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
+from samba.compiler.losses import doubtful_losses, losses_line
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
@@ -25,6 +27,8 @@ from samba.support.progress import stages
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.trace_cache import trace_and_keep
 from samba.tracer.traced import Traced
+
+_log = logging.getLogger("samba")
 
 
 def compile_pef(
@@ -37,7 +41,7 @@ def compile_pef(
     loss_indices: Sequence[Any] | None,
     metadata: Mapping[str, Any] | None,
 ) -> Path:
-    """Trace, compile and write a PEF with its log.
+    """Trace, compile and write a PEF with its log; print its losses, warn if they are in doubt.
 
     Args:
         model, inputs, optimizers: As in ``session.compile``.
@@ -75,6 +79,10 @@ def compile_pef(
         program = build_program(traced, found, options)
         stage.start("writing the PEF")
         _write(path, program)
+    if line := losses_line(program):
+        print(line)
+    if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(found))):
+        _log.warning("%s", doubt)
     return path
 
 

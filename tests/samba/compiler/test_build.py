@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import samba
 from pef_schema import encode, verify
 from pef_schema.program import ArginKind, OutputGrad, Program, Role, SectionKind
-from samba.compiler.build import BadLossIndex, build_program
+from samba.compiler.build import build_program
 from samba.compiler.optimizer_groups import UnsupportedOptimizer
 from samba.compiler.optimizer_regions import StaleParameter
 from samba.compiler.options import CompileOptions
@@ -173,26 +173,6 @@ def test_gradient_accumulation_adds_from_the_first_writer_on() -> None:
     assert kinds(program)[0] == (SectionKind.ZEROGRAD,)
     backward = next(s for s in program.sections if s.kinds == (SectionKind.BCKWD,)).steps[0]
     assert backward.accumulates == program.sections[0].steps[0].writes
-
-
-def test_losses_are_scalars_or_the_first_float_or_the_given_ones() -> None:
-    def grads(program: Program) -> list[OutputGrad]:
-        return [o.grad for o in program.graphs[0].outputs]
-
-    class PerToken(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(6, 3)
-
-        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            out = self.fc(x)
-            return F.cross_entropy(out, y, reduction="none"), out
-
-    assert grads(compiled(Net())) == [OutputGrad.ONES, OutputGrad.NONE]
-    assert grads(compiled(PerToken())) == [OutputGrad.ONES, OutputGrad.NONE]
-    assert grads(compiled(PerToken(), loss_indices=(1,))) == [OutputGrad.NONE, OutputGrad.ONES]
-    with pytest.raises(BadLossIndex, match=r"found \[2\]; the model has 2 output"):
-        compiled(Net(), loss_indices=(2,))
 
 
 def test_max_grad_norm_makes_a_gradnorm_section_per_optimizer() -> None:

@@ -201,25 +201,31 @@ def test_loss_indices_seed_with_gradients(tmp_path):
     assert_grads(scene, ONE * 2, SEED)
 
 
-def test_per_sample_loss_weighted_by_sn_grad(tmp_path):
-    """A loss without reduction, weighted and masked by its gradient."""
+class PerSample(nn.Module):
+    """No output is a scalar: a loss without reduction, and the logits."""
 
-    class PerSample(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(4, 3)
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
 
-        def forward(self, x, y):
-            out = self.linear(x)
-            return F.cross_entropy(out, y, reduction="none"), out
+    def forward(self, x, y):
+        out = self.linear(x)
+        return F.cross_entropy(out, y, reduction="none"), out
 
-    scene = World(name="persample", model=PerSample).build()
+
+@pytest.mark.parametrize("indices, rest", [([0], None), (None, torch.ones(5, 3))])
+def test_per_sample_loss_weighted_by_sn_grad(tmp_path, indices, rest):
+    """A loss without reduction, weighted and masked by its gradient.
+
+    The logits are no loss if ``loss_indices`` says so; else they start from ones all the same.
+    """
+    scene = World(name="persample", model=PerSample, compile={"loss_indices": indices}).build()
     scene.compile(tmp_path)
     scene.trace()
     weights = torch.tensor([0.5, 0.0, 0.25, 0.25, 0.0])
     scene.model.output_tensors[0].sn_grad = weights
     scene.run(**BACKWARD)
-    assert_grads(scene, weights, None)
+    assert_grads(scene, weights, rest)
 
 
 # -- gradients of inputs, and gradients the host writes ---------------------------

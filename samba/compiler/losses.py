@@ -1,0 +1,96 @@
+"""Which outputs are losses: those that the backward pass starts from with a gradient of ones."""
+
+from __future__ import annotations
+
+from pef_schema.errors import SambaError
+from pef_schema.program import Graph, Output, OutputGrad, Program
+from samba.compiler.sectioned import SectionedGraph
+
+_NAMED = 8  # outputs that a warning names; a model with caches has dozens
+
+
+class BadLossIndex(SambaError):
+    """``loss_indices`` names an output that the model does not have."""
+
+    def __init__(self, *, found: tuple[int, ...], outputs: int) -> None:
+        self.found, self.outputs = found, outputs
+        super().__init__(
+            f"loss_indices: found {list(found)}; the model has {outputs} output(s), "
+            f"so wanted numbers from 0 to {outputs - 1}"
+        )
+
+
+def choose_losses(graph: SectionedGraph, given: tuple[int, ...] | None) -> frozenset[int]:
+    """The outputs whose gradients start as ones.
+
+    Args:
+        graph: The graph.
+        given: ``loss_indices``; None to find them by shape.
+
+    Returns:
+        Those given; else, among the floating outputs that carry a gradient, the scalars if there
+        are any and all of them otherwise.
+
+    Raises:
+        BadLossIndex: If there is no output of a given number.
+    """
+    outputs = graph.traced.outputs
+    if given is not None:
+        if any(i < 0 or i >= len(outputs) for i in given):
+            raise BadLossIndex(found=given, outputs=len(outputs))
+        return frozenset(given)
+    # A scalar without a gradient, such as an accuracy, is no loss: backward from it is nothing.
+    able = [i for i, o in enumerate(outputs) if graph.starts_backward(o.value)]
+    scalars = [i for i in able if graph.traced.values[outputs[i].value].shape == ()]
+    return frozenset(scalars or able)
+
+
+def losses_line(program: Program) -> str:
+    """The losses of a program in one line, as ``position:name``; empty for inference."""
+    if program.inference:
+        return ""
+    return "losses: " + (", ".join(_losses(program.graphs[0])) or "none")
+
+
+def doubtful_losses(program: Program, *, trained: bool) -> str:
+    """What to tell a user who gave no ``loss_indices``: what was chosen, and how to choose.
+
+    Args:
+        program: The program, whose losses were found by shape.
+        trained: Whether an optimizer was compiled with it.
+
+    Returns:
+        A warning; empty where there was nothing to choose.
+    """
+    if program.inference:
+        return ""
+    graph = program.graphs[0]
+    losses = _losses(graph)
+    more = f" and {len(losses) - _NAMED} more" if len(losses) > _NAMED else ""
+    named = ", ".join(losses[:_NAMED]) + more
+    if not losses:
+        if not trained:
+            return ""
+        return (
+            f"{program.name}: no floating output depends on what is trained, so none is a loss "
+            "and the optimizers get no gradients. Return the loss from forward(); "
+            "session.compile(loss_indices=[...]) chooses among several"
+        )
+    if len(losses) == 1:
+        return ""
+    if any(_is_scalar(graph, o) for o in graph.outputs if o.grad is OutputGrad.ONES):
+        why = f"{len(losses)} outputs are scalars, and each"
+    else:
+        why = "no output is a scalar, so each floating one"
+    return (
+        f"{program.name}: {why} is a loss whose gradient starts from ones: {named}. "
+        "session.compile(loss_indices=[...]) chooses others, by their positions"
+    )
+
+
+def _losses(graph: Graph) -> list[str]:
+    return [f"{i}:{o.name}" for i, o in enumerate(graph.outputs) if o.grad is OutputGrad.ONES]
+
+
+def _is_scalar(graph: Graph, output: Output) -> bool:
+    return graph.values[output.value].shape == ()

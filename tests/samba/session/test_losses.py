@@ -1,0 +1,140 @@
+"""Without ``loss_indices`` the backward pass starts where the page of ``session.compile`` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import samba
+from tests.api.covers import covers
+from tests.samba.worlds import INFERENCE, MLP, World, features, named, told
+
+
+class Recurrent(nn.Module):
+    """All outputs of a recurrent layer: the states of every step, and the last ones."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.cells = kind(4, 3)
+
+    def forward(self, x):
+        return self.cells(x)
+
+
+class Heads(nn.Module):
+    """Two heads, each with a loss per sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.left, self.right = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(6, 1)
+
+    def forward(self, x, y):
+        shared = self.body(x).tanh()
+        value = self.right(shared).squeeze(1)
+        return (
+            F.cross_entropy(self.left(shared), y, reduction="none"),
+            F.mse_loss(value, y.float(), reduction="none"),
+        )
+
+
+class Scalars(Heads):
+    """The means of both losses."""
+
+    def forward(self, x, y):
+        left, right = super().forward(x, y)
+        return left.mean(), right.mean()
+
+
+class Labels(nn.Module):
+    """Nothing that has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.linear(x).argmax(1)
+
+
+def steps():
+    return {"x": torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(2))}
+
+
+def assert_near(ours: torch.Tensor, theirs: torch.Tensor, what: str) -> None:
+    """Within 2e-6 of the largest entry: small ones are sums over steps that cancel."""
+    limit = 2e-6 * theirs.abs().max().item()
+    assert (ours - theirs).abs().max().item() <= limit, what
+
+
+def only_x():
+    return {"x": features()["x"]}
+
+
+WORLDS = [
+    World(name="lstm", model=lambda: Recurrent(nn.LSTM), inputs=steps),
+    World(name="gru", model=lambda: Recurrent(nn.GRU), inputs=steps),
+    World(name="heads", model=Heads),
+    World(name="scalars", model=Scalars),
+]
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+@covers("samba.session.compile(loss_indices)")
+def test_backpropagation_is_from_all_outputs(world, tmp_path, caplog, capsys):
+    """Gradients are torch's for the sum of all outputs, in every step; which they are is said."""
+    scene = world.build()
+    scene.compile(tmp_path)
+    (text,) = told(caplog)
+    scene.trace()
+    outputs = [output.sn_name for output in scene.model.output_tensors]
+    named_outputs = ", ".join(f"{i}:{name}" for i, name in enumerate(outputs))
+    assert f"{named_outputs}. session.compile(loss_indices=[...]) chooses" in text
+    why = "2 outputs are scalars, and each" if world.name == "scalars" else "no output is a scalar"
+    assert why in text
+    assert capsys.readouterr().out.splitlines()[0] == f"losses: {named_outputs}"
+    assert f"\nlosses: {named_outputs}\n" in Path(f"{scene.pef}.log").read_text()
+    for _ in range(3):
+        scene.run()
+        scene.host_optimizer.zero_grad()
+        leaves = torch.utils._pytree.tree_leaves(scene.host(**scene.tensors))
+        torch.autograd.backward(leaves, [torch.ones_like(leaf) for leaf in leaves])
+        for path, parameter in scene.host.named_parameters():
+            assert_near(scene.model.get_parameter(path).sn_grad, parameter.grad, path)
+        scene.host_optimizer.step()
+    for path, weight in scene.weights().items():
+        assert_near(weight, scene.host.get_parameter(path).detach(), path)
+    assert len(told(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        MLP,
+        INFERENCE,
+        World(name="chosen", model=Heads, compile={"loss_indices": [0]}),
+        World(name="forward", model=Heads, config={"inference": True}),
+    ],
+    ids=lambda world: world.name,
+)
+def test_no_warning_where_nothing_is_in_doubt(world, tmp_path, caplog, capsys):
+    world.build().compile(tmp_path)
+    assert told(caplog) == []
+    printed = [line for line in capsys.readouterr().out.splitlines() if "losses" in line]
+    assert len(printed) == (world.name in ("mlp", "chosen"))
+
+
+def test_training_without_a_loss_is_one_warning(tmp_path, caplog, capsys):
+    model = samba.from_torch_model_(Labels())
+    config = {"output_folder": str(tmp_path)}
+    samba.session.compile(model, named(only_x()), config_dict=config)
+    assert told(caplog) == []
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
+    samba.session.compile(model, named(only_x()), optimizer, config_dict=config)
+    (text,) = told(caplog)
+    assert "none is a loss and the optimizers get no gradients" in text
+    assert "loss_indices=[...]" in text
+    assert "losses: none" in capsys.readouterr().out.splitlines()
