@@ -99,7 +99,8 @@ class Hyperparameters:
                 names = ", ".join(self._of_kind(GROUP_KEYS[key]))
                 self._tell(f"hyperparameter {key!r} sets nothing: this PEF has {names} instead")
             for index in targets:
-                values[index] = self._number(key, value, self._argins[index].kind)
+                where = f"session.run(hyperparam_dict[{key!r}])"
+                values[index] = self.number(where, value, index)
         rates = {i: values.pop(i, rate) for i, rate in settings.rates.items()}
         for index, rate in rates.items():
             values[index] = rate if train else 0.0
@@ -108,8 +109,18 @@ class Hyperparameters:
     def _of_kind(self, kind: ArginKind) -> list[str]:
         return [a.name for a in self._argins if a.kind is kind]
 
-    @staticmethod
-    def _number(key: str, value: Any, kind: ArginKind) -> float:
+    def number(self, where: str, value: Any, argin: int) -> float:
+        """A value of an argin as a number.
+
+        Args:
+            where: Where the value was given, for the error.
+            value: The value.
+            argin: Number of the argin.
+
+        Raises:
+            ArgumentError: If it is no number in the argin's range.
+        """
+        kind = self._argins[argin].kind
         try:
             number = math.nan if isinstance(value, (str, bytes)) else float(value)
         except (TypeError, ValueError, RuntimeError):  # torch raises the last
@@ -118,7 +129,7 @@ class Hyperparameters:
         whole = kind is not ArginKind.DROPOUT_SEED or number.is_integer()
         if not (whole and 0.0 <= number <= largest):
             raise ArgumentError(
-                where=f"session.run(hyperparam_dict[{key!r}])",
+                where=where,
                 found=f"{type(value).__name__} {value!r:.60}",
                 wanted=wanted,
                 hint="Nothing was run and no hyperparameter was changed.",

@@ -22,6 +22,7 @@ from samba.session.check_pef import changed_constants, check_losses, check_optim
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.settings import loss_index_tuple, parsed_config
+from samba.session.watched_groups import WatchedGroups
 from samba.support.progress import stages
 from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs, collect_inputs
@@ -67,6 +68,8 @@ class LoadedModel(Loaded):
     ) -> None:
         super().__init__(program, [given.tensors])
         self.model, self.traced, self.optimizers = model, traced, optimizers
+        if self.only is not None:
+            self.only.watched = WatchedGroups(optimizers, program)
         values = program.graphs[0].values
         self.outputs = tuple(
             SambaTensor(

@@ -20,7 +20,7 @@ from emulator.errors import NotWritten
 from emulator.plans.plan import Plan
 from emulator.plans.polling import Poller
 from emulator.plans.step_choice import StepKey
-from pef_schema.program import Role
+from pef_schema.program import Role, SectionKind
 from samba.errors import ArgumentError, NoGradient, UnknownTensor
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
@@ -28,6 +28,7 @@ from samba.session.feeding import Feed, Feeder
 from samba.session.hyperparams import Hyperparameters
 from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
+from samba.session.watched_groups import WatchedGroups
 from samba.support.progress import stages
 from samba.tensor.views import copy_as_torch, view_as_numpy
 from samba.tracer.inputs import NamedInput
@@ -117,6 +118,7 @@ class Runner:
         self._told: set[str] = set()
         self._choices: dict[Any, StepKey] = {}
         self._last = _NO_CALL
+        self.watched = WatchedGroups()
 
     def run(self, request: RunRequest) -> tuple[SambaTensor, ...]:
         """One call of ``session.run``; nothing on the device changes if it raises.
@@ -172,6 +174,7 @@ class Runner:
             and train is last.train
             and grads is None
             and self._device.variant is last.variant
+            and not self.watched.changed()
         ):
             try:
                 repeats = hyperparams == last.hyperparams
@@ -224,6 +227,9 @@ class Runner:
         train = bool(request.train)
         seeds = () if grads is None else self._seeds(grads)
         argins, settings = self._hyperparameters.resolve(request.hyperparams, self._settings, train)
+        for index, (where, value) in self.watched.values().items():
+            if index not in argins:
+                argins[index] = self._hyperparameters.number(where, value, index)
         with device.unchanged_on_error():
             for index, value in argins.items():
                 if device.argin(index) != value:
@@ -245,6 +251,9 @@ class Runner:
                 self._go(plan)
         fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
         self._settings = settings
+        self.watched.take()
+        if plan is not None and SectionKind.OPT in getattr(plan, "kinds", (SectionKind.OPT,)):
+            self.watched.note_step()
         self._last = PreparedCall(
             output_tensors=outputs if fixed else _NO_CALL.output_tensors,
             listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,

@@ -1,0 +1,108 @@
+"""Hyperparameters in the parameter groups of torch optimizers, where schedulers change them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from pef_schema.program import Program
+
+__all__ = ["WatchedGroups"]
+
+_FIXED = ("betas", "eps", "dampening", "amsgrad", "nesterov", "maximize", "warmup_steps")
+"""Settings of groups that a PEF holds as numbers: changing them needs a compile."""
+
+_log = logging.getLogger("samba")
+
+
+class WatchedGroups:
+    """The parameter groups of a loaded program's optimizers.
+
+    A value counts from the run after its change on, unless the run's ``hyperparam_dict`` gives
+    that hyperparameter. What the groups held when the program was loaded does not count: until a
+    change the PEF's own values hold.
+
+    Args:
+        optimizers: The optimizers that the program was loaded with; none if it does not train.
+        program: The program.
+    """
+
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer] = (), program: Program | None = None
+    ) -> None:
+        self._optimizers = tuple(optimizers)
+        self._entries: list[tuple[torch.optim.Optimizer, int, str, int]] = []
+        self._told: set[tuple[int, int, str]] = set()
+        groups = [(o, i) for o in optimizers for i in range(len(o.param_groups))]
+        argins = {} if program is None else {a.region: n for n, a in enumerate(program.argins)}
+        described = () if program is None else program.optimizers
+        for (optimizer, index), entry in zip(groups, described, strict=False):
+            for key, region in entry.argins:
+                self._entries.append((optimizer, index, key, argins[region]))
+        self._seen = [o.param_groups[i][key] for o, i, key, _ in self._entries]
+        self._values = [_plain(value) for value in self._seen]
+        self._fixed = {
+            (n, i, key): _plain(group[key])
+            for n, optimizer in enumerate(self._optimizers)
+            for i, group in enumerate(optimizer.param_groups)
+            for key in _FIXED
+            if key in group
+        }
+
+    def changed(self) -> bool:
+        """Whether a value may be another than when it was taken last."""
+        seen = self._seen
+        for n, (optimizer, index, key, _) in enumerate(self._entries):
+            value = optimizer.param_groups[index][key]
+            if value is not seen[n] or type(value) is torch.Tensor:
+                return True
+        return False
+
+    def values(self) -> dict[int, tuple[str, Any]]:
+        """The values that have changed, by number of the argin, each with its place for errors."""
+        found = {}
+        for (optimizer, index, key, argin), last in zip(self._entries, self._values, strict=True):
+            value = _plain(optimizer.param_groups[index][key])
+            if value != last:
+                name = type(optimizer).__name__
+                found[argin] = (f"{name}.param_groups[{index}][{key!r}]", value)
+        return found
+
+    def take(self) -> None:
+        """Make the present values those that were taken last; a run has used them."""
+        self._seen = [o.param_groups[i][key] for o, i, key, _ in self._entries]
+        self._values = [_plain(value) for value in self._seen]
+        self._tell_fixed()
+
+    def note_step(self) -> None:
+        """Let torch's schedulers know that the optimizers have made a step: on the device."""
+        for optimizer in self._optimizers:
+            optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]  # what a scheduler asks before it warns
+
+    def _tell_fixed(self) -> None:
+        for (n, index, key), last in self._fixed.items():
+            optimizer = self._optimizers[n]
+            now = _plain(_group(optimizer, index).get(key, last))
+            if now != last and (n, index, key) not in self._told:
+                self._told.add((n, index, key))
+                _log.warning(
+                    "%s.param_groups[%d][%r] changed from %s to %s: the PEF holds it as a number, "
+                    "which stays. Compile again to change it",
+                    type(optimizer).__name__,
+                    index,
+                    key,
+                    last,
+                    now,
+                )
+
+
+def _group(optimizer: torch.optim.Optimizer, index: int) -> Mapping[str, Any]:
+    return optimizer.param_groups[index]
+
+
+def _plain(value: Any) -> Any:
+    """The present content of a value: a tensor may be changed in place later."""
+    return value.tolist() if isinstance(value, torch.Tensor) else value
