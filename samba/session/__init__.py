@@ -7,7 +7,7 @@ is in ``compiling.py``, loading in ``loading.py``, running in ``running.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -16,7 +16,7 @@ from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_par
 from samba.profiler import PROFILER, Profiler
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.session.compiling import compile_pef
-from samba.session.facade import method_of
+from samba.session.facade import callable_on_class, method_of
 from samba.session.loaded_names import LoadedNames
 from samba.session.modes import Modes
 from samba.session.multigraph.builder import GraphBuilder
@@ -57,6 +57,9 @@ class SambaSession:
         >>> session.tracing
         False
     """
+
+    of_process: ClassVar[SambaSession]
+    """The session of the process: methods that can be called on the class work on it."""
 
     def __init__(self, pef_path: str = "") -> None:
         self._runtime_profile = RuntimeProfile()
@@ -143,6 +146,7 @@ class SambaSession:
                 metadata=pef_metadata,
             )
         print(f"PEF file {path} created")
+        self._slot.pef_path = str(path)
         return str(path)
 
     # -- load ---------------------------------------------------------------
@@ -232,7 +236,8 @@ class SambaSession:
             hyperparam_dict: ``lr``, ``momentum``, ``weight_decay``, ``p`` (all dropout
                 rates) or names of single argins. Values stay until changed; those of the
                 compile hold at first. A key without a prefix leaves optimizers alone that
-                have an ``argin_region_name``. Unknown keys are ignored, with a warning.
+                have an ``argin_region_name``. Unknown keys are ignored, with a warning. What
+                schedulers change in ``optimizer.param_groups`` counts where this says nothing.
             section_ids: Sections to run, in this order; lists of them may be nested.
             section_types: Types to run, in this order and in either case.
             run_until_call_id: Last call of the schedule to run.
@@ -297,6 +302,7 @@ class SambaSession:
 
     # -- life cycle ---------------------------------------------------------
 
+    @callable_on_class
     def reset(self, pef_path: str = "") -> None:
         """Close the device and start over, with another PEF if one is given."""
         self._slot.close()
@@ -354,14 +360,14 @@ class SambaSession:
 
     # -- between host and device: transfers.py -----------------------------------
 
-    to_cpu = method_of("_transfers", Transfers.to_cpu)
-    to_cpu_ = method_of("_transfers", Transfers.to_cpu_)
-    to_rdu = method_of("_transfers", Transfers.to_rdu)
+    to_cpu = callable_on_class(method_of("_transfers", Transfers.to_cpu))
+    to_cpu_ = callable_on_class(method_of("_transfers", Transfers.to_cpu_))
+    to_rdu = callable_on_class(method_of("_transfers", Transfers.to_rdu))
     to_device = method_of("_transfers", Transfers.to_device)
     optimizers_to_cpu = method_of("_transfers", Transfers.optimizers_to_cpu)
     optimizers_to_rdu = method_of("_transfers", Transfers.optimizers_to_rdu)
-    sync_buffers_to_cpu = method_of("_transfers", Transfers.sync_buffers_to_cpu)
-    sync_buffers_to_rdu = method_of("_transfers", Transfers.sync_buffers_to_rdu)
+    sync_buffers_to_cpu = callable_on_class(method_of("_transfers", Transfers.sync_buffers_to_cpu))
+    sync_buffers_to_rdu = callable_on_class(method_of("_transfers", Transfers.sync_buffers_to_rdu))
     get_tensors = method_of("_transfers", Transfers.get_tensors)
     get_tensors_by_name = method_of("_transfers", Transfers.get_tensors_by_name)
     get_samba_tensor_by_name = method_of("_transfers", Transfers.get_samba_tensor_by_name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from samba.nn.buffers import converted_buffers, forget_converted_buffers
 from samba.session import SambaSession
+from samba.session.facade import callable_on_class
 from samba.tensor.labels import forget_fast_access
 
 __all__ = ["session"]
@@ -20,6 +21,7 @@ class _ProcessSession(SambaSession):
         super()._start(pef_path)
         self.buffer_dict = converted_buffers()
 
+    @callable_on_class
     def reset(self, pef_path: str = "") -> None:
         """Close the device and start over, with another PEF if one is given."""
         forget_converted_buffers()
@@ -28,4 +30,5 @@ class _ProcessSession(SambaSession):
 
 
 session: SambaSession = _ProcessSession()
+SambaSession.of_process = session
 """The session that scripts use; tensors, optimizers and tools of this package use it too."""
