@@ -107,7 +107,12 @@ _count.__name__ = "int"  # argparse names the type where the text is no number
 _USED: tuple[Option, ...] = (
     _value("-b --batch-size", _ALL, "samples in a batch", type=_count, default=1),
     _value("-mb --microbatch-size", _ALL, "samples in a microbatch", type=_count),
-    _value("-p --pef", _ALL, "path of the PEF", required=_DEVICE),
+    _value(
+        "-p --pef",
+        _ALL,
+        "path of the PEF; compile writes it",
+        required=_DEVICE,
+    ),
     _value("--pef-name", _COMPILE, "name of the PEF and of its folder"),
     _value("--output-folder", _COMPILE, "folder for PEFs", default="./out"),
     _switch("--inference", _ALL, "forward pass only; the same for compile and run"),

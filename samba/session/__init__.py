@@ -111,7 +111,8 @@ class SambaSession:
                 lie in the ``.pef.log``; if more than one output counts, or none although
                 there is an optimizer, a warning says so.
             config_dict: Parsed command line as a dict (``pef_name``, ``output_folder``,
-                ``inference``, ``mapping``, ``optim_level``); the last one parsed if None.
+                ``inference``, ``mapping``, ``optim_level``); the last one parsed if None. With
+                ``compile -p x.pef`` the PEF is that file.
             pef_metadata: Text to store in the PEF.
             inference: Forward only; overrides the configuration.
             is_split_batch: Whether gradients accumulate over several runs.

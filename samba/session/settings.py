@@ -102,18 +102,10 @@ def compile_settings(
         ArgumentError: If a value is none that exists.
     """
     config = parsed_config(config)
-    pef_name = str(config.get("pef_name") or name).removesuffix(".pef")
-    if not pef_name or os.path.basename(pef_name) != pef_name or pef_name in (".", ".."):
-        raise ArgumentError(
-            where="pef_name",
-            found=repr(pef_name),
-            wanted="the name of a file, without folders",
-            hint="Put the folder in output_folder.",
-        )
     mapping = config.get("mapping") or "section"
     check_mapping(mapping, "config_dict['mapping']")
     return CompileSettings(
-        pef=Path(config.get("output_folder") or "out") / pef_name / f"{pef_name}.pef",
+        pef=_pef(config, name),
         inference=bool(config.get("inference", False)) if inference is None else bool(inference),
         mapping=mapping,
         optim_level=str(config.get("optim_level") or "o3"),
@@ -122,6 +114,29 @@ def compile_settings(
         bucket_bytes=bucket_bytes(),
         arithmetic=wanted_arithmetic(config).settled(),
     )
+
+
+def _pef(config: Mapping[str, Any], name: str) -> Path:
+    """The file to write: that of ``compile -p``, or one in a folder of its own name."""
+    given = config.get("pef") if config.get("command") == "compile" else None
+    if given:
+        if config.get("pef_name"):
+            raise ArgumentError(
+                where="compile --pef-name and -p",
+                found=f"{config['pef_name']!r} and {str(given)!r}",
+                wanted="one of them",
+                hint="-p names the file itself, --pef-name a file below the output folder.",
+            )
+        return Path(given)
+    pef_name = str(config.get("pef_name") or name).removesuffix(".pef")
+    if not pef_name or os.path.basename(pef_name) != pef_name or pef_name in (".", ".."):
+        raise ArgumentError(
+            where="pef_name",
+            found=repr(pef_name),
+            wanted="the name of a file, without folders",
+            hint="Put the folder in output_folder.",
+        )
+    return Path(config.get("output_folder") or "out") / pef_name / f"{pef_name}.pef"
 
 
 def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:

@@ -17,6 +17,7 @@ import samba
 import samba.utils as utils
 from pef_schema import read_pef
 from pef_schema.program import Role
+from samba.errors import ArgumentError
 from samba.utils.argparser import parse_app_args
 from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, World
@@ -61,6 +62,23 @@ def test_the_parsed_command_line_is_obeyed(scene, tmp_path, monkeypatch):
     # What is passed comes before what was parsed.
     assert not read_pef(compiled(scene, inference=False)).inference
     assert compiled(scene, config_dict={"pef_name": "own"}) == tmp_path / "out/own/own.pef"
+
+
+def test_compile_p_names_the_file_that_run_p_reads(scene, tmp_path, monkeypatch):
+    """``compile … -p x.pef``, then ``run … -p x.pef``, as on the slides."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("samba.argconf.parsed._last", [])
+    parse_app_args(["compile", "-p", "app.pef"])
+    assert compiled(scene) == tmp_path / "app.pef"
+    assert (tmp_path / "app.pef.log").exists()
+    args = parse_app_args(["run", "-p", "app.pef"])
+    utils.trace_graph(scene.model, scene.inputs, scene.optimizer, pef=args.pef)
+    samba.session.run(scene.inputs, scene.model.output_tensors)
+    scene.host_step()
+    scene.assert_follows()
+    parse_app_args(["compile", "-p", "app.pef", "--pef-name", "other"])
+    with pytest.raises(ArgumentError, match=r"'other' and 'app\.pef'.*wanted one of them"):
+        compiled(scene)
 
 
 @pytest.mark.parametrize(
