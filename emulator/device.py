@@ -13,7 +13,7 @@ import numpy as np
 
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, NotWritten, RegionMismatch, UnknownName
-from emulator.lowering.section import Variant
+from emulator.lowering.section import Variant, starts_as_ones
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.buckets import BufferMap
 from emulator.memory.host_view import writable_view
@@ -21,7 +21,7 @@ from emulator.memory.pool import BufferPool
 from emulator.plans.plan import Plan, compile_plan, rebind
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
-from pef_schema.program import ArginKind, OptimizerKind, OutputGrad, Program, Role
+from pef_schema.program import ArginKind, OptimizerKind, Program, Role
 
 _ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
 """Roles of regions that hold zeros until something is written."""
@@ -68,7 +68,7 @@ class Device:
         self._symbols = {s.name: s for s in program.symbols}
         self._grad_of = {s.region: s.grad_region for s in program.symbols if s.grad_region >= 0}
         self._output_grads = {
-            o.grad_region: o for g in program.graphs for o in g.outputs if o.grad_region >= 0
+            o.grad_region: (g, o) for g in program.graphs for o in g.outputs if o.grad_region >= 0
         }
         self._seeded: frozenset[int] = frozenset()
         self._argin_values = [a.default for a in program.argins]
@@ -337,7 +337,7 @@ class Device:
         target = self.program.regions[region]
         if buffer is None:
             output = self._output_grads.get(region)
-            if output is not None and output.grad is OutputGrad.ONES:
+            if output is not None and starts_as_ones(*output, self._seeded):
                 return np.ones(target.shape, TO_NUMPY[target.dtype])
             if target.role in _ZERO_AT_FIRST or output:
                 return np.zeros(target.shape, TO_NUMPY[target.dtype])

@@ -15,11 +15,12 @@ from emulator.lowering.section import (
     gradient_targets,
     pull_form,
     run_nodes,
+    starts_as_ones,
     zeros_like_value,
 )
 from emulator.lowering.write_order import Readers
 from emulator.ops.registry import OpSpec, load_ops
-from pef_schema.program import Graph, Node, OutputGrad, Program, Role, Step, refs_of
+from pef_schema.program import Graph, Node, Program, Role, Step, refs_of
 
 
 def backward(
@@ -88,7 +89,7 @@ def _seeds(graph: Graph, step: Step, state: State, variant: Variant) -> dict[int
             continue
         if output.grad_region in variant.seeded:
             _add(cotangents, output.value, state[output.grad_region])
-        elif output.grad is OutputGrad.ONES:
+        elif starts_as_ones(graph, output, variant.seeded):
             value = graph.values[output.value]
             ones = jnp.ones(value.shape, TO_NUMPY[value.dtype])  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
             _add(cotangents, output.value, ones)

@@ -22,7 +22,7 @@ from emulator.lowering.channels_last import (
 )
 from emulator.lowering.node_cache import call_once_traced
 from emulator.ops.registry import OpSpec, load_ops
-from pef_schema.program import Arg, Graph, Node, Program, Ref, Role, Step
+from pef_schema.program import Arg, Graph, Node, Output, OutputGrad, Program, Ref, Role, Step
 
 State = dict[int, Any]
 """Device memory inside a plan, by region index: arrays, and numbers that the plan relies on."""
@@ -48,6 +48,28 @@ class Variant:
     seeded: frozenset[int] = frozenset()
     no_momentum: frozenset[int] = frozenset()
     no_dropout: frozenset[int] = frozenset()
+
+
+def starts_as_ones(graph: Graph, output: Output, seeded: frozenset[int]) -> bool:
+    """Whether the backward pass starts from ones at an output: a loss that the host left alone.
+
+    Of losses that are no scalars, those alone start it whose gradient the host has written, as
+    soon as there is one: a script that weights its loss per sample does not mean the logits.
+
+    Args:
+        graph: The graph.
+        output: The output.
+        seeded: OUTPUT_GRADIENT regions that the host has written.
+    """
+    if output.grad is not OutputGrad.ONES or output.grad_region in seeded:
+        return False
+    if graph.values[output.value].shape == ():
+        return True
+    return not any(
+        other.grad_region in seeded and graph.values[other.value].shape != ()
+        for other in graph.outputs
+        if other.grad is OutputGrad.ONES
+    )
 
 
 def resolve(arg: Arg, env: Mapping[int, jax.Array]) -> Any:

@@ -110,6 +110,41 @@ def test_backpropagation_is_from_all_outputs(world, tmp_path, caplog, capsys):
     assert len(told(caplog)) == 1
 
 
+def test_a_gradient_that_the_script_sets_stands_alone(tmp_path):
+    """A script that weights its loss per sample does not mean the ones of the other output."""
+    scene = World(name="heads", model=Heads).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    left, right = tuple(scene.model.output_tensors)
+    assert (right.sn_grad == 1.0).all()
+    weights = torch.linspace(0.5, 2.0, len(left))
+    for _ in range(2):
+        left.sn_grad = weights
+        assert (right.sn_grad == 0.0).all()
+        scene.run()
+        scene.host_optimizer.zero_grad()
+        scene.host(**scene.tensors)[0].backward(weights)
+        for path, parameter in scene.host.named_parameters():
+            ours = scene.model.get_parameter(path).sn_grad
+            theirs = torch.zeros_like(ours) if parameter.grad is None else parameter.grad
+            assert_near(ours, theirs, path)
+        scene.host_optimizer.step()
+
+
+def test_a_scalar_loss_keeps_its_ones_beside_one_that_is_weighted(tmp_path):
+    scene = World(name="scalars", model=Scalars).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    left, right = tuple(scene.model.output_tensors)
+    left.sn_grad = torch.tensor(0.25)
+    assert right.sn_grad == 1.0
+    scene.run()
+    ours_left, ours_right = scene.host(**scene.tensors)
+    (0.25 * ours_left + ours_right).backward()
+    for path, parameter in scene.host.named_parameters():
+        assert_near(scene.model.get_parameter(path).sn_grad, parameter.grad, path)
+
+
 @pytest.mark.parametrize(
     "world",
     [
