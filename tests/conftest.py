@@ -27,7 +27,7 @@ settings.register_profile(
     "project",
     deadline=None,
     derandomize=True,
-    max_examples=40 if os.environ["XLA_FLAGS"] else 100,  # all of them in `make test-all`
+    max_examples=25 if os.environ["XLA_FLAGS"] else 100,  # all of them in `make test-all`
 )
 settings.load_profile("project")
 

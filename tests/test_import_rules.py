@@ -146,6 +146,7 @@ BITTEN = [
 """What the figures tell of: a file, the lines written to it, what is told of them."""
 
 
+@pytest.mark.slow
 def test_the_graph_bites(tree):
     """Also when a file has no layer, and too many stand at the top of samba."""
     lines = [plant(tree, path, line) for path, line, _ in BITTEN]
@@ -159,6 +160,7 @@ def test_the_graph_bites(tree):
     assert "samba/:1: " in printed and "put what belongs together into one folder" in printed
 
 
+@pytest.mark.slow
 def test_circles_bite(tree):
     """Two folders in a circle, four files of one folder; three of one folder may be."""
     (tree / "samba/support/one.py").write_text("import samba.support.two\n")
@@ -189,6 +191,7 @@ def exempt(tree, line):
     return before.count("\n") + 2
 
 
+@pytest.mark.slow
 def test_an_exemption_needs_a_reason_and_an_import(tree):
     plant(tree, "samba/support/naming.py", "import samba.graph")
     needless = exempt(tree, '"samba.session.running -> samba.errors",  # it is below')

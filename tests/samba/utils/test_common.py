@@ -285,6 +285,7 @@ def test_environment_and_directives():
     assert samba.is_internal() is False
 
 
+@pytest.mark.slow
 def test_import_is_light():
     code = "import sys, samba; print('jax' in sys.modules, samba.session.buffer_dict)"
     root = Path(samba.__file__).parents[1]
