@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,8 +26,7 @@ from samba.distributed.job import Job
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
-
-_log = logging.getLogger("samba")
+from samba.support.deviations import Deviations
 
 _CHECKED_RUNS = 2
 """Runs before which replicas always compare notes; what differs usually does from the start."""
@@ -95,7 +93,7 @@ class Replicas:
         self._reducers: dict[bool, _Reducer] = {}
         self.trainer: Trainer | None = None
         self._wishes = _all_wishes()
-        self._told: set[str] = set()
+        self._deviations = Deviations()
         if job is not None:
             device.use_buckets()
 
@@ -207,9 +205,10 @@ class Replicas:
         """
         if not data_parallel:
             if self.size > 1 and self._trains:
-                self._tell(
+                self._deviations.tell(
+                    "unreduced-replicas",
                     f"session.run without data_parallel=True in one of {self.size} replicas: "
-                    "gradients are not reduced, and the replicas' weights will diverge"
+                    "gradients are not reduced, and the replicas' weights will diverge",
                 )
             return None
         if self.mode is not None and mode != self.mode:
@@ -220,9 +219,10 @@ class Replicas:
                 hint="Give both the same.",
             )
         if self.size == 1 and self.trainer is None:
-            self._tell(
+            self._deviations.tell(
+                "lone-replica",
                 "session.run(data_parallel=True) with one replica: there is nothing to reduce. "
-                "Start several with mpirun -np, torchrun or python -m samba launch -n"
+                "Start several with mpirun -np, torchrun or python -m samba launch -n",
             )
             return None
         return self._wishes[bool(reduce_on_rdu), mode]
@@ -277,9 +277,10 @@ class Replicas:
             return PreparedRun(replicas=self, plan=plan, facts=facts, execute=execute)
         if SectionKind.REDUCE not in kinds:
             if kinds >= {SectionKind.BCKWD, SectionKind.OPT} and self._has_gradients:
-                self._tell(
+                self._deviations.tell(
+                    "unreduced-replicas",
                     "session.run(data_parallel=True) runs BCKWD and OPT without REDUCE: the "
-                    "replicas' weights will diverge"
+                    "replicas' weights will diverge",
                 )
             return None
         assert self._job is not None  # who has a wish has replicas
@@ -328,11 +329,6 @@ class Replicas:
     @property
     def _has_gradients(self) -> bool:
         return any(region.role is Role.GRADIENT for region in self._program.regions)
-
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            _log.warning(text)
 
 
 def _all_wishes() -> dict[tuple[bool, str], Wish]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import torch
@@ -15,9 +14,8 @@ from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
 from samba.compiler.optimizer_regions import StaleParameter
 from samba.compiler.placement import tensor_bytes
 from samba.errors import ArgumentError
+from samba.support.deviations import tell
 from samba.tracer.traced import Traced
-
-_log = logging.getLogger("samba")
 
 
 class MissingOptimizer(SambaError):
@@ -173,13 +171,10 @@ def _tell_defaults(group: GroupSpec, entry: Optimizer, program: Program) -> None
     for kind, _, given in group.argins:
         argin = kinds[kind]
         if argin.default != given:
-            _log.warning(
-                "optimizer %s: %s is %g, the PEF was compiled with %g, which holds until "
-                "hyperparam_dict sets another",
-                entry.name,
-                argin.name,
-                given,
-                argin.default,
+            tell(
+                "compiled-hyperparameter",
+                f"optimizer {entry.name}: {argin.name} is {given:g}, the PEF was compiled with "
+                f"{argin.default:g}, which holds until hyperparam_dict sets another",
             )
 
 
@@ -188,12 +183,11 @@ def tell_rates(traced: Traced, program: Program) -> None:
     given = {s.name: s.default for s in traced.sources if s.role is Role.ARGIN}
     for argin in program.argins:
         if argin.kind is ArginKind.DROPOUT_RATE and given.get(argin.name) != argin.default:
-            _log.warning(
-                "dropout rate %s is %g in the model, the PEF was compiled with %g, which holds "
-                "until hyperparam_dict sets another",
-                argin.name,
-                given.get(argin.name, 0.0),
-                argin.default,
+            tell(
+                "compiled-hyperparameter",
+                f"dropout rate {argin.name} is {given.get(argin.name, 0.0):g} in the model, the "
+                f"PEF was compiled with {argin.default:g}, which holds until hyperparam_dict sets "
+                "another",
             )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,12 +22,11 @@ from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
 from samba.compiler.rounding import apply_arithmetic
 from samba.session.settings import CompileSettings, loss_index_tuple
+from samba.support.deviations import tell
 from samba.support.progress import stages
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.trace_cache import trace_and_keep
 from samba.tracer.traced import Traced
-
-_log = logging.getLogger("samba")
 
 
 def compile_pef(
@@ -82,7 +80,7 @@ def compile_pef(
     if line := losses_line(program):
         print(line)
     if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(found))):
-        _log.warning("%s", doubt)
+        tell("chosen-losses", doubt)
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import logging
 import math
 import sys
 from collections.abc import Mapping
@@ -12,8 +11,7 @@ from typing import Any
 
 from pef_schema.program import ArginKind, Program
 from samba.errors import ArgumentError
-
-_log = logging.getLogger("samba")
+from samba.support.deviations import Deviations
 
 GROUP_KEYS = {
     "lr": ArginKind.LR,
@@ -53,7 +51,7 @@ class Hyperparameters:
     def __init__(self, program: Program) -> None:
         self._argins = program.argins
         self._targets = _targets(program)
-        self._told: set[str] = set()
+        self._deviations = Deviations()
         self.initial = DropoutSettings(
             rates={
                 i: a.default
@@ -93,11 +91,17 @@ class Hyperparameters:
                 near = difflib.get_close_matches(str(key), self._targets, n=1)
                 known = ", ".join(k for k, t in self._targets.items() if t)
                 hint = f"; did you mean {near[0]!r}?" if near else f"; it has {known or 'none'}"
-                self._tell(f"hyperparameter {key!r} has no argin in this PEF and is ignored{hint}")
+                self._deviations.tell(
+                    "unknown-hyperparameter",
+                    f"hyperparameter {key!r} has no argin in this PEF and is ignored{hint}",
+                )
                 continue
             if not targets and self._of_kind(GROUP_KEYS[key]):
                 names = ", ".join(self._of_kind(GROUP_KEYS[key]))
-                self._tell(f"hyperparameter {key!r} sets nothing: this PEF has {names} instead")
+                self._deviations.tell(
+                    "unknown-hyperparameter",
+                    f"hyperparameter {key!r} sets nothing: this PEF has {names} instead",
+                )
             for index in targets:
                 where = f"session.run(hyperparam_dict[{key!r}])"
                 values[index] = self.number(where, value, index)
@@ -135,11 +139,6 @@ class Hyperparameters:
                 hint="Nothing was run and no hyperparameter was changed.",
             )
         return number
-
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            _log.warning(text)
 
 
 def _prefixed(program: Program) -> frozenset[int]:

@@ -6,7 +6,6 @@ prepared. Any other call is a transaction: it changes nothing unless all of it s
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from samba.session.hyperparams import Hyperparameters
 from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.watched_groups import WatchedGroups
+from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tensor.views import copy_as_torch, view_as_numpy
 from samba.tracer.inputs import NamedInput
@@ -42,7 +42,6 @@ Seeds = Sequence[tuple[int, np.ndarray, str]]
 _ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
 """Roles of regions that can be read before anything was written."""
 
-_log = logging.getLogger("samba")
 
 Fetches = tuple[tuple[int, str], ...]
 """Regions to fetch with the names that the fetched tensors get."""
@@ -115,7 +114,7 @@ class Runner:
         self._settings = self._hyperparameters.initial
         self.replicas = replicas
         self._poller = Poller()
-        self._told: set[str] = set()
+        self._deviations = Deviations()
         self._choices: dict[Any, StepKey] = {}
         self._last = _NO_CALL
         self.watched = WatchedGroups()
@@ -299,7 +298,10 @@ class Runner:
         if steps is None:
             choice = self._chooser.choose(sections)
             for kind in choice.absent:
-                self._tell(f"this PEF has no {kind.name} section; there is nothing to run for it")
+                self._deviations.tell(
+                    "absent-section",
+                    f"this PEF has no {kind.name} section; there is nothing to run for it",
+                )
             steps = self._choices[key] = choice.steps
         return steps
 
@@ -337,7 +339,9 @@ class Runner:
             if held or region in writes or role in _ZERO_AT_FIRST:
                 continue
             if role is Role.OUTPUT:
-                self._tell(f"output {name} is zeros: no FWD section has computed it yet")
+                self._deviations.tell(
+                    "zero-output", f"output {name} is zeros: no FWD section has computed it yet"
+                )
                 self._device.zero(region)
             else:
                 missing.setdefault(role, []).append(name)
@@ -369,12 +373,6 @@ class Runner:
                 raise NoGradient(operation=where, name=output.name)
             seeds.append((output.grad_region, view_as_numpy(grad), f"{output.name}__grad"))
         return seeds
-
-    def _tell(self, text: str) -> None:
-        """Log a warning once per loaded program."""
-        if text not in self._told:
-            self._told.add(text)
-            _log.warning(text)
 
 
 def _plain(value: Any) -> Any:

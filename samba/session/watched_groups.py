@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from pef_schema.program import Program
+from samba.support.deviations import tell
 
 __all__ = ["WatchedGroups"]
 
 _FIXED = ("betas", "eps", "dampening", "amsgrad", "nesterov", "maximize", "warmup_steps")
 """Settings of groups that a PEF holds as numbers: changing them needs a compile."""
-
-_log = logging.getLogger("samba")
 
 
 class WatchedGroups:
@@ -88,14 +86,11 @@ class WatchedGroups:
             now = _plain(_group(optimizer, index).get(key, last))
             if now != last and (n, index, key) not in self._told:
                 self._told.add((n, index, key))
-                _log.warning(
-                    "%s.param_groups[%d][%r] changed from %s to %s: the PEF holds it as a number, "
-                    "which stays. Compile again to change it",
-                    type(optimizer).__name__,
-                    index,
-                    key,
-                    last,
-                    now,
+                tell(
+                    "fixed-hyperparameter",
+                    f"{type(optimizer).__name__}.param_groups[{index}][{key!r}] changed from "
+                    f"{last} to {now}: the PEF holds it as a number, which stays. Compile again "
+                    "to change it",
                 )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from samba.support.deviations import tell
 from samba.tracer.torch_internals import (
     keystr,
     known_containers,
@@ -17,7 +17,6 @@ from samba.tracer.torch_internals import (
     tree_unflatten,
 )
 
-LOG = logging.getLogger("samba")
 _PLAIN = (torch.Tensor, bool, int, float, str, type(None))
 
 
@@ -54,10 +53,10 @@ def _plain(result: Any) -> Any:
         if path and _is_dataclass(leaf):
             kept.append(_plain(leaf))
         elif path and not isinstance(leaf, _PLAIN):
-            LOG.warning(
-                "forward() returns %s (%s), which is no tensor: it is left out",
-                keystr(path),
-                type(leaf).__name__,
+            tell(
+                "output-no-tensor",
+                f"forward() returns {keystr(path)} ({type(leaf).__name__}), which is no tensor: it "
+                "is left out",
             )
             kept.append(None)
         else:

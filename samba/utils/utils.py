@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,10 +11,9 @@ from samba.errors import ArgumentError, NotTraced, UnknownTensor
 from samba.sambatensor import SambaTensor
 from samba.session.process import session
 from samba.session.settings import check_data_parallel_mode, check_mapping
+from samba.support.deviations import tell
 from samba.support.keywords import refuse_unknown
 from samba.tensor.visible_memory import visible_memory
-
-_log = logging.getLogger("samba")
 
 
 def trace_graph(
@@ -81,12 +79,10 @@ def trace_graph(
     )
     compiled = session.need_loaded("load()").program.mapping
     if mapping != "section" and mapping != compiled:
-        _log.warning(
-            "trace_graph(mapping=%r): %s was compiled with mapping %r, which holds; "
-            "compile again to change it",
-            mapping,
-            session.pef_path,
-            compiled,
+        tell(
+            "compiled-mapping",
+            f"trace_graph(mapping={mapping!r}): {session.pef_path} was compiled with mapping "
+            f"{compiled!r}, which holds; compile again to change it",
         )
     return outputs
 

@@ -1,0 +1,58 @@
+"""Where this project does something else than torch or the documented API: said by name.
+
+``docs/deviations.md`` has a row for each name, and a test holds code and page together. A warning
+names its deviation by :func:`tell` or :meth:`Deviations.tell`; an error that refuses what torch or
+a page allows has an attribute or an argument ``deviation``.
+"""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["Deviations", "named", "tell"]
+
+_log = logging.getLogger("samba")
+
+
+def named(deviation: str, text: str) -> str:
+    """A message with the name under which the page explains it.
+
+    Args:
+        deviation: Name of a row of the page.
+        text: What differs and what to do; without a full stop.
+
+    Example:
+        >>> named("zero-output", "output y is zeros: nothing has computed it")
+        'output y is zeros: nothing has computed it [deviation: zero-output]'
+    """
+    return f"{text} [deviation: {deviation}]"
+
+
+def tell(deviation: str, text: str) -> None:
+    """Log a deviation as a warning.
+
+    Args:
+        deviation: Name of a row of the page, as a literal.
+        text: What differs and what to do; without a full stop.
+    """
+    _log.warning("%s", named(deviation, text))
+
+
+class Deviations:
+    """Says each deviation once for what it belongs to, such as a loaded program."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, deviation: str, text: str) -> None:
+        """Log a deviation as a warning, unless the same text was logged before.
+
+        Args:
+            deviation: Name of a row of the page, as a literal.
+            text: What differs and what to do; without a full stop.
+        """
+        if text not in self._told:
+            self._told.add(text)
+            tell(deviation, text)

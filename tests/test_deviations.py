@@ -1,0 +1,103 @@
+"""docs/deviations.md has a row for every deviation that the code tells or refuses, and no other."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "deviations.md"
+ROW = re.compile(r"^\| `([\w-]+)` \|(.*)\|$", re.M)
+TEST = re.compile(r"\[`(test_\w+)`\]\(\.\./([^)]+)\)")
+
+OPERATIONAL = {
+    "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on
+    "samba/session/runtime_profile.py": 2,  # of the profile, not of numbers
+    "samba/support/deviations.py": 1,  # where all others are logged
+    "sambaflow/logging.py": 1,  # an example
+}
+"""Warnings that tell no difference: how many by file."""
+
+
+def rows(text: str, heading: str) -> dict[str, str]:
+    """Rows of the section under a heading: the other columns by name."""
+    section = text.split(f"## {heading}", 1)[1].split("\n## ", 1)[0]
+    return dict(ROW.findall(section))
+
+
+def named(source: str) -> tuple[set[str], set[str], int]:
+    """What a file names: deviations that it tells, those it refuses, and warnings without a name."""
+    told: set[str] = set()
+    refused: set[str] = set()
+    warnings = 0
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="tell" | "named") | ast.Attribute(attr="tell"),
+                args=[ast.Constant(value=str(name)), *_],
+            ):
+                told.add(name)
+            case ast.Call(func=ast.Attribute(attr="warning")):
+                warnings += 1
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="warnings"), attr="warn")):
+                warnings += 1
+            case (
+                ast.keyword(arg="deviation", value=ast.Constant(value=str(name)))
+                | ast.Assign(
+                    targets=[ast.Name(id="deviation")], value=ast.Constant(value=str(name))
+                )
+                | ast.AnnAssign(
+                    target=ast.Name(id="deviation"), value=ast.Constant(value=str(name))
+                )
+            ):
+                refused.add(name)
+            case _:
+                pass
+    return told, refused - {""}, warnings
+
+
+def in_code() -> tuple[set[str], set[str], dict[str, int]]:
+    told: set[str] = set()
+    refused: set[str] = set()
+    unnamed: dict[str, int] = {}
+    for package in ("samba", "emulator", "pef_schema", "sambaflow"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tells, refuses, warnings = named(path.read_text(encoding="utf-8"))
+            told |= tells
+            refused |= refuses
+            if warnings:
+                unnamed[path.relative_to(ROOT).as_posix()] = warnings
+    return told, refused, unnamed
+
+
+def test_every_warning_of_the_code_has_its_row_and_every_row_its_warning():
+    assert sorted(rows(PAGE.read_text(), "Warnings")) == sorted(in_code()[0])
+
+
+def test_every_refusal_of_the_code_has_its_row_and_every_row_its_refusal():
+    assert sorted(rows(PAGE.read_text(), "Refusals")) == sorted(in_code()[1])
+
+
+def test_a_warning_without_a_name_tells_no_difference():
+    assert in_code()[2] == OPERATIONAL
+
+
+def test_every_row_has_a_reason_and_a_test_that_exists():
+    text = PAGE.read_text()
+    for name, columns in (rows(text, "Warnings") | rows(text, "Refusals")).items():
+        cells = [cell.strip() for cell in columns.split(" | ")]
+        assert len(cells) == 3 and all(cells), name
+        tests = TEST.findall(cells[-1])
+        assert tests, f"{name}: no test"
+        for test, path in tests:
+            assert f"def {test}(" in (ROOT / path).read_text(), f"{name}: {test} is not in {path}"
+
+
+def test_names_are_found_in_code():
+    source = (
+        'tell("a", text)\nself._deviations.tell("b", text)\nlog.warning("x")\n'
+        'raise TraceError(deviation="c")\nclass E(Exception):\n    deviation = "d"\n'
+        'class F(Exception):\n    deviation: str = "e"\n    other = "f"\n'
+    )
+    assert named(source) == ({"a", "b"}, {"c", "d", "e"}, 1)
