@@ -15,7 +15,6 @@ OPERATIONAL = {
     "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on
     "samba/session/runtime_profile.py": 2,  # of the profile, not of numbers
     "samba/support/deviations.py": 1,  # where all others are logged
-    "sambaflow/logging.py": 1,  # an example
 }
 """Warnings that tell no difference: how many by file."""
 
@@ -27,7 +26,7 @@ def rows(text: str, heading: str) -> dict[str, str]:
 
 
 def named(source: str) -> tuple[set[str], set[str], int]:
-    """What a file names: deviations that it tells, those it refuses, and warnings without a name."""
+    """Deviations that a file tells, those that it refuses, and its warnings without a name."""
     told: set[str] = set()
     refused: set[str] = set()
     warnings = 0
@@ -43,13 +42,9 @@ def named(source: str) -> tuple[set[str], set[str], int]:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="warnings"), attr="warn")):
                 warnings += 1
             case (
-                ast.keyword(arg="deviation", value=ast.Constant(value=str(name)))
-                | ast.Assign(
-                    targets=[ast.Name(id="deviation")], value=ast.Constant(value=str(name))
-                )
-                | ast.AnnAssign(
-                    target=ast.Name(id="deviation"), value=ast.Constant(value=str(name))
-                )
+                ast.keyword(arg="deviation", value=ast.Constant(str(name)))
+                | ast.Assign(targets=[ast.Name(id="deviation")], value=ast.Constant(str(name)))
+                | ast.AnnAssign(target=ast.Name(id="deviation"), value=ast.Constant(str(name)))
             ):
                 refused.add(name)
             case _:
