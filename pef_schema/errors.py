@@ -10,7 +10,14 @@ _SHOWN = 20
 
 
 class SambaError(Exception):
-    """Base of every error this project raises on purpose."""
+    """Base of every error this project raises on purpose.
+
+    Attributes:
+        deviation: Name of the row of ``docs/deviations.md`` if it refuses what torch or a
+            documented page allows; else empty.
+    """
+
+    deviation: str = ""
 
 
 class PefError(SambaError):

@@ -27,9 +27,13 @@ class ArgumentError(SambaError, ValueError):
         found: What was passed.
         wanted: What would have been right.
         hint: What to do; empty if ``wanted`` says it all.
+        deviation: Name of the row of ``docs/deviations.md`` if torch or a page allows it.
     """
 
-    def __init__(self, *, where: str, found: str, wanted: str, hint: str = "") -> None:
+    def __init__(
+        self, *, where: str, found: str, wanted: str, hint: str = "", deviation: str = ""
+    ) -> None:
+        self.deviation = deviation
         self.where = where
         self.found = found
         self.wanted = wanted
@@ -50,6 +54,8 @@ class UnsupportedKeyword(SambaError, TypeError):
         found: The keywords.
         wanted: Those that it supports.
     """
+
+    deviation = "unsupported-keyword"
 
     def __init__(self, *, function: str, found: tuple[str, ...], wanted: tuple[str, ...]) -> None:
         self.function, self.found, self.wanted = function, found, wanted
@@ -155,6 +161,8 @@ class UnknownTensor(DeviceAccessError, KeyError):
 
 class NoGradient(DeviceAccessError):
     """The program keeps no gradient for a tensor."""
+
+    deviation = "no-gradient"
 
     def __init__(self, *, operation: str, name: str) -> None:
         super().__init__(

@@ -33,7 +33,11 @@ def named(source: str) -> tuple[set[str], set[str], int]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Call(
-                func=ast.Name(id="tell" | "named") | ast.Attribute(attr="tell"),
+                func=ast.Name(id="tell" | "named")
+                | ast.Attribute(
+                    attr="tell",
+                    value=ast.Name(id="deviations") | ast.Attribute(attr="_deviations"),
+                ),
                 args=[ast.Constant(value=str(name)), *_],
             ):
                 told.add(name)
@@ -92,6 +96,7 @@ def test_every_row_has_a_reason_and_a_test_that_exists():
 def test_names_are_found_in_code():
     source = (
         'tell("a", text)\nself._deviations.tell("b", text)\nlog.warning("x")\n'
+        'watchdog.tell("failed")\n'
         'raise TraceError(deviation="c")\nclass E(Exception):\n    deviation = "d"\n'
         'class F(Exception):\n    deviation: str = "e"\n    other = "f"\n'
     )

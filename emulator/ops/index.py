@@ -20,6 +20,8 @@ Indices = tuple[jax.Array | None, ...]
 class DataDependentIndex(SambaError):
     """An index whose result has a shape that depends on data."""
 
+    deviation = "data-dependent-index"
+
     def __init__(self, *, op: str, found: str, hint: str) -> None:
         self.op, self.found, self.hint = op, found, hint
         super().__init__(

@@ -169,6 +169,8 @@ def native_group_norm(
 class UntrackedStatistics(SambaError):
     """Instance norm should update running statistics, which its exported op cannot."""
 
+    deviation = "instance-norm-statistics"
+
     def __init__(self) -> None:
         super().__init__(
             "aten.instance_norm: found running statistics with use_input_stats=True; torch "

@@ -35,6 +35,8 @@ _GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: keeps the words of a key apart
 class TooManyElements(SambaError):
     """A random tensor has more elements than the 32-bit counter can number."""
 
+    deviation = "random-elements"
+
     def __init__(self, *, shape: Size) -> None:
         self.shape = shape
         super().__init__(

@@ -138,6 +138,8 @@ class ArithmeticMismatch(ArgumentError):
         differences: ``(option, asked for, compiled)`` for each that differs.
     """
 
+    deviation = "compiled-arithmetic"
+
     def __init__(self, *, pef: str, differences: tuple[tuple[str, str, str], ...]) -> None:
         self.pef, self.differences = pef, differences
         super().__init__(

@@ -21,6 +21,8 @@ from samba.optim.qadam import QAdamOptimizer
 class UnsupportedOptimizer(SambaError):
     """The optimizer's update rule is not known to the device."""
 
+    deviation = "unsupported-optimizer"
+
     def __init__(self, *, found: str, reason: str = "") -> None:
         self.found = found
         known = ", ".join(cls.__name__ for cls, _ in _KINDS)

@@ -15,6 +15,8 @@ from samba.tracer.traced import Source, Traced
 class StaleParameter(SambaError):
     """An optimizer holds a parameter that the model does not have."""
 
+    deviation = "stale-parameter"
+
     def __init__(self, *, optimizer: str, count: int) -> None:
         self.optimizer, self.count = optimizer, count
         super().__init__(

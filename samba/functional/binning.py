@@ -17,6 +17,8 @@ class UndocumentedFunction(SambaError, RuntimeError):
         instead: What to do.
     """
 
+    deviation = "undocumented-function"
+
     def __init__(self, *, name: str, instead: str) -> None:
         self.name = name
         super().__init__(

@@ -51,6 +51,8 @@ class OptimizerMismatch(SambaError):
         differences: What differs, as ``(what, given, compiled)``.
     """
 
+    deviation = "changed-optimizer"
+
     def __init__(
         self, *, pef: str, optimizer: str, differences: Sequence[tuple[str, str, str]]
     ) -> None:

@@ -38,6 +38,8 @@ class GraphMismatch(SambaError):
         difference: What differs first.
     """
 
+    deviation = "changed-model"
+
     def __init__(self, *, pef: str, difference: object) -> None:
         self.pef, self.difference = pef, difference
         super().__init__(

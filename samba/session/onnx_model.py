@@ -23,6 +23,8 @@ class OnnxUnsupported(SambaError, RuntimeError):
         problem: What was found and what to do, as a sentence.
     """
 
+    deviation = "onnx-model"
+
     def __init__(self, *, name: str, problem: str) -> None:
         self.name = name
         super().__init__(f"ONNX model {name or '(unnamed)'}: {problem}")

@@ -16,6 +16,8 @@ class TraceError(SambaError):
         reason: What torch said.
     """
 
+    deviation = "untraceable"
+
     def __init__(self, *, where: str, reason: str, hint: str) -> None:
         self.where, self.reason, self.hint = where, reason, hint
         super().__init__(f"{where}: {reason}\n{hint}")
@@ -23,6 +25,8 @@ class TraceError(SambaError):
 
 class DataDependentBranch(TraceError):
     """``forward`` decides by the value of a tensor, which a static graph cannot."""
+
+    deviation = "data-dependent-branch"
 
 
 class ShapeMismatch(TraceError, RuntimeError):
@@ -45,6 +49,8 @@ class UnsupportedOps(TraceError):
     Attributes:
         ops: One :class:`UnsupportedOp` each, most frequent first.
     """
+
+    deviation = "unsupported-operation"
 
     def __init__(self, *, model: str, ops: Sequence[UnsupportedOp]) -> None:
         self.ops = tuple(ops)

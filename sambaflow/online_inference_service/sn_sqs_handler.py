@@ -12,6 +12,8 @@ __all__ = ["NoService", "Queue"]
 class NoService(SambaError, RuntimeError):
     """The inference service is asked for, and there is none."""
 
+    deviation = "inference-service"
+
     def __init__(self) -> None:
         super().__init__(
             "sn_sqs_handler.Queue: the online inference service is no part of the emulator. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -154,8 +155,17 @@ def close(ours: torch.Tensor, theirs: torch.Tensor, what: str = "") -> None:
 
 
 def told(caplog: Any) -> list[str]:
-    """What the project logged; torch and jax log as well."""
-    return [record.getMessage() for record in caplog.records if record.name == "samba"]
+    """What the project logged, without names of deviations; torch and jax log as well."""
+    return [
+        record.getMessage().split(" [deviation: ")[0]
+        for record in caplog.records
+        if record.name == "samba"
+    ]
+
+
+def deviations(caplog: Any) -> list[str]:
+    """Names of the deviations that the project logged."""
+    return re.findall(r"\[deviation: ([\w-]+)\]$", caplog.text, re.M)
 
 
 def named(tensors: Mapping[str, torch.Tensor]) -> tuple[samba.SambaTensor, ...]:

@@ -21,6 +21,8 @@ class GraphConflict(SambaError):
         problems: What was found, a sentence for each.
     """
 
+    deviation = "graph-conflict"
+
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
         super().__init__("graphs of one PEF:\n  " + "\n  ".join(problems))

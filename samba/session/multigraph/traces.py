@@ -24,6 +24,8 @@ class TiedWeights(SambaError):
         tied: The places of each such parameter.
     """
 
+    deviation = "tied-weights"
+
     def __init__(self, *, model: str, tied: Sequence[Sequence[str]]) -> None:
         self.model, self.tied = model, tuple(map(tuple, tied))
         places = "; ".join(" and ".join(paths) for paths in tied)
