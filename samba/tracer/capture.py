@@ -26,6 +26,7 @@ from samba.tracer.data_dependent.masked_rows import bound_selections
 from samba.tracer.errors import UnsupportedOps
 from samba.tracer.failure import explain
 from samba.tracer.functional import functional_form
+from samba.tracer.grad_mode import detach_ungraded
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.outputs import plain_outputs
@@ -113,6 +114,7 @@ def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Expo
             ):
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
+            detach_ungraded(program, type(model).__name__)
             return functional_form(program)
     except Exception as error:
         with _plain_tensors(model):

@@ -33,6 +33,27 @@ class ShapeMismatch(TraceError, RuntimeError):
     """An operation in ``forward`` got tensors whose shapes do not fit; torch's own text is kept."""
 
 
+class InPlaceWithoutGradient(TraceError):
+    """``forward`` changes a tensor in place behind its gradient: detached, or without gradients.
+
+    Attributes:
+        lines: The user's lines with their operations.
+    """
+
+    deviation = "in-place-without-gradient"
+
+    def __init__(self, *, lines: Sequence[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__(
+            where=", ".join(self.lines),
+            reason="under torch.no_grad(), or by way of detach() or .data, a tensor is changed in "
+            "place that has a gradient; torch goes on with the gradient of the values before, "
+            "which a functional graph cannot.",
+            hint="Make a new tensor, such as x + (changed - x).detach(); change a parameter in the "
+            "script, between two runs.",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsupportedOp:
     """One operation without a lowering, how often it occurs, where, and why."""

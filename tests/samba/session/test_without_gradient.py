@@ -1,0 +1,195 @@
+"""What torch computes without gradients in ``forward`` trains nothing on the device either."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import samba
+from samba.tracer.errors import InPlaceWithoutGradient
+from tests.samba.worlds import World, close
+
+
+class Pair(nn.Module):
+    """Two layers; each subclass lets the gradient of the first pass or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x, y):
+        logits = self.second(self.mixed(x))
+        return F.cross_entropy(logits, y), logits
+
+
+class Block(Pair):
+    def mixed(self, x):
+        with torch.no_grad():
+            hidden = self.first(x).tanh()
+        return hidden + x
+
+
+class Decorated(Pair):
+    @torch.no_grad()
+    def mixed(self, x):
+        return self.first(x).tanh()
+
+
+class InPlaceInside(Pair):
+    def mixed(self, x):
+        with torch.no_grad():
+            hidden = self.first(x)
+            hidden.mul_(2.0)
+            hidden[:, 0] = 1.0
+        return hidden * self.first(x)
+
+
+class Nested(Pair):
+    def mixed(self, x):
+        with torch.no_grad():
+            a = self.first(x)
+            with torch.enable_grad():
+                b = self.first(a.tanh())
+            c = (a + b).sigmoid()
+        return b * c
+
+
+class Switched(Pair):
+    def mixed(self, x):
+        torch.set_grad_enabled(False)
+        a, b = self.first(x).chunk(2, dim=1)
+        torch.set_grad_enabled(True)
+        return torch.cat([a, b], 1) * self.first(x)
+
+
+class Straight(Pair):
+    """The usual words for a straight-through estimator."""
+
+    def mixed(self, x):
+        hidden = self.first(x)
+        with torch.no_grad():
+            rounded = (hidden * 4).round() / 4
+        return hidden + (rounded - hidden).detach()
+
+
+class WrittenAfterwards(Pair):
+    """What had no gradient is written to in place by what has one."""
+
+    def mixed(self, x):
+        with torch.no_grad():
+            hidden = self.first(x)
+        hidden[:, 1] = self.first(x)[:, 0]
+        hidden *= 1.5
+        return hidden
+
+
+class DetachedAndWritten(Pair):
+    def mixed(self, x):
+        hidden = self.first(x).detach()
+        hidden[:, 1] = self.first(x)[:, 0]
+        return hidden + hidden.detach().square()
+
+
+class CastToItsOwnType(Pair):
+    """Torch returns the tensor itself, and so its gradient; a copy has none."""
+
+    def mixed(self, x):
+        hidden = self.first(x)
+        with torch.no_grad():
+            same, other = hidden.float().contiguous(), hidden.to(torch.float32, copy=True)
+        return same * other.exp()
+
+
+class Statistics(Pair):
+    """Buffers may be changed: they have no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def mixed(self, x):
+        hidden = self.first(x)
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(hidden.mean(0), alpha=0.1)
+        return hidden - self.mean
+
+
+class Recomputed(Pair):
+    def mixed(self, x):
+        return checkpoint(lambda z: self.first(z).tanh(), x, use_reentrant=False)
+
+
+MODELS = [
+    *(Block, Decorated, InPlaceInside, Nested, Switched, Straight, WrittenAfterwards),
+    *(DetachedAndWritten, CastToItsOwnType, Statistics, Recomputed),
+]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda m: m.__name__)
+def test_gradients_pass_where_torch_lets_them_pass(tmp_path, model):
+    scene = World(name=model.__name__.lower(), model=model).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    for _ in range(3):
+        results = scene.run()
+        for ours, theirs in zip(results, scene.host_step(), strict=True):
+            close(ours, theirs)
+    scene.assert_follows()
+    samba.session.sync_buffers_to_cpu(scene.model)
+    for path, buffer in scene.host.named_buffers():
+        close(scene.model.get_buffer(path), buffer, path)
+
+
+def test_the_frozen_layer_would_have_moved(tmp_path):
+    """The comparison bites: with its gradient, the first layer is elsewhere after a step."""
+
+    class Trained(Pair):
+        def mixed(self, x):
+            return self.first(x).tanh() + x
+
+    frozen, trained = World(name="a", model=Block).build(), World(name="b", model=Trained).build()
+    frozen.host_step()
+    trained.host_step()
+    assert not torch.allclose(frozen.host.first.weight, trained.host.first.weight, atol=1e-4)
+
+
+def test_a_section_without_gradients_keeps_the_users_lines(tmp_path):
+    scene = World(name="lines", model=Block).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    (tanh,) = [n for n in samba.session.program.graphs[0].nodes if n.op == "aten.tanh.default"]
+    assert tanh.source.rpartition(":")[0] == __file__
+
+
+class ChangedActivation(Pair):
+    def mixed(self, x):
+        hidden = self.first(x)
+        with torch.no_grad():
+            hidden[:, :2].clamp_(min=0.0)  # changes an activation
+        return hidden
+
+
+class ChangedParameter(Pair):
+    def mixed(self, x):
+        with torch.no_grad():
+            self.first.weight.clamp_(-0.1, 0.1)  # changes a parameter
+        return self.first(x)
+
+
+class ChangedByDetach(Pair):
+    def mixed(self, x):
+        hidden = self.first(x)
+        hidden.detach().clamp_(min=0.0)  # shares the memory of hidden
+        return hidden
+
+
+@pytest.mark.parametrize("model", [ChangedActivation, ChangedParameter, ChangedByDetach])
+def test_what_has_a_gradient_is_not_changed_in_place(tmp_path, model):
+    scene = World(name="changed", model=model).build()
+    with pytest.raises(InPlaceWithoutGradient, match=r"clamp_.*has a gradient") as caught:
+        scene.compile(tmp_path)
+    (line,) = caught.value.lines
+    assert "test_without_gradient.py" in line
