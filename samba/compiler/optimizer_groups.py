@@ -7,6 +7,7 @@ torch names a state otherwise.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -181,5 +182,29 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
 def _kind(optimizer: torch.optim.Optimizer) -> tuple[OptimizerKind, _Describe]:
     for cls, entry in _KINDS:
         if isinstance(optimizer, cls):
-            return entry
+            _refuse_own_step(optimizer, cls)
+            return entry if entry[0] is not OptimizerKind.ADAM else (_adam_kind(optimizer), _adam)
     raise UnsupportedOptimizer(found=type(optimizer).__name__)
+
+
+def _refuse_own_step(optimizer: torch.optim.Optimizer, cls: type[torch.optim.Optimizer]) -> None:
+    """Refuse a subclass that steps otherwise: the device would step as its base does."""
+    step = inspect.unwrap(type(optimizer).step)
+    if not step.__module__.startswith(("torch.optim.", "samba.")):
+        raise UnsupportedOptimizer(
+            found=type(optimizer).__name__,
+            reason=f"it is a {cls.__name__} with a step() of its own "
+            f"({step.__code__.co_filename}:{step.__code__.co_firstlineno})",
+        )
+
+
+def _adam_kind(optimizer: torch.optim.Optimizer) -> OptimizerKind:
+    """``Adam(decoupled_weight_decay=True)`` is AdamW."""
+    groups = optimizer.param_groups
+    decoupled = {bool(group.get("decoupled_weight_decay", False)) for group in groups}
+    if len(decoupled) > 1:
+        raise UnsupportedOptimizer(
+            found=type(optimizer).__name__,
+            reason="decoupled_weight_decay in some of its parameter groups alone",
+        )
+    return OptimizerKind.ADAMW if decoupled == {True} else OptimizerKind.ADAM

@@ -20,6 +20,7 @@ from samba.tracer.torch_internals import arguments_of, is_mutable, is_operation,
 
 _REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 _DETACH = torch.ops.aten.detach.default
+_DETACH_IN_PLACE = torch.ops.aten.detach_.default
 
 
 def detach_ungraded(program: ExportedProgram, model: str) -> None:
@@ -35,7 +36,7 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
     graph = program.graph
     regions = [node for node in graph.nodes if node.target is _REGION]
     if not regions:
-        if any(node.target is _DETACH for node in graph.nodes):
+        if _detach_all(graph):
             _copy_changed(graph, model)
         return
     kept = set(program.graph_signature.inputs_to_parameters)
@@ -49,8 +50,17 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
         _refuse_changes(graph, ungraded, kept, model)
         for node in [n for n in graph.nodes if n in ungraded]:
             _detach(node, ungraded)
-        _copy_changed(graph, model)
+        if _detach_all(graph):
+            _copy_changed(graph, model)
     program.graph_module.recompile()
+
+
+def _detach_all(graph: torch.fx.Graph) -> bool:
+    """Whether anything is detached; ``detach_()`` is among it, which would be lost."""
+    found = [node for node in graph.nodes if node.target in (_DETACH, _DETACH_IN_PLACE)]
+    for node in found:
+        node.target = _DETACH
+    return bool(found)
 
 
 def _inline(module: torch.fx.GraphModule, region: torch.fx.Node) -> Iterator[torch.fx.Node]:

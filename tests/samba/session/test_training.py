@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
+from pef_schema.program import OptimizerKind
+from samba.compiler.optimizer_groups import UnsupportedOptimizer
 from tests.samba.worlds import Mlp, World, close, features, named, other_batch
 
 
@@ -334,3 +336,32 @@ def test_float64(tmp_path):
     for path, weight in scene.host.named_parameters():
         ours = scene.model.get_parameter(path).sn_data
         torch.testing.assert_close(ours, weight.detach(), rtol=1e-12, atol=1e-14)
+
+
+def test_adam_with_decoupled_weight_decay(tmp_path):
+    """Since torch 2.7 ``Adam`` has AdamW's decay as an option."""
+
+    def make(model):
+        return torch.optim.Adam(
+            model.parameters(), lr=0.01, weight_decay=0.5, decoupled_weight_decay=True
+        )
+
+    scene = World(name="decoupled", optimizer=make).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    for _ in range(3):
+        scene.run()
+        scene.host_step()
+    scene.assert_follows()
+    assert samba.session.program.optimizers[0].kind is OptimizerKind.ADAMW
+
+
+def test_an_optimizer_with_a_step_of_its_own_is_refused(tmp_path):
+    class Signs(torch.optim.SGD):
+        def step(self, closure=None):
+            for parameter in self.param_groups[0]["params"]:
+                parameter.data.add_(parameter.grad.sign(), alpha=-0.1)
+
+    scene = World(name="signs", optimizer=lambda m: Signs(m.parameters(), lr=0.1)).build()
+    with pytest.raises(UnsupportedOptimizer, match=r"Signs.*SGD with a step.*test_training\.py"):
+        scene.compile(tmp_path)

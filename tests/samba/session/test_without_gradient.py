@@ -93,6 +93,14 @@ class DetachedAndWritten(Pair):
         return hidden + hidden.detach().square()
 
 
+class DetachedInPlace(Pair):
+    def mixed(self, x):
+        hidden = self.first(x).tanh()
+        before = hidden * 2.0
+        hidden.detach_()
+        return before + hidden * self.first(x)
+
+
 class CastToItsOwnType(Pair):
     """Torch returns the tensor itself, and so its gradient; a copy has none."""
 
@@ -124,7 +132,7 @@ class Recomputed(Pair):
 
 MODELS = [
     *(Block, Decorated, InPlaceInside, Nested, Switched, Straight, WrittenAfterwards),
-    *(DetachedAndWritten, CastToItsOwnType, Statistics, Recomputed),
+    *(DetachedAndWritten, CastToItsOwnType, DetachedInPlace, Statistics, Recomputed),
 ]
 
 
