@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import NoGradientRegion, NotWritten, RegionMismatch, UnknownName
+from emulator.errors import NoGradientRegion, NotSeeded, NotWritten, RegionMismatch, UnknownName
 from emulator.lowering.section import Variant, starts_as_ones
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.buckets import BufferMap
@@ -21,10 +21,19 @@ from emulator.memory.pool import BufferPool
 from emulator.plans.plan import Plan, compile_plan, rebind
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
-from pef_schema.program import ArginKind, OptimizerKind, Program, Role
+from pef_schema.program import (
+    ArginKind,
+    OptimizerKind,
+    OutputGrad,
+    Program,
+    Role,
+    SectionKind,
+)
 
-_ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
-"""Roles of regions that hold zeros until something is written."""
+DEFINED_AT_FIRST = frozenset(
+    {Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC}
+)
+"""Roles of regions that have values before anything is written: zeros, and ones at a loss."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +80,7 @@ class Device:
             o.grad_region: (g, o) for g in program.graphs for o in g.outputs if o.grad_region >= 0
         }
         self._seeded: frozenset[int] = frozenset()
+        self._ones = True
         self._argin_values = [a.default for a in program.argins]
         self._no_dropout = frozenset(
             a.region
@@ -121,6 +131,7 @@ class Device:
         key = (steps, self.variant)
         found = self._plans.get(key)
         if found is None:
+            self._require_seeds(steps)
             found = self._shared(steps) or self._compile(steps)
             self._plans[key] = found
         return found
@@ -140,6 +151,24 @@ class Device:
         twin, places = found
         plan = self.plan(tuple((twin, k) for k in range(len(steps))))
         return rebind(plan, places)
+
+    def leave_losses_alone(self) -> None:
+        """From now on a backward pass starts from gradients that the host has written alone."""
+        self._ones = False
+        self._respecialise()
+
+    def _require_seeds(self, steps: StepKey) -> None:
+        """Refuse a backward pass that would start from nothing, where losses are left alone."""
+        if self._ones:
+            return
+        for s, k in steps:
+            step = self.program.sections[s].steps[k]
+            outputs = self.program.graphs[step.graph].outputs if step.graph >= 0 else ()
+            grads = {o.grad_region for o in outputs if o.grad_region >= 0}
+            read = grads.intersection(step.reads)
+            if step.kind is SectionKind.BCKWD and read and not grads & self._seeded:
+                names = [o.name for o in outputs if o.grad is OutputGrad.ONES]
+                raise NotSeeded(names=names or [o.name for o in outputs if o.grad_region >= 0])
 
     def is_compiled(self, steps: StepKey) -> bool:
         """Whether there is a plan for these steps in the present variant."""
@@ -198,7 +227,7 @@ class Device:
             home
             for home in empty
             if home in plan.overwritten
-            or regions[self.buffer_map.first_region(home)].role in _ZERO_AT_FIRST
+            or regions[self.buffer_map.first_region(home)].role in DEFINED_AT_FIRST
         }
         self._require([home for home in empty if home not in filled])
         for home in sorted(filled):
@@ -337,9 +366,9 @@ class Device:
         target = self.program.regions[region]
         if buffer is None:
             output = self._output_grads.get(region)
-            if output is not None and starts_as_ones(*output, self._seeded):
+            if output is not None and starts_as_ones(*output, self.variant):
                 return np.ones(target.shape, TO_NUMPY[target.dtype])
-            if target.role in _ZERO_AT_FIRST or output:
+            if target.role in DEFINED_AT_FIRST:
                 return np.zeros(target.shape, TO_NUMPY[target.dtype])
             self._require((region,))
         place = self.buffer_map.place.get(region)
@@ -394,4 +423,9 @@ class Device:
             if o.kind is OptimizerKind.SGD
             and self._argin_values[by_region[dict(o.argins)["momentum"]]] == 0.0
         )
-        self.variant = Variant(seeded=self._seeded, no_momentum=idle, no_dropout=self._no_dropout)
+        self.variant = Variant(
+            seeded=self._seeded,
+            no_momentum=idle,
+            no_dropout=self._no_dropout,
+            ones=self._ones,
+        )

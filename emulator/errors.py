@@ -33,6 +33,22 @@ class NotWritten(DeviceError):
         super().__init__(f"device memory: {role} region(s) {shown} hold no data. {hint}")
 
 
+class NotSeeded(DeviceError):
+    """A backward pass would start from nothing: no gradient of an output was written.
+
+    Attributes:
+        names: Outputs of which one needs a gradient.
+    """
+
+    def __init__(self, *, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        super().__init__(
+            f"BCKWD: no gradient was given for any of the outputs {', '.join(names)}, and "
+            "trace_graph(init_output_grads=False) initialises none. Set output.sn_grad, or call "
+            "samba.utils.init_output_grads(model.output_tensors), before session.run(...)."
+        )
+
+
 class UnknownName(DeviceError, KeyError):
     """A name is not in the program."""
 

@@ -3,13 +3,17 @@
 While it is on, every parameter that a module registers becomes an empty SambaParameter. Fills
 and other in-place operations on it are recorded, and done when its values are needed, usually
 when they are transferred to the device.
+
+The module can be called as :func:`lazy_param`, since ``samba.lazy_param`` is the module.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -183,3 +187,13 @@ class RNGProviderFactory:
         """Makes a provider; outside of the lazy mode its seed is taken from torch's generator."""
         mode = current_mode() or LazyMode()
         return RNGProvider(mode.settings, mode.next_stream())
+
+
+class _Callable(ModuleType):
+    """This module: the name ``samba.lazy_param`` stands for it and for its function."""
+
+    def __call__(self, quantized: bool = False) -> AbstractContextManager[None]:
+        return lazy_param(quantized)
+
+
+sys.modules[__name__].__class__ = _Callable

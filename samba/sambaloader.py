@@ -59,6 +59,7 @@ class SambaLoader:
             log. A loader that has no length cannot be asked again after it failed: its epoch
             ends then. Batches that do not fit ``names`` and late batches are errors all the same.
         timeout: Seconds to wait for a batch.
+        torch_loader: An older name of ``dataloader``.
 
     Raises:
         ArgumentError: An argument is out of range.
@@ -71,15 +72,17 @@ class SambaLoader:
 
     def __init__(
         self,
-        dataloader: Iterable[Any],
-        names: Sequence[str],
+        dataloader: Iterable[Any] | None = None,
+        names: Sequence[str] = (),
         maxsize: int = 10,
         function_hook: Callable[[Any], Any] = _same,
         return_original_batch: bool = False,
         ignore_dataloader_exception: bool = False,
         timeout: float = 900,
+        *,
+        torch_loader: Iterable[Any] | None = None,
     ) -> None:
-        self.dataloader = dataloader
+        self.dataloader = _one_loader(dataloader, torch_loader)
         self.names = _checked_names(names)
         self.maxsize = maxsize
         self.function_hook = function_hook
@@ -272,6 +275,17 @@ def _unfit(number: int, found: str, names: Sequence[str]) -> DataLoaderException
         problem=f"found {found}, wanted one tensor for each of {', '.join(names)}",
         hint="Choose the items with function_hook, in the order of names.",
     )
+
+
+def _one_loader(dataloader: Any, torch_loader: Any) -> Iterable[Any]:
+    """The data loader, under the one name or the other."""
+    if (dataloader is None) is (torch_loader is None):
+        raise ArgumentError(
+            where="SambaLoader(dataloader)",
+            found="none" if dataloader is None else "dataloader and torch_loader",
+            wanted="a data loader; torch_loader is another name of it",
+        )
+    return torch_loader if dataloader is None else dataloader
 
 
 def _checked_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -154,6 +154,7 @@ print(json.dumps(loaded))
     assert in_fresh_process(code) == []
 
 
+@pytest.mark.slow
 def test_import_time():
     code = """
 import json

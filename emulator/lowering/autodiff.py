@@ -89,7 +89,7 @@ def _seeds(graph: Graph, step: Step, state: State, variant: Variant) -> dict[int
             continue
         if output.grad_region in variant.seeded:
             _add(cotangents, output.value, state[output.grad_region])
-        elif starts_as_ones(graph, output, variant.seeded):
+        elif starts_as_ones(graph, output, variant):
             value = graph.values[output.value]
             ones = jnp.ones(value.shape, TO_NUMPY[value.dtype])  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
             _add(cotangents, output.value, ones)

@@ -43,14 +43,16 @@ class Variant:
             their defaults, which cost nothing.
         no_momentum: SGD optimizers whose momentum is 0, so that no buffer is kept.
         no_dropout: Regions of dropout rates that were 0 from the start, so that no mask is drawn.
+        ones: Whether losses that the host left alone start from ones.
     """
 
     seeded: frozenset[int] = frozenset()
     no_momentum: frozenset[int] = frozenset()
     no_dropout: frozenset[int] = frozenset()
+    ones: bool = True
 
 
-def starts_as_ones(graph: Graph, output: Output, seeded: frozenset[int]) -> bool:
+def starts_as_ones(graph: Graph, output: Output, variant: Variant) -> bool:
     """Whether the backward pass starts from ones at an output: a loss that the host left alone.
 
     Of losses that are no scalars, those alone start it whose gradient the host has written, as
@@ -59,9 +61,10 @@ def starts_as_ones(graph: Graph, output: Output, seeded: frozenset[int]) -> bool
     Args:
         graph: The graph.
         output: The output.
-        seeded: OUTPUT_GRADIENT regions that the host has written.
+        variant: What the host has written, and whether the rest starts from ones.
     """
-    if output.grad is not OutputGrad.ONES or output.grad_region in seeded:
+    seeded = variant.seeded
+    if not variant.ones or output.grad is not OutputGrad.ONES or output.grad_region in seeded:
         return False
     if graph.values[output.value].shape == ():
         return True

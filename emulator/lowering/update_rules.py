@@ -52,15 +52,15 @@ def gradnorm(program: Program, step: Step, state: State) -> State:
     """Execute a GRADNORM step: scale gradients so that their 2-norm is at most ``step.max_norm``.
 
     The formula is ``torch.nn.utils.clip_grad_norm_``'s:
-    ``grad * min(1, max_norm / (norm + 1e-6))``.
+    ``grad * min(1, max_norm / (norm + 1e-6))``. float64 gradients have a float64 norm.
     """
     grads = step.reads
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(state[r].astype(jnp.float32))) for r in grads))
+    norm = jnp.sqrt(sum(jnp.sum(jnp.square(_wide(state[r]))) for r in grads))
     scale = jnp.minimum(step.max_norm / (norm + 1e-6), 1.0)
     result: State = {r: state[r] * scale.astype(state[r].dtype) for r in grads}
     for region in step.writes:
         if region not in result:
-            result[region] = norm
+            result[region] = norm.astype(TO_NUMPY[program.regions[region].dtype])
     return result
 
 

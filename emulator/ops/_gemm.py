@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import string
 
 import jax
 import jax.numpy as jnp
@@ -88,5 +89,5 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = jnp.broadcast_to(a, batch + a.shape[-2:])
     b = jnp.broadcast_to(b, batch + b.shape[-2:])
-    axes = "bcdefgh"[: len(batch)]
+    axes = string.ascii_uppercase[: len(batch)]
     return contract(f"{axes}ij,{axes}jk->{axes}ik", a, b)

@@ -22,6 +22,9 @@ __all__ = ["CommonArgs", "CompileArgs", "RunArgs"]
 
 _made: dict[str, Any] = {}
 
+_OF_ONE = frozenset({"pef"})
+"""Options that every command has for itself: a run reads a PEF, a compile writes one."""
+
 
 def __getattr__(name: str) -> Any:
     commands = {
@@ -44,12 +47,12 @@ def _model(name: str, base: Any, commands: list[str]) -> Any:
         raise MissingPackage(
             what="samba.argconf.args", package="pydantic", extra="config"
         ) from error
-    fields = {
+    fields: dict[str, Any] = {
         option.dest: (Any, pydantic.Field(default_factory=lambda o=option: _default(o)))
         for option in OPTIONS
         # A field would hide a method of every model, such as json(); it may still be given.
         if not hasattr(pydantic.BaseModel, option.dest)
-        if (base is None and set(option.commands) == set(COMMANDS))
+        if (base is None and set(option.commands) == set(COMMANDS) and option.dest not in _OF_ONE)
         or (base is not None and set(option.commands) & set(commands))
     }
     if base is None:

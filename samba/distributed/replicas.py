@@ -163,6 +163,16 @@ class Replicas:
         if self.trainer is not None:
             self.trainer.weights_were_set()
 
+    @contextmanager
+    def getting_tensors(self) -> Iterator[None]:
+        """Time the body as what retrieves tensors, of all replicas where there are several."""
+        with PROFILER.event("PyRT_GET_TENSORS"):
+            if self.size == 1:
+                yield
+                return
+            with PROFILER.event("PyRT_GET_TENSORS_GATHER"):
+                yield
+
     def _share(self, job: Job, regions: Sequence[int]) -> None:
         with PROFILER.event("PyRT_SET_TENSORS_BROADCAST"):
             job.agree("setting tensors", {"tensors": _digest(repr(regions))})

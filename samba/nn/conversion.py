@@ -11,6 +11,7 @@ from torch import nn
 
 from samba.errors import ConversionError
 from samba.nn.buffers import converted_buffers
+from samba.nn.converted import note_converted
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.support.naming import join_name, name_modules, root_name
@@ -75,6 +76,7 @@ def from_torch_model_(model: Model, parent_module_prefix: str | None = None) -> 
     for path, buffer in model.named_buffers():
         name = join_name(root, path)
         buffers[name] = from_torch_tensor(buffer.detach(), name=name)
+    note_converted(model)
     return model
 
 

@@ -45,7 +45,11 @@ class SambaSession:
     device memory that SambaTensors see is that of the program loaded last.
 
     Args:
-        pef_path: A PEF to use where ``trace_graph`` is given none.
+        pef_path: A PEF to use where ``trace_graph`` is given none. It is parsed here: names and
+            section types can be asked for at once.
+
+    Raises:
+        PefError: There is no such file, or it is not a whole PEF of a known version.
 
     Attributes:
         buffer_dict: SambaTensors over the buffers of converted models, by name; conversion adds
@@ -63,11 +67,16 @@ class SambaSession:
 
     def __init__(self, pef_path: str = "") -> None:
         self._runtime_profile = RuntimeProfile()
-        self._start(pef_path)
+        self._start()
+        self._open(pef_path)
 
-    def _start(self, pef_path: str) -> None:
+    def _open(self, pef_path: str) -> None:
+        if pef_path:
+            self._slot.open(str(pef_path))
+
+    def _start(self) -> None:
         self.buffer_dict: dict[str, SambaTensor] = {}
-        self._slot = slot = ProgramSlot(pef_path)
+        self._slot = slot = ProgramSlot()
         self._names, self._transfers = LoadedNames(slot), Transfers(slot)
         self._graphs = GraphBuilder(slot)
         self._profiling = Profiling(slot, self._runtime_profile)
@@ -161,6 +170,7 @@ class SambaSession:
         pef: str,
         loss_indices: Sequence[Any] | None,
         transfer_device: bool,
+        init_output_grads: bool = True,
         config: Mapping[str, Any] | None = None,
         data_parallel_mode: str = "normal",
         distlearn_config: Any = None,
@@ -175,6 +185,7 @@ class SambaSession:
             loss_indices: Checked against the compiled ones if given.
             transfer_device: Whether weights, buffers, inputs and optimizer state go to
                 the device now.
+            init_output_grads: Whether losses start from ones until another gradient is set.
             config: ``config_dict`` of the application; the last parsed command line if None.
             data_parallel_mode: The one that ``run`` will be given.
             distlearn_config: Anything but None or "" asks for replicas.
@@ -201,6 +212,8 @@ class SambaSession:
                 data_parallel_mode=data_parallel_mode,
                 distlearn_config=distlearn_config,
             )
+        if not init_output_grads:
+            loaded.device.leave_losses_alone()
         if transfer_device:
             loaded.to_device()
         self._slot.take(loaded, path)
@@ -305,10 +318,19 @@ class SambaSession:
 
     @callable_on_class
     def reset(self, pef_path: str = "") -> None:
-        """Close the device and start over, with another PEF if one is given."""
+        """Close the device and start over, with another PEF if one is given.
+
+        Args:
+            pef_path: The PEF, which is parsed here, as ``SambaSession(pef_path)`` does.
+
+        Raises:
+            PefError: There is no such file, or it is not a whole PEF of a known version; the
+                session then starts over without one.
+        """
         self._slot.close()
         set_tracing(False)
-        self._start(str(pef_path))
+        self._start()
+        self._open(pef_path)
 
     @property
     def pef_path(self) -> str:
@@ -414,6 +436,10 @@ class SambaSession:
     atexit_register = method_of("_modes", Modes.atexit_register)
     use_abexit = method_of("_modes", Modes.use_abexit)
     _add_directives = method_of("_modes", Modes.add_directives)
+
+    @property
+    def _context_directives(self) -> dict[str, Any]:
+        return self._modes.context_directives
 
     @property
     def tracing(self) -> bool:

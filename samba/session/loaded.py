@@ -121,7 +121,7 @@ class Loaded(LoadedTensors, ABC):
     ) -> None:
         """Copy host values to the device; nothing changes there if it raises."""
         tensors = self.model_tensors(model, operation)
-        states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
+        states = self._states_of(tensors, optims, operation)
         wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
         self.write_tensors(wanted, states)
 
@@ -151,8 +151,22 @@ class Loaded(LoadedTensors, ABC):
             self._state_to_cpu(entry)
 
     def _states(self, optims: Any, operation: str) -> list[HostState]:
-        tensors = self.all_tensors(operation)
-        return optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
+        return self._states_of((), optims, operation)
+
+    def _states_of(
+        self, tensors: Sequence[HostTensor], optims: Any, operation: str
+    ) -> list[HostState]:
+        """States of optimizers over the traced parameters or over those of a model like it."""
+        found = as_optimizers(optims)
+        if not found:
+            return []
+        both = [*self.all_tensors(operation), *tensors]
+        return optimizer_states(found, both, self.program, operation=operation)
+
+    def host_state(self, region: int) -> torch.Tensor:
+        """Values on the host of a region of optimizer state."""
+        form = self.program.regions[region]
+        return torch.zeros(form.shape, dtype=FROM_DTYPE[form.dtype])
 
     def _state_to_rdu(self, entry: HostState) -> None:
         state = entry.optimizer.state.get(entry.parameter, {})
@@ -177,9 +191,9 @@ class Loaded(LoadedTensors, ABC):
     ) -> None:
         """Copy device values to the host, into the host's own memory."""
         tensors = self.model_tensors(model, operation)
-        states = optimizer_states(as_optimizers(optims), tensors, self.program, operation=operation)
+        states = self._states_of(tensors, optims, operation)
         wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
-        with PROFILER.event("PyRT_GET_TENSORS"):
+        with self.replicas.getting_tensors():
             values = [self._read(entry.region) for entry in wanted]
         with torch.no_grad():
             for entry, value in zip(wanted, values, strict=True):

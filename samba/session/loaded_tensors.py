@@ -36,7 +36,7 @@ class LoadedTensors:
 
     def read(self, name: str) -> torch.Tensor:
         """A fresh copy of a tensor's device memory."""
-        with PROFILER.event("PyRT_GET_TENSORS"):
+        with self.replicas.getting_tensors():
             return view_as_torch(self.device.read(self.device.region_of(name)))
 
     def read_grad(self, name: str) -> torch.Tensor:

@@ -8,19 +8,20 @@ from typing import Any
 
 import torch
 
-from pef_schema import first_difference, read_pef
+from pef_schema import first_difference
 from pef_schema.errors import SambaError
-from pef_schema.program import Program
+from pef_schema.program import Graph, Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
-from samba.profiler import PROFILER
+from samba.nn.converted import converted_last
 from samba.sambatensor import SambaTensor
 from samba.session.check_pef import changed_constants, check_losses, check_optimizers, tell_rates
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
+from samba.session.parsing import parse_pef
 from samba.session.settings import loss_index_tuple, parsed_config
 from samba.session.watched_groups import WatchedGroups
 from samba.support.progress import stages
@@ -100,8 +101,53 @@ class LoadedModel(Loaded):
         Args:
             forgotten: Names of inputs to leave out.
         """
-        self.to_rdu(self.model, self.optimizers, operation="to_device()")
+        self.to_rdu(self._with_values(), self.optimizers, operation="to_device()")
         self._inputs_to_device(0, self.traced.sources, forgotten)
+
+    def _with_values(self) -> torch.nn.Module:
+        """The model whose values count: the traced one, unless that has none.
+
+        A script that traces a model on the meta device makes it anew with values, converts it, and
+        leaves the rest to names.
+        """
+        other = converted_last()
+        if other is None or type(other) is not type(self.model) or other is self.model:
+            return self.model
+        return other if _lacks_values(self.model) else self.model
+
+    def host_state(self, region: int) -> torch.Tensor:
+        """Values on the host of a region of optimizer state: zeros before the first step."""
+        for entry in self._states(self.optimizers, "optim_dict"):
+            for name, place in entry.states:
+                value = entry.optimizer.state.get(entry.parameter, {}).get(name)
+                if place == region and isinstance(value, torch.Tensor):
+                    return value.to(FROM_DTYPE[self.program.regions[region].dtype])
+        return super().host_state(region)
+
+
+def _only_graph(program: Program, pef: str) -> Graph:
+    """The graph of a PEF that has one."""
+    if len(program.graphs) == 1:
+        return program.graphs[0]
+    names = ", ".join(graph.name for graph in program.graphs)
+    raise ArgumentError(
+        where="utils.trace_graph(pef=...)",
+        found=f"{pef}, which holds "
+        + (f"{len(program.graphs)} graphs: {names}" if names else "no graph"),
+        wanted="a PEF of one graph, as session.compile writes it",
+        hint="Graphs of compile_multigraph are loaded with trace_multigraph, add_graph and "
+        "samba.session.init_multigraph_runtime(pef)."
+        if names
+        else "Compile the model again: samba.session.compile(model, inputs, optimizer).",
+    )
+
+
+def _lacks_values(model: torch.nn.Module) -> bool:
+    """Whether a parameter is empty, and nothing makes its values."""
+    return any(
+        isinstance(p, SambaTensor) and not p.has_data and not p.materializer_provided
+        for p in model.parameters()
+    )
 
 
 def load_pef(
@@ -128,7 +174,8 @@ def load_pef(
         The loaded program; nothing has been transferred yet.
 
     Raises:
-        ArgumentError: If no PEF is named, or the losses are not the compiled ones.
+        ArgumentError: If no PEF is named, it has no graph or several, or the losses are not the
+            compiled ones.
         PefError: If the file is not a whole PEF of a known version.
         ArithmeticMismatch: If the options ask for another arithmetic than the compiled one.
         GraphMismatch: If the model's graph differs from the compiled one.
@@ -144,10 +191,9 @@ def load_pef(
         )
     with stages(f"load {Path(pef).name}", "reading", "tracing") as stage:
         stage.start("reading")
-        with PROFILER.event("SAMBA_SET_PEF"):
-            program = read_pef(Path(pef).absolute())
+        program = parse_pef(pef)
+        graph = _only_graph(program, pef)
         stage.start("tracing")
-        graph = program.graphs[0]
         given = collect_inputs(model, inputs)
         traced = trace_again(
             model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)

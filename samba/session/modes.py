@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,10 @@ from samba.support.tracing import NO_GRAPHAMP, is_tracing
 from samba.tensor.lazy_mode import is_building
 
 
+class ConfigUnreadable(ArgumentError):
+    """A file with settings cannot be read, or is not of its form."""
+
+
 class Modes:
     """Switches of a session, what scripts only tell it, and handlers for the end of the process."""
 
@@ -27,6 +31,7 @@ class Modes:
         self._graphamp_off = 0
         self._aux: dict[str, SambaTensor] = {}
         self.directives: dict[str, Any] = {}
+        self.context_directives: dict[str, Any] = {}
         self.dynamic_dims: dict[str, DimInfo] = {}
 
     def enable_pinned_memory(self) -> None:
@@ -97,14 +102,11 @@ class Modes:
             config: ``{name: {"min": ..., "max": ..., "factor": ...}}``, or a JSON file of it.
 
         Raises:
-            ArgumentError: A range is not one.
+            ConfigUnreadable: The file cannot be read, or is no JSON.
+            ArgumentError: It says something else than ranges, or a range is not one. Nothing is
+                declared then.
         """
-        ranges: Mapping[str, Any] = (
-            config
-            if isinstance(config, Mapping)
-            else json.loads(Path(config).read_text(encoding="utf-8"))
-        )
-        for name, limits in ranges.items():
+        for name, limits in _ranges(config).items():
             self.create_dynamic_dim(name, **limits)
 
     def create_dynamic_dim(self, name: str, min: int, max: int, factor: int = 1) -> str:
@@ -126,19 +128,33 @@ class Modes:
             >>> samba.session.create_dynamic_dim("seq", 128, 4096, 128)
             'seq_min_128_max_4096_factor_128'
         """
-        if not 1 <= min <= max or factor < 1:
-            raise ArgumentError(
-                where=f"session.create_dynamic_dim({name!r})",
-                found=f"min {min}, max {max}, factor {factor}",
-                wanted="1 <= min <= max and a factor of 1 or more",
-            )
+        _check_range(name, min, max, factor)
         key = f"{name}_min_{min}_max_{max}_factor_{factor}"
         self.dynamic_dims[key] = DimInfo(min, max, factor)
         return key
 
-    def add_directives(self, directives: Mapping[str, Any]) -> None:
-        """Record wishes for the hardware compiler; they change nothing."""
-        self.directives.update(directives)
+    def add_directives(
+        self, directives: Mapping[str, Any] | None
+    ) -> AbstractContextManager[None]:
+        """Record wishes for the hardware compiler; they change no result.
+
+        Args:
+            directives: Wishes by name; None for none.
+
+        Returns:
+            A context manager: inside, they are in force, before those of contexts around it.
+        """
+        self.directives.update(directives or {})
+        return self._in_force(directives or {})
+
+    @contextmanager
+    def _in_force(self, directives: Mapping[str, Any]) -> Iterator[None]:
+        outer = self.context_directives
+        self.context_directives = {**outer, **directives}
+        try:
+            yield
+        finally:
+            self.context_directives = outer
 
     # -- further tensors ----------------------------------------------------
 
@@ -184,6 +200,48 @@ class Modes:
             func: What to run, with ``args`` and ``kwargs``; often ``main``.
         """
         SambaAtexit.run_with_abexit(func, *args, **kwargs)
+
+
+_LIMITS = frozenset({"min", "max", "factor"})
+
+
+def _ranges(config: Mapping[str, Any] | str | PathLike[str]) -> dict[str, dict[str, int]]:
+    """Ranges of dimensions by name, checked."""
+    where = "session.load_dynamic_dims_config(config)"
+    found: Any = config
+    if not isinstance(config, Mapping):
+        where = f"{where}, file {Path(config)}"
+        try:
+            found = json.loads(Path(config).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            text = error.strerror if isinstance(error, OSError) else f"no JSON ({error})"
+            raise ConfigUnreadable(
+                where=where,
+                found=text or str(error),
+                wanted='a JSON file of {"name": {"min": 1, "max": 8, "factor": 1}}',
+            ) from error
+    ranges = found if isinstance(found, Mapping) else {"": found}
+    for name, limits in ranges.items():
+        keys = set(limits) if isinstance(limits, Mapping) else set()
+        whole = keys and all(type(value) is int for value in limits.values())
+        if not (name and whole and keys <= _LIMITS and {"min", "max"} <= keys):
+            raise ArgumentError(
+                where=where,
+                found=f"{name}: {limits!r}" if name else repr(limits),
+                wanted="for each dimension whole numbers min and max, and perhaps factor",
+            )
+    for name, limits in ranges.items():
+        _check_range(name, **limits)
+    return {name: dict(limits) for name, limits in ranges.items()}
+
+
+def _check_range(name: str, min: int, max: int, factor: int = 1) -> None:
+    if not 1 <= min <= max or factor < 1:
+        raise ArgumentError(
+            where=f"session.create_dynamic_dim({name!r})",
+            found=f"min {min}, max {max}, factor {factor}",
+            wanted="1 <= min <= max and a factor of 1 or more",
+        )
 
 
 def fields_of(args: Any) -> dict[str, Any]:

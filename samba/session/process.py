@@ -17,8 +17,8 @@ class _ProcessSession(SambaSession):
     forgets.
     """
 
-    def _start(self, pef_path: str) -> None:
-        super()._start(pef_path)
+    def _start(self) -> None:
+        super()._start()
         self.buffer_dict = converted_buffers()
 
     @callable_on_class

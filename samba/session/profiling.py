@@ -50,6 +50,8 @@ class Profiling:
         * ``SAMBA_SESSION_RUN_<types>``: a call of :meth:`run` with section types, such as
           ``SAMBA_SESSION_RUN_FWD_BCKWD``; ``SAMBA_SESSION_RUN`` without.
         * ``PyRT_SET_TENSORS``, ``PyRT_GET_TENSORS``: transfers to and from the device.
+        * ``PyRT_SET_TENSORS_BROADCAST``, ``PyRT_GET_TENSORS_GATHER``: the same with several
+          replicas: giving all of them the tensors of rank 0, and all of them fetching their own.
         * ``PyRT_SET_PINNED_INPUT_TENSORS``: inputs of a run while pinned memory is on.
         * ``PyRT_RUN``: running sections.
         * ``SAMBA_SET_PEF``: reading a PEF; ``SAMBA_INIT_RUNTIME``: opening the device.

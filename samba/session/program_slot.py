@@ -11,10 +11,12 @@ from samba.errors import NotLoaded
 from samba.sambatensor import SambaTensor
 from samba.session.multigraph.traces import Traces
 from samba.session.onnx_model import OnnxModels
+from samba.session.parsing import parse_pef
 from samba.support import tracing
 from samba.tensor.visible_memory import hide_memory, show_memory
 
 if TYPE_CHECKING:
+    from pef_schema.program import Program
     from samba.session.loaded import (
         Loaded,  # loads jax, which a session without a program needs not
     )
@@ -40,11 +42,7 @@ class Counters:
 class ProgramSlot:
     """The program that a session has on the device, if any, and the host tensors it mirrors.
 
-    Args:
-        pef_path: A PEF to use where none is named.
-
     Attributes:
-        pef_path: The PEF that was loaded last, or the one given.
         loaded: The loaded program; None before ``trace_graph``.
         tensors: Traced host tensors by name: inputs, parameters, buffers and output handles.
         forgotten: Names of inputs that ``to_device`` leaves out.
@@ -52,14 +50,50 @@ class ProgramSlot:
         onnx: Torch models in the place of ONNX models.
     """
 
-    def __init__(self, pef_path: str = "") -> None:
-        self.pef_path = pef_path
+    def __init__(self) -> None:
+        self._pef_path = ""
+        self._parsed: Program | None = None
         self.loaded: Loaded | None = None
         self.tensors: dict[str, SambaTensor] = {}
         self.forgotten: set[str] = set()
         self.traces: Traces | None = None
         self.onnx = OnnxModels()
         self._traced = self._compiles = self._runs = 0
+
+    @property
+    def pef_path(self) -> str:
+        """The PEF that was loaded or compiled last, or the one given."""
+        return self._pef_path
+
+    @pef_path.setter
+    def pef_path(self, path: str) -> None:
+        self._pef_path, self._parsed = path, None
+
+    def open(self, path: str) -> None:
+        """Parse a PEF, to use it where none is named.
+
+        Raises:
+            PefError: There is no such file, or it is not a whole PEF of a known version.
+        """
+        self._parsed, self._pef_path = parse_pef(path), path
+
+    def program(self, operation: str) -> Program:
+        """The loaded program; if there is none, that of the PEF which the session names.
+
+        Args:
+            operation: Who asks, for the error.
+
+        Raises:
+            NotLoaded: There is neither.
+            PefError: The file is not a whole PEF of a known version.
+        """
+        if self.loaded is not None:
+            return self.loaded.program
+        if not self._pef_path:
+            raise NotLoaded(operation=operation)
+        if self._parsed is None:
+            self._parsed = parse_pef(self._pef_path)
+        return self._parsed
 
     def need(self, operation: str) -> Loaded:
         """The loaded program.
@@ -85,7 +119,7 @@ class ProgramSlot:
         self._compiles, self._runs = counted.compiles, counted.runs
         self.close()
         self.loaded = loaded
-        self.pef_path = pef_path
+        self.pef_path = pef_path  # what was parsed before may be another file by now
         self.forgotten = set()
         self.tensors = loaded.tensors_by_name()
         show_memory(loaded)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from emulator.device import Device
+from emulator.device import DEFINED_AT_FIRST, Device
 from emulator.errors import NotWritten
 from emulator.plans.plan import Plan
 from emulator.plans.polling import Poller
@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 Seeds = Sequence[tuple[int, np.ndarray, str]]
 """Gradients of outputs: regions, values, and names for errors."""
-
-_ZERO_AT_FIRST = frozenset({Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC})
-"""Roles of regions that can be read before anything was written."""
-
 
 Fetches = tuple[tuple[int, str], ...]
 """Regions to fetch with the names that the fetched tensors get."""
@@ -157,7 +153,7 @@ class Runner:
                 self._device.synchronize()
             if not self._last.fetches:
                 return ()
-            with event("PyRT_GET_TENSORS"):
+            with self.replicas.getting_tensors():
                 return self._fetch()
 
     def _start(self, feed: Feed, request: RunRequest) -> None:
@@ -336,7 +332,7 @@ class Runner:
         for region, name in fetches:
             role = self._device.program.regions[region].role
             held = self._buffers[region] is not None and region not in drops
-            if held or region in writes or role in _ZERO_AT_FIRST:
+            if held or region in writes or role in DEFINED_AT_FIRST:
                 continue
             if role is Role.OUTPUT:
                 self._deviations.tell(

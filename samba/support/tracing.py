@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["NO_GRAPHAMP", "is_tracing", "set_tracing", "tracing"]
+__all__ = ["NO_GRAPHAMP", "is_tracing", "one_trace", "set_tracing", "tracing"]
 
 NO_GRAPHAMP = "samba_no_graphamp"
 """Key that ``session.disable_graphamp()`` leaves on what is traced inside."""
 
 _active = False
+_ONE_AT_A_TIME = threading.RLock()
+"""Held by the thread that traces: torch's exporter and what is patched for it are the process's."""
 
 
 def is_tracing() -> bool:
@@ -26,10 +29,21 @@ def set_tracing(active: bool) -> None:
 
 @contextmanager
 def tracing() -> Iterator[None]:
-    """:func:`is_tracing` is True inside, and afterwards what it was before."""
-    before = is_tracing()
-    set_tracing(True)
-    try:
+    """:func:`is_tracing` is True inside, and afterwards what it was before.
+
+    Another thread that is about to trace waits for the end.
+    """
+    with one_trace():
+        before = is_tracing()
+        set_tracing(True)
+        try:
+            yield
+        finally:
+            set_tracing(before)
+
+
+@contextmanager
+def one_trace() -> Iterator[None]:
+    """No other thread traces a model meanwhile; it waits."""
+    with _ONE_AT_A_TIME:
         yield
-    finally:
-        set_tracing(before)

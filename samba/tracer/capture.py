@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 
 from emulator.op_facts.table import op_facts
 from samba.support.naming import root_name
+from samba.support.tracing import one_trace
 from samba.tracer.casts import insert_casts
 from samba.tracer.convert import convert
 from samba.tracer.data_dependent.loops import HitLoops
@@ -76,18 +77,22 @@ def trace_model(
     Returns:
         The graph with names, source lines and the tensors it refers to.
 
+    A second thread waits until the first has its graph: torch's exporter and what is patched while
+    it works belong to the process.
+
     Raises:
         DataDependentBranch: If ``forward`` branches on the value of a tensor.
         ShapeMismatch: If shapes in ``forward`` do not fit; torch's text is kept.
         UnsupportedOps: If operations have no lowering; names all of them.
         TraceError: If torch cannot export the model for another reason.
     """
-    program = _export(model, given, inference)
-    program = _decompose(program, root or root_name(model))
-    with _quiet():
-        _drop_checks(program.graph)
-        _keep_statistics(program.graph)
-        insert_casts(program.graph)
+    with one_trace():
+        program = _export(model, given, inference)
+        program = _decompose(program, root or root_name(model))
+        with _quiet():
+            _drop_checks(program.graph)
+            _keep_statistics(program.graph)
+            insert_casts(program.graph)
     return convert(
         program,
         model=model,

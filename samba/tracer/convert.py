@@ -180,8 +180,13 @@ class _Converter:
         kwargs = {k: self._arg(a, node) for k, a in node.kwargs.items() if k not in _DROPPED_KWARGS}
         position = rate_position(op)
         if node not in self.random:
-            if position is not None and position < len(args) and not is_training(node):
-                args[position] = 0.0  # nothing is dropped, whatever the rate
+            if position is not None and not is_training(node):
+                # Nothing is dropped, whatever the rate.
+                key = arguments_of(node.target)[position].name
+                if position < len(args):
+                    args[position] = 0.0
+                elif key in kwargs:
+                    kwargs[key] = 0.0
         else:
             if position is not None:
                 self._rate(args, kwargs, position, f"{prefix}__{name}", node)

@@ -14,11 +14,21 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from samba.support.deviations import tell
+from samba.tracer.names import calling_line
+
 _ELEMENTS = (F.dropout, torch.dropout, torch.dropout_)
 _CHANNELS = {F.dropout1d: (3, 2), F.dropout2d: (4, 3), F.dropout3d: (5, 4)}
 """Dimensions with and without a batch; 2-d dropout takes the latter for a batch of sequences."""
+_FEATURES = (torch.feature_dropout, torch.feature_dropout_)
+_FIXED = (
+    *(F.alpha_dropout, torch.alpha_dropout, torch.alpha_dropout_),
+    *(F.feature_alpha_dropout, torch.feature_alpha_dropout, torch.feature_alpha_dropout_),
+)
+"""Their results are scaled by a function of the rate, which is a number of the graph."""
+_IN_PLACE = (torch.dropout_, torch.feature_dropout_)
 
-DROPOUTS = frozenset((*_ELEMENTS, *_CHANNELS))
+DROPOUTS = frozenset((*_ELEMENTS, *_CHANNELS, *_FEATURES, *_FIXED))
 
 ZERO_RATE = sys.float_info.min
 """Stands for rate 0 while tracing: at 0 the result would be the input itself, not a new tensor."""
@@ -39,10 +49,24 @@ def keep_dropout(
     tensor, rate, train, inplace = _arguments(func, *args, **kwargs)
     if not train or not tensor.is_floating_point():
         return None
+    if func in _FIXED:
+        if rate:
+            tell(
+                "fixed-dropout-rate",
+                f"{calling_line()}: {func.__name__} drops at rate {rate:g} in every run; neither "  # pyright: ignore[reportAttributeAccessIssue]  # functions have names
+                "session.run(train=False) nor hyperparam_dict changes it. Evaluate with a PEF "
+                "compiled for inference",
+            )
+        return None
     if func in _ELEMENTS:
         if rate != 0 and not inplace:
             return None
         result = torch.native_dropout(tensor, rate or ZERO_RATE, True)[0]
+    elif func in _FEATURES:
+        if tensor.dim() < 2:
+            return None  # torch raises
+        shape = (*tensor.shape[:2], *(1,) * (tensor.dim() - 2))
+        result = tensor * torch.native_dropout(tensor.new_ones(shape), rate or ZERO_RATE, True)[0]
     else:
         batched, single = _CHANNELS[func]
         if tensor.dim() not in (batched, single):
@@ -63,4 +87,4 @@ def _arguments(
     train: bool | None = None,
 ) -> tuple[torch.Tensor, float, bool, bool]:
     training = training if train is None else train
-    return input, p, training, inplace or func is torch.dropout_
+    return input, p, training, inplace or func in _IN_PLACE

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from emulator.op_facts.table import op_facts
-from pef_schema.program import Graph, Ref
+from pef_schema.program import Graph, Node, Ref
 from samba.tracer.torch_internals import arguments_of
 
 _RATE_ARGUMENT = {
@@ -25,6 +25,9 @@ _RATE_ARGUMENT = {
     "aten.rnn_relu.input": 5,
 }
 """Where an op takes its dropout rate."""
+
+_RATE_NAMES = frozenset({"p", "dropout_p", "dropout"})
+"""What the argument is called."""
 
 _DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
 """Operations that do nothing but drop: their rate is an argin even if it is 0."""
@@ -42,11 +45,15 @@ def rate_position(op: str) -> int | None:
 
 def rate_argins(graph: Graph) -> tuple[bool, ...]:
     """For each operation of a graph that takes a dropout rate, whether that is an argin."""
-    return tuple(
-        isinstance(dict(enumerate(node.args)).get(_RATE_ARGUMENT[node.op]), Ref)
-        for node in graph.nodes
-        if node.op in _RATE_ARGUMENT
-    )
+    return tuple(isinstance(_rate(node), Ref) for node in graph.nodes if node.op in _RATE_ARGUMENT)
+
+
+def _rate(node: Node) -> Any:
+    """The rate that a node was given, by position or by name; None where it was given none."""
+    position = _RATE_ARGUMENT[node.op]
+    if position < len(node.args):
+        return node.args[position]
+    return next((value for name, value in node.kwargs if name in _RATE_NAMES), None)
 
 
 def drawing_nodes(

@@ -41,8 +41,9 @@ def trace_graph(
             in all calls of a session.
         inputs: Inputs with the compiled names, shapes and dtypes.
         optim: The optimizers that were compiled, None for none.
-        init_output_grads: Accepted: losses start with a gradient of ones and other outputs
-            with none, unless :func:`init_output_grads` or ``sn_grad`` set one.
+        init_output_grads: Whether losses start with a gradient of ones; other outputs have none
+            until :func:`init_output_grads` or ``sn_grad`` sets one. With False, losses have none
+            either: a backward pass starts from what was set, and is refused if nothing was.
         loss_indices: The outputs that were compiled as losses; None to leave them unchecked.
         pef: Path of the PEF; the session's own if empty.
         mapping: ``"section"`` or ``"spatial"``; the PEF's own mapping holds, and the log says so
@@ -73,6 +74,7 @@ def trace_graph(
         pef=str(pef),
         loss_indices=loss_indices,
         transfer_device=transfer_device,
+        init_output_grads=bool(init_output_grads),
         config=config_dict,
         data_parallel_mode=data_parallel_mode,
         distlearn_config=distlearn_config,
@@ -106,8 +108,9 @@ def trace_multigraph(
         graph: The module; traces of one module share its weights.
         inputs: What its ``forward`` takes: a tensor, a tuple or list, or a dict. They may be
             outputs of another trace.
-        optimizers: None or nothing in a list: graphs do not train.
-        init_output_grads: Not True: graphs have no gradients.
+        optimizers: Accepted; graphs of a PEF are forward passes, so a warning says that they do
+            not train.
+        init_output_grads: Accepted as well: graphs have no gradients.
         mapping: ``"section"`` or ``"spatial"``; that of the compile if empty.
         trace_prefix: Put before the names of operations and so of outputs; needed where a module
             is traced more than once.
@@ -116,7 +119,7 @@ def trace_multigraph(
         Handles of the outputs.
 
     Raises:
-        SambaError: The module cannot be traced, has tied weights, or is to be trained.
+        SambaError: The module cannot be traced, or has tied weights.
 
     Example:
         >>> import samba
@@ -129,11 +132,10 @@ def trace_multigraph(
     """
     for what, given in (("optimizers", optimizers), ("init_output_grads", init_output_grads)):
         if given:
-            raise ArgumentError(
-                where=f"utils.trace_multigraph({what}=...)",
-                found=repr(given) if isinstance(given, bool) else f"a {type(given).__name__}",
-                wanted="nothing: the graphs of a PEF are forward passes",
-                hint="A model that trains is compiled with session.compile.",
+            tell(
+                "forward-graphs",
+                f"trace_multigraph({what}=...) changes nothing: the graphs of a PEF are forward "
+                "passes. A model that trains is compiled with session.compile",
             )
     return session.trace_part(graph, inputs, mapping=mapping or "", prefix=trace_prefix or "")
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
-from pef_schema import first_difference, read_pef
+from pef_schema import first_difference
 from pef_schema.program import Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
-from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.check_pef import changed_constants
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
@@ -21,6 +19,7 @@ from samba.session.loaded import Loaded
 from samba.session.loading import GraphMismatch
 from samba.session.multigraph.conflicts import GraphPart
 from samba.session.multigraph.traces import GraphTrace
+from samba.session.parsing import parse_pef
 from samba.session.settings import parsed_config
 
 
@@ -119,8 +118,7 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
         GraphMismatch: A graph or the regions of its tensors are not the compiled ones.
         Disagreement: Other replicas load something else.
     """
-    with PROFILER.event("SAMBA_SET_PEF"):
-        program = read_pef(Path(pef).absolute())
+    program = parse_pef(pef)
     compiled = [graph.name for graph in program.graphs]
     given = [part.traced.name for part in parts]
     if compiled != given:

@@ -125,7 +125,7 @@ def test_accepted_keywords(scene, tmp_path):
         scene.model,
         scene.inputs,
         optim=scene.optimizer,
-        init_output_grads=False,
+        init_output_grads=True,
         loss_indices=[(0,)],
         pef=Path(pef),
         mapping="section",

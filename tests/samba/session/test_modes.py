@@ -207,6 +207,19 @@ def test_graphamp_and_legacy_names_are_recorded():
     samba.session.use_legacy_names(False)
 
 
+def test_directives_are_in_force_inside_of_their_context():
+    session = samba.session
+    assert session._context_directives == {}
+    with session._add_directives({"opfusion_id": "a", "b": 1}):
+        assert session._context_directives == {"opfusion_id": "a", "b": 1}
+        with session._add_directives({"b": 2}), session._add_directives(None):
+            assert session._context_directives == {"opfusion_id": "a", "b": 2}
+        with pytest.raises(KeyError), session._add_directives({"c": 3}):
+            raise KeyError
+        assert session._context_directives == {"opfusion_id": "a", "b": 1}
+    assert session._context_directives == {}
+
+
 def test_directives_and_auxiliary_tensors_are_kept():
     samba.session._add_directives({"a": 1})
     assert samba.session.directives == {"a": 1}

@@ -30,19 +30,65 @@ def test_tied_weights_are_refused_with_their_places():
     "samba.utils.trace_multigraph(optimizers)",
     "samba.utils.trace_multigraph(init_output_grads)",
 )
-def test_graphs_do_not_train(tmp_path):
+def test_graphs_accept_optimizers_and_do_not_train(tmp_path, caplog):
     model = nn.Linear(4, 2)
     x, _ = pair()
     optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
-    for keywords in ({"optimizers": [optimizer]}, {"init_output_grads": True}):
-        with pytest.raises(ArgumentError, match="forward passes"):
-            utils.trace_multigraph(model, x, **keywords)
-    y = utils.trace_multigraph(model, x, optimizers=[], init_output_grads=False)
+    y = utils.trace_multigraph(model, x, optimizers=[optimizer], init_output_grads=True)
+    assert [text.split(" changes")[0] for text in told(caplog)] == [
+        "trace_multigraph(optimizers=...)",
+        "trace_multigraph(init_output_grads=...)",
+    ]
+    assert all("[deviation: forward-graphs]" in text for text in told(caplog))
     samba.session.add_graph(FwdGraph(x, y, name="a"))
     with pytest.raises(ArgumentError, match=r"session\.compile\b"):
         samba.session.compile_multigraph(inference=False)
-    program = read_pef(compiled(tmp_path))
+    pef = compiled(tmp_path)
+    program = read_pef(pef)
     assert {kind.name for s in program.sections for kind in s.kinds} == {"FWD"}
+    samba.session.init_multigraph_runtime(pef)
+    samba.session.run(x, graph_name="a")
+    close(y[0].sn_data, model(samba.to_torch(x)).detach())
+
+
+def test_without_optimizers_nothing_is_told(caplog):
+    x, _ = pair()
+    utils.trace_multigraph(nn.Linear(4, 2), x, optimizers=[], init_output_grads=False)
+    assert told(caplog) == []
+
+
+def test_trace_graph_refuses_a_pef_of_several_graphs_whose_first_is_its_own(tmp_path):
+    model = samba.from_torch_model_(nn.Linear(4, 2))
+    x, _ = pair()
+    for name, prefix in (("linear", ""), ("again", "again")):
+        y = utils.trace_multigraph(model, x, trace_prefix=prefix)
+        samba.session.add_graph(FwdGraph(x, y, name=name))
+    pef = compiled(tmp_path)
+    assert [graph.name for graph in read_pef(pef).graphs] == ["linear", "again"]
+    with pytest.raises(ArgumentError, match="2 graphs: linear, again") as caught:
+        utils.trace_graph(model, x, pef=pef, config_dict={})
+    assert "init_multigraph_runtime" in caught.value.hint
+
+
+def test_trace_graph_refuses_a_pef_without_a_graph(tmp_path):
+    pef = tmp_path / "nothing.pef"
+    write_pef(
+        pef,
+        Program(
+            name="nothing",
+            mapping="section",
+            inference=True,
+            regions=(),
+            symbols=(),
+            graphs=(),
+            optimizers=(),
+            argins=(),
+            sections=(),
+            schedules=(),
+        ),
+    )
+    with pytest.raises(ArgumentError, match="which holds no graph, wanted a PEF of one graph"):
+        utils.trace_graph(nn.Linear(4, 2), pair()[0], pef=str(pef), config_dict={})
 
 
 def conflict() -> str:

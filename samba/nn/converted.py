@@ -1,0 +1,21 @@
+"""The model that was converted last, for a session whose traced model has no values."""
+
+from __future__ import annotations
+
+import weakref
+
+from torch import nn
+
+__all__ = ["converted_last", "note_converted"]
+
+_last: list[weakref.ref[nn.Module]] = []
+
+
+def note_converted(model: nn.Module) -> None:
+    """Remember a model as the one that was converted last; it is not kept alive."""
+    _last[:] = [weakref.ref(model)]
+
+
+def converted_last() -> nn.Module | None:
+    """The model that was converted last, None if there is none or it is gone."""
+    return _last[0]() if _last else None
