@@ -51,7 +51,9 @@ def _gradnorm(
     limit: float, members: Sequence[int], optimizers: Sequence[Optimizer], table: RegionTable
 ) -> Step:
     grads = {p.grad for i in members for p in optimizers[i].params}
-    norm = table.add(f"{optimizers[members[0]].name}__grad_norm", (), DType.FLOAT32, Role.METRIC)
+    wide = any(table.regions[grad].dtype is DType.FLOAT64 for grad in grads)
+    dtype = DType.FLOAT64 if wide else DType.FLOAT32
+    norm = table.add(f"{optimizers[members[0]].name}__grad_norm", (), dtype, Role.METRIC)
     return Step(
         kind=SectionKind.GRADNORM,
         optimizers=tuple(members),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import samba.utils as utils
+from emulator.errors import NotSeeded
 from tests.api.covers import covers
 from tests.samba.worlds import MLP, World, close, told
 
@@ -21,6 +23,8 @@ def test_gradients_of_outputs_after_a_trace(pefs):
     scene.host(**scene.tensors)[0].backward()
     close(scene.model.first.weight.sn_grad, scene.host.first.weight.grad)
     scene.trace(init_output_grads=False)
+    with pytest.raises(NotSeeded, match=r"trace_graph\(init_output_grads=False\) initialises none"):
+        scene.run(**FORWARD_BACKWARD)
     scene.model.output_tensors[0].sn_grad = torch.tensor(3.0)
     scene.run(**FORWARD_BACKWARD)
     close(scene.model.first.weight.sn_grad, 3 * scene.host.first.weight.grad)

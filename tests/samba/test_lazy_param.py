@@ -458,3 +458,23 @@ def test_billions_of_parameters_compile_without_being_made(
         f"{len(program.sections)} sections of {structures} structures"
         in Path(f"{pef}.log").read_text()
     )
+
+
+@pytest.mark.parametrize("quantized", [{}, {"quantized": True}], ids=["", "quantized"])
+def test_the_module_can_be_called_as_its_function(quantized):
+    with samba.lazy_param(**quantized):  # pyright: ignore[reportCallIssue]  # a module
+        assert samba.session.use_static_functional()
+        layer = nn.Linear(40, 30)
+    assert not samba.session.use_static_functional()
+    assert not layer.weight.has_data and nn.Linear(2, 2).weight.numel() == 4
+
+
+def test_it_is_a_module_all_the_same():
+    import sambaflow.samba as aliased
+    from sambaflow.samba.lazy_param import lazy_param as function
+
+    module = sys.modules["samba.lazy_param"]
+    assert samba.lazy_param is aliased.lazy_param is module
+    assert module.lazy_param is function
+    with aliased.lazy_param():
+        assert not nn.Linear(2, 2).weight.has_data

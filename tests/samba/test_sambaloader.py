@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+import samba
 from samba.errors import ArgumentError
 from samba.sambaloader import DataLoaderException, SambaLoader
 from samba.sambatensor import SambaTensor
@@ -312,3 +313,18 @@ print("ready", flush=True)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "ready\n"
     assert done.returncode == {"": 0, "1 / 0": 1}.get(ending, 3)
+
+
+def test_the_slides_name_of_the_data_loader():
+    batches = [(torch.zeros(2, 3), torch.ones(2)), (torch.ones(2, 3), torch.zeros(2))]
+    loader = SambaLoader(torch_loader=batches, names=["sample", "label"])
+    assert len(loader) == 2
+    for (sample, label), (x, y) in zip(loader, batches, strict=True):
+        assert (sample.sn_name, label.sn_name) == ("sample", "label")
+        assert torch.equal(samba.to_torch(sample), x) and torch.equal(samba.to_torch(label), y)
+
+
+@pytest.mark.parametrize("loaders", [{}, {"dataloader": [1], "torch_loader": [1]}])
+def test_one_data_loader_is_wanted(loaders):
+    with pytest.raises(ArgumentError, match="torch_loader is another name of it"):
+        SambaLoader(**loaders, names=["x"])

@@ -188,6 +188,21 @@ def test_setting_tensors_gives_all_the_values_of_rank_0(folder):
         assert (program.read("x") == float(rank)).all()  # inputs are a replica's own
 
 
+def test_getting_tensors_of_several_replicas_is_an_event_of_its_own(folder):
+    programs = [loaded(folder), loaded(folder)]
+    weight = next(s.name for s in programs[0].program.symbols if s.grad_region >= 0)
+    profiler = samba.session.profiler
+    samba.session.start_samba_profile()
+    try:
+        programs[0].read(weight)
+        assert profiler.names == ["PyRT_GET_TENSORS"]  # alone
+        together(programs, lambda program, rank: program.read(weight))
+    finally:
+        profiler.stop_profile()
+    assert len(profiler.get_iter_times("PyRT_GET_TENSORS_GATHER")) == 2
+    assert len(profiler.get_iter_times("PyRT_GET_TENSORS")) == 3
+
+
 def test_loading_gives_all_the_weights_and_buffers_of_rank_0(folder):
     programs = [loaded(folder), loaded(folder)]
 

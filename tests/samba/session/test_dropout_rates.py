@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 
 import pytest
 import torch
@@ -10,9 +11,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
+import samba.utils as utils
 from pef_schema import read_pef
+from pef_schema.program import Node, Ref
 from samba.session.loading import GraphMismatch
 from samba.tracer.dropout import keep_dropout
+from samba.tracer.dropout_rates import rate_argins
 from tests.samba.worlds import World, close, told
 
 
@@ -151,3 +155,81 @@ def test_the_rate_does_not_matter_for_inference(tmp_path):
         assert samba.session.get_dropout_rate_argin_names() == []
         _, out = samba.session.run(None, other.output_tensors)
         close(out, other.eval()(*inputs)[1].detach())
+
+
+# -- other ways to say it -------------------------------------------------------
+
+CALLS = {
+    "F.dropout": lambda x, p: F.dropout(input=x, p=p, training=True),
+    "F.dropout in place": lambda x, p: F.dropout(x * 1, p=p, training=True, inplace=True),
+    "torch.dropout": lambda x, p: torch.dropout(x, p=p, train=True),
+    "torch.dropout_": lambda x, p: torch.dropout_(x * 1, p=p, train=True),
+    "native_dropout": lambda x, p: torch.native_dropout(x, p=p, train=True)[0],
+    "F.dropout1d": lambda x, p: F.dropout1d(x, p=p, training=True),
+    "F.dropout2d": lambda x, p: F.dropout2d(x[None], p=p, training=True)[0],
+    "F.dropout3d": lambda x, p: F.dropout3d(input=x[None, None], p=p, training=True)[0, 0],
+    "torch.feature_dropout": lambda x, p: torch.feature_dropout(input=x, p=p, train=True),
+    "torch.feature_dropout_": lambda x, p: torch.feature_dropout_(x * 1, p=p, train=True),
+    "attention": lambda x, p: F.scaled_dot_product_attention(query=x, key=x, value=x, dropout_p=p),
+    "attention by position": lambda x, p: F.scaled_dot_product_attention(x, x, x, None, p),
+}
+
+
+INPUT = torch.linspace(-1, 1, 4 * 6 * 8).reshape(4, 6, 8).sin() + 3
+
+
+class Calls(nn.Module):
+    """One way to call a dropout function."""
+
+    def __init__(self, call, rate: float = 0.5) -> None:
+        super().__init__()
+        self.call, self.rate = call, rate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.call(x, self.rate)
+
+
+def results_of(model: nn.Module, folder, *runs: dict) -> list[torch.Tensor]:
+    x = samba.from_torch_tensor(INPUT.clone(), name="x")
+    config = {"output_folder": str(folder)}
+    pef = samba.session.compile(model, (x,), config_dict=config)
+    utils.trace_graph(model, (x,), pef=pef, config_dict={})
+    return [
+        samba.to_torch(samba.session.run((x,), model.output_tensors, **keywords)[0])
+        for keywords in runs
+    ]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_rate_given_by_keyword_is_an_argin(tmp_path, call):
+    runs = {}, {"train": False}, {"hyperparam_dict": {"p": 0.0}}, {"hyperparam_dict": {"p": 0.9}}
+    dropped, evaluated, none, most = results_of(Calls(call), tmp_path, *runs)
+    assert len(samba.session.get_dropout_rate_argin_names()) == 1
+    wanted = Calls(call, 0.0)(INPUT)
+    for result in (evaluated, none):
+        torch.testing.assert_close(result, wanted, rtol=2e-6, atol=2e-6)
+    assert not torch.equal(dropped, none) and not torch.equal(most, none)
+
+
+@pytest.mark.parametrize("call", [F.alpha_dropout, F.feature_alpha_dropout])
+def test_alpha_dropout_says_that_its_rate_is_fixed(tmp_path, caplog, call):
+    model = Calls(lambda x, p: call(x, p=p, training=True))
+    results_of(model, tmp_path)
+    (text,) = told(caplog)
+    assert "alpha_dropout drops at rate 0.5 in every run" in text
+    assert text.startswith(__file__)
+
+
+def test_a_rate_by_name_is_one_of_the_graphs_rates():
+    rate = Ref(1)
+    nodes = [
+        Node(
+            op="aten.scaled_dot_product_attention.default",
+            args=(Ref(0),) * 3,
+            kwargs=kwargs,
+            outputs=(2,),
+        )
+        for kwargs in ((("dropout_p", rate),), (("dropout_p", 0.1),), ())
+    ]
+    graph = types.SimpleNamespace(nodes=nodes)
+    assert rate_argins(graph) == (True, False, False)  # pyright: ignore[reportArgumentType]  # a graph's nodes alone

@@ -14,6 +14,7 @@ from samba._trace_utils import _trace_torch_graph
 from samba.argconf.args import CompileArgs, RunArgs
 from samba.errors import ArgumentError
 from samba.lazy_param import lazy_param
+from samba.session.modes import ConfigUnreadable
 from samba.utils.argparser import last_parsed_args
 from tests.api.covers import covers
 from tests.forked import forked
@@ -245,6 +246,33 @@ def test_dynamic_dimensions_are_declared(tmp_path):
     assert (dims[key].min, dims[key].max, dims[key].factor) == (1, 8, 2)
     with pytest.raises(ArgumentError, match="found min 3, max 2, factor 1"):
         samba.session.create_dynamic_dim("bad", 3, 2)
+
+
+NO_RANGES = {
+    "no JSON": ("{", "found no JSON"),
+    "a list": ("[1]", r"found \[1\], wanted for each dimension whole numbers min and max"),
+    "no max": ('{"seq": {"min": 1}}', "found seq: {'min': 1}, wanted"),
+    "a number": ('{"seq": 3}', "found seq: 3, wanted"),
+    "another key": ('{"seq": {"min": 1, "max": 2, "step": 1}}', "'step': 1}, wanted"),
+    "text": ('{"seq": {"min": "1", "max": 2}}', "found seq: {'min': '1', 'max': 2}"),
+    "backwards": ('{"ok": {"min": 1, "max": 2}, "seq": {"min": 3, "max": 2}}', "found min 3, max"),
+}
+
+
+@pytest.mark.parametrize("text, message", NO_RANGES.values(), ids=NO_RANGES)
+def test_a_file_without_ranges_is_named(tmp_path, text, message):
+    path = tmp_path / "dims.json"
+    path.write_text(text)
+    with pytest.raises(ArgumentError, match=message):
+        samba.session.load_dynamic_dims_config(path)
+    assert samba.session.dynamic_dims == {}
+
+
+def test_a_missing_file_of_ranges_is_named(tmp_path):
+    path = tmp_path / "none.json"
+    with pytest.raises(ConfigUnreadable, match="none.json: found No such file") as caught:
+        samba.session.load_dynamic_dims_config(str(path))
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
 # -- configuration ----------------------------------------------------------

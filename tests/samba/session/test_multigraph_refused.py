@@ -8,7 +8,8 @@ from torch import nn
 
 import samba
 import samba.utils as utils
-from pef_schema import read_pef
+from pef_schema import read_pef, write_pef
+from pef_schema.program import Program
 from samba.errors import ArgumentError, SambaError
 from samba.graph import FwdGraph
 from samba.session.loading import GraphMismatch
@@ -16,6 +17,7 @@ from samba.session.multigraph.conflicts import GraphConflict
 from samba.session.multigraph.traces import TiedWeights
 from tests.api.covers import covers
 from tests.samba.graphs import Two, compiled, pair, two
+from tests.samba.worlds import close, told
 
 
 def test_tied_weights_are_refused_with_their_places():
@@ -39,7 +41,6 @@ def test_graphs_accept_optimizers_and_do_not_train(tmp_path, caplog):
         "trace_multigraph(optimizers=...)",
         "trace_multigraph(init_output_grads=...)",
     ]
-    assert all("[deviation: forward-graphs]" in text for text in told(caplog))
     samba.session.add_graph(FwdGraph(x, y, name="a"))
     with pytest.raises(ArgumentError, match=r"session\.compile\b"):
         samba.session.compile_multigraph(inference=False)

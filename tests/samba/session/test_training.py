@@ -123,6 +123,32 @@ def test_gradnorm_equals_clip_grad_norm(tmp_path):
     close(samba.session.get_tensors_by_name(["adamw0__grad_norm"])[0], norm)
 
 
+@pytest.mark.parametrize("scale", [1.0, 1e25], ids=["small", "beyond float32"])
+def test_float64_gradients_are_clipped_in_float64(tmp_path, scale):
+    class Wide(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 3, dtype=torch.float64)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return (self.first(x.double()) - y[:, None]).square().sum() * scale
+
+    world = World(
+        name="wide",
+        model=Wide,
+        optimizer=lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, max_grad_norm=0.1),
+    )
+    scene = loaded(world, tmp_path)
+    scene.run(section_types=["fwd", "bckwd", "gradnorm"])
+    scene.host(**scene.tensors).backward()
+    norm = nn.utils.clip_grad_norm_(scene.host.parameters(), 0.1)
+    for path, weight in scene.host.named_parameters():
+        grad = scene.model.get_parameter(path).sn_grad
+        torch.testing.assert_close(grad, weight.grad, rtol=1e-13, atol=1e-15)
+    (found,) = samba.session.get_tensors_by_name(["adamw0__grad_norm"])
+    torch.testing.assert_close(samba.to_torch(found), norm, rtol=1e-13, atol=0)
+
+
 def test_each_optimizer_clips_its_own(tmp_path):
     def make(model):
         return [

@@ -1,0 +1,126 @@
+"""Training as the model zoo does it: a model on the meta device is traced, its values come later."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import samba
+import samba.utils as utils
+from samba.errors import ArgumentError, NoHostData
+from tests.samba.worlds import Mlp, close, features, named
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return samba.optim.AdamW(model.parameters(), lr=0.05, betas=(0.9, 0.999), weight_decay=0.1)
+
+
+def without_values() -> tuple[nn.Module, torch.optim.Optimizer]:
+    with torch.device("meta"):
+        model = Mlp()
+    samba.from_torch_model_(model)
+    return model, adamw(model)
+
+
+@pytest.fixture(scope="module")
+def pef(tmp_path_factory):
+    model, optimizer = without_values()
+    folder = str(tmp_path_factory.mktemp("meta"))
+    config = {"output_folder": folder}
+    return samba.session.compile(model, named(features()), optimizer, config_dict=config)
+
+
+@pytest.fixture
+def traced(pef):
+    model, optimizer = without_values()
+    inputs = named(features())
+    utils.trace_graph(
+        model, inputs, optimizer, pef=pef, loss_indices=[0], transfer_device=False, config_dict={}
+    )
+    return model, optimizer, inputs
+
+
+def host_twin() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(3)
+    model = Mlp()
+    return model, torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
+
+
+def test_to_device_takes_the_model_that_was_converted_since(traced):
+    model, optimizer, inputs = traced
+    host, host_optimizer = host_twin()
+    other = samba.from_torch_model_(copy.deepcopy(host))
+    samba.session.to_device()
+    for _ in range(3):
+        outputs = samba.session.run(inputs, model.output_tensors)
+        host_optimizer.zero_grad()
+        wanted = host(**features())
+        wanted[0].backward()
+        host_optimizer.step()
+        for ours, theirs in zip(outputs, wanted, strict=True):
+            close(samba.to_torch(ours), theirs.detach())
+    samba.session.to_cpu(other, optimizer)
+    for path, weight in host.named_parameters():
+        torch.testing.assert_close(
+            samba.to_torch(dict(other.named_parameters())[path]).detach(),
+            weight.detach(),
+            rtol=1e-5,
+            atol=1e-6,
+        )
+    ours, theirs = optimizer.state_dict()["state"], host_optimizer.state_dict()["state"]
+    for index, state in theirs.items():
+        assert float(ours[index]["step"]) == float(state["step"]) == 3
+        torch.testing.assert_close(
+            ours[index]["exp_avg"], state["exp_avg"], rtol=1e-5, atol=1e-6
+        )
+
+
+def test_without_another_model_the_missing_values_are_named(traced):
+    samba.from_torch_model_(nn.Linear(2, 2))
+    with pytest.raises(NoHostData, match="mlp__first__weight"):
+        samba.session.to_device()
+
+
+def test_another_model_of_other_shapes_is_refused(traced):
+    other = Mlp()
+    other.second = nn.Linear(6, 4)
+    samba.from_torch_model_(other)
+    with pytest.raises(ArgumentError, match=r"second\.weight of the model: found shape \[4, 6\]"):
+        samba.session.to_device()
+
+
+def test_a_traced_model_with_values_is_the_one_that_goes(pef):
+    torch.manual_seed(5)
+    model = samba.from_torch_model_(Mlp())
+    optimizer, inputs = adamw(model), named(features())
+    utils.trace_graph(model, inputs, optimizer, pef=pef, transfer_device=False, config_dict={})
+    samba.from_torch_model_(Mlp())
+    samba.session.to_device()
+    close(model.first.weight.sn_data, samba.to_torch(model.first.weight).detach())
+
+
+def test_optimizer_states_of_empty_parameters_are_zeros_when_rdu_asks_for_them(traced):
+    model, *_ = traced
+    handles = samba.session.optim_dict
+    assert len(handles) >= 2 * len(list(model.parameters()))
+    for handle in handles.values():
+        assert not handle.has_data
+        handle.rdu()
+        assert torch.equal(handle.sn_data, torch.zeros(handle.shape))
+
+
+def test_rdu_of_an_optimizer_state_sends_what_torch_holds(pef):
+    model = samba.from_torch_model_(Mlp())
+    optimizer, inputs = adamw(model), named(features())
+    utils.trace_graph(model, inputs, optimizer, pef=pef, config_dict={})
+    samba.session.run(inputs, model.output_tensors)
+    samba.session.to_cpu(model, [optimizer])
+    samba.session.run(inputs, model.output_tensors)
+    kept = optimizer.state[model.first.weight]["exp_avg"].clone()
+    handle = next(t for n, t in samba.session.optim_dict.items() if "first__weight" in n)
+    assert not torch.equal(handle.sn_data, kept)
+    handle.rdu()
+    assert torch.equal(handle.sn_data, kept)
