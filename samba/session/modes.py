@@ -133,9 +133,7 @@ class Modes:
         self.dynamic_dims[key] = DimInfo(min, max, factor)
         return key
 
-    def add_directives(
-        self, directives: Mapping[str, Any] | None
-    ) -> AbstractContextManager[None]:
+    def add_directives(self, directives: Mapping[str, Any] | None) -> AbstractContextManager[None]:
         """Record wishes for the hardware compiler; they change no result.
 
         Args:

@@ -51,6 +51,7 @@ from samba.utils.misc import (
     get_rank,
     get_world_size,
     is_main_process,
+    parse_dtype,
 )
 from samba.utils.utils import init_output_grads, trace_graph, trace_multigraph
 from samba.utils.weight_norm import weight_norm_
@@ -71,6 +72,7 @@ __all__ = [
     "is_main_process",
     "measure_performance",
     "measure_sections",
+    "parse_dtype",
     "set_seed",
     "trace_graph",
     "trace_multigraph",

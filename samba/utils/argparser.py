@@ -31,7 +31,8 @@ def parse_app_args(
     """Parses the command line of an app.
 
     An app may declare built-in options again: its declaration replaces the built-in one for the
-    spellings it names, and its default replaces the built-in default for all spellings.
+    spellings it names, and its default replaces the built-in default for all spellings. One that
+    declares a switch ``--cpu`` needs no PEF where it is given.
     ``--log-level`` takes effect on the logger ``samba``. With ``--data-parallel``, a command that
     runs and a launcher that has started several processes (mpirun, srun, torchrun, ``python -m
     samba launch``), torch's default process group is up afterwards.
@@ -70,6 +71,7 @@ def parse_app_args(
             if declare is not None:
                 declare(sub)
         _follow_redeclarations(sub, built_in)
+        _free_of_pef(sub, arguments)
     args = parser.parse_args(arguments)
     for field, default in default_fields().items():
         if not hasattr(args, field):
@@ -88,6 +90,15 @@ def parse_app_args(
 
         start()
     return args
+
+
+def _free_of_pef(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Lets an app that declares ``--cpu`` be run with it and without a PEF."""
+    switch = parser._option_string_actions.get("--cpu")
+    if switch is not None and switch.nargs == 0 and "--cpu" in arguments:
+        for action in parser._actions:
+            if action.dest == "pef":
+                action.required = False
 
 
 def _tell_nothing_measured(command: str) -> None:

@@ -6,6 +6,8 @@ import os
 
 import torch
 
+from samba.errors import ArgumentError
+
 __all__ = [
     "create_mac_resource_report",
     "fix_rdu_affinity",
@@ -13,7 +15,15 @@ __all__ = [
     "get_rank",
     "get_world_size",
     "is_main_process",
+    "parse_dtype",
 ]
+
+_SHORT = {
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+}
 
 
 def get_file_dir(file: str | os.PathLike[str]) -> str:
@@ -38,6 +48,31 @@ def get_world_size() -> int:
 def is_main_process() -> bool:
     """Whether this process is the one that prints and writes checkpoints."""
     return get_rank() == 0
+
+
+def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """The dtype that a configuration names.
+
+    Args:
+        dtype: Torch's name of it, with ``torch.`` before it or not; ``bf16``, ``fp16``, ``fp32`` or
+            ``fp64``; or the dtype itself.
+
+    Raises:
+        ArgumentError: There is no such dtype.
+
+    Example:
+        >>> parse_dtype("bfloat16"), parse_dtype("torch.float32"), parse_dtype("bf16")
+        (torch.bfloat16, torch.float32, torch.bfloat16)
+    """
+    name = str(dtype).removeprefix("torch.")
+    found = _SHORT.get(name, getattr(torch, name, None) if name.isidentifier() else None)
+    if isinstance(found, torch.dtype):
+        return found
+    raise ArgumentError(
+        where="utils.parse_dtype(dtype)",
+        found=repr(dtype),
+        wanted=f"a dtype of torch such as 'float32' or 'bfloat16', or {', '.join(_SHORT)}",
+    )
 
 
 def create_mac_resource_report(*args: object, **kwargs: object) -> None:

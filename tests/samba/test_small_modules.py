@@ -75,6 +75,11 @@ NAMES: dict[str, list[str]] = {
     ],
     "sambaflow.samba.argconf.args": ["CommonArgs", "CompileArgs", "RunArgs"],
     "sambaflow.samba.schema.snconfig": ["SNConfig"],
+    "sambaflow.frameworks.quantized.quantized_linear": [
+        "QuantizedLinear",
+        "SNQConfig",
+        "quantize_model",
+    ],
     "sambaflow.samba.test": ["consistency_test", "TestWithGold"],
     "sambaflow.samba.abexit": ["SambaAtexit"],
     "sambaflow.samba.utils": [
@@ -88,6 +93,7 @@ NAMES: dict[str, list[str]] = {
         "get_rank",
         "get_world_size",
         "is_main_process",
+        "parse_dtype",
         "weight_norm_",
         "fix_rdu_affinity",
         "create_mac_resource_report",
@@ -419,3 +425,16 @@ def test_optimizer_transfers_need_a_program() -> None:
     for transfer in (optimizer.cpu, optimizer.rdu):
         with pytest.raises(samba.SambaError, match="nothing is on the device"):
             transfer()
+
+
+def test_a_pef_is_no_common_argument() -> None:
+    """The model zoo takes every common field of a run from the metadata of its PEF."""
+    from samba.argconf.args import CommonArgs, CompileArgs, RunArgs
+
+    assert "pef" not in CommonArgs.model_fields
+    assert {"batch_size", "inference", "mapping"} <= set(CommonArgs.model_fields)
+    run = RunArgs(pef="x.pef")
+    common = [name for name in type(run).model_fields if name in CommonArgs.model_fields]
+    in_pef = dict.fromkeys(common, "of the PEF")
+    assert RunArgs(**{**run.model_dump(), **in_pef}).pef == "x.pef"
+    assert CompileArgs(pef="y.pef").pef == "y.pef"

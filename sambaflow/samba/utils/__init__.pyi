@@ -11,6 +11,7 @@ from samba.utils import (
     is_main_process as is_main_process,
     measure_performance as measure_performance,
     measure_sections as measure_sections,
+    parse_dtype as parse_dtype,
     set_seed as set_seed,
     trace_graph as trace_graph,
     trace_multigraph as trace_multigraph,

@@ -92,6 +92,40 @@ def test_one_process_under_a_launcher_has_a_group_too(tmp_path):
     assert "rank 0 of 1 has 0 1 2 3 4 5 6 7" in run([*mpirun(1), script(tmp_path)])
 
 
+MPI = """
+import os
+import torch
+from sambaflow import samba
+from sambaflow.samba.utils import get_rank, get_world_size
+
+torch.distributed.init_process_group(backend="mpi")
+total = torch.tensor([get_rank() + 1.0])
+torch.distributed.all_reduce(total)
+os.write(1, f"rank {get_rank()} of {get_world_size()}: {total.item():g}\\n".encode())
+try:
+    torch.distributed.init_process_group("mpi")
+except ValueError as error:
+    assert "twice" in str(error)
+else:
+    raise AssertionError
+"""
+
+
+def test_the_mpi_backend_is_the_launchers_group(tmp_path):
+    lines = run([*launch(2), script(tmp_path, MPI)]).splitlines()
+    assert sorted(line[line.index("rank") :] for line in lines) == [
+        "rank 0 of 2: 3",
+        "rank 1 of 2: 3",
+    ]
+
+
+@pytest.mark.slow
+def test_the_mpi_backend_of_mpirun_and_of_a_process_alone(tmp_path):
+    lines = run([*mpirun(2), script(tmp_path, MPI)]).splitlines()
+    assert sorted(lines) == ["rank 0 of 2: 3", "rank 1 of 2: 3"]
+    assert run([sys.executable, script(tmp_path, MPI)]) == "rank 0 of 1: 1\n"
+
+
 @pytest.mark.slow
 def test_two_jobs_at_once_do_not_meet(tmp_path):
     jobs = [

@@ -1,4 +1,4 @@
-"""Training as the model zoo does it: a model on the meta device is traced, its values come later."""
+"""Training as the model zoo does it: a model on the meta device is traced, values come later."""
 
 from __future__ import annotations
 
@@ -73,9 +73,7 @@ def test_to_device_takes_the_model_that_was_converted_since(traced):
     ours, theirs = optimizer.state_dict()["state"], host_optimizer.state_dict()["state"]
     for index, state in theirs.items():
         assert float(ours[index]["step"]) == float(state["step"]) == 3
-        torch.testing.assert_close(
-            ours[index]["exp_avg"], state["exp_avg"], rtol=1e-5, atol=1e-6
-        )
+        torch.testing.assert_close(ours[index]["exp_avg"], state["exp_avg"], rtol=1e-5, atol=1e-6)
 
 
 def test_without_another_model_the_missing_values_are_named(traced):

@@ -270,7 +270,7 @@ def test_a_file_without_ranges_is_named(tmp_path, text, message):
 
 def test_a_missing_file_of_ranges_is_named(tmp_path):
     path = tmp_path / "none.json"
-    with pytest.raises(ConfigUnreadable, match="none.json: found No such file") as caught:
+    with pytest.raises(ConfigUnreadable, match=r"none\.json: found No such file") as caught:
         samba.session.load_dynamic_dims_config(str(path))
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 

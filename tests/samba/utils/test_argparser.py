@@ -345,3 +345,18 @@ def test_a_batch_has_samples(text, capsys):
     with pytest.raises(SystemExit):
         parse_app_args(["compile", "-b=four"])
     assert "-b/--batch-size: invalid int value: 'four'" in capsys.readouterr().err
+
+
+def declares_cpu(parser) -> None:
+    parser.add_argument("--cpu", action="store_true")
+
+
+def test_an_app_that_can_run_on_the_cpu_needs_no_pef_for_that(capsys):
+    args = parse_app_args(["run", "--cpu", "-b=4"], common_parser_fn=declares_cpu)
+    assert (args.cpu, args.pef, args.batch_size) == (True, None, 4)
+    assert parse_app_args(["run", "--cpu"], run_parser_fn=declares_cpu).cpu
+    assert parse_app_args(["run", "--cpu", PEF], run_parser_fn=declares_cpu).pef == "x.pef"
+    missing = "the following arguments are required: -p/--pef"
+    assert missing in fails(capsys, ["run"], common_parser_fn=declares_cpu)
+    assert missing in fails(capsys, ["test", "--cpu"], run_parser_fn=declares_cpu)
+    assert "required: -p/--pef" in fails(capsys, ["run", "--cpu"])

@@ -1,0 +1,1 @@
+"""Layers of other frameworks that scripts import."""

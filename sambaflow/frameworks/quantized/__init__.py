@@ -1,0 +1,1 @@
+"""Quantized layers that scripts import."""
