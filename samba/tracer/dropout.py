@@ -53,7 +53,7 @@ def keep_dropout(
         if rate:
             tell(
                 "fixed-dropout-rate",
-                f"{calling_line()}: {func.__name__} drops at rate {rate:g} in every run; neither "  # pyright: ignore[reportAttributeAccessIssue]  # functions have names
+                f"{calling_line()}: {func.__name__} drops at rate {rate:g} in every run; neither "
                 "session.run(train=False) nor hyperparam_dict changes it. Evaluate with a PEF "
                 "compiled for inference",
             )

@@ -9,6 +9,7 @@ import pytest
 import samba
 from pef_schema.errors import PefError
 from samba.errors import NotLoaded
+from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP
 
 WEIGHTS = [f"mlp__{layer}__{kind}" for layer in ("first", "second") for kind in ("weight", "bias")]
@@ -24,6 +25,7 @@ def facts(session: samba.SambaSession) -> tuple[object, ...]:
     )
 
 
+@covers("samba.SambaSession")
 def test_a_new_session_answers_for_its_pef(pefs):
     session = samba.SambaSession(pefs(DROPOUT))
     types, argins, weights, rates, seeds = facts(session)
@@ -46,6 +48,7 @@ def test_reset_parses_the_pef_that_it_is_given(pefs, on):
         samba.session.get_section_types()
 
 
+@covers("samba.session.get_section_types", "samba.session.get_weight_names")
 def test_the_same_facts_hold_when_it_is_loaded(pefs):
     samba.session.reset(pefs(DROPOUT))
     before = facts(samba.session)

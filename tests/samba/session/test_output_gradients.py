@@ -8,6 +8,7 @@ import torch
 import samba
 import samba.utils as utils
 from emulator.errors import NotSeeded
+from tests.api.covers import covers
 from tests.samba.worlds import MLP, World, close
 
 ONE = torch.ones(())
@@ -40,6 +41,7 @@ def test_a_backward_pass_without_any_gradient_is_refused_and_changes_nothing(sce
     scene.run(section_types=["fwd"])
 
 
+@covers("samba.utils.trace_graph(init_output_grads)")
 def test_gradients_that_were_set_start_it_alone(scene):
     loss, out = scene.model.output_tensors
     out.sn_grad = SEED
