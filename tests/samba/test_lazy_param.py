@@ -462,7 +462,7 @@ def test_billions_of_parameters_compile_without_being_made(
 
 @pytest.mark.parametrize("quantized", [{}, {"quantized": True}], ids=["", "quantized"])
 def test_the_module_can_be_called_as_its_function(quantized):
-    with samba.lazy_param(**quantized):  # pyright: ignore[reportCallIssue]  # a module
+    with samba.lazy_param(**quantized):
         assert samba.session.use_static_functional()
         layer = nn.Linear(40, 30)
     assert not samba.session.use_static_functional()

@@ -79,7 +79,7 @@ def test_weights_are_torchs_and_the_product_takes_their_values(qconfig):
 @pytest.mark.parametrize("qconfig", SCHEMES.values(), ids=SCHEMES)
 def test_the_device_multiplies_as_the_host_does(tmp_path, qconfig):
     host = quantized(Net(), qconfig)
-    with samba.lazy_param(quantized=True):  # pyright: ignore[reportCallIssue]  # a module
+    with samba.lazy_param(quantized=True):
         model = copy.deepcopy(host)
     samba.from_torch_model_(model)
     x = samba.from_torch_tensor(torch.randn(5, 8), name="x")
@@ -104,7 +104,7 @@ def test_without_a_qconfig_there_is_one_scale():
 
 def test_what_is_no_linear_layer_of_8_bits_is_refused():
     with pytest.raises(ArgumentError, match=r"found a Conv1d, wanted a torch\.nn\.Linear"):
-        QuantizedLinear.from_float(nn.Conv1d(1, 1, 1))  # pyright: ignore[reportArgumentType]  # refused
+        QuantizedLinear.from_float(nn.Conv1d(1, 1, 1))
     layer = nn.Linear(2, 2)
     layer.qconfig = float16_dynamic_qconfig
     with pytest.raises(ArgumentError, match=r"found torch\.float16"):

@@ -232,4 +232,4 @@ def test_a_rate_by_name_is_one_of_the_graphs_rates():
         for kwargs in ((("dropout_p", rate),), (("dropout_p", 0.1),), ())
     ]
     graph = types.SimpleNamespace(nodes=nodes)
-    assert rate_argins(graph) == (True, False, False)  # pyright: ignore[reportArgumentType]  # a graph's nodes alone
+    assert rate_argins(graph) == (True, False, False)

@@ -15,7 +15,9 @@ from tests.samba.worlds import DROPOUT, INFERENCE, MLP
 WEIGHTS = [f"mlp__{layer}__{kind}" for layer in ("first", "second") for kind in ("weight", "bias")]
 
 
-def facts(session: samba.SambaSession) -> tuple[object, ...]:
+def facts(
+    session: samba.SambaSession,
+) -> tuple[set[str], list[str], list[str], list[str], list[str]]:
     return (
         session.get_section_types(),
         list(session.get_argin_names()),
