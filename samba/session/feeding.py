@@ -12,6 +12,7 @@ import torch
 from emulator.errors import RegionMismatch
 from pef_schema.program import Program
 from samba.errors import ArgumentError, NoHostData
+from samba.sambatensor import SambaTensor
 from samba.support.nesting import leaves
 from samba.tensor.views import copy_as_numpy, view_plainly
 from samba.tracer.inputs import NamedInput
@@ -111,13 +112,15 @@ class Feeder:
                 found=f"shape {list(tensor.shape)} {dtype_name(tensor.dtype)}",
                 wanted=f"shape {list(slot.shape)} {dtype_name(slot.dtype)}",
             )
-        if not getattr(tensor, "_has_data", True):
-            raise NoHostData(
-                operation="session.run(input_tensors=...)",
-                name=slot.name,
-                shape=tuple(tensor.shape),
-            )
-        return copy_as_numpy(tensor)
+        if getattr(tensor, "_has_data", True):
+            return copy_as_numpy(tensor)
+        if isinstance(tensor, SambaTensor) and tensor.materializer_provided:
+            return copy_as_numpy(tensor.torch_tensor())
+        raise NoHostData(
+            operation="session.run(input_tensors=...)",
+            name=slot.name,
+            shape=tuple(tensor.shape),
+        )
 
     def _matched(self, inputs: Any) -> list[tuple[InputSlot, torch.Tensor]]:
         pairs = list(_pairs(inputs))
@@ -190,6 +193,14 @@ def _pairs(inputs: Any) -> Iterator[tuple[str, Any]]:
             yield from leaves(key, item)
     elif isinstance(inputs, (tuple, list)):
         yield from leaves("", inputs)
+    elif isinstance(inputs, torch.nn.Module):
+        raise ArgumentError(
+            where="session.run(input_tensors=...)",
+            found=f"a {type(inputs).__name__}",
+            wanted="a tensor, a tuple, a list, a dict or None",
+            hint="The model is that of trace_graph: run(inputs, model.output_tensors).",
+            deviation="run-without-model",
+        )
     else:
         raise ArgumentError(
             where="session.run(input_tensors=...)",

@@ -107,9 +107,10 @@ class Loaded(LoadedTensors, ABC):
         for source in sources:
             if source.role is not Role.INPUT or source.tensor is None or source.name in forgotten:
                 continue
-            if getattr(source.tensor, "has_data", True):
+            tensor = source.tensor
+            if getattr(tensor, "has_data", True) or getattr(tensor, "materializer_provided", False):
                 region = values[source.value].region
-                self.device.write(region, view_as_numpy(source.tensor), name=source.name)
+                self.device.write(region, view_as_numpy(_values(tensor)), name=source.name)
 
     def to_rdu(
         self,

@@ -15,6 +15,7 @@ from samba.abexit import SambaAtexit
 from samba.argconf.parsed import configure
 from samba.errors import ArgumentError
 from samba.sambatensor import DimInfo, SambaTensor
+from samba.support.deviations import tell
 from samba.support.tracing import NO_GRAPHAMP, is_tracing
 from samba.tensor.lazy_mode import is_building
 
@@ -53,11 +54,16 @@ class Modes:
 
     @staticmethod
     def use_legacy_names(use: bool) -> None:
-        """Accept a wish for older names of operations; names are the same either way.
+        """Accept a wish for older names of operations; there are none, and a warning says so.
 
         Args:
             use: The wish.
         """
+        if use:
+            tell(
+                "legacy-names",
+                "use_legacy_names(True): operations have their usual names; there are no others",
+            )
 
     @contextmanager
     def disable_graphamp(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from samba.session.process import session
 from samba.session.settings import check_data_parallel_mode, check_mapping
 from samba.support.deviations import tell
 from samba.support.keywords import refuse_unknown
-from samba.tensor.visible_memory import visible_memory
+from samba.tensor.visible_memory import DeviceTensors, visible_memory
 
 
 def trace_graph(
@@ -148,35 +148,55 @@ def init_output_grads(
 ) -> None:
     """Set the gradients that the backward pass starts from.
 
+    Wherever a name is wanted, that of the tensor and that of its gradient will do.
+
     Args:
         output_tensors: Output handles or names; those without a gradient in
             ``customized_tensors_dict`` start with ones.
         unspecified_tensor_grad: Further names that start with ones.
         customized_tensors_dict: Gradients by tensor name.
-        is_variable_batch_size: Accepted; batch sizes are fixed.
+        is_variable_batch_size: Accepted; batch sizes are fixed, and a gradient of another one is
+            refused.
 
     Raises:
-        SambaError: If a tensor has no gradient in the program.
+        SambaError: If a tensor that is named has no gradient in the program, or a gradient does
+            not fit it.
     """
-    given = dict(customized_tensors_dict or {})
     memory = visible_memory()
     if memory is None:
         raise NotTraced(operation="utils.init_output_grads()", name="its outputs")
-    names = [t if isinstance(t, str) else t.sn_name for t in output_tensors]
+    given = {_owner(memory, n): g for n, g in (customized_tensors_dict or {}).items()}
+    listed = [_owner(memory, t if isinstance(t, str) else t.sn_name) for t in output_tensors]
+    further = [_owner(memory, name) for name in unspecified_tensor_grad]
     gradients: dict[str, torch.Tensor] = {}
-    for name in dict.fromkeys([*names, *unspecified_tensor_grad, *given]):
-        if not memory.knows(name):
-            raise UnknownTensor(operation="utils.init_output_grads()", name=name)
-        if name not in given and not memory.has_grad(name):
+    for name in dict.fromkeys([*listed, *further, *given]):
+        if name not in given and name not in further and not memory.has_grad(name):
             continue
         present = memory.read_grad(name)
         gradient = given.get(name, torch.ones_like(present))
+        where = f"utils.init_output_grads(), gradient of {name}"
+        if is_variable_batch_size and gradient.shape != present.shape:
+            raise ArgumentError(
+                where=where,
+                found=f"shape {list(gradient.shape)}",
+                wanted=f"shape {list(present.shape)}",
+                hint="A PEF has the batch size that it was compiled with.",
+                deviation="fixed-batch-size",
+            )
         if gradient.shape != present.shape or gradient.dtype != present.dtype:
             raise ArgumentError(
-                where=f"utils.init_output_grads(), gradient of {name}",
+                where=where,
                 found=f"shape {list(gradient.shape)} {gradient.dtype}",
                 wanted=f"shape {list(present.shape)} {present.dtype}",
             )
         gradients[name] = gradient
     for name, gradient in gradients.items():
         memory.write_grad(name, gradient)
+
+
+def _owner(memory: DeviceTensors, name: str) -> str:
+    """The name of a tensor, also where its gradient's is given."""
+    if not memory.knows(name):
+        raise UnknownTensor(operation="utils.init_output_grads()", name=name)
+    owner = name.removesuffix("__grad")
+    return owner if memory.has_grad(owner) else name

@@ -1,0 +1,109 @@
+"""Arguments of the session's switches and profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+import samba
+from tests.api.covers import covers
+from tests.samba.worlds import MLP, close, told
+
+
+@covers("samba.session.use_legacy_names", "samba.session.use_legacy_names(use)")
+def test_legacy_names_are_told_and_change_nothing(pefs, tmp_path, caplog):
+    samba.session.use_legacy_names(use=False)
+    assert told(caplog) == []
+    samba.session.use_legacy_names(use=True)
+    (text,) = told(caplog)
+    assert "operations have their usual names" in text
+    scene = MLP.build()
+    assert scene.model.first.weight.sn_name == "mlp__first__weight"
+    assert Path(scene.compile(tmp_path)).read_bytes() == Path(pefs(MLP)).read_bytes()
+
+
+@covers(
+    "samba.session.samba_profile(filename)",
+    "samba.session.end_samba_profile(filename)",
+    "samba.session.profiler",
+)
+def test_profiles_are_exported_to_the_file_that_is_named(pefs, tmp_path):
+    scene = pefs.loaded(MLP)
+    inside, after, none = (tmp_path / name for name in ("inside.txt", "after.txt", "none.txt"))
+    profiler = samba.session.profiler
+    try:
+        with samba.session.samba_profile(filename=str(inside)):
+            assert profiler.started
+            scene.run()
+        assert not profiler.started
+        lines = inside.read_text().splitlines()
+        assert [line.split()[0] for line in lines[1:]] == profiler.names
+        assert "SAMBA_SESSION_RUN" in profiler.names
+        profiler.reset()
+        samba.session.start_samba_profile()
+        scene.run(section_types=["FWD"])
+        samba.session.end_samba_profile(filename=str(after))
+        assert "SAMBA_SESSION_RUN_FWD" in after.read_text()
+        samba.session.start_samba_profile()
+        samba.session.end_samba_profile()
+        assert sorted(tmp_path.iterdir()) == [after, inside] and not none.exists()
+    finally:
+        profiler.stop_profile()
+        profiler.reset()
+
+
+@covers("samba.session.end_runtime_profile(log_file)")
+def test_a_runtime_profile_goes_to_the_file_that_is_named(pefs, tmp_path, monkeypatch):
+    scene = pefs.loaded(MLP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ENABLE_RUNTIME_PERF", "DETAILED")
+    for arguments, file in (({}, "cprofile_tmp.log"), ({"log_file": "mine.log"}, "mine.log")):
+        samba.session.start_runtime_profile(timer_enabled=False)
+        scene.run()
+        samba.session.end_runtime_profile(**arguments)
+        assert "1 runs" in Path(file).read_text()
+
+
+@covers("samba.session.setup(args)")
+def test_setup_configures_what_compile_does(tmp_path):
+    from samba.argconf.args import CompileArgs
+
+    samba.session.setup(args=CompileArgs(output_folder=str(tmp_path), pef_name="own"))
+    scene = MLP.build()
+    pef = samba.session.compile(scene.model, scene.inputs, scene.optimizer)
+    assert Path(pef) == tmp_path / "own" / "own.pef"
+
+
+@covers("samba.session.enable_lazy_param", "samba.SambaTensor(materializer)")
+def test_lazy_parameters_are_made_when_the_device_needs_them(pefs):
+    samba.session.enable_lazy_param(seed=11)
+    try:
+        scene = pefs.scene(MLP)
+        lazy = type(scene.host)()
+        scene.model = samba.from_torch_model_(lazy)
+    finally:
+        samba.session.disable_lazy_param()
+    scene.optimizer = samba.optim.SGD(scene.model.parameters(), lr=0.1, momentum=0.9)
+    assert not any(parameter.has_data for parameter in scene.model.parameters())
+    zeros = samba.SambaTensor(
+        shape=(5, 4),
+        dtype=torch.float32,
+        name="x",
+        materializer=lambda shape, dtype, requires_grad: torch.full(shape, 0.5, dtype=dtype),
+    )
+    scene.inputs = (zeros, scene.inputs[1])
+    scene.trace()
+    weights = {path: p.torch_tensor() for path, p in scene.model.named_parameters()}
+    for path, weight in weights.items():
+        assert torch.equal(scene.model.get_parameter(path).sn_data, weight), path
+    assert (samba.session.get_tensors_by_name(["x"])[0].data == 0.5).all()
+    assert not zeros.has_data
+    zeros.materializer = lambda shape, dtype, requires_grad: torch.ones(shape, dtype=dtype)
+    loss, _ = scene.run()
+    close(loss, lazy_loss(scene, weights))
+
+
+def lazy_loss(scene, weights) -> torch.Tensor:
+    scene.host.load_state_dict(weights)
+    return scene.host(torch.ones(5, 4), scene.tensors["y"])[0].detach()
