@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +18,9 @@ from samba.errors import ArgumentError
 from samba.session.process import session
 from samba.support.progress import counted
 from samba.utils.argparser import note_measured
+
+if TYPE_CHECKING:
+    from samba.session.loaded import Loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ def measure_performance(
     One run warms up. The weights are trained by it, as on hardware.
 
     Args:
-        model: The traced model.
+        model: The traced model, or one like it.
         inputs: Inputs to feed in every iteration.
         batch_size: Samples in one run.
         n_chips: Accepted.
@@ -83,13 +86,14 @@ def measure_performance(
         Throughput in samples per second, and the average latency of a run in seconds.
 
     Raises:
-        SambaError: If nothing is loaded or the inputs do not fit.
+        SambaError: If nothing is loaded, or the model or the inputs do not fit it.
     """
     note_measured()
     for what, value in (("n_iterations", n_iterations), ("batch_size", batch_size)):
         _at_least_one(f"measure_performance({what})", value)
     _in_a_folder("measure_performance", json, compiled_stats_json)
     loaded = session.need_loaded("measure_performance()")
+    _is_loaded(model, loaded, "measure_performance()")
     graph = loaded.program.graphs[0]
     types = ["FWD"] if inference else []
     fetch = () if run_graph_only else tuple(output.name for output in graph.outputs)
@@ -151,7 +155,7 @@ def measure_sections(
     are waited for one by one: their sum exceeds a full run, which is one executable.
 
     Args:
-        model: The traced model.
+        model: The traced model, or one like it.
         inputs: Inputs to transfer once before.
         num_sections: Time only the first so many sections of the schedule.
         n_iterations: Passes over the schedule, at least 1.
@@ -164,7 +168,7 @@ def measure_sections(
         One row per section, in the order of the schedule.
 
     Raises:
-        SambaError: If nothing is loaded or the inputs do not fit.
+        SambaError: If nothing is loaded, or the model or the inputs do not fit it.
     """
     note_measured()
     for what, value in (
@@ -176,6 +180,7 @@ def measure_sections(
             _at_least_one(f"measure_sections({what})", value)
     _in_a_folder("measure_sections", json)
     loaded = session.need_loaded("measure_sections()")
+    _is_loaded(model, loaded, "measure_sections()")
     program, replicas = loaded.program, loaded.replicas
     calls = program.schedules[0].calls[:num_sections]
     parallel = replicas.keywords(data_parallel, reduce_on_rdu)
@@ -218,6 +223,12 @@ def measure_sections(
             json, [(json_module.dumps([asdict(row) for row in rows], indent=2) + "\n").encode()]
         )
     return rows
+
+
+def _is_loaded(model: Any, loaded: Loaded, operation: str) -> None:
+    """Refuse a model that is not what the device runs; an ONNX model has no tensors to tell by."""
+    if isinstance(model, torch.nn.Module):
+        loaded.model_tensors(model, operation)
 
 
 def _at_least_one(where: str, value: int) -> None:

@@ -76,7 +76,7 @@ def test_rdu_and_cpu_take_values_and_gradient_along(weight):
     assert torch.equal(weight.sn_grad, host)
 
 
-@covers("samba.SambaTensor.cpu", "samba.SambaTensor.cpu_")
+@covers("samba.SambaTensor.cpu", "samba.SambaTensor.cpu_", "samba.SambaTensor.cpu(inplace)")
 def test_cpu_in_place_keeps_the_memory(weight):
     before = weight.data
     weight.cpu()
@@ -92,14 +92,33 @@ def test_cpu_in_place_keeps_the_memory(weight):
 
 @covers("samba.SambaTensor.fast_access", "samba.SambaTensor.is_fast_access")
 def test_tracing_marks_inputs_and_gradients_of_outputs(weight):
-    (output,) = samba.session.get_tensors_by_name(["x"])[:1]
-    assert output is not None
+    output = "net__mean__outputs__0"
+    assert samba.session.get_samba_tensor_by_name(output).sn_grad_name == f"{output}__grad"
     marked = samba.SambaTensor.is_fast_access
-    assert marked("x")
+    assert marked("x") and marked(f"{output}__grad")
     assert samba.ones(4, 3, name="x").fast_access
-    assert not marked(weight.sn_name)
+    assert not marked(weight.sn_name) and not marked(output)
     samba.session.reset()
-    assert not marked("x")
+    assert not marked("x") and not marked(f"{output}__grad")
+
+
+@covers("samba.SambaTensor.sn_region_name", "samba.SambaTensor(region_name)")
+def test_tensors_of_one_region_share_their_place_on_the_device(tmp_path):
+    class Pair(torch.nn.Module):
+        def forward(self, x, y):
+            return x * 2, y + 1
+
+    a = samba.from_torch_tensor(torch.ones(3), name="a")
+    b = samba.SambaTensor(torch.full((3,), 5.0), name="b", region_name="a")
+    model, config = Pair(), {"output_folder": str(tmp_path)}
+    pef = samba.session.compile(model, (a, b), config_dict=config, inference=True)
+    outputs = utils.trace_graph(model, (a, b), pef=pef)
+    for given in (torch.full((3,), 3.0), torch.full((3,), 4.0)):
+        samba.session.run(samba.from_torch_tensor(given, name="a"), outputs)
+        assert torch.equal(a.sn_data, given) and torch.equal(b.sn_data, given)
+        assert torch.equal(outputs[1].sn_data, given + 1)
+    b.sn_data = torch.zeros(3)
+    assert not a.sn_data.any()
 
 
 @covers("samba.SambaTensor.sn_data", "samba.SambaTensor.rdu")

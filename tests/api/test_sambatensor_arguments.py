@@ -63,7 +63,9 @@ def test_a_gradient_and_whether_the_graph_stays(make):
     "samba.SambaTensor.new_zeros(dtype)",
     "samba.SambaTensor.new_zeros(requires_grad)",
 )
-@pytest.mark.parametrize("size", [(2, 3), [2, 3], torch.Size([2, 3])], ids=["tuple", "list", "Size"])
+@pytest.mark.parametrize(
+    "size", [(2, 3), [2, 3], torch.Size([2, 3])], ids=["tuple", "list", "Size"]
+)
 @pytest.mark.parametrize("name", ["new_empty", "new_full", "new_ones", "new_zeros"])
 def test_new_tensors_by_keyword(name, size):
     source = samba.ones((), dtype=torch.bfloat16, name="x")

@@ -1,14 +1,16 @@
-"""Arguments of ``compile``, ``compile_multigraph`` and ``run`` that the page gives no effect here."""
+"""Arguments of ``compile``, ``compile_multigraph`` and ``run``, and what changes nothing."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 
 import samba
 import samba.utils as utils
 from pef_schema import read_pef
+from pef_schema.program import Role
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from tests.api.covers import covers
@@ -68,12 +70,18 @@ def test_labels_of_dimensions_change_no_byte(pefs, tmp_path):
     assert Path(scene.compile(tmp_path)).read_bytes() == Path(pefs(MLP)).read_bytes()
 
 
-@covers("samba.session.compile(models)")
-def test_the_model_is_given_by_the_name_in_the_signature(pefs):
+@covers("samba.session.compile(models)", "samba.session.compile(model)")
+def test_the_model_is_given_by_the_name_in_the_signature(tmp_path):
     """The page's list of parameters says ``models``, its signature ``model``."""
-    scene = MLP.build()
+    model = samba.from_torch_model_(torch.nn.Linear(10, 10))
+    inputs = (samba.from_torch_tensor(torch.randn(5, 10), name="input"),)
     with pytest.raises(TypeError, match="'model'"):
-        samba.session.compile(models=scene.model, inputs=scene.inputs)
+        samba.session.compile(models=model, inputs=inputs)
+    optim = samba.optim.SGD(model.parameters(), lr=0.1)
+    config = {"output_folder": str(tmp_path)}
+    pef = samba.session.compile(model=model, inputs=inputs, optimizers=optim, config_dict=config)
+    weights = [r.name for r in read_pef(pef).regions if r.role is Role.WEIGHT]
+    assert weights == ["linear__weight", "linear__bias"]
 
 
 @covers("samba.session.run(input_tensors)")

@@ -65,16 +65,6 @@ def test_a_runtime_profile_goes_to_the_file_that_is_named(pefs, tmp_path, monkey
         assert "1 runs" in Path(file).read_text()
 
 
-@covers("samba.session.setup(args)")
-def test_setup_configures_what_compile_does(tmp_path):
-    from samba.argconf.args import CompileArgs
-
-    samba.session.setup(args=CompileArgs(output_folder=str(tmp_path), pef_name="own"))
-    scene = MLP.build()
-    pef = samba.session.compile(scene.model, scene.inputs, scene.optimizer)
-    assert Path(pef) == tmp_path / "own" / "own.pef"
-
-
 @covers("samba.session.enable_lazy_param", "samba.SambaTensor(materializer)")
 def test_lazy_parameters_are_made_when_the_device_needs_them(pefs):
     samba.session.enable_lazy_param(seed=11)

@@ -80,6 +80,7 @@ def traced(pef: Path, *more: str, lr: float = 0.5):
     "samba.utils.argparser.parse_app_args(microbatch_size)",
     "samba.utils.argparser.parse_app_args(inference)",
     "samba.utils.argparser.parse_app_args(pef)",
+    "samba.utils.argparser.parse_app_args(argv)",
 )
 @pytest.mark.parametrize("command", ["compile", "run"])
 def test_the_two_command_lines(command):
@@ -103,6 +104,10 @@ def test_the_two_command_lines(command):
     "samba.optim.SGD",
     "samba.randn",
     "samba.randint",
+    "samba.from_torch_model_(model)",
+    "samba.optim.SGD(lr)",
+    "samba.optim.SGD(momentum)",
+    "samba.optim.SGD(weight_decay)",
 )
 def test_the_training_loop(pef):
     assert utils.get_file_dir(__file__) == str(Path(__file__).parent)
@@ -183,7 +188,18 @@ def test_measuring_from_the_command_line(pef, tmp_path, capsys):
     assert [row["calls"] for row in rows] == [3, 3]
 
 
-@covers("samba.rand", "samba.randn", "samba.randint", "samba.SambaTensor.batch_dim")
+@covers(
+    "samba.rand",
+    "samba.randn",
+    "samba.randint",
+    "samba.SambaTensor.batch_dim",
+    "samba.rand(name)",
+    "samba.rand(batch_dim)",
+    "samba.randn(name)",
+    "samba.randn(batch_dim)",
+    "samba.randint(name)",
+    "samba.randint(batch_dim)",
+)
 def test_dummy_inputs():
     uniform = samba.rand(1000, name="x", batch_dim=0)
     normal = samba.randn(1000, name="x", batch_dim=0)

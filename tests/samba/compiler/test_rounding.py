@@ -19,6 +19,7 @@ from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
 from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import cut_sections
+from tests.api.covers import covers
 from tests.tracing import trace
 
 
@@ -58,6 +59,7 @@ def test_mp0_changes_nothing():
     assert apply_arithmetic(traced, only_cast) is traced
 
 
+@covers("samba.session.disable_graphamp")
 def test_mp1_takes_inputs_of_products_down():
     traced = with_rounding(Net(), X, "mp1")
     assert lines(traced) == [

@@ -21,6 +21,7 @@ from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError
 from samba.session.loaded import Loaded
 from samba.session.request import RunRequest
+from tests.api.covers import covers
 from tests.samba.distributed.worlds import BATCH, batch, compiled, loaded, part_of
 from tests.samba.worlds import named, told
 
@@ -32,7 +33,8 @@ def job_of(communicator: Communicator) -> Job:
 def train(program: Loaded, rank: int, size: int, **keywords: Any) -> None:
     """One step of a program, as ``session.run`` does it."""
     mode = keywords.pop("mode", program.replicas.mode or "normal")
-    wish = program.replicas.wish(keywords.pop("data_parallel", True), True, mode)
+    on_rdu = keywords.pop("reduce_on_rdu", True)
+    wish = program.replicas.wish(keywords.pop("data_parallel", True), on_rdu, mode)
     mine = part_of(batch(BATCH * size), rank, size)
     select = (keywords.pop("types", ()), (), None, None)
     assert program.only is not None
@@ -58,11 +60,17 @@ def weights(program: Loaded) -> list[np.ndarray]:
     return [program.device.read(region) for region in regions]
 
 
+@covers(
+    "samba.session.run(data_parallel)",
+    "samba.session.run(data_parallel_mode)",
+    "samba.session.run(reduce_on_rdu)",
+)
+@pytest.mark.parametrize("on_rdu", [True, False])
 @pytest.mark.parametrize("mode", ["normal", "inorder", "optimal"])
-def test_replicas_stay_the_same(folder, mode):
+def test_replicas_stay_the_same(folder, mode, on_rdu):
     programs = [loaded(folder), loaded(folder), loaded(folder)]
     before = weights(programs[0])
-    results = together(programs, lambda p, rank: train(p, rank, 3), mode)
+    results = together(programs, lambda p, rank: train(p, rank, 3, reduce_on_rdu=on_rdu), mode)
     assert results == [None] * 3
     for first, *others in zip(*map(weights, programs), strict=True):
         assert all(np.array_equal(first, other) for other in others)

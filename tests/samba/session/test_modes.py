@@ -37,11 +37,16 @@ except ImportError as error:
     print(error)
 """,
     "usual": """
-samba.session.atexit_register(print, 'first', sep='')
+samba.session.atexit_register(print, 'first', 'registered', sep=' was ')
 samba.session.atexit_register(lambda: 1 / 0)
 samba.session.atexit_register(print, 'last')
 samba.session.use_abexit(lambda a, b: print('main', a, b), 1, b=2)
 print('after')
+""",
+    "plain": """
+samba.session.atexit_register(print, 'ours', 'too', sep=' and ')
+atexit.register(print, 'later')
+print('end')
 """,
     **{
         failure: f"""
@@ -278,7 +283,7 @@ def test_a_missing_file_of_ranges_is_named(tmp_path):
 # -- configuration ----------------------------------------------------------
 
 
-@covers("samba.session.setup")
+@covers("samba.session.setup", "samba.session.setup(args)")
 def test_setup_counts_as_the_command_line(tmp_path):
     scene = MLP.build()
     args = CompileArgs(output_folder=str(tmp_path), pef_name="configured", optim_level="o0", own=1)
@@ -344,11 +349,29 @@ def test_an_optimizer_moves_its_own_state(pefs):
 # -- end of the process -----------------------------------------------------
 
 
-@covers("samba.session.atexit_register")
+@covers(
+    "samba.session.atexit_register",
+    "samba.session.atexit_register(func)",
+    "samba.session.atexit_register(args)",
+    "samba.session.atexit_register(kwargs)",
+    "samba.session.use_abexit(func)",
+    "samba.session.use_abexit(args)",
+    "samba.session.use_abexit(kwargs)",
+)
 def test_exit_handlers_run_last_first_at_a_usual_end(ended):
     done = ended["usual"]
-    assert done.stdout.splitlines() == ["main 1 2", "after", "last", "first", "python"]
+    assert done.stdout.splitlines() == [
+        *("main 1 2", "after"),
+        *("last", "first was registered", "python"),
+    ]
     assert done.returncode == 0 and "ZeroDivisionError" in done.stderr
+
+
+@covers("samba.session.atexit_register")
+def test_without_abexit_handlers_run_as_those_of_python(ended):
+    done = ended["plain"]
+    assert done.stdout.splitlines() == ["end", "later", "ours and too", "python"]
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def scene(pefs):
     return pefs.loaded(MLP)
 
 
-@covers("samba.utils.trace_graph")
+@covers("samba.utils.trace_graph", "model.output_tensors")
 def test_handles(pefs):
     scene = pefs.scene(MLP)
     outputs = scene.trace()

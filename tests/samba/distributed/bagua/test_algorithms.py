@@ -11,6 +11,7 @@ from samba.distributed import bagua
 from samba.distributed.bagua.operations import shift_one_peer
 from samba.distributed.bagua.training import trained_model_of
 from samba.errors import ArgumentError
+from tests.api.covers import covers
 from tests.samba.distributed.bagua.lossy import both_ways, lossy
 from tests.samba.distributed.bagua.ranks import (
     descend,
@@ -202,6 +203,7 @@ def test_low_precision_needs_all_parameters_in_optimizers():
     on_ranks(1, work)
 
 
+@covers("model.bagua_module_name")
 def test_algorithms_can_be_exchanged():
     def work(world):
         net = model(world.rank)
