@@ -82,6 +82,12 @@ def test_a_warning_without_a_name_tells_no_difference():
     assert in_code()[2] == OPERATIONAL
 
 
+def test_every_test_of_the_page_exists():
+    tests = TEST.findall(PAGE.read_text())
+    missing = [test for test, path in tests if f"def {test}(" not in (ROOT / path).read_text()]
+    assert not missing
+
+
 def test_every_row_has_a_reason_and_a_test_that_exists():
     text = PAGE.read_text()
     for name, columns in (rows(text, "Warnings") | rows(text, "Refusals")).items():

@@ -8,8 +8,8 @@ Example::
     def test_sections_run_in_the_given_order(): ...
 
 The names are literal strings from :mod:`tests.api.names`, and the tests need not lie in this
-folder. A test counts if it would fail when the name misbehaved; that the name exists is no
-behaviour.
+folder. A test counts if it would fail when the name misbehaved; that the name exists, or that a
+call with the argument returns, is no behaviour.
 """
 
 from __future__ import annotations

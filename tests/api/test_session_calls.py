@@ -38,6 +38,7 @@ def test_deprecated_and_memory_arguments_change_no_byte(pefs, tmp_path, host):
             "init_output_grads": host,
             "graph_names": ["forward"],
             "graph_transform_hook": never,
+            "app_dir": "nowhere",
         },
     )
     scene = world.build()

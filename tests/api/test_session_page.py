@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -27,15 +25,6 @@ def test_a_session_of_its_own_with_a_pef(pefs):
     with pytest.raises(samba.SambaError, match="nothing is on the device"):
         samba.session.run(scene.inputs)  # the process's own has none
     session.reset()
-
-
-@covers("samba.session.compile(io_host_memory)")
-def test_host_memory_is_the_compilers_business(tmp_path):
-    files = []
-    for wish in (None, True, False):
-        scene = World(name="mlp", compile={"io_host_memory": wish}).build()
-        files.append(Path(scene.compile(tmp_path / str(wish))).read_bytes())
-    assert files[0] == files[1] == files[2]
 
 
 # -- lazy parameters -----------------------------------------------------------

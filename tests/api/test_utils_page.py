@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+import samba
 import samba.utils as utils
 from emulator.errors import NotSeeded
+from samba.errors import ArgumentError
 from tests.api.covers import covers
 from tests.samba.worlds import MLP, World, close, told
 
@@ -48,6 +50,35 @@ def test_the_mapping_of_the_pef_holds(pefs, caplog):
     )
 
 
+@covers(
+    "samba.utils.init_output_grads",
+    "samba.utils.init_output_grads(output_tensors)",
+    "samba.utils.init_output_grads(unspecified_tensor_grad)",
+    "samba.utils.init_output_grads(customized_tensors_dict)",
+)
+def test_gradients_are_those_given_and_else_ones(pefs):
+    scene = pefs.loaded(MLP)
+    loss, out = scene.model.output_tensors
+    seed, one = torch.linspace(-1, 1, 15).reshape(5, 3), torch.ones(())
+    for name in (out.sn_name, out.sn_grad_name):
+        utils.init_output_grads(
+            output_tensors=[loss.sn_name], customized_tensors_dict={name: samba.SambaTensor(seed)}
+        )
+        close(out.sn_grad, seed)
+        close(loss.sn_grad, one)
+        scene.run(**FORWARD_BACKWARD)
+        scene.host.zero_grad()
+        torch.autograd.backward(scene.host(**scene.tensors), (one, seed))
+        close(scene.model.first.weight.sn_grad, scene.host.first.weight.grad)
+        loss.sn_grad = 3 * one
+        utils.init_output_grads(output_tensors=[], unspecified_tensor_grad=[name])
+        close(out.sn_grad, torch.ones(5, 3))
+        close(loss.sn_grad, 3 * one)  # not named
+    for name in ("y", "no_such"):
+        with pytest.raises(samba.SambaError, match=name):
+            utils.init_output_grads([], unspecified_tensor_grad=[name])
+
+
 @covers("samba.utils.init_output_grads(is_variable_batch_size)")
 def test_gradients_have_the_compiled_batch_size(pefs):
     scene = pefs.loaded(MLP)
@@ -59,3 +90,6 @@ def test_gradients_have_the_compiled_batch_size(pefs):
         )
         close(out.sn_grad, seed)
         seed = seed + 1
+    with pytest.raises(ArgumentError, match=r"\[3, 3\], wanted.*\[5, 3\].*batch size") as caught:
+        utils.init_output_grads([out], [], {out.sn_name: seed[:3]}, is_variable_batch_size=True)
+    assert caught.value.deviation == "fixed-batch-size"

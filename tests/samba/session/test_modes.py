@@ -202,7 +202,7 @@ def test_static_functional_is_on_while_lazy_models_are_built_and_traced(pefs):
     assert seen[0] is False
 
 
-@covers("samba.session.disable_graphamp", "samba.session.use_legacy_names")
+@covers("samba.session.disable_graphamp")
 def test_graphamp_and_legacy_names_are_recorded():
     assert not samba.session.graphamp_disabled
     with samba.session.disable_graphamp(), samba.session.disable_graphamp():

@@ -64,6 +64,7 @@ MODEL = torch.nn.Linear(2, 2)
 
 @covers(
     "samba.utils.common.common_app_driver(name)",
+    "samba.utils.common.common_app_driver(app_dir)",
 )
 def test_driver_compiles(calls):
     args = parsed("compile", "--pef-name=x")
@@ -71,7 +72,7 @@ def test_driver_compiles(calls):
     ((name, positional, keywords),) = calls
     assert (name, positional) == ("compile", (MODEL, "inputs", "optim"))
     assert keywords["config_dict"] == vars(args)
-    assert keywords["name"] == "app"
+    assert (keywords["name"], keywords["app_dir"]) == ("app", "d")
     assert keywords["pef_metadata"] == get_pefmeta(args, MODEL)
 
 
