@@ -93,3 +93,10 @@ def test_gradients_have_the_compiled_batch_size(pefs):
     with pytest.raises(ArgumentError, match=r"\[3, 3\], wanted.*\[5, 3\].*batch size") as caught:
         utils.init_output_grads([out], [], {out.sn_name: seed[:3]}, is_variable_batch_size=True)
     assert caught.value.deviation == "fixed-batch-size"
+
+
+@covers("samba.utils.trace_graph(loss_indices)")
+def test_other_losses_than_the_compiled_are_refused(pefs):
+    pefs.loaded(MLP, loss_indices=[0])
+    with pytest.raises(samba.SambaError, match="loss"):
+        pefs.loaded(MLP, loss_indices=[1])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import samba
 from samba.errors import ArgumentError
 from samba.profiler import Profiler, UnknownEvent
 from samba.session.runtime_profile import RuntimeProfile
@@ -223,3 +224,15 @@ def test_an_end_without_a_start_is_said(
     RuntimeProfile().end(tmp_path / "profile.log")
     assert "no runtime profile was started" in caplog.text
     assert not (tmp_path / "profile.log").exists()
+
+
+@covers("samba.session.start_runtime_profile(timer_enabled)")
+def test_the_wall_time_of_a_profile_is_printed_unless_turned_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ENABLE_RUNTIME_PERF", "SUMMARY")
+    for keywords, printed in (({}, 1), ({"timer_enabled": True}, 1), ({"timer_enabled": False}, 0)):
+        samba.session.start_runtime_profile(**keywords)
+        samba.session.end_runtime_profile(str(tmp_path / "log"))
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == printed and all("between start and end" in line for line in lines)
