@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import samba
 from tests.api.covers import covers
-from tests.samba.worlds import MLP, close, told
+from tests.samba.worlds import DROPOUT, MLP, Mlp, close, told
 
 
 @covers("samba.session.use_legacy_names", "samba.session.use_legacy_names(use)")
@@ -25,6 +26,8 @@ def test_legacy_names_are_told_and_change_nothing(pefs, tmp_path, caplog):
 
 @covers(
     "samba.session.samba_profile(filename)",
+    "samba.session.start_samba_profile",
+    "samba.session.end_samba_profile",
     "samba.session.end_samba_profile(filename)",
     "samba.session.profiler",
 )
@@ -97,3 +100,54 @@ def test_lazy_parameters_are_made_when_the_device_needs_them(pefs):
 def lazy_loss(scene, weights) -> torch.Tensor:
     scene.host.load_state_dict(weights)
     return scene.host(torch.ones(5, 4), scene.tensors["y"])[0].detach()
+
+
+@covers("samba.session.use_static_functional")
+def test_static_functional_is_for_tracing_and_lazy_initialisation(tmp_path):
+    seen = []
+
+    class Asks(nn.Module):
+        def forward(self, x):
+            seen.append(samba.session.use_static_functional())
+            return x + 1
+
+    assert not samba.session.use_static_functional()
+    samba.session.compile(Asks(), torch.ones(1), config_dict={"output_folder": str(tmp_path)})
+    assert seen and all(seen)
+    assert not samba.session.use_static_functional()
+    samba.session.enable_lazy_param()
+    try:
+        assert samba.session.use_static_functional()
+    finally:
+        samba.session.disable_lazy_param()
+    assert not samba.session.use_static_functional()
+
+
+@covers("samba.session.use_static_functional")
+def test_static_functional_generates_symbolic_tensors():
+    assert (samba.ones(2) + samba.ones(2)).tolist() == [2, 2]  # computed on the host
+    samba.session.enable_lazy_param()
+    try:
+        symbolic = samba.ones(2) + samba.ones(2)
+        assert symbolic.shape == (2,) and not symbolic.has_data
+    finally:
+        samba.session.disable_lazy_param()
+
+
+@covers("samba.lazy_param")
+def test_lazy_param_is_a_context():
+    with samba.lazy_param():
+        model = samba.from_torch_model_(Mlp())
+    assert not any(parameter.has_data for parameter in model.parameters())
+    assert samba.from_torch_model_(Mlp()).first.weight.has_data
+
+
+@covers("samba.session.get_dropout_seed_argin_names")
+def test_a_seed_that_is_given_again_sets_the_stream_again(pefs):
+    scene = pefs.loaded(DROPOUT)
+    (seed,) = samba.session.get_dropout_seed_argin_names()
+    drawn = [
+        scene.run(section_types=["fwd"], hyperparam_dict={seed: value})[1] for value in (5, 5, 6, 5)
+    ]
+    assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[3])
+    assert not torch.equal(drawn[0], drawn[2])
