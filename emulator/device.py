@@ -13,6 +13,7 @@ import numpy as np
 
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, NotSeeded, NotWritten, RegionMismatch, UnknownName
+from emulator.lowering.index_watch import Watched
 from emulator.lowering.section import Variant, starts_as_ones
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.buckets import BufferMap
@@ -50,6 +51,8 @@ class Device:
     Args:
         program: The program to load. Constants, argins and the seed get their
             initial values; weights and inputs are written by the host.
+        watched: Indices to look at in every run, by graph: one that is out of range is an
+            :class:`~emulator.errors.IndexOutOfRange`. Runs then wait for their results.
 
     Example:
         >>> nothing = Program(
@@ -60,8 +63,9 @@ class Device:
         DeviceCounters(compiles=0, runs=0)
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, watched: Watched | None = None) -> None:
         prepare_allocator(program)
+        self._watched: Watched = watched or {}
         self.program = program
         self.counters = DeviceCounters()
         self.buffer_map = BufferMap(program)
@@ -140,12 +144,17 @@ class Device:
         self.counters.compiles += 1
         with garbage_given_back():
             return compile_plan(
-                self.program, self.buffer_map, steps, self.variant, self._jax_device
+                self.program,
+                self.buffer_map,
+                steps,
+                self.variant,
+                self._jax_device,
+                self._watched,
             )
 
     def _shared(self, steps: StepKey) -> Plan | None:
         """The plan of a section of the same structure, over the memory of this one."""
-        found = self._sharing.places(steps, self.variant)
+        found = None if self._watched else self._sharing.places(steps, self.variant)
         if found is None:
             return None
         twin, places = found
@@ -211,6 +220,7 @@ class Device:
                 for old, new in zip(kept, buffers, strict=True)
             ]
             self._argin_values[:], self._seeded, self._no_dropout, self.variant = others
+            self._checked.clear()  # memory that a plan found prepared may be empty again
             raise
 
     def synchronize(self) -> None:

@@ -78,12 +78,15 @@ class NoGradientRegion(DeviceError):
 class RegionMismatch(DeviceError):
     """Data written to a region does not have its shape and dtype."""
 
-    def __init__(self, *, name: str, found: str, wanted: str) -> None:
-        self.name, self.found, self.wanted = name, found, wanted
+    def __init__(self, *, name: str, found: str, wanted: str, hint: str = "") -> None:
+        self.name, self.found, self.wanted, self.hint = name, found, wanted, hint
+        advice = hint or (
+            "pass tensors of that form (drop_last=True for a loader's last batch) or compile again "
+            "for the new one."
+        )
         super().__init__(
             f"tensor {name}: found {found}, the program was compiled for {wanted}. "
-            "Shapes and dtypes are fixed when a model is compiled: pass tensors of that form "
-            "(drop_last=True for a loader's last batch) or compile again for the new one."
+            f"Shapes and dtypes are fixed when a model is compiled: {advice}"
         )
 
 
@@ -107,3 +110,38 @@ class LoweringError(DeviceError):
         self.op, self.source, self.module, self.reason = op, source, module, reason
         place = f" at {source}" if source else ""
         super().__init__(f"{op} in {module}{place}: {reason}")
+
+
+class IndexOutOfRange(DeviceError, IndexError):
+    """An index is none that torch allows.
+
+    Attributes:
+        tensor: Name of the input that held it; empty for an index that was computed.
+        index: The index.
+        position: Where it stands in that tensor.
+        allowed: What torch allows, in words.
+        op: The operation that was to use it.
+        source: ``file:line`` of the operation in the user's code, empty if unknown.
+        module: Module path of the operation.
+    """
+
+    def __init__(
+        self,
+        *,
+        tensor: str,
+        index: float,
+        position: Sequence[int],
+        allowed: str,
+        op: str,
+        source: str,
+        module: str,
+    ) -> None:
+        self.tensor, self.index, self.position = tensor, index, tuple(position)
+        self.allowed, self.op, self.source, self.module = allowed, op, source, module
+        what = f"input {tensor}" if tensor else "a computed index"
+        line = f" at {source}" if source else ""
+        super().__init__(
+            f"{what} holds {index:g} at {list(position)}, out of range for {op} in {module}{line}: "
+            f"allowed is {allowed}. Nothing was run"
+            + ("." if tensor else ", or the run has left the device as it was.")
+        )

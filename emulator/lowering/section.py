@@ -20,6 +20,7 @@ from emulator.lowering.channels_last import (
     to_channels_last,
     to_channels_second,
 )
+from emulator.lowering.index_watch import WatchedIndex, look
 from emulator.lowering.node_cache import call_once_traced
 from emulator.ops.registry import OpSpec, load_ops
 from pef_schema.program import Arg, Graph, Node, Output, OutputGrad, Program, Ref, Role, Step
@@ -261,7 +262,13 @@ def run_nodes(
                 env[index] = array
 
 
-def forward(program: Program, step: Step, state: State, tape: Tape | None = None) -> State:
+def forward(
+    program: Program,
+    step: Step,
+    state: State,
+    tape: Tape | None = None,
+    watched: Sequence[WatchedIndex] = (),
+) -> State:
     """Execute a FWD step.
 
     Args:
@@ -269,9 +276,11 @@ def forward(program: Program, step: Step, state: State, tape: Tape | None = None
         step: The step.
         state: Device memory that the step reads.
         tape: Nodes to differentiate at once.
+        watched: Indices to look at.
 
     Returns:
-        The regions it writes: saved activations, outputs for the host, updated buffers.
+        The regions it writes: saved activations, outputs for the host, updated buffers; and what
+        was found of the indices that it looks at.
     """
     graph = program.graphs[step.graph]
     produced = {v for i in step.nodes for v in graph.nodes[i].outputs}
@@ -299,6 +308,9 @@ def forward(program: Program, step: Step, state: State, tape: Tape | None = None
     for update in graph.updates:
         if update.region in writes:
             result[update.region] = of(update.value)
+    for entry in watched:
+        if entry.graph == step.graph and entry.use.node in step.nodes:
+            result[entry.key] = look(env[entry.use.value], entry.use, state.get(entry.key))
     return result
 
 

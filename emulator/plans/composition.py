@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from emulator.lowering.autodiff import backward
+from emulator.lowering.index_watch import WatchedIndex
 from emulator.lowering.section import State, Tape, Variant, forward
 from emulator.lowering.update_rules import gradnorm, update, zerograd
 from emulator.lowering.write_order import Readers, after_readers
@@ -32,6 +33,7 @@ class Composition:
         variant: What to specialise for.
         footprint: The regions that the steps touch.
         signature: The buffers that the function takes and gives back.
+        watched: Indices to look at; what is found follows the buffers that it gives back.
     """
 
     program: Program
@@ -40,6 +42,7 @@ class Composition:
     variant: Variant
     footprint: Footprint
     signature: Signature
+    watched: tuple[WatchedIndex, ...] = ()
 
 
 def composed(made_of: Composition) -> Callable[..., tuple[jax.Array, ...]]:
@@ -56,7 +59,8 @@ def composed(made_of: Composition) -> Callable[..., tuple[jax.Array, ...]]:
         given = dict(zip(made_of.signature.takes, arrays, strict=True))
         state = _regions_of(made_of, given)
         _run_steps(made_of, state)
-        return _buffers_of(made_of, given, state)
+        found = tuple([state[entry.key] for entry in made_of.watched])
+        return (*_buffers_of(made_of, given, state), *found)
 
     return run
 
@@ -83,7 +87,9 @@ def _run_steps(made_of: Composition, state: State) -> None:
         section = sections[s]
         with jax.named_scope(section.name):
             step = section.steps[k]
-            state.update(run_step(made_of.program, step, state, variant, tapes, readers))
+            state.update(
+                run_step(made_of.program, step, state, variant, tapes, readers, made_of.watched)
+            )
 
 
 def _buffers_of(
@@ -108,6 +114,7 @@ def run_step(
     variant: Variant,
     tapes: Tapes,
     readers: Readers,
+    watched: Sequence[WatchedIndex] = (),
 ) -> State:
     """Trace one step over device memory.
 
@@ -118,14 +125,15 @@ def run_step(
         variant: What to specialise for.
         tapes: Nodes that are differentiated where they run forward.
         readers: What was computed from weights; BCKWD steps note it, OPT steps wait for it.
+        watched: Indices to look at.
 
     Returns:
-        The regions that the step writes.
+        The regions that the step writes, and what was found of indices.
     """
     tape = tapes.get(step.graph)
     match step.kind:
         case SectionKind.FWD:
-            return forward(program, step, state, tape)
+            return forward(program, step, state, tape, watched)
         case SectionKind.BCKWD:
             return backward(program, step, state, variant, tape, readers)
         case SectionKind.OPT:

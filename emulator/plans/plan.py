@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
 
+from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.section import Variant
 from emulator.memory.buckets import BufferMap
@@ -16,6 +18,8 @@ from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
 from emulator.plans.xla_options import xla_options
 from pef_schema.program import Program, SectionKind
+
+_UNWATCHED: Watched = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,12 @@ class Plan:
 
 
 def compile_plan(
-    program: Program, buffer_map: BufferMap, steps: StepKey, variant: Variant, device: Any
+    program: Program,
+    buffer_map: BufferMap,
+    steps: StepKey,
+    variant: Variant,
+    device: Any,
+    watched: Watched = _UNWATCHED,
 ) -> Plan:
     """Compose steps and compile them as one executable; takes up to seconds.
 
@@ -55,6 +64,8 @@ def compile_plan(
         steps: ``(section, step of the section)`` pairs in the order to run.
         variant: What to specialise for.
         device: The ``jax.Device`` where to run.
+        watched: Indices to look at: the plan raises where one is out of range, and then has
+            consumed nothing.
 
     Returns:
         The plan.
@@ -68,14 +79,18 @@ def compile_plan(
         variant=variant,
         footprint=touched,
         signature=buffers,
+        watched=watched_indices(program, steps, watched),
     )
+    call = _compiled(composition, device)
+    if composition.watched:
+        call = checked_call(call, program, composition.watched)
     return Plan(
-        call=_compiled(composition, device),
+        call=call,
         reads=buffers.takes,
         writes=buffers.gives,
         drops=tuple(sorted(touched.drops)),
         checks=buffers.checks,
-        donated=buffers.donated,
+        donated=0 if composition.watched else buffers.donated,
         overwritten=buffers.overwritten,
         kinds=frozenset(program.sections[s].steps[k].kind for s, k in steps),
     )
@@ -87,7 +102,7 @@ def _compiled(composition: Composition, device: Any) -> Callable[..., Any]:
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(*forms(home), sharding=sharding) for home in buffers.takes]
     with jax.enable_x64(True), shared_forms():
-        donated = tuple(range(buffers.donated))
+        donated = () if composition.watched else tuple(range(buffers.donated))
         jitted: Any = jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
         return jitted.lower(*shapes).compile(compiler_options=xla_options(device))
 

@@ -185,6 +185,11 @@ _USED: tuple[Option, ...] = (
         choices=("debug", "info", "warning", "error", "critical"),
         default="warning",
     ),
+    _switch(
+        "--check-indices",
+        _ALL,
+        "check indices that the model computes in every run; for finding mistakes, runs are slower",
+    ),
     _switch("--debug", _ALL, "show every option in the help"),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,14 @@ from emulator.errors import RegionMismatch
 from pef_schema.program import Program
 from samba.errors import ArgumentError, NoHostData
 from samba.sambatensor import SambaTensor
+from samba.session.index_checks import FedIndices
+from samba.support.deviations import Deviations
 from samba.support.nesting import leaves
 from samba.tensor.views import copy_as_numpy, view_plainly
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
+
+_NO_CHECKS: Mapping[int, tuple[FedIndices, ...]] = MappingProxyType({})
 
 Feed = Sequence[tuple[int, np.ndarray]]
 """Input regions with the arrays to put there."""
@@ -34,12 +39,14 @@ class InputSlot:
         name: Name of its tensor.
         region: Where it goes.
         shape, dtype: Of the tensors it takes.
+        checks: Of its elements that are used as indices.
     """
 
     name: str
     region: int
     shape: torch.Size
     dtype: torch.dtype
+    checks: tuple[FedIndices, ...] = ()
 
 
 class Feeder:
@@ -50,10 +57,15 @@ class Feeder:
         given: The inputs that the model was traced with: keys of a dict may be their
             argument names, and None may keep the place of another.
         graph_number: Which graph of the program.
+        checks: Checks of inputs that are used as indices, by value.
     """
 
     def __init__(
-        self, program: Program, given: Sequence[NamedInput] = (), graph_number: int = 0
+        self,
+        program: Program,
+        given: Sequence[NamedInput] = (),
+        graph_number: int = 0,
+        checks: Mapping[int, tuple[FedIndices, ...]] = _NO_CHECKS,
     ) -> None:
         graph = program.graphs[graph_number]
         self.slots = tuple(
@@ -62,9 +74,14 @@ class Feeder:
                 region=graph.values[v].region,
                 shape=torch.Size(graph.values[v].shape),
                 dtype=FROM_DTYPE[graph.values[v].dtype],
+                checks=checks.get(v, ()),
             )
             for v in graph.inputs
         )
+        self._index_checks = tuple(
+            (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
+        )
+        self._deviations = Deviations()
         self._by_name = {slot.name: slot for slot in self.slots}
         pairs = list(zip(given, self.slots, strict=False))
         self._by_key = {n.argument: slot for n, slot in pairs} | self._by_name
@@ -84,7 +101,8 @@ class Feeder:
         Raises:
             UnknownInput: If a tensor belongs to no input.
             ArgumentError: If something is no tensor, or an input is given twice.
-            RegionMismatch: If a shape or dtype is not the compiled one.
+            RegionMismatch: If a shape is not the compiled one, or a dtype of another kind.
+            IndexOutOfRange: If an input is used as indices and one of them is out of range.
         """
         with torch._C.DisableTorchFunctionSubclass():
             if isinstance(inputs, (tuple, list)) and len(inputs) == len(self.slots):
@@ -99,28 +117,75 @@ class Feeder:
                         break
                     feed.append((slot.region, view_plainly(tensor).copy()))
                 else:
+                    for place, check in self._index_checks:
+                        check.check(feed[place][1])
                     return feed
             return [
                 (slot.region, self._checked(tensor, slot)) for slot, tensor in self._matched(inputs)
             ]
 
-    @staticmethod
-    def _checked(tensor: torch.Tensor, slot: InputSlot) -> np.ndarray:
-        if tensor.shape != slot.shape or tensor.dtype is not slot.dtype:
+    def left_out(self, inputs: Any) -> frozenset[int]:
+        """Regions of inputs in whose place None is given.
+
+        Args:
+            inputs: As in :meth:`arrays`.
+        """
+        pairs = enumerate(() if inputs is None else _pairs(inputs))
+        found = [
+            self._by_key.get(key) if key else self._by_place.get(place)
+            for place, (key, item) in pairs
+            if item is None
+        ]
+        return frozenset(slot.region for slot in found if slot is not None)
+
+    def _checked(self, tensor: torch.Tensor, slot: InputSlot) -> np.ndarray:
+        if tensor.shape != slot.shape:
             raise RegionMismatch(
                 name=slot.name,
                 found=f"shape {list(tensor.shape)} {dtype_name(tensor.dtype)}",
                 wanted=f"shape {list(slot.shape)} {dtype_name(slot.dtype)}",
             )
-        if getattr(tensor, "_has_data", True):
-            return copy_as_numpy(tensor)
-        if isinstance(tensor, SambaTensor) and tensor.materializer_provided:
-            return copy_as_numpy(tensor.torch_tensor())
-        raise NoHostData(
-            operation="session.run(input_tensors=...)",
-            name=slot.name,
-            shape=tuple(tensor.shape),
+        if not getattr(tensor, "_has_data", True):
+            if not (isinstance(tensor, SambaTensor) and tensor.materializer_provided):
+                raise NoHostData(
+                    operation="session.run(input_tensors=...)",
+                    name=slot.name,
+                    shape=tuple(tensor.shape),
+                )
+            tensor = tensor.torch_tensor()
+        if tensor.dtype is not slot.dtype:
+            tensor = self._cast(tensor, slot)
+        array = copy_as_numpy(tensor)
+        for check in slot.checks:
+            check.check(array)
+        return array
+
+    def _cast(self, tensor: torch.Tensor, slot: InputSlot) -> torch.Tensor:
+        """A tensor in the dtype of its input, where that is of the same kind."""
+        found, wanted = dtype_name(tensor.dtype), dtype_name(slot.dtype)
+        if _kind(tensor.dtype) != _kind(slot.dtype):
+            raise RegionMismatch(
+                name=slot.name,
+                found=found,
+                wanted=wanted,
+                hint=f"pass it as .to(torch.{wanted}), or compile again for the new dtype.",
+            )
+        if not slot.dtype.is_floating_point and tensor.numel():
+            limits = torch.iinfo(slot.dtype)
+            least, most = int(tensor.min()), int(tensor.max())
+            if not limits.min <= least <= most <= limits.max:
+                raise RegionMismatch(
+                    name=slot.name,
+                    found=f"{found} numbers from {least} to {most}",
+                    wanted=f"{wanted}, {limits.min} to {limits.max}",
+                    hint="compile again with an input of the larger dtype.",
+                )
+        self._deviations.tell(
+            "cast-input",
+            f"input {slot.name}: a {found} tensor is cast to {wanted}, for which the program was "
+            f"compiled; pass it as .to(torch.{wanted}) to do without this",
         )
+        return tensor.to(slot.dtype)
 
     def _matched(self, inputs: Any) -> list[tuple[InputSlot, torch.Tensor]]:
         pairs = list(_pairs(inputs))
@@ -173,6 +238,13 @@ class Feeder:
             hint="Inputs are matched by name: use samba.from_torch_tensor(tensor, name=...) "
             "with the names used when the model was compiled.",
         )
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """Dtypes of one kind are cast into each other."""
+    if dtype.is_floating_point:
+        return "floating"
+    return "other" if dtype is torch.bool or dtype.is_complex else "whole"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -16,6 +16,7 @@ from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
+from samba.session.computed_indices import checks_by_region, index_checks_of, tell_computed
 from samba.session.host_tensors import HostState, HostTensor, optimizer_states
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
@@ -35,18 +36,35 @@ class Loaded(LoadedTensors, ABC):
     Args:
         program: The program.
         given: The inputs of each of its graphs, as the host was traced with them.
+        check_indices: Whether computed indices are looked at in every run, too.
+
+    Raises:
+        IndexOutOfRange: If a constant of the program is used as indices that are out of range.
     """
 
     outputs: tuple[SambaTensor, ...]
 
-    def __init__(self, program: Program, given: Sequence[Sequence[NamedInput]]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        given: Sequence[Sequence[NamedInput]],
+        *,
+        check_indices: bool = False,
+    ) -> None:
         self.program = program
+        checks = [index_checks_of(program, number) for number in range(len(program.graphs))]
+        computed = {number: found.computed for number, found in enumerate(checks)}
+        if not check_indices:
+            tell_computed(program, computed)
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
-            device = Device(program)
+            device = Device(program, computed if check_indices else None)
         super().__init__(device, Replicas(device))
+        self._checks_of_region = checks_by_region(program, checks)
         self._runners = {
-            graph.name: Runner(device, self.replicas, inputs, number)
-            for number, (graph, inputs) in enumerate(zip(program.graphs, given, strict=True))
+            graph.name: Runner(device, self.replicas, inputs, number, found.fed)
+            for number, (graph, inputs, found) in enumerate(
+                zip(program.graphs, given, checks, strict=True)
+            )
         }
         runners = list(self._runners.values())
         self.only = runners[0] if len(runners) == 1 else None
@@ -79,6 +97,31 @@ class Loaded(LoadedTensors, ABC):
                 hint="The .pef.log beside the PEF lists its graphs.",
             )
         return found
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy host values to the device.
+
+        Args:
+            name: Name of a tensor of the program.
+            tensor: Its values.
+
+        Raises:
+            IndexOutOfRange: If the program uses them as indices and one is out of range.
+        """
+        region = self.device.region_of(name)
+        for check in self._checks_of_region.get(region, ()):
+            check.check(np.ascontiguousarray(view_as_numpy(tensor)))
+        super().write(name, tensor)
+        self.note_written((region,))
+
+    def note_written(self, regions: Collection[int] | None = None) -> None:
+        """Take note that a script has put values into inputs itself.
+
+        Args:
+            regions: Their regions; all if None.
+        """
+        for runner in self._runners.values():
+            runner.note_written(regions)
 
     @abstractmethod
     def tensors_by_name(self) -> dict[str, SambaTensor]:
@@ -138,6 +181,8 @@ class Loaded(LoadedTensors, ABC):
         ):
             for entry in tensors:
                 values = view_as_numpy(_values(entry.tensor))
+                for check in self._checks_of_region.get(entry.region, ()):
+                    check.check(np.ascontiguousarray(values))
                 self.device.write(entry.region, values, name=entry.path)
             for entry in states:
                 self._state_to_rdu(entry)

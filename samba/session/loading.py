@@ -22,7 +22,7 @@ from samba.session.check_pef import changed_constants, check_losses, check_optim
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.parsing import parse_pef
-from samba.session.settings import loss_index_tuple, parsed_config
+from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
 from samba.session.watched_groups import WatchedGroups
 from samba.support.progress import stages
 from samba.tracer.dropout_rates import rate_argins
@@ -59,6 +59,7 @@ class LoadedModel(Loaded):
         traced: Its trace.
         optimizers: Its optimizers.
         program: The program from the PEF.
+        check_indices: Whether computed indices are looked at in every run, too.
     """
 
     def __init__(
@@ -68,8 +69,10 @@ class LoadedModel(Loaded):
         traced: Traced,
         optimizers: tuple[torch.optim.Optimizer, ...],
         program: Program,
+        *,
+        check_indices: bool = False,
     ) -> None:
-        super().__init__(program, [given.tensors])
+        super().__init__(program, [given.tensors], check_indices=check_indices)
         self.model, self.traced, self.optimizers = model, traced, optimizers
         if self.only is not None:
             self.only.watched = WatchedGroups(optimizers, program)
@@ -213,6 +216,8 @@ def load_pef(
     check_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
     tell_rates(traced, program)
-    loaded = LoadedModel(model, given, traced, found, program)
+    loaded = LoadedModel(
+        model, given, traced, found, program, check_indices=checks_indices(parsed_config(config))
+    )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
     return loaded

@@ -7,8 +7,9 @@ prepared. Any other call is a transaction: it changes nothing unless all of it s
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from samba.errors import ArgumentError, NoGradient, UnknownTensor
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
+from samba.session.first_inputs import FirstInputs
 from samba.session.hyperparams import Hyperparameters
+from samba.session.index_checks import FedIndices
 from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.watched_groups import WatchedGroups
@@ -35,6 +38,8 @@ from samba.tracer.inputs import NamedInput
 
 if TYPE_CHECKING:
     from samba.distributed.replicas import PreparedRun, Replicas, Wish
+
+_NO_CHECKS: Mapping[int, tuple[FedIndices, ...]] = MappingProxyType({})
 
 Seeds = Sequence[tuple[int, np.ndarray, str]]
 """Gradients of outputs: regions, values, and names for errors."""
@@ -95,16 +100,23 @@ class Runner:
         replicas: The replicas that run the same program.
         given: The inputs that the model was traced with.
         graph: Which graph of the program.
+        checks: Checks of inputs that are used as indices, by value.
     """
 
     def __init__(
-        self, device: Device, replicas: Replicas, given: Sequence[NamedInput] = (), graph: int = 0
+        self,
+        device: Device,
+        replicas: Replicas,
+        given: Sequence[NamedInput] = (),
+        graph: int = 0,
+        checks: Mapping[int, tuple[FedIndices, ...]] = _NO_CHECKS,
     ) -> None:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
         self._graph = program.graphs[graph]
-        self._feeder = Feeder(program, given, graph)
+        self._feeder = Feeder(program, given, graph, checks)
+        self._first_inputs = FirstInputs(program, self._feeder.slots)
         self._chooser = SectionChooser(program, graph)
         self._hyperparameters = Hyperparameters(program)
         self._settings = self._hyperparameters.initial
@@ -114,6 +126,14 @@ class Runner:
         self._choices: dict[Any, StepKey] = {}
         self._last = _NO_CALL
         self.watched = WatchedGroups()
+
+    def note_written(self, regions: Collection[int] | None = None) -> None:
+        """Take note that a script has put values into inputs itself.
+
+        Args:
+            regions: Their regions; all if None.
+        """
+        self._first_inputs.take(regions)
 
     def run(self, request: RunRequest) -> tuple[SambaTensor, ...]:
         """One call of ``session.run``; nothing on the device changes if it raises.
@@ -243,6 +263,9 @@ class Runner:
             if plan is not last.plan or fetches is not last.fetches:
                 self._require_written(fetches, plan)
             if plan is not None:
+                if self._first_inputs.waits:
+                    left_out = self._feeder.left_out(request.input_tensors)
+                    self._first_inputs.use(feed, left_out, steps, buffers)
                 self._go(plan)
         fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
         self._settings = settings

@@ -62,6 +62,11 @@ def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     return config
 
 
+def checks_indices(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration asks for computed indices to be checked (``--check-indices``)."""
+    return bool(config.get("check_indices", False))
+
+
 def check_mapping(mapping: Any, where: str) -> None:
     """Refuse a mapping that does not exist."""
     if mapping not in _MAPPINGS:

@@ -73,7 +73,9 @@ class Transfers:
 
     def to_device(self) -> None:
         """Copy everything that was traced from the host to the device."""
-        self._slot.need("to_device()").to_device(frozenset(self._slot.forgotten))
+        loaded = self._slot.need("to_device()")
+        loaded.to_device(frozenset(self._slot.forgotten))
+        loaded.note_written()
 
     def sync_buffers_to_cpu(self, model: torch.nn.Module, inplace: bool = False) -> None:
         """Copy the model's buffers from the device to the host."""

@@ -192,10 +192,10 @@ def sharing_executables() -> Iterator[None]:
 
     compile_plan, plans = device.compile_plan, {}
 
-    def shared(program, memory, steps, variant, where):
-        key = (program, memory.buckets != (), steps, variant)
+    def shared(program, memory, steps, variant, where, watched):
+        key = (program, memory.buckets != (), steps, variant, repr(watched))
         if key not in plans:
-            plans[key] = compile_plan(program, memory, steps, variant, where)
+            plans[key] = compile_plan(program, memory, steps, variant, where, watched)
         return plans[key]
 
     with pytest.MonkeyPatch.context() as patch:

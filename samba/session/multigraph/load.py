@@ -20,7 +20,7 @@ from samba.session.loading import GraphMismatch
 from samba.session.multigraph.conflicts import GraphPart
 from samba.session.multigraph.traces import GraphTrace
 from samba.session.parsing import parse_pef
-from samba.session.settings import parsed_config
+from samba.session.settings import checks_indices, parsed_config
 
 
 class LoadedGraphs(Loaded):
@@ -30,12 +30,18 @@ class LoadedGraphs(Loaded):
         parts: Its graphs.
         traces: The traces that they are parts of.
         program: The program from the PEF.
+        check_indices: Whether computed indices are looked at in every run, too.
     """
 
     def __init__(
-        self, parts: Sequence[GraphPart], traces: Sequence[GraphTrace], program: Program
+        self,
+        parts: Sequence[GraphPart],
+        traces: Sequence[GraphTrace],
+        program: Program,
+        *,
+        check_indices: bool = False,
     ) -> None:
-        super().__init__(program, [part.given for part in parts])
+        super().__init__(program, [part.given for part in parts], check_indices=check_indices)
         self._parts, self._traces = tuple(parts), tuple(traces)
         self.outputs = tuple(tensor for part in parts for tensor in part.outputs)
         self._places = {
@@ -140,7 +146,8 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
     different = list(_regions_that_differ(parts, program))
     if different:
         raise GraphMismatch(pef=pef, difference="\n".join(different))
-    loaded = LoadedGraphs(parts, traces, program)
+    checked = checks_indices(parsed_config(None))
+    loaded = LoadedGraphs(parts, traces, program, check_indices=checked)
     loaded.join(replicas_of(loaded.device, pef))
     return loaded
 

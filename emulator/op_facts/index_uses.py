@@ -1,0 +1,215 @@
+"""Where a graph reads or writes by index, and which indices torch allows there.
+
+A running program cannot raise: on the device an index that is out of range reads or writes another
+place, or counts as ignored. What can be checked is checked elsewhere; this is the table of what
+there is to check.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pef_schema.program import Arg, DType, Graph, Node, Ref
+
+__all__ = ["IndexUse", "index_uses"]
+
+_INT16_SPAN = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexUse:
+    """One argument of one node that holds indices.
+
+    Args:
+        node: Position of the node in its graph.
+        value: The value that holds the indices.
+        low, high: The least and the largest index that torch allows.
+        ignored: A further one that means "leave this out"; None if there is none.
+        wraps: Whether negative indices stand for those above 32767, as in labels of int16.
+    """
+
+    node: int
+    value: int
+    low: int
+    high: int
+    ignored: int | None = None
+    wraps: bool = False
+
+    def allows(self, index: float) -> bool:
+        """Whether torch allows an index.
+
+        Args:
+            index: A whole number, or one that is cut to a whole number before it is used.
+
+        Example:
+            >>> use = IndexUse(node=0, value=0, low=0, high=9, ignored=-100)
+            >>> [use.allows(i) for i in (0, 9, 10, -1, -100)]
+            [True, True, False, False, True]
+        """
+        if self.low - 1 < index < self.high + 1 or index == self.ignored:
+            return True
+        above = index + _INT16_SPAN
+        return self.wraps and index < 0 and (above <= self.high or above == self.ignored)
+
+    @property
+    def allowed(self) -> str:
+        """The allowed indices in words."""
+        also = "" if self.ignored is None else f", or {self.ignored}, which is ignored"
+        return f"{self.low} to {self.high}{also}"
+
+
+_Found = tuple[int, int, int | None]
+"""Lowest and highest allowed index, and the ignored one."""
+
+_Finder = Callable[[Graph, Node], Iterator[tuple[Arg, _Found]]]
+
+
+def index_uses(graph: Graph) -> tuple[IndexUse, ...]:
+    """All indices of a graph, in the order of its nodes.
+
+    Args:
+        graph: A traced or compiled graph.
+
+    Returns:
+        One entry for each argument that holds indices; masks are none.
+    """
+    return tuple(
+        IndexUse(
+            node=position,
+            value=arg.value,
+            low=low,
+            high=high,
+            ignored=ignored,
+            wraps=node.op in _LABELS and graph.values[arg.value].dtype is DType.INT16,
+        )
+        for position, node in enumerate(graph.nodes)
+        if node.op in _FINDERS
+        for arg, (low, high, ignored) in _FINDERS[node.op](graph, node)
+        if isinstance(arg, Ref) and not graph.values[arg.value].dtype.is_floating
+    )
+
+
+def _shape(graph: Graph, arg: Arg) -> tuple[int, ...]:
+    return graph.values[arg.value].shape if isinstance(arg, Ref) else ()
+
+
+def _argument(node: Node, position: int, default: Arg) -> Arg:
+    return node.args[position] if position < len(node.args) else default
+
+
+def _whole(arg: Arg) -> int:
+    return arg if isinstance(arg, int) else 0
+
+
+def _rows(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    """Rows of a table; the second argument holds them."""
+    yield node.args[1], (0, _shape(graph, node.args[0])[0] - 1, None)
+
+
+def _bags(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    yield from _rows(graph, node)
+    yield node.args[2], (0, _shape(graph, node.args[1])[0], None)
+
+
+def _along(negative: bool) -> _Finder:
+    """Places along a dimension: ``(tensor, dim, index, ...)``."""
+
+    def find(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+        shape = _shape(graph, node.args[0]) or (1,)
+        size = shape[_whole(node.args[1])]
+        yield node.args[2], (-size if negative else 0, size - 1, None)
+
+    return find
+
+
+def _flat(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    """Places in the flattened tensor."""
+    size = math.prod(_shape(graph, node.args[0]))
+    yield node.args[1], (-size, size - 1, None)
+
+
+def _along_or_flat(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    dim = _argument(node, 2, None)
+    if not isinstance(dim, int):
+        yield from _flat(graph, node)
+        return
+    size = _shape(graph, node.args[0])[dim]
+    yield node.args[1], (-size, size - 1, None)
+
+
+def _each_dim(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    """One tensor of indices, or None, for each dimension; a mask is no index."""
+    indices = node.args[1]
+    shape = _shape(graph, node.args[0])
+    given: Sequence[Arg] = indices if isinstance(indices, tuple) else ()
+    for arg, size in zip(given, shape, strict=False):
+        mask = isinstance(arg, Ref) and graph.values[arg.value].dtype in (DType.BOOL, DType.UINT8)
+        if not mask:
+            yield arg, (-size, size - 1, None)
+
+
+def _labels(ignored: int | None) -> _Finder:
+    """Classes of scores ``(N, C, ...)`` or ``(C,)``; ``ignored`` is where its argument stands."""
+
+    def find(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+        shape = _shape(graph, node.args[0])
+        classes = shape[1] if len(shape) > 1 else shape[0]
+        skipped = None if ignored is None else _whole(_argument(node, ignored, -100))
+        yield node.args[1], (0, classes - 1, skipped)
+
+    return find
+
+
+def _label_sets(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    yield node.args[1], (-1, _shape(graph, node.args[0])[-1] - 1, None)
+
+
+def _classes(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    del graph
+    yield node.args[0], (0, _whole(_argument(node, 1, 0)) - 1, None)
+
+
+def _pooled(dims: int) -> _Finder:
+    def find(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+        shape = graph.values[node.outputs[0]].shape
+        yield node.args[1], (0, math.prod(shape[-dims:]) - 1, None)
+
+    return find
+
+
+_GROUPS: tuple[tuple[_Finder, str], ...] = (
+    (_rows, "aten.embedding.default"),
+    (
+        _bags,
+        "aten.embedding_bag.default aten.embedding_bag.padding_idx aten._embedding_bag.default",
+    ),
+    (
+        _along(False),
+        "aten.index_select.default aten.gather.default aten.scatter.src aten.scatter.value "
+        "aten.scatter.reduce aten.scatter.value_reduce aten.scatter_add.default "
+        "aten.scatter_reduce.two aten.index_add.default aten.index_copy.default "
+        "aten.index_reduce.default",
+    ),
+    (_along(True), "aten.index_fill.int_Scalar aten.index_fill.int_Tensor"),
+    (_flat, "aten.take.default aten.put.default"),
+    (_along_or_flat, "aten.take_along_dim.default"),
+    (
+        _each_dim,
+        # The unsafe forms are torch's own, of indices that it need not check.
+        "aten.index.Tensor aten.index_put.default aten._index_put_impl.default",
+    ),
+    (_classes, "aten.one_hot.default"),
+    (_label_sets, "aten.multilabel_margin_loss.default"),
+    (_pooled(2), "aten.max_unpool2d.default"),
+    (_pooled(3), "aten.max_unpool3d.default"),
+    (
+        _labels(4),
+        "aten.cross_entropy_loss.default aten.nll_loss.default aten.nll_loss_nd.default "
+        "aten.nll_loss2d.default aten.nll_loss_forward.default aten.nll_loss2d_forward.default",
+    ),
+)
+
+_FINDERS = {name: find for find, names in _GROUPS for name in names.split()}
+_LABELS = frozenset(_GROUPS[-1][1].split())

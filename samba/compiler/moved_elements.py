@@ -1,0 +1,136 @@
+"""Which elements from outside of a graph reach a value unchanged: through views, slices and casts.
+
+Each element that comes from outside has a number. The operations that only move elements are run
+by torch on these numbers, so a value's numbers say where each of its elements came from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import torch
+
+from pef_schema.program import Graph, Node, refs_of
+from samba.tracer.reference import run_node
+
+__all__ = ["MOVES", "MovedElements", "moved_elements"]
+
+_COPIES = frozenset(
+    """
+    aten._to_copy.default aten.to.dtype aten.to.dtype_layout aten.to.other aten.type_as.default
+    aten.contiguous.default aten.clone.default aten.alias.default aten.detach.default
+    aten.alias_copy.default aten.detach_copy.default aten.lift_fresh_copy.default
+    """.split()
+)
+"""Operations that leave every element where it is."""
+
+_PLACED = frozenset(
+    """
+    aten.view.default aten.reshape.default aten._unsafe_view.default aten.flatten.using_ints
+    aten.unflatten.int aten.squeeze.default aten.squeeze.dim aten.squeeze.dims
+    aten.unsqueeze.default aten.expand.default aten.permute.default aten.transpose.int
+    aten.t.default aten.numpy_T.default aten.mT.default aten.movedim.int aten.movedim.intlist
+    aten.slice.Tensor aten.slice_copy.Tensor aten.select.int aten.select_copy.int
+    aten.narrow.default aten.split.Tensor aten.split_with_sizes.default aten.chunk.default
+    aten.unbind.int aten.flip.default aten.roll.default aten.repeat.default aten.tile.default
+    aten.diagonal.default aten.swapaxes.default aten.swapdims.default aten.unfold.default
+    """.split()
+)
+"""Operations that put elements elsewhere, leave some out or repeat them."""
+
+MOVES = _COPIES | _PLACED
+"""Operations that give elements of their first argument, unchanged but for their type."""
+
+_JOINS = frozenset({"aten.cat.default", "aten.concat.default", "aten.stack.default"})
+
+_MOST = 1 << 26
+"""Elements that are numbered at most; a larger source is taken for computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedElements:
+    """Where the elements of a value come from.
+
+    Args:
+        sources: For each source, the places of those of its elements that are among them,
+            ascending.
+        computed: Values whose elements are among them and come from no source.
+    """
+
+    sources: dict[int, torch.Tensor]
+    computed: frozenset[int]
+
+
+def moved_elements(
+    graph: Graph, wanted: Iterable[int], sources: Collection[int]
+) -> dict[int, MovedElements]:
+    """Find where the elements of values come from.
+
+    Args:
+        graph: A traced or compiled graph.
+        wanted: The values.
+        sources: Values from outside that count.
+
+    Returns:
+        An entry for each of ``wanted``.
+    """
+    wanted = list(dict.fromkeys(wanted))
+    needed = set(wanted)
+    followed: list[Node] = []
+    for node in reversed(graph.nodes):
+        if (node.op in MOVES or node.op in _JOINS) and needed.intersection(node.outputs):
+            followed.append(node)
+            needed.update(refs_of(node.args[0]))
+    produced = {v for node in followed for v in node.outputs}
+    numbered = _Numbered(graph, sorted(needed - produced), sources)
+    for node in reversed(followed):
+        numbered.move(node)
+    return {value: numbered.found(value) for value in wanted}
+
+
+class _Numbered:
+    """Numbers of elements by value."""
+
+    def __init__(self, graph: Graph, starts: Iterable[int], sources: Collection[int]) -> None:
+        self._graph = graph
+        self._numbers: dict[int, torch.Tensor] = {}
+        self._first: list[int] = []
+        self._starts: list[int] = []
+        self._sources = sources
+        end = 0
+        for value in starts:
+            shape = graph.values[value].shape
+            self._starts.append(value)
+            self._first.append(end)
+            if value in sources and 0 < math.prod(shape) <= _MOST:
+                count = math.prod(shape)
+                self._numbers[value] = torch.arange(end, end + count).reshape(shape)
+            else:  # one number for all of them
+                count = 1
+                self._numbers[value] = torch.tensor(end).expand(shape)
+            end += count
+
+    def move(self, node: Node) -> None:
+        if node.op in _COPIES:
+            self._numbers[node.outputs[0]] = self._numbers[next(refs_of(node.args[0]))]
+            return
+        results = run_node(node, self._numbers)
+        for value, numbers in zip(node.outputs, results, strict=False):
+            if value >= 0:
+                self._numbers[value] = numbers
+
+    def found(self, value: int) -> MovedElements:
+        numbers = torch.unique(self._numbers[value])
+        bounds = torch.tensor(self._first)
+        owner = torch.searchsorted(bounds, numbers, right=True) - 1
+        sources: dict[int, torch.Tensor] = {}
+        computed = set()
+        for position in torch.unique(owner).tolist():
+            start = self._starts[position]
+            if start in self._sources and math.prod(self._graph.values[start].shape) <= _MOST:
+                sources[start] = numbers[owner == position] - self._first[position]
+            else:
+                computed.add(start)
+        return MovedElements(sources=sources, computed=frozenset(computed))
