@@ -36,6 +36,7 @@ class FedIndices:
         op, source, module: The node.
         below: Elements whose bits, read as an unsigned number, are less than this are allowed.
         unsigned: The type to read them as; None where every element has to be looked at.
+        ignored: Bits of the ignored index as such a number; -1 if there is none.
     """
 
     tensor: str
@@ -46,6 +47,7 @@ class FedIndices:
     module: str
     below: int
     unsigned: type[np.unsignedinteger] | None
+    ignored: int
 
     def check(self, array: np.ndarray) -> None:
         """Raise if torch would.
@@ -65,6 +67,10 @@ class FedIndices:
                 if bits.item() < self.below:
                     return
             elif np.maximum.reduce(bits, axis=None) < self.below:
+                return
+            if self.ignored >= 0 and (
+                np.count_nonzero(bits >= self.below) == np.count_nonzero(bits == self.ignored)
+            ):
                 return
         self._look(self._chosen(array), array.shape)
 
@@ -172,6 +178,10 @@ def _fed(graph: Graph, use: IndexUse, source: int, places: torch.Tensor) -> FedI
     value, node = graph.values[source], graph.nodes[use.node]
     part = _part(places.numpy(), value.shape)
     plain = use.high >= 0 and not value.dtype.is_floating and value.dtype is not DType.BOOL
+    bits = 8 * value.dtype.itemsize
+    ignored = -1
+    if plain and use.ignored is not None and -(1 << bits - 1) <= use.ignored < 1 << bits - 1:
+        ignored = use.ignored % (1 << bits)
     return FedIndices(
         tensor=value.name,
         part=part,
@@ -181,6 +191,7 @@ def _fed(graph: Graph, use: IndexUse, source: int, places: torch.Tensor) -> FedI
         module=node.module,
         below=use.high + 1,
         unsigned=_UNSIGNED[value.dtype.itemsize] if plain else None,
+        ignored=ignored if ignored > use.high else -1,
     )
 
 
