@@ -71,8 +71,8 @@ def check_optimizers(
 ) -> None:
     """Check optimizers against those in a PEF; no optimizers always fit.
 
-    Hyperparameters may differ: those of the PEF hold until ``hyperparam_dict`` sets others, and
-    a line in the log says so.
+    Hyperparameters may differ: those of the optimizers hold until ``hyperparam_dict`` sets
+    others, and a line in the log says so.
 
     Args:
         optimizers: What ``trace_graph`` was given.
@@ -167,16 +167,16 @@ def _wanting_gradients(traced: Traced, program: Program) -> frozenset[int]:
 
 
 def _tell_defaults(group: GroupSpec, entry: Optimizer, program: Program) -> None:
-    """Log hyperparameters that differ from the compiled ones, which hold until they are set."""
+    """Log hyperparameters of the optimizer that take the place of the compiled ones."""
     by_region = {argin.region: argin for argin in program.argins}
     kinds = {by_region[region].kind: by_region[region] for _, region in entry.argins}
     for kind, _, given in group.argins:
         argin = kinds[kind]
         if argin.default != given:
             tell(
-                "compiled-hyperparameter",
-                f"optimizer {entry.name}: {argin.name} is {given:g}, the PEF was compiled with "
-                f"{argin.default:g}, which holds until hyperparam_dict sets another",
+                "optimizer-hyperparameter",
+                f"optimizer {entry.name}: {argin.name} is {given:g}, which counts from now on; the "
+                f"PEF was compiled with {argin.default:g}",
             )
 
 

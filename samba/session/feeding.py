@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,7 +19,7 @@ from samba.session.index_checks import FedIndices
 from samba.support.deviations import Deviations
 from samba.support.nesting import leaves
 from samba.tensor.views import copy_as_numpy, view_plainly
-from samba.tracer.inputs import NamedInput
+from samba.tracer.inputs import Constant, NamedInput
 from samba.tracer.traced import FROM_DTYPE
 
 _NO_CHECKS: Mapping[int, tuple[FedIndices, ...]] = MappingProxyType({})
@@ -29,6 +30,12 @@ Feed = Sequence[tuple[int, np.ndarray]]
 
 class UnknownInput(ArgumentError):
     """``run`` was given a tensor that is no input of the program."""
+
+
+class ChangedConstant(ArgumentError):
+    """An argument that is no tensor differs from the one that the graph was traced with."""
+
+    deviation = "changed-argument"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,7 @@ class Feeder:
         given: The inputs that the model was traced with: keys of a dict may be their
             argument names, and None may keep the place of another.
         graph_number: Which graph of the program.
+        constants: Arguments by name that are constants of the graph.
         checks: Checks of inputs that are used as indices, by value.
     """
 
@@ -65,6 +73,8 @@ class Feeder:
         program: Program,
         given: Sequence[NamedInput] = (),
         graph_number: int = 0,
+        *,
+        constants: Sequence[tuple[str, Constant]] = (),
         checks: Mapping[int, tuple[FedIndices, ...]] = _NO_CHECKS,
     ) -> None:
         graph = program.graphs[graph_number]
@@ -82,10 +92,14 @@ class Feeder:
             (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
         )
         self._deviations = Deviations()
+        self._constants = dict(constants)
         self._by_name = {slot.name: slot for slot in self.slots}
         pairs = list(zip(given, self.slots, strict=False))
         self._by_key = {n.argument: slot for n, slot in pairs} | self._by_name
         self._by_place = {n.place: slot for n, slot in pairs}
+        self._of_one_name: dict[str, list[InputSlot]] = {}
+        for n, slot in pairs:
+            self._of_one_name.setdefault(n.given_name, []).append(slot)
         for slot in self.slots:
             self._by_name.setdefault(program.regions[slot.region].name, slot)
 
@@ -188,16 +202,24 @@ class Feeder:
         return tensor.to(slot.dtype)
 
     def _matched(self, inputs: Any) -> list[tuple[InputSlot, torch.Tensor]]:
-        pairs = list(_pairs(inputs))
+        pairs = [(key, item) for key, item in _pairs(inputs) if not self._is_constant(key, item)]
         given = [(i, key, tensor) for i, (key, tensor) in enumerate(pairs) if tensor is not None]
         places = self._by_place
         if len(given) in (len(pairs), len(self.slots)):
             # Nobody is left out, or only the last: what is there follows in order.
             places = {i: slot for (i, _, _), slot in zip(given, self.slots, strict=False)}
+        times = Counter([id(tensor) for _, _, tensor in given])
         matched: dict[str, tuple[InputSlot, torch.Tensor]] = {}
         for place, key, tensor in given:
             where = f"session.run(input_tensors[{key!r}])" if key else _where(place)
-            slot = self._slot(key, tensor, places.get(place), where)
+            meant = self._by_key.get(key) if key else places.get(place)
+            if times[id(tensor)] > 1 and meant is not None and self._may_be_named(tensor):
+                slot = meant  # one tensor for several inputs: its name can be that of one only
+            else:
+                slot = self._slot(key, tensor, places.get(place), where)
+            if slot.name in matched:
+                free = [s for s in self._of_one_name.get(slot.name, ()) if s.name not in matched]
+                slot = free[0] if free else slot
             if slot.name in matched:
                 raise ArgumentError(
                     where=where,
@@ -207,6 +229,25 @@ class Feeder:
                 )
             matched[slot.name] = (slot, tensor)
         return list(matched.values())
+
+    def _may_be_named(self, tensor: torch.Tensor) -> bool:
+        name = getattr(tensor, "sn_name", "")
+        return not name or name in self._by_name or name in self._of_one_name
+
+    def _is_constant(self, key: str, item: Any) -> bool:
+        """Whether an argument by name is a constant of the graph, and the same as compiled."""
+        if not key or not isinstance(item, Constant) or key not in self._constants:
+            return False
+        compiled = self._constants[key]
+        if type(item) is not type(compiled) or item != compiled:
+            raise ChangedConstant(
+                where=f"session.run(input_tensors[{key!r}])",
+                found=repr(item),
+                wanted=f"{compiled!r}, which the graph was traced with",
+                hint="An argument that is no tensor is a constant of the graph: compile again "
+                "to change it.",
+            )
+        return True
 
     def _slot(self, key: str, tensor: Any, at: InputSlot | None, where: str) -> InputSlot:
         if not isinstance(tensor, torch.Tensor):

@@ -52,6 +52,10 @@ class Hyperparameters:
         self._argins = program.argins
         self._targets = _targets(program)
         self._deviations = Deviations()
+        self.seeds = frozenset(
+            i for i, a in enumerate(program.argins) if a.kind is ArginKind.DROPOUT_SEED
+        )
+        """Argins that act whenever they are given, not only where they differ."""
         self.initial = DropoutSettings(
             rates={
                 i: a.default

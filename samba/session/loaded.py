@@ -17,12 +17,13 @@ from samba.errors import ArgumentError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import checks_by_region, index_checks_of, tell_computed
+from samba.session.feeding import Feeder
 from samba.session.host_tensors import HostState, HostTensor, optimizer_states
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
 from samba.tensor.labels import mark_fast_access
 from samba.tensor.views import view_as_numpy, view_as_torch
-from samba.tracer.inputs import NamedInput
+from samba.tracer.inputs import Constant, NamedInput
 from samba.tracer.traced import FROM_DTYPE, Source
 
 __all__ = ["Loaded"]
@@ -36,6 +37,7 @@ class Loaded(LoadedTensors, ABC):
     Args:
         program: The program.
         given: The inputs of each of its graphs, as the host was traced with them.
+        constants: Arguments by name that are constants of the graphs.
         check_indices: Whether computed indices are looked at in every run, too.
 
     Raises:
@@ -49,6 +51,7 @@ class Loaded(LoadedTensors, ABC):
         program: Program,
         given: Sequence[Sequence[NamedInput]],
         *,
+        constants: Sequence[tuple[str, Constant]] = (),
         check_indices: bool = False,
     ) -> None:
         self.program = program
@@ -61,7 +64,12 @@ class Loaded(LoadedTensors, ABC):
         super().__init__(device, Replicas(device))
         self._checks_of_region = checks_by_region(program, checks)
         self._runners = {
-            graph.name: Runner(device, self.replicas, inputs, number, found.fed)
+            graph.name: Runner(
+                device,
+                self.replicas,
+                Feeder(program, inputs, number, constants=constants, checks=found.fed),
+                number,
+            )
             for number, (graph, inputs, found) in enumerate(
                 zip(program.graphs, given, checks, strict=True)
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import KeysView
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import torch
 from pef_schema.program import ArginKind, Role
 from samba.sambatensor import SambaTensor
 from samba.session.program_slot import ProgramSlot
+from samba.support.ordered_set import OrderedSet
 from samba.tracer.traced import FROM_DTYPE
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ class LoadedNames:
         program = self._slot.program("get_section_types()")
         return {kind.name for section in program.sections for kind in section.kinds}
 
-    def get_argin_names(self) -> KeysView[str]:
-        """Names of the hyperparameters that ``run`` takes, as an ordered set."""
+    def get_argin_names(self) -> OrderedSet[str]:
+        """Names of the hyperparameters that ``run`` takes."""
         program = self._slot.program("get_argin_names()")
-        return dict.fromkeys(a.name for a in program.argins).keys()
+        return OrderedSet(a.name for a in program.argins)
 
     def get_dropout_rate_argin_names(self) -> list[str]:
         """Names of the argins that hold dropout rates."""

@@ -72,7 +72,9 @@ class LoadedModel(Loaded):
         *,
         check_indices: bool = False,
     ) -> None:
-        super().__init__(program, [given.tensors], check_indices=check_indices)
+        super().__init__(
+            program, [given.tensors], constants=given.constants, check_indices=check_indices
+        )
         self.model, self.traced, self.optimizers = model, traced, optimizers
         if self.only is not None:
             self.only.watched = WatchedGroups(optimizers, program)

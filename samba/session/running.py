@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,19 +26,15 @@ from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
 from samba.session.first_inputs import FirstInputs
 from samba.session.hyperparams import Hyperparameters
-from samba.session.index_checks import FedIndices
 from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.watched_groups import WatchedGroups
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tensor.views import copy_as_torch, view_as_numpy
-from samba.tracer.inputs import NamedInput
 
 if TYPE_CHECKING:
     from samba.distributed.replicas import PreparedRun, Replicas, Wish
-
-_NO_CHECKS: Mapping[int, tuple[FedIndices, ...]] = MappingProxyType({})
 
 Seeds = Sequence[tuple[int, np.ndarray, str]]
 """Gradients of outputs: regions, values, and names for errors."""
@@ -56,7 +51,7 @@ class PreparedCall:
         output_tensors: The outputs it asked for, as passed; a value that no call can pass where
             they may have changed since.
         listed: The outputs of a list or tuple, as they were.
-        hyperparams: Its hyperparameters, as plain values.
+        hyperparams: Its hyperparameters, as plain values; None where no call repeats them.
         sections: Which part of the schedule it asked for.
         train: Whether it honoured dropout rates.
         wish: How replicas reduced gradients.
@@ -98,24 +93,18 @@ class Runner:
     Args:
         device: An open device with its program.
         replicas: The replicas that run the same program.
-        given: The inputs that the model was traced with.
+        feeder: Of the graph's inputs.
         graph: Which graph of the program.
-        checks: Checks of inputs that are used as indices, by value.
     """
 
     def __init__(
-        self,
-        device: Device,
-        replicas: Replicas,
-        given: Sequence[NamedInput] = (),
-        graph: int = 0,
-        checks: Mapping[int, tuple[FedIndices, ...]] = _NO_CHECKS,
+        self, device: Device, replicas: Replicas, feeder: Feeder, graph: int = 0
     ) -> None:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
         self._graph = program.graphs[graph]
-        self._feeder = Feeder(program, given, graph, checks)
+        self._feeder = feeder
         self._first_inputs = FirstInputs(program, self._feeder.slots)
         self._chooser = SectionChooser(program, graph)
         self._hyperparameters = Hyperparameters(program)
@@ -247,7 +236,7 @@ class Runner:
                 argins[index] = self._hyperparameters.number(where, value, index)
         with device.unchanged_on_error():
             for index, value in argins.items():
-                if device.argin(index) != value:
+                if index in self._hyperparameters.seeds or device.argin(index) != value:
                     device.set_argin(index, value)
             for region, array, name in seeds:
                 device.write(region, array, name=name)
@@ -275,7 +264,7 @@ class Runner:
         self._last = PreparedCall(
             output_tensors=outputs if fixed else _NO_CALL.output_tensors,
             listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
-            hyperparams={key: _plain(value) for key, value in request.hyperparams.items()},
+            hyperparams=self._repeatable(request.hyperparams, argins),
             sections=frozen(request.sections),
             train=train,
             wish=wish,
@@ -284,6 +273,17 @@ class Runner:
             plan=plan,
             fetches=fetches,
         )
+
+    def _repeatable(
+        self, hyperparams: Mapping[str, Any], argins: Mapping[int, float]
+    ) -> Mapping[str, Any] | None:
+        """Hyperparameters that change nothing if they are given again; None if they do.
+
+        A seed restarts the random stream whenever it is given.
+        """
+        if not self._hyperparameters.seeds.isdisjoint(argins):
+            return None
+        return {key: _plain(value) for key, value in hyperparams.items()}
 
     def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | PreparedRun | None:
         """The plan of some steps; with other replicas where they have to reduce."""

@@ -19,9 +19,8 @@ _FIXED = ("betas", "eps", "dampening", "amsgrad", "nesterov", "maximize", "warmu
 class WatchedGroups:
     """The parameter groups of a loaded program's optimizers.
 
-    A value counts from the run after its change on, unless the run's ``hyperparam_dict`` gives
-    that hyperparameter. What the groups held when the program was loaded does not count: until a
-    change the PEF's own values hold.
+    What the groups hold counts from the first run on, and a value that changes from the run after
+    its change on, unless the run's ``hyperparam_dict`` gives that hyperparameter.
 
     Args:
         optimizers: The optimizers that the program was loaded with; none if it does not train.
@@ -41,7 +40,8 @@ class WatchedGroups:
             for key, region in entry.argins:
                 self._entries.append((optimizer, index, key, argins[region]))
         self._seen = [o.param_groups[i][key] for o, i, key, _ in self._entries]
-        self._values = [_plain(value) for value in self._seen]
+        compiled = () if program is None else program.argins
+        self._values: list[Any] = [compiled[argin].default for *_, argin in self._entries]
         self._fixed = {
             (n, i, key): _plain(group[key])
             for n, optimizer in enumerate(self._optimizers)

@@ -15,6 +15,9 @@ from samba.support.nesting import leaves
 from samba.tracer.refuse import refuse_inputs
 
 
+Constant = bool | int | float | str
+
+
 class InputError(SambaError):
     """The inputs given for tracing do not fit ``forward``."""
 
@@ -30,11 +33,13 @@ class InputError(SambaError):
 class NamedInput:
     """One tensor argument of ``forward`` with the name it is matched by.
 
-    ``argument`` is its name in ``forward``, ``place`` its position among all arguments
-    that were given, those that are None included.
+    ``given_name`` is that of the tensor, from which ``name`` differs where an earlier input has it,
+    ``argument`` its name in ``forward``, ``place`` its position among all arguments that were
+    given, those that are None included.
     """
 
     name: str
+    given_name: str
     argument: str
     place: int
     region_name: str
@@ -44,11 +49,15 @@ class NamedInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceInputs:
-    """Arguments for ``torch.export`` and the names of their tensors, in order."""
+    """Arguments for ``torch.export`` and the names of their tensors, in order.
+
+    ``constants`` are the keyword arguments that are no tensors: they become part of the graph.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     tensors: tuple[NamedInput, ...]
+    constants: tuple[tuple[str, Constant], ...] = ()
 
 
 def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
@@ -56,11 +65,12 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
 
     Args:
         model: The model whose ``forward`` names unnamed inputs.
-        inputs: A tensor, a tuple or list of tensors and None, or a dict by argument name. An
-            argument may be a list, tuple or dict of tensors itself, such as the caches of layers.
+        inputs: A tensor, a tuple or list of tensors and None, or a dict by argument name, in any
+            order, in which numbers, bools and strings are constants of the graph. An argument
+            may be a list, tuple or dict of tensors itself, such as the caches of layers.
 
     Returns:
-        Plain tensors with the names of the originals.
+        Plain tensors with the names of the originals, in the order of ``forward``.
 
     Raises:
         InputError: If something other than tensors and None is found.
@@ -77,13 +87,19 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
         unknown = [k for k in inputs if k not in parameters]
         if unknown and not _takes_any_keyword(model):
             raise InputError(found=f"keyword(s) {unknown}", wanted=f"some of {parameters}")
-        pairs = list(inputs.items())
+        order = {name: place for place, name in enumerate(parameters)}
+        last = len(order)
+        pairs = sorted(inputs.items(), key=lambda item: (order.get(item[0], last), item[0]))
     elif isinstance(inputs, (tuple, list)):
         names = parameters + [f"input_{i}" for i in range(len(parameters), len(inputs))]
         pairs = list(zip(names, inputs, strict=False))
     else:
         raise InputError(found=type(inputs).__name__, wanted="a tensor, tuple, list or dict")
     flat = [leaf for key, value in pairs for leaf in leaves(key, value)]
+    constants: tuple[tuple[str, Constant], ...] = ()
+    if isinstance(inputs, Mapping):
+        constants = tuple((k, v) for k, v in flat if isinstance(v, Constant))
+        flat = [(k, v) for k, v in flat if not isinstance(v, Constant)]
     bad = [f"{k}: {type(v).__name__}" for k, v in flat if not _is_tensor_or_none(v)]
     if bad:
         raise InputError(found=", ".join(bad), wanted="tensors or None")
@@ -93,15 +109,18 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
     for place, (argument, tensor) in enumerate(flat):
         if tensor is None:
             continue
-        name = getattr(tensor, "sn_name", "") or argument
+        given = name = getattr(tensor, "sn_name", "") or argument
         if name in used:
             suffix = next(i for i in range(1, len(flat) + 1) if f"{name}_{i}" not in used)
             name = f"{name}_{suffix}"
         used.add(name)
         region = getattr(tensor, "sn_region_name", "") or name
+        if region == given:
+            region = name  # two inputs of one name are two inputs
         named.append(
             NamedInput(
                 name=name,
+                given_name=given,
                 argument=argument,
                 place=place,
                 region_name=region,
@@ -111,7 +130,9 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
         )
     plain = [(key, _stand_in(value)) for key, value in pairs]
     if isinstance(inputs, Mapping):
-        return TraceInputs(args=(), kwargs=dict(plain), tensors=tuple(named))
+        return TraceInputs(
+            args=(), kwargs=dict(plain), tensors=tuple(named), constants=constants
+        )
     return TraceInputs(args=tuple(v for _, v in plain), kwargs={}, tensors=tuple(named))
 
 
@@ -131,6 +152,6 @@ def _stand_in(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         items = [_stand_in(item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if value is None:
-        return None
+    if value is None or isinstance(value, Constant):
+        return value
     return torch.empty(tuple(value.shape), dtype=value.dtype, device="cpu")

@@ -48,10 +48,12 @@ __all__ = [
     "is_mutable",
     "is_operation",
     "keystr",
+    "is_container_without_names",
     "known_containers",
     "pack_padded_sequence",
     "packet_of",
     "parameters_of",
+    "parts_of",
     "promoted_dtype",
     "quiet_exporter",
     "replacing_nodes",
@@ -159,6 +161,17 @@ def fake_mode_of(values: Any) -> FakeTensorMode | None:
 def known_containers() -> Mapping[type, Any]:
     """Types that torch knows as containers of tensors (1.8)."""
     return SUPPORTED_NODES
+
+
+def is_container_without_names(value: Any) -> bool:
+    """Whether torch takes a container apart but cannot name its parts; exporting needs names (2.2)."""
+    node = SUPPORTED_NODES.get(type(value))
+    return node is not None and node.flatten_with_keys_fn is None
+
+
+def parts_of(container: Any) -> list[Any]:
+    """The parts of a container that torch knows, in its order (2.0)."""
+    return list(SUPPORTED_NODES[type(container)].flatten_fn(container)[0])
 
 
 def parameters_of(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | None]:

@@ -158,7 +158,10 @@ def _surroundings() -> tuple[Any, ...]:
 
 def _form(given: TraceInputs) -> Any:
     leaves, spec = tree_flatten((given.args, given.kwargs))
-    shapes = [None if t is None else (tuple(t.shape), t.dtype) for t in leaves]
+    shapes = [
+        (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, torch.Tensor) else _of(leaf)
+        for leaf in leaves
+    ]
     tensors = [(t.name, t.argument, t.place, t.region_name, t.requires_grad) for t in given.tensors]
     return spec, shapes, tensors
 

@@ -148,6 +148,7 @@ class _Cut:
             given.append(
                 NamedInput(
                     name=name,
+                    given_name=name,
                     argument=key if isinstance(key, str) else old.name,
                     place=key if isinstance(key, int) else place,
                     region_name=region,
