@@ -34,6 +34,8 @@ class Option:
         help: Help text; empty for options that steer the hardware compiler, which are accepted
             without effect and shown only with ``--debug``.
         required: Sub-commands that cannot do without it.
+        lost: What does not happen although it was asked for, in words that follow the option;
+            empty where everything does, or where apps read the option themselves.
     """
 
     flags: tuple[str, ...]
@@ -41,6 +43,7 @@ class Option:
     settings: dict[str, Any] = field(default_factory=dict)
     help: str = ""
     required: tuple[str, ...] = ()
+    lost: str = ""
 
     @property
     def dest(self) -> str:
@@ -68,6 +71,7 @@ def _value(
     commands: tuple[str, ...],
     help: str = "",
     required: tuple[str, ...] = (),
+    lost: str = "",
     **settings: Any,
 ) -> Option:
     return Option(
@@ -76,11 +80,12 @@ def _value(
         settings=settings,
         help=help,
         required=required,
+        lost=lost,
     )
 
 
-def _switch(flags: str, commands: tuple[str, ...], help: str = "") -> Option:
-    return _value(flags, commands, help, action="store_true")
+def _switch(flags: str, commands: tuple[str, ...], help: str = "", lost: str = "") -> Option:
+    return _value(flags, commands, help, lost=lost, action="store_true")
 
 
 def _level(level: str, help: str) -> Option:
@@ -106,7 +111,13 @@ _count.__name__ = "int"  # argparse names the type where the text is no number
 
 _USED: tuple[Option, ...] = (
     _value("-b --batch-size", _ALL, "samples in a batch", type=_count, default=1),
-    _value("-mb --microbatch-size", _ALL, "samples in a microbatch", type=_count),
+    _value(
+        "-mb --microbatch-size",
+        _ALL,
+        "samples in a microbatch, which divides the batch; results are those of the whole batch",
+        type=_count,
+        lost="the batch runs as a whole, with the gradients of the whole batch",
+    ),
     _value(
         "-p --pef",
         _ALL,
@@ -152,9 +163,10 @@ _USED: tuple[Option, ...] = (
     _value(
         "--num-spatial-batches",
         _ALL,
-        "batches of one run under spatial mapping",
+        "batches of one run under spatial mapping; one run is one batch here",
         type=int,
         default=1,
+        lost="one run is one batch and one update",
     ),
     _switch("--data-parallel", _ALL, "replicate the model; each replica has its part of the data"),
     _value("-ws --world-size", _COMPILE, "smallest number of replicas", type=int, default=1),
@@ -172,7 +184,8 @@ _USED: tuple[Option, ...] = (
     _value("--num-sections", _MEASURE, "measure only the first sections", type=int),
     _value("--bench-report-json", _DEVICE, "write the measurement here"),
     _value("--acc-report-json", ("run", "test"), "write the accuracy here"),
-    _value("--compiled-stats-json", ("compile", *_MEASURE), "write a copy of the measurement here"),
+    _value("--compiled-stats-json", _MEASURE, "write a copy of the measurement here"),
+    _value("--compiled-stats-json", _COMPILE, lost="the .pef.log has the sections and sizes"),
     _value("--json", _DEVICE, "older name of the report options"),
     _switch("--enable-profiler", ("run", "test"), "profile the front end"),
     _value("--gold-file-path", ("run", "test"), "file with reference results"),
@@ -193,17 +206,29 @@ _USED: tuple[Option, ...] = (
     _switch("--debug", _ALL, "show every option in the help"),
 )
 
+_HARDWARE = "it steers the hardware compiler"
+_NO_FILE = "nothing is written"
+
 _SIZES: tuple[Option, ...] = (
-    _value("--n-chips --num-chips", ("compile", *_MEASURE), dest="n_chips", type=int, default=1),
-    _value("--num-tiles", _COMPILE, type=int, default=-1),
-    _value("--arch", _COMPILE),
-    _value("--tensor-parallel", _COMPILE, default="none"),
+    _value(
+        "--n-chips --num-chips",
+        ("compile", *_MEASURE),
+        dest="n_chips",
+        type=int,
+        default=1,
+        lost=_HARDWARE,
+    ),
+    _value("--num-tiles", _COMPILE, type=int, default=-1, lost=_HARDWARE),
+    _value("--arch", _COMPILE, lost=_HARDWARE),
+    _value(
+        "--tensor-parallel", _COMPILE, default="none", lost="the program runs on one processor"
+    ),
     _value("--distlearn-config", _ALL, default=""),
     _value("--local-rank", _DEVICE, type=int, default=-1),
-    _value("--default-device", _COMPILE, default="DDR"),
-    _value("--json-counters", _MEASURE, default=""),
-    _value("--log-dir", _ALL),
-    _value("--verbose", _ALL, action="count", default=0),
+    _value("--default-device", _COMPILE, default="DDR", lost=_HARDWARE),
+    _value("--json-counters", _MEASURE, default="", lost=_NO_FILE),
+    _value("--log-dir", _ALL, lost=_NO_FILE),
+    _value("--verbose", _ALL, action="count", default=0, lost="use --log-level"),
 )
 
 _COMPILER_VALUES: dict[str, dict[str, Any]] = {
@@ -298,14 +323,52 @@ _COMPILER_SWITCHES = [
 ]
 """Switches that steer the hardware compiler."""
 
+_LOST = {
+    "--mlir-file-name": _NO_FILE,
+    "--resource-report-path": _NO_FILE,
+    "--stage-instrumentation": "no counters are read",
+    "--traced-attributes-folder": _NO_FILE,
+    "--dump-compiled-stats-json": _NO_FILE,
+    "--dump-traced-graph": f"{_NO_FILE}; python -m emulator shows the graph in a PEF",
+    "--gen-tensorboard": _NO_FILE,
+    "--plot": _NO_FILE,
+    "--samba-plot": _NO_FILE,
+    "--sambatune-graph": _NO_FILE,
+    "--verbose-report": _NO_FILE,
+    "--run-analysis-pass": _NO_FILE,
+    "--mock-inference": "the program runs",
+    "--model-parallel": "the program runs on one processor",
+    **dict.fromkeys(
+        (
+            "--amp-level",
+            "--disable-bf16-conversion",
+            "--enable-mixed-precision-ops",
+            "--enable-safe-stochastic-rounding",
+            "--fp32-params",
+            "--strict-auto-cast",
+            "--tiling-accum",
+            "--weight-grad-reduce",
+        ),
+        "the arithmetic is that of --graphamp-preset and --bf16-cast",
+    ),
+    "--pp-lamb-optimizer": "the optimizer is the one that compile is given",
+}
+"""What does not happen, of options that do more than steer the hardware compiler."""
+
 _RUN_SWITCHES = ["acc-test", "dump-accuracy-debug-info", "ignore-output-grads", "listen-for-input"]
 """Switches of the vendor's sample apps that apps read without declaring them."""
 
 OPTIONS: tuple[Option, ...] = (
     *_USED,
     *_SIZES,
-    *(_value(flag, _COMPILE, **settings) for flag, settings in _COMPILER_VALUES.items()),
-    *(_switch(f"--{name}", ("compile", "run")) for name in _COMPILER_SWITCHES),
+    *(
+        _value(flag, _COMPILE, lost=_LOST.get(flag, _HARDWARE), **settings)
+        for flag, settings in _COMPILER_VALUES.items()
+    ),
+    *(
+        _switch(f"--{name}", ("compile", "run"), lost=_LOST.get(f"--{name}", _HARDWARE))
+        for name in _COMPILER_SWITCHES
+    ),
     *(_switch(f"--{name}", ("run", "test")) for name in _RUN_SWITCHES),
 )
 """Every built-in option."""

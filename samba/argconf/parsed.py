@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from samba.argconf.options import OPTIONS
+from samba.argconf.options import OPTIONS, Option
+from samba.support.deviations import Deviations
 
-__all__ = ["configure", "default_fields", "last_parsed_args", "note_parsed"]
+__all__ = [
+    "configure",
+    "default_fields",
+    "divides_batch",
+    "last_parsed_args",
+    "note_parsed",
+    "tell_lost",
+]
 
 _last: list[argparse.Namespace] = []
+_deviations = Deviations()
 
 
 def last_parsed_args() -> argparse.Namespace | None:
@@ -25,6 +34,48 @@ def note_parsed(args: argparse.Namespace) -> None:
         args: The arguments.
     """
     _last[:] = [args]
+
+
+def tell_lost(args: argparse.Namespace, redeclared: Collection[str] = ()) -> None:
+    """Say once in a process which of the options that were given do not do what they ask for.
+
+    Args:
+        args: The parsed arguments with their ``command``.
+        redeclared: Fields that the app has options of its own for.
+    """
+    lost: dict[str, list[str]] = {}
+    for option in OPTIONS:
+        if (
+            option.lost
+            and args.command in option.commands
+            and option.dest not in redeclared
+            and getattr(args, option.dest) != option.default
+        ):
+            lost.setdefault(option.lost, []).append(_long(option))
+    for text, names in lost.items():
+        _deviations.tell(
+            "option-without-effect", f"{', '.join(names)}: accepted without effect; {text}"
+        )
+
+
+def _long(option: Option) -> str:
+    return next(flag for flag in option.flags if flag.startswith("--"))
+
+
+def divides_batch(batch: Any, microbatch: Any) -> bool:
+    """Whether a batch consists of whole microbatches.
+
+    Args:
+        batch: Samples in a batch; what is no whole number is not looked at.
+        microbatch: Samples in a microbatch, or None.
+
+    Example:
+        >>> divides_batch(64, 4), divides_batch(4, 8), divides_batch(64, None)
+        (True, False, True)
+    """
+    if not isinstance(batch, int) or not isinstance(microbatch, int):
+        return True
+    return 1 <= microbatch <= batch and batch % microbatch == 0
 
 
 def default_fields() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 from collections.abc import Mapping, Sequence
@@ -9,13 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from samba.argconf.parsed import last_parsed_args
+from samba.argconf.options import OPTIONS
+from samba.argconf.parsed import divides_batch, last_parsed_args
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
+from samba.support.deviations import Deviations
 
 _MAPPINGS = ("section", "spatial")
 _MODES = ("normal", "inorder", "optimal")
+_KEYS = (
+    *("pef_name", "output_folder", "inference", "mapping", "optim_level", "data_parallel"),
+    *("grad_accumulation_steps", "microbatch_size", "check_indices"),
+    *("graphamp_preset", "bf16_cast", "enable_stochastic_rounding"),
+)
+"""Keys of ``config_dict`` that a session goes by."""
+_KNOWN = frozenset([option.dest for option in OPTIONS])
+_deviations = Deviations()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +70,26 @@ def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
             wanted="a dict",
             hint="Pass vars(args), or nothing.",
         )
+    _tell_misspelt(config)
     return config
+
+
+def _tell_misspelt(config: Mapping[str, Any]) -> None:
+    """Name keys that are almost those of a setting that is missing.
+
+    Apps pass their whole command line, which has every setting beside the app's own options.
+    """
+    missing = [key for key in _KEYS if key not in config]
+    for key in config if missing else ():
+        if not isinstance(key, str) or key in _KNOWN:
+            continue
+        near = difflib.get_close_matches(key.replace("-", "_"), missing, n=1, cutoff=0.75)
+        if near:
+            _deviations.tell(
+                "unknown-config",
+                f"config_dict has {key!r}, which is no setting and is ignored; did you mean "
+                f"{near[0]!r}?",
+            )
 
 
 def checks_indices(config: Mapping[str, Any]) -> bool:
@@ -109,6 +139,12 @@ def compile_settings(
     config = parsed_config(config)
     mapping = config.get("mapping") or "section"
     check_mapping(mapping, "config_dict['mapping']")
+    if not divides_batch(config.get("batch_size"), config.get("microbatch_size")):
+        raise ArgumentError(
+            where="config_dict['microbatch_size']",
+            found=repr(config["microbatch_size"]),
+            wanted=f"a divisor of the batch size {config['batch_size']}",
+        )
     return CompileSettings(
         pef=_pef(config, name),
         inference=bool(config.get("inference", False)) if inference is None else bool(inference),

@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from samba.argconf.options import COMMANDS, OPTIONS
-from samba.argconf.parsed import default_fields, last_parsed_args, note_parsed
+from samba.argconf.parsed import (
+    default_fields,
+    divides_batch,
+    last_parsed_args,
+    note_parsed,
+    tell_lost,
+)
 from samba.utils.flat_yaml import YamlMissing, YamlUnreadable, parse_flat_yaml
 
 __all__ = ["SambaConfig", "last_parsed_args", "parse_app_args", "parse_yaml_to_args"]
@@ -33,7 +39,8 @@ def parse_app_args(
     An app may declare built-in options again: its declaration replaces the built-in one for the
     spellings it names, and its default replaces the built-in default for all spellings. One that
     declares a switch ``--cpu`` needs no PEF where it is given.
-    ``--log-level`` takes effect on the logger ``samba``. With ``--data-parallel``, a command that
+    ``--log-level`` takes effect on the logger ``samba``, which names the options that were given
+    and do nothing. With ``--data-parallel``, a command that
     runs and a launcher that has started several processes (mpirun, srun, torchrun, ``python -m
     samba launch``), torch's default process group is up afterwards.
 
@@ -61,6 +68,7 @@ def parse_app_args(
     parser = argparse.ArgumentParser(description="The commands are the ways to use this app.")
     commands = parser.add_subparsers(dest="command", required=True)
     own = {"test": test_parser_fn, "run": run_parser_fn}
+    redeclared: dict[str, set[str]] = {}
     for command, text in COMMANDS.items():
         sub = commands.add_parser(command, help=text, description=text, conflict_handler="resolve")
         for option in OPTIONS:
@@ -70,7 +78,7 @@ def parse_app_args(
         for declare in (common_parser_fn, own.get(command)):
             if declare is not None:
                 declare(sub)
-        _follow_redeclarations(sub, built_in)
+        redeclared[command] = _follow_redeclarations(sub, built_in)
         _free_of_pef(sub, arguments)
     args = parser.parse_args(arguments)
     for field, default in default_fields().items():
@@ -78,10 +86,17 @@ def parse_app_args(
             setattr(args, field, default)
     if not hasattr(args, "dev_mode"):
         args.dev_mode = dev_mode
+    sizes = args.batch_size, args.microbatch_size
+    if "microbatch_size" not in redeclared[args.command] and not divides_batch(*sizes):
+        commands.choices[args.command].error(
+            f"argument -mb/--microbatch-size: found {sizes[1]}, "
+            f"wanted a divisor of the batch size {sizes[0]}"
+        )
     level = logging.getLevelNamesMapping().get(str(args.log_level).upper())
     if level is not None and args.log_level != _DEFAULT_LEVEL:
         logging.getLogger("samba").setLevel(level)
     note_parsed(args)
+    tell_lost(args, redeclared[args.command])
     if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
         note_measured()
         atexit.register(_tell_nothing_measured, args.command)
@@ -119,10 +134,10 @@ def note_measured() -> None:
 
 def _follow_redeclarations(
     parser: argparse.ArgumentParser, built_in: list[argparse.Action]
-) -> None:
+) -> set[str]:
     """Gives what is left of built-in options the defaults of the app's options for the same field.
 
-    argparse takes the default of the first action of a field, which would be the built-in one.
+    Returns the fields of the app's options. argparse takes the default of the first action of a field, which would be the built-in one.
     """
     apps: dict[str, argparse.Action] = {}
     for action in parser._actions:
@@ -132,6 +147,7 @@ def _follow_redeclarations(
         if action.dest in apps:
             action.default = apps[action.dest].default
             action.required = False
+    return set(apps)
 
 
 def parse_yaml_to_args(yaml_file: str | Path, args: argparse.Namespace) -> argparse.Namespace:
