@@ -206,7 +206,7 @@ _USED: tuple[Option, ...] = (
     _switch("--debug", _ALL, "show every option in the help"),
 )
 
-_HARDWARE = "it steers the hardware compiler"
+_HARDWARE = "for the hardware compiler"
 _NO_FILE = "nothing is written"
 
 _SIZES: tuple[Option, ...] = (

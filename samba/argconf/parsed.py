@@ -52,10 +52,9 @@ def tell_lost(args: argparse.Namespace, redeclared: Collection[str] = ()) -> Non
             and getattr(args, option.dest) != option.default
         ):
             lost.setdefault(option.lost, []).append(_long(option))
-    for text, names in lost.items():
-        _deviations.tell(
-            "option-without-effect", f"{', '.join(names)}: accepted without effect; {text}"
-        )
+    if lost:
+        parts = "; ".join(f"{', '.join(names)}: {text}" for text, names in lost.items())
+        _deviations.tell("option-without-effect", f"options accepted without effect: {parts}")
 
 
 def _long(option: Option) -> str:

@@ -7,8 +7,8 @@ by torch on these numbers, so a value's numbers say where each of its elements c
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -43,7 +43,16 @@ _PLACED = frozenset(
 MOVES = _COPIES | _PLACED
 """Operations that give elements of their first argument, unchanged but for their type."""
 
-_JOINS = frozenset({"aten.cat.default", "aten.concat.default", "aten.stack.default"})
+_JOINS = frozenset(
+    """
+    aten.cat.default aten.concat.default aten.stack.default aten.slice_scatter.default
+    aten.select_scatter.default
+    """.split()
+)
+"""Operations that give elements of several arguments, unchanged."""
+
+_FILL_AT = {"aten.constant_pad_nd.default": 2, "aten.pad.default": 3}
+"""Where paddings have the number that they fill with."""
 
 _MOST = 1 << 26
 """Elements that are numbered at most; a larger source is taken for computed."""
@@ -57,10 +66,12 @@ class MovedElements:
         sources: For each source, the places of those of its elements that are among them,
             ascending.
         computed: Values whose elements are among them and come from no source.
+        fills: Numbers that a padding put among them.
     """
 
     sources: dict[int, torch.Tensor]
     computed: frozenset[int]
+    fills: frozenset[float]
 
 
 def moved_elements(
@@ -80,14 +91,25 @@ def moved_elements(
     needed = set(wanted)
     followed: list[Node] = []
     for node in reversed(graph.nodes):
-        if (node.op in MOVES or node.op in _JOINS) and needed.intersection(node.outputs):
+        if _is_followed(node) and needed.intersection(node.outputs):
             followed.append(node)
-            needed.update(refs_of(node.args[0]))
+            needed.update(_moved(node))
     produced = {v for node in followed for v in node.outputs}
     numbered = _Numbered(graph, sorted(needed - produced), sources)
     for node in reversed(followed):
         numbered.move(node)
     return {value: numbered.found(value) for value in wanted}
+
+
+def _is_followed(node: Node) -> bool:
+    if node.op == "aten.pad.default" and node.args[2:3] not in ((), ("constant",)):
+        return False
+    return node.op in MOVES or node.op in _JOINS or node.op in _FILL_AT
+
+
+def _moved(node: Node) -> Iterator[int]:
+    """Values whose elements a node gives."""
+    return node.refs() if node.op in _JOINS else refs_of(node.args[0])
 
 
 class _Numbered:
@@ -97,7 +119,8 @@ class _Numbered:
         self._graph = graph
         self._numbers: dict[int, torch.Tensor] = {}
         self._first: list[int] = []
-        self._starts: list[int] = []
+        self._starts: list[int | float] = []
+        self._fills: set[int] = set()
         self._sources = sources
         end = 0
         for value in starts:
@@ -111,26 +134,47 @@ class _Numbered:
                 count = 1
                 self._numbers[value] = torch.tensor(end).expand(shape)
             end += count
+        self._end = end
 
     def move(self, node: Node) -> None:
         if node.op in _COPIES:
             self._numbers[node.outputs[0]] = self._numbers[next(refs_of(node.args[0]))]
             return
+        if node.op in _FILL_AT:
+            node = self._numbered_fill(node)
         results = run_node(node, self._numbers)
         for value, numbers in zip(node.outputs, results, strict=False):
             if value >= 0:
                 self._numbers[value] = numbers
+
+    def _numbered_fill(self, node: Node) -> Node:
+        """A padding that fills with a number of its own."""
+        at = _FILL_AT[node.op]
+        fill = node.args[at] if len(node.args) > at else None
+        self._fills.add(len(self._starts))
+        self._starts.append(float(fill) if isinstance(fill, (int, float)) else 0.0)
+        self._first.append(self._end)
+        self._end += 1
+        between = ("constant",) if at == 3 else ()
+        return replace(node, args=(*node.args[:2], *between, float(self._end - 1)))
 
     def found(self, value: int) -> MovedElements:
         numbers = torch.unique(self._numbers[value])
         bounds = torch.tensor(self._first)
         owner = torch.searchsorted(bounds, numbers, right=True) - 1
         sources: dict[int, torch.Tensor] = {}
-        computed = set()
+        computed: set[int] = set()
+        fills: set[float] = set()
         for position in torch.unique(owner).tolist():
             start = self._starts[position]
+            if position in self._fills:
+                fills.add(start)
+                continue
+            start = int(start)
             if start in self._sources and math.prod(self._graph.values[start].shape) <= _MOST:
                 sources[start] = numbers[owner == position] - self._first[position]
             else:
                 computed.add(start)
-        return MovedElements(sources=sources, computed=frozenset(computed))
+        return MovedElements(
+            sources=sources, computed=frozenset(computed), fills=frozenset(fills)
+        )

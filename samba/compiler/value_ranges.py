@@ -287,7 +287,9 @@ def _both(r: _Reader, node: Node) -> Any:
 
 
 def _padded(r: _Reader, node: Node) -> Any:
-    return _union(r.of(node.args[0]), r.of(_argument(node, 2, "value", 0)))
+    position = 3 if node.op == "aten.pad.default" else 2
+    fill = _argument(node, position)
+    return _union(r.of(node.args[0]), r.of(0 if fill is None else fill))
 
 
 def _with_zero(r: _Reader, node: Node) -> Any:
@@ -372,7 +374,7 @@ _GROUPS: tuple[tuple[_Rule, str], ...] = (
         _both,
         "aten.bitwise_and.Scalar aten.bitwise_and.Tensor",
     ),
-    (_padded, "aten.constant_pad_nd.default"),
+    (_padded, "aten.constant_pad_nd.default aten.pad.default"),
     (_with_zero, "aten.triu.default aten.tril.default"),
 )
 

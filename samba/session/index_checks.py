@@ -148,7 +148,9 @@ def find_index_checks(
     computed: list[IndexUse] = []
     for use in uses:
         found = moved[use.value]
-        if not all(_within(use, ranges.get(value)) for value in found.computed):
+        if not all(_within(use, ranges.get(value)) for value in found.computed) or not all(
+            use.allows(fill) for fill in found.fills
+        ):
             computed.append(use)
         for source, places in found.sources.items():
             if not _within(use, ranges.get(source)):
@@ -159,7 +161,9 @@ def find_index_checks(
 
 
 def _within(use: IndexUse, span: Range | None) -> bool:
-    return span is not None and use.low <= span[0] and span[1] <= use.high
+    if span is None:
+        return False
+    return (use.low <= span[0] and span[1] <= use.high) or span == (use.ignored, use.ignored)
 
 
 def _strictest(checks: Sequence[FedIndices]) -> tuple[FedIndices, ...]:
