@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pef_schema.program import Arg, DType, Graph, Node, Ref
 
-__all__ = ["IndexUse", "index_uses"]
+__all__ = ["IndexUse", "index_uses", "is_label"]
 
 _INT16_SPAN = 1 << 16
 
@@ -60,6 +60,11 @@ class IndexUse:
         return f"{self.low} to {self.high}{also}"
 
 
+def is_label(node: Node) -> bool:
+    """Whether a node's indices are labels, of which negative ones of int16 mean large ones."""
+    return node.op in _LABELS
+
+
 _Found = tuple[int, int, int | None]
 """Lowest and highest allowed index, and the ignored one."""
 
@@ -82,7 +87,7 @@ def index_uses(graph: Graph) -> tuple[IndexUse, ...]:
             low=low,
             high=high,
             ignored=ignored,
-            wraps=node.op in _LABELS and graph.values[arg.value].dtype is DType.INT16,
+            wraps=is_label(node) and graph.values[arg.value].dtype is DType.INT16,
         )
         for position, node in enumerate(graph.nodes)
         if node.op in _FINDERS
@@ -130,13 +135,10 @@ def _flat(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
     yield node.args[1], (-size, size - 1, None)
 
 
-def _along_or_flat(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-    dim = _argument(node, 2, None)
-    if not isinstance(dim, int):
-        yield from _flat(graph, node)
-        return
-    size = _shape(graph, node.args[0])[dim]
-    yield node.args[1], (-size, size - 1, None)
+def _flat_only(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    """Places in the flattened tensor; along a dimension torch takes any modulo its size."""
+    if not isinstance(_argument(node, 2, None), int):
+        yield node.args[1], (0, math.prod(_shape(graph, node.args[0])) - 1, None)
 
 
 def _each_dim(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
@@ -194,7 +196,7 @@ _GROUPS: tuple[tuple[_Finder, str], ...] = (
     ),
     (_along(True), "aten.index_fill.int_Scalar aten.index_fill.int_Tensor"),
     (_flat, "aten.take.default aten.put.default"),
-    (_along_or_flat, "aten.take_along_dim.default"),
+    (_flat_only, "aten.take_along_dim.default"),
     (
         _each_dim,
         # The unsafe forms are torch's own, of indices that it need not check.

@@ -102,7 +102,10 @@ def take(x: jax.Array, index: jax.Array) -> jax.Array:
 
 @op("aten.take_along_dim.default", reads=(1,))
 def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> jax.Array:
-    """One entry along a dimension for every entry of the index, after broadcasting."""
+    """One entry along a dimension for every entry of the index, after broadcasting.
+
+    torch takes indices along a dimension modulo its size, as many times as it fits.
+    """
     if dim is None:
         return take(x, indices.reshape(-1))
     axis = dim % x.ndim
@@ -113,7 +116,7 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
     common = [jnp.broadcast_shapes((a,), (b,))[0] for a, b in rest]
     sizes = [x.shape[d] if d == axis else n for d, n in enumerate(common)]
     wanted = [indices.shape[d] if d == axis else n for d, n in enumerate(common)]
-    index = in_bounds(broadcast_to(indices, wanted), x.shape[axis])
+    index = jnp.mod(broadcast_to(indices, wanted), x.shape[axis])
     return gather(broadcast_to(x, sizes), axis, index)
 
 

@@ -329,7 +329,7 @@ _LOST = {
     "--stage-instrumentation": "no counters are read",
     "--traced-attributes-folder": _NO_FILE,
     "--dump-compiled-stats-json": _NO_FILE,
-    "--dump-traced-graph": f"{_NO_FILE}; python -m emulator shows the graph in a PEF",
+    "--dump-traced-graph": f"{_NO_FILE}, python -m emulator inspect shows the graph",
     "--gen-tensorboard": _NO_FILE,
     "--plot": _NO_FILE,
     "--samba-plot": _NO_FILE,

@@ -7,12 +7,12 @@ by torch on these numbers, so a value's numbers say where each of its elements c
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
-from pef_schema.program import Graph, Node, refs_of
+from pef_schema.program import Graph, Node, Ref, refs_of
 from samba.tracer.reference import run_node
 
 __all__ = ["MOVES", "MovedElements", "moved_elements"]
@@ -90,8 +90,13 @@ def moved_elements(
     wanted = list(dict.fromkeys(wanted))
     needed = set(wanted)
     followed: list[Node] = []
+    producer = {value: node for node in graph.nodes for value in node.outputs}
     for node in reversed(graph.nodes):
-        if _is_followed(node) and needed.intersection(node.outputs):
+        if not needed.intersection(node.outputs):
+            continue
+        if _shifts_labels(node, producer):
+            node = replace(node, op="aten.alias.default", args=node.args[2:])
+        if _is_followed(node):
             followed.append(node)
             needed.update(_moved(node))
     produced = {v for node in followed for v in node.outputs}
@@ -99,6 +104,18 @@ def moved_elements(
     for node in reversed(followed):
         numbered.move(node)
     return {value: numbered.found(value) for value in wanted}
+
+
+def _shifts_labels(node: Node, producer: Mapping[int, Node]) -> bool:
+    """Whether a node is the ``where(…, label + 65536, label)`` that the tracer makes of int16 labels.
+
+    What it gives are the labels themselves, of which negative ones stand for those above 32767.
+    """
+    if node.op != "aten.where.self":
+        return False
+    _, shifted, label = node.args
+    made = producer.get(shifted.value) if isinstance(shifted, Ref) else None
+    return made is not None and made.op == "aten.add.Tensor" and made.args == (label, 1 << 16)
 
 
 def _is_followed(node: Node) -> bool:

@@ -32,12 +32,6 @@ class UnknownInput(ArgumentError):
     """``run`` was given a tensor that is no input of the program."""
 
 
-class ChangedConstant(ArgumentError):
-    """An argument that is no tensor differs from the one that the graph was traced with."""
-
-    deviation = "changed-argument"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSlot:
     """An input of the program.
@@ -240,12 +234,13 @@ class Feeder:
             return False
         compiled = self._constants[key]
         if type(item) is not type(compiled) or item != compiled:
-            raise ChangedConstant(
+            raise ArgumentError(
                 where=f"session.run(input_tensors[{key!r}])",
                 found=repr(item),
                 wanted=f"{compiled!r}, which the graph was traced with",
                 hint="An argument that is no tensor is a constant of the graph: compile again "
                 "to change it.",
+                deviation="changed-argument",
             )
         return True
 

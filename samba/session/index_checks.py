@@ -8,13 +8,13 @@ bounds, so that a run only looks for the least and the largest number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from emulator.errors import IndexOutOfRange
-from emulator.op_facts.index_uses import IndexUse, index_uses
+from emulator.op_facts.index_uses import IndexUse, index_uses, is_label
 from pef_schema.program import DType, Graph
 from samba.compiler.moved_elements import moved_elements
 from samba.compiler.value_ranges import Range, value_ranges
@@ -180,6 +180,8 @@ def _strictest(checks: Sequence[FedIndices]) -> tuple[FedIndices, ...]:
 
 def _fed(graph: Graph, use: IndexUse, source: int, places: torch.Tensor) -> FedIndices:
     value, node = graph.values[source], graph.nodes[use.node]
+    if value.dtype is DType.INT16 and is_label(node):
+        use = replace(use, wraps=True)
     part = _part(places.numpy(), value.shape)
     plain = use.high >= 0 and not value.dtype.is_floating and value.dtype is not DType.BOOL
     bits = 8 * value.dtype.itemsize

@@ -61,16 +61,16 @@ BAD_INPUTS = {
         ["tensor x", "shape [4, 4] float32", "shape [5, 4] float32", "drop_last", "compile again"],
     ),
     "dtype": (
-        lambda y: (tensor(5, 4, dtype=torch.float64), y),
-        ["tensor x", "shape [5, 4] float64", "shape [5, 4] float32"],
+        lambda y: (tensor(5, 4, dtype=torch.int64), y),
+        ["tensor x", "found int64", "compiled for float32", "as .to(torch.float32)"],
     ),
     "name": (
         lambda y: (tensor(5, 4, name="image"), y),
         ["input_tensors[0]", "a tensor named 'image'", "inputs named x, y", "from_torch_tensor"],
     ),
     "the second is wrong": (
-        lambda y: (tensor(5, 4), tensor(5, dtype=torch.int32, name="y")),
-        ["tensor y", "int32", "int64"],
+        lambda y: (tensor(5, 4), tensor(5, name="y")),
+        ["tensor y", "float32", "int64", "as .to(torch.int64)"],
     ),
     "key": (
         lambda y: {"images": torch.zeros(5, 4), "y": y},

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import samba
+from samba.support.ordered_set import OrderedSet
 from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, MLP, World, close, named, other_batch, told
 
@@ -107,6 +108,7 @@ def test_unknown_keys_are_told_once(pefs, caplog):
 def test_argin_names(pefs):
     pefs.loaded(DROPOUT)
     names = samba.session.get_argin_names()
+    assert type(names) is OrderedSet
     assert list(names) == ["mlp__drop__dropout__p", "mlp__seed", "lr", "momentum", "weight_decay"]
     assert "lr" in names and names >= {"lr", "momentum"}
     assert samba.session.get_dropout_rate_argin_names() == ["mlp__drop__dropout__p"]
@@ -201,19 +203,43 @@ def test_parameter_groups(tmp_path):
     assert len(samba.session.program.sections) == 3  # the groups share one OPT
 
 
-def test_other_values_at_trace_time_are_told(pefs, caplog):
-    """As on hardware the PEF's values hold, and a line says so."""
+def test_a_learning_rate_given_at_run_time_counts(pefs, caplog):
+    """As in torch the optimizer says it; it was compiled with another one, and a line says so."""
     scene = pefs.scene(MLP)
-    scene.optimizer.param_groups[0]["lr"] = 0.7
+    for optimizer in (scene.optimizer, scene.host_optimizer):
+        optimizer.param_groups[0]["lr"] = 0.7
+    scene.trace()
+    assert told(caplog) == [
+        "optimizer sgd0: lr is 0.7, which counts from now on; the PEF was compiled with 0.1"
+    ]
+    for _ in range(3):
+        scene.run()
+        scene.host_step()
+    scene.assert_follows()
+
+
+def test_hyperparam_dict_wins_over_the_optimizer(pefs):
+    """Scripts construct it with a rate of 0, and give the real one to each run."""
+    scene = pefs.scene(MLP)
+    scene.optimizer.param_groups[0]["lr"] = 0.0
+    scene.trace()
+    scene.host_optimizer.param_groups[0]["lr"] = 0.3
+    for given in ({"lr": 0.3}, {}, {"lr": 0.3}):
+        scene.run(hyperparam_dict=given)
+        scene.host_step()
+    scene.assert_follows()
+
+
+def test_other_values_at_trace_time_are_told(pefs, caplog):
+    """A dropout rate of the PEF holds, as on hardware, and a line says so."""
+    scene = pefs.scene(DROPOUT)
+    scene.model.drop.p = 0.25
     scene.trace()
     (text,) = told(caplog)
     assert text == (
-        "optimizer sgd0: lr is 0.7, the PEF was compiled with 0.1, which holds until "
-        "hyperparam_dict sets another"
+        "dropout rate mlp__drop__dropout__p is 0.25 in the model, the PEF was compiled with 0.5, "
+        "which holds until hyperparam_dict sets another"
     )
-    scene.run()
-    scene.host_step()
-    scene.assert_follows()
 
 
 # -- dropout -------------------------------------------------------------------------
@@ -298,6 +324,18 @@ def test_the_random_stream_goes_on_and_restarts(scene):
     scene.run(section_types=["fwd"], hyperparam_dict={seed: 0})
     scene.run(section_types=["fwd"], hyperparam_dict={seed: 5})
     assert torch.equal(other, masks(scene))
+
+
+def test_a_seed_given_twice_restarts_the_stream_twice(scene):
+    """It sets the seed whenever it is given, not only where it differs from the last one."""
+    (seed,) = samba.session.get_dropout_seed_argin_names()
+    given = {"section_types": ["fwd"], "hyperparam_dict": {seed: 5}}
+    first = scene.run(**given)[1]
+    following = scene.run(section_types=["fwd"])[1]
+    assert not torch.equal(first, following)
+    for _ in range(3):
+        assert torch.equal(first, scene.run(**given)[1])
+    assert torch.equal(following, scene.run(section_types=["fwd"])[1])
 
 
 def test_the_stream_is_the_same_in_every_way_to_run(scene):

@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
+from samba.argconf import parsed
 from samba.argconf.options import COMMANDS, OPTIONS
+from samba.support.deviations import Deviations
 from samba.utils.argparser import (
     SambaConfig,
     last_parsed_args,
@@ -236,8 +238,8 @@ def test_single_dash_options_of_several_letters():
         parser.add_argument("-bs", type=int, default=100)
         parser.add_argument("-mbatch", type=int, default=1)
 
-    args = parse_app_args(["run", PEF, "-bs", "5", "-b", "2", "-mb", "3"], common_parser_fn=common)
-    assert (args.bs, args.batch_size, args.microbatch_size, args.mbatch) == (5, 2, 3, 1)
+    args = parse_app_args(["run", PEF, "-bs", "5", "-b", "6", "-mb", "3"], common_parser_fn=common)
+    assert (args.bs, args.batch_size, args.microbatch_size, args.mbatch) == (5, 6, 3, 1)
     assert parse_app_args(["run", PEF, "-mbatch=4"], common_parser_fn=common).mbatch == 4
 
 
@@ -278,6 +280,54 @@ def test_the_last_parsed_arguments_are_kept():
 def test_log_level():
     parse_app_args(["compile", "--log-level=error"])
     assert logging.getLogger("samba").level == logging.ERROR
+
+
+@pytest.mark.parametrize(("batch", "microbatch"), [("4", "8"), ("10", "4"), ("1", "2")])
+def test_a_microbatch_divides_the_batch(capsys, batch, microbatch):
+    args = parse_app_args(["compile", "-b=64", "-mb=4"])
+    assert (args.batch_size, args.microbatch_size) == (64, 4)
+    with pytest.raises(SystemExit) as error:
+        parse_app_args(["compile", "-b", batch, "-mb", microbatch])
+    assert error.value.code == 2
+    assert (
+        f"argument -mb/--microbatch-size: found {microbatch}, "
+        f"wanted a divisor of the batch size {batch}"
+    ) in capsys.readouterr().err
+
+
+def test_options_that_do_nothing_are_told_once(caplog, monkeypatch):
+    monkeypatch.setattr(parsed, "_deviations", Deviations())
+    line = ["compile", "--plot", "--gen-tensorboard", "--dump-traced-graph", "--mac-v2"]
+    for _ in range(2):
+        parse_app_args([*line, "--compiled-stats-json", "stats.json", "-b", "8"])
+    (text,) = [r.getMessage() for r in caplog.records if r.name == "samba"]
+    assert text == (
+        "options accepted without effect: --compiled-stats-json: the .pef.log has the sections and "
+        "sizes; --dump-traced-graph: nothing is written, python -m emulator inspect shows the graph; "
+        "--gen-tensorboard, --plot: nothing is written; --mac-v2: for the hardware compiler "
+        "[deviation: option-without-effect]"
+    )
+
+
+def test_every_option_does_something_or_says_what_is_lost():
+    """Apps read the last ones themselves."""
+    read_by_apps = {"acc-test", "dump-accuracy-debug-info", "ignore-output-grads"}
+    read_by_apps |= {"listen-for-input", "local-rank", "distlearn-config"}
+    silent = {
+        option.flags[0].lstrip("-")
+        for option in OPTIONS
+        if not option.help and not option.lost
+    }
+    assert silent == read_by_apps
+
+
+def test_an_option_of_the_app_is_not_told(caplog, monkeypatch):
+    monkeypatch.setattr(parsed, "_deviations", Deviations())
+    parse_app_args(
+        ["compile", "--plot"],
+        common_parser_fn=lambda p: p.add_argument("--plot", action="store_true"),
+    )
+    assert not [r for r in caplog.records if r.name == "samba"]
 
 
 def test_no_two_options_share_a_flag():
