@@ -56,9 +56,7 @@ def watched_indices(
         if step.kind is SectionKind.FWD:
             run.setdefault(step.graph, set()).update(step.nodes)
     found = [(g, use) for g, uses in watched.items() for use in uses if use.node in run.get(g, ())]
-    return tuple(
-        [WatchedIndex(graph=g, use=use, key=-1 - i) for i, (g, use) in enumerate(found)]
-    )
+    return tuple([WatchedIndex(graph=g, use=use, key=-1 - i) for i, (g, use) in enumerate(found)])
 
 
 def look(index: jax.Array, use: IndexUse, before: jax.Array | None = None) -> jax.Array:
@@ -74,15 +72,17 @@ def look(index: jax.Array, use: IndexUse, before: jax.Array | None = None) -> ja
         ``[0, 0, 0]`` if there is none.
     """
     if not index.size:
-        return jnp.zeros(3, np.int64) if before is None else before
+        return jnp.zeros(3, np.int64) if before is None else before  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
     flat = index.reshape(-1).astype(np.int64)
     good = (flat >= use.low) & (flat <= use.high)
     if use.ignored is not None:
         good |= flat == use.ignored
     if use.wraps:
         above = jnp.where(flat < 0, flat + _SPAN, flat)
-        good |= above <= use.high if use.ignored is None else (
-            (above <= use.high) & (above >= 0) | (above == use.ignored)
+        good |= (
+            above <= use.high
+            if use.ignored is None
+            else ((above <= use.high) & (above >= 0) | (above == use.ignored))
         )
     place = jnp.argmax(~good)
     bad = jnp.any(~good)

@@ -110,7 +110,7 @@ def _whole(arg: Arg) -> int:
 
 def _rows(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
     """Rows of a table; the second argument holds them."""
-    yield node.args[1], (0, _shape(graph, node.args[0])[0] - 1, None)
+    yield node.args[1], (0, next(iter(_shape(graph, node.args[0])), 1) - 1, None)
 
 
 def _bags(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
@@ -157,7 +157,7 @@ def _labels(ignored: int | None) -> _Finder:
 
     def find(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
         shape = _shape(graph, node.args[0])
-        classes = shape[1] if len(shape) > 1 else shape[0]
+        classes = shape[1] if len(shape) > 1 else math.prod(shape)
         skipped = None if ignored is None else _whole(_argument(node, ignored, -100))
         yield node.args[1], (0, classes - 1, skipped)
 

@@ -220,9 +220,7 @@ _SIZES: tuple[Option, ...] = (
     ),
     _value("--num-tiles", _COMPILE, type=int, default=-1, lost=_HARDWARE),
     _value("--arch", _COMPILE, lost=_HARDWARE),
-    _value(
-        "--tensor-parallel", _COMPILE, default="none", lost="the program runs on one processor"
-    ),
+    _value("--tensor-parallel", _COMPILE, default="none", lost="the program runs on one processor"),
     _value("--distlearn-config", _ALL, default=""),
     _value("--local-rank", _DEVICE, type=int, default=-1),
     _value("--default-device", _COMPILE, default="DDR", lost=_HARDWARE),

@@ -17,37 +17,37 @@ from samba.tracer.reference import run_node
 
 __all__ = ["MOVES", "MovedElements", "moved_elements"]
 
-_COPIES = frozenset(
-    """
-    aten._to_copy.default aten.to.dtype aten.to.dtype_layout aten.to.other aten.type_as.default
-    aten.contiguous.default aten.clone.default aten.alias.default aten.detach.default
-    aten.alias_copy.default aten.detach_copy.default aten.lift_fresh_copy.default
-    """.split()
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_COPIES = _names(
+    "aten._to_copy.default aten.to.dtype aten.to.dtype_layout aten.to.other "
+    "aten.type_as.default aten.contiguous.default aten.clone.default aten.alias.default "
+    "aten.detach.default aten.alias_copy.default aten.detach_copy.default "
+    "aten.lift_fresh_copy.default"
 )
 """Operations that leave every element where it is."""
 
-_PLACED = frozenset(
-    """
-    aten.view.default aten.reshape.default aten._unsafe_view.default aten.flatten.using_ints
-    aten.unflatten.int aten.squeeze.default aten.squeeze.dim aten.squeeze.dims
-    aten.unsqueeze.default aten.expand.default aten.permute.default aten.transpose.int
-    aten.t.default aten.numpy_T.default aten.mT.default aten.movedim.int aten.movedim.intlist
-    aten.slice.Tensor aten.slice_copy.Tensor aten.select.int aten.select_copy.int
-    aten.narrow.default aten.split.Tensor aten.split_with_sizes.default aten.chunk.default
-    aten.unbind.int aten.flip.default aten.roll.default aten.repeat.default aten.tile.default
-    aten.diagonal.default aten.swapaxes.default aten.swapdims.default aten.unfold.default
-    """.split()
+_PLACED = _names(
+    "aten.view.default aten.reshape.default aten._unsafe_view.default aten.flatten.using_ints "
+    "aten.unflatten.int aten.squeeze.default aten.squeeze.dim aten.squeeze.dims "
+    "aten.unsqueeze.default aten.expand.default aten.permute.default aten.transpose.int "
+    "aten.t.default aten.numpy_T.default aten.mT.default aten.movedim.int aten.movedim.intlist "
+    "aten.slice.Tensor aten.slice_copy.Tensor aten.select.int aten.select_copy.int "
+    "aten.narrow.default aten.split.Tensor aten.split_with_sizes.default aten.chunk.default "
+    "aten.unbind.int aten.flip.default aten.roll.default aten.repeat.default aten.tile.default "
+    "aten.diagonal.default aten.swapaxes.default aten.swapdims.default aten.unfold.default"
 )
 """Operations that put elements elsewhere, leave some out or repeat them."""
 
 MOVES = _COPIES | _PLACED
 """Operations that give elements of their first argument, unchanged but for their type."""
 
-_JOINS = frozenset(
-    """
-    aten.cat.default aten.concat.default aten.stack.default aten.slice_scatter.default
-    aten.select_scatter.default
-    """.split()
+_JOINS = _names(
+    "aten.cat.default aten.concat.default aten.stack.default aten.slice_scatter.default "
+    "aten.select_scatter.default"
 )
 """Operations that give elements of several arguments, unchanged."""
 
@@ -107,7 +107,7 @@ def moved_elements(
 
 
 def _shifts_labels(node: Node, producer: Mapping[int, Node]) -> bool:
-    """Whether a node is the ``where(…, label + 65536, label)`` that the tracer makes of int16 labels.
+    """Whether a node is ``where(…, label + 65536, label)``, made by the tracer of int16 labels.
 
     What it gives are the labels themselves, of which negative ones stand for those above 32767.
     """
@@ -192,6 +192,4 @@ class _Numbered:
                 sources[start] = numbers[owner == position] - self._first[position]
             else:
                 computed.add(start)
-        return MovedElements(
-            sources=sources, computed=frozenset(computed), fills=frozenset(fills)
-        )
+        return MovedElements(sources=sources, computed=frozenset(computed), fills=frozenset(fills))

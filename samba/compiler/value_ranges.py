@@ -62,7 +62,9 @@ class _Reader:
             return
         found = rule(self, node)
         outputs = node.outputs if isinstance(found, list) else node.outputs[:1]
-        for value, span in zip(outputs, found if isinstance(found, list) else [found], strict=False):
+        for value, span in zip(
+            outputs, found if isinstance(found, list) else [found], strict=False
+        ):
             if value < 0 or span is None or value not in self.ranges:
                 continue
             least, most = _OF_TYPE[self.graph.values[value].dtype]
@@ -271,9 +273,10 @@ def _total(r: _Reader, node: Node) -> Any:
         return None
     shape = r.shape(node.args[0])
     dims = _argument(node, 1)
-    if isinstance(dims, int):
-        dims = (dims,)
-    sizes = [shape[d] for d in dims if isinstance(d, int)] if dims and shape else shape
+    along = dims if isinstance(dims, tuple) else (dims,)
+    sizes = [shape[d] for d in along if isinstance(d, int)] if shape else []
+    if dims is None or dims == ():
+        sizes = shape
     count = math.prod(sizes)
     low, high = r.of(node.args[0])
     least = 1 if "cumsum" in node.op else count

@@ -97,9 +97,7 @@ class Runner:
         graph: Which graph of the program.
     """
 
-    def __init__(
-        self, device: Device, replicas: Replicas, feeder: Feeder, graph: int = 0
-    ) -> None:
+    def __init__(self, device: Device, replicas: Replicas, feeder: Feeder, graph: int = 0) -> None:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers

@@ -14,7 +14,6 @@ from samba.support.naming import root_name
 from samba.support.nesting import leaves
 from samba.tracer.refuse import refuse_inputs
 
-
 Constant = bool | int | float | str
 
 
@@ -130,9 +129,7 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
         )
     plain = [(key, _stand_in(value)) for key, value in pairs]
     if isinstance(inputs, Mapping):
-        return TraceInputs(
-            args=(), kwargs=dict(plain), tensors=tuple(named), constants=constants
-        )
+        return TraceInputs(args=(), kwargs=dict(plain), tensors=tuple(named), constants=constants)
     return TraceInputs(args=tuple(v for _, v in plain), kwargs={}, tensors=tuple(named))
 
 

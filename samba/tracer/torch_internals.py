@@ -45,10 +45,10 @@ __all__ = [
     "fake_mode_of",
     "has_own_kernel",
     "is_composite",
+    "is_container_without_names",
     "is_mutable",
     "is_operation",
     "keystr",
-    "is_container_without_names",
     "known_containers",
     "pack_padded_sequence",
     "packet_of",
@@ -164,7 +164,7 @@ def known_containers() -> Mapping[type, Any]:
 
 
 def is_container_without_names(value: Any) -> bool:
-    """Whether torch takes a container apart but cannot name its parts; exporting needs names (2.2)."""
+    """Whether torch knows a container but not the names of its parts, to export it (2.2)."""
     node = SUPPORTED_NODES.get(type(value))
     return node is not None and node.flatten_with_keys_fn is None
 

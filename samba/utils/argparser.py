@@ -137,7 +137,9 @@ def _follow_redeclarations(
 ) -> set[str]:
     """Gives what is left of built-in options the defaults of the app's options for the same field.
 
-    Returns the fields of the app's options. argparse takes the default of the first action of a field, which would be the built-in one.
+    Returns the fields of the app's options.
+
+    argparse takes the default of the first action of a field, which would be the built-in one.
     """
     apps: dict[str, argparse.Action] = {}
     for action in parser._actions:

@@ -1,4 +1,4 @@
-"""What a run is given: one tensor for two inputs, inputs left out, other types, arguments by name."""
+"""What a run is given: a tensor for two inputs, inputs left out, other types, plain arguments."""
 
 from __future__ import annotations
 
@@ -95,9 +95,7 @@ def test_an_input_that_no_run_was_given_is_told_once(tmp_path: Path, caplog: Any
     assert told(caplog)[0].startswith("session.run() was given no y: it takes what trace_graph was")
 
 
-def test_an_input_given_before_keeps_its_values_without_a_word(
-    tmp_path: Path, caplog: Any
-) -> None:
+def test_an_input_given_before_keeps_its_values_without_a_word(tmp_path: Path, caplog: Any) -> None:
     model = Two()
     loaded(tmp_path, model, (A, A))
     run(model, (A, B))
@@ -174,7 +172,7 @@ def test_numbers_that_do_not_fit_the_type_are_refused(tmp_path: Path) -> None:
     loaded(tmp_path, model, (torch.ones(3, dtype=torch.int16),))
     good = torch.tensor([-32768, 0, 32767])
     close(run(model, (good,)), good * 2.0)
-    with pytest.raises(RegionMismatch, match="int64 numbers from 0 to 32768.*larger dtype"):
+    with pytest.raises(RegionMismatch, match=r"int64 numbers from 0 to 32768.*larger dtype"):
         run(model, (torch.tensor([32768, 0, 0]),))
     with pytest.raises(RegionMismatch, match=r"found float32.*pass it as .to\(torch.int16\)"):
         run(model, (good.float(),))
@@ -208,6 +206,7 @@ def test_the_order_of_names_does_not_matter(tmp_path: Path) -> None:
     model = Named()
     given = {"x": A, "y": B, "bias": A + 1}
     files = set()
+    pef = ""
     for number, order in enumerate(itertools.permutations(given)):
         inputs = {key: given[key] for key in order}
         folder = tmp_path / str(number)
@@ -222,6 +221,7 @@ def test_the_order_of_names_does_not_matter(tmp_path: Path) -> None:
 
 def test_arguments_that_are_no_tensors_are_constants(tmp_path: Path, caplog: Any) -> None:
     model = Named()
+    given: dict[str, Any] = {}
     for number, plain in enumerate(
         ({"use_cache": True}, {"use_cache": False, "mode": "mean"}, {"times": 3.0, "mode": "sum"})
     ):
@@ -276,7 +276,7 @@ def test_a_whole_command_line_has_no_misspelt_settings(tmp_path: Path, caplog: A
 
 
 def test_a_microbatch_divides_the_batch(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="'microbatch_size'.*found 3.*divisor of .* 2"):
+    with pytest.raises(ArgumentError, match=r"'microbatch_size'.*found 3.*divisor of .* 2"):
         loaded(tmp_path, Two(), (A, B), batch_size=2, microbatch_size=3)
 
 

@@ -82,15 +82,14 @@ CASES: dict[str, tuple[Forward, torch.Tensor]] = {
     "index_fill": (lambda m, i, x: m.table.index_fill(0, i, 2.0), whole(4)),
     "one_hot": (lambda m, i, x: F.one_hot(i, 6) * m.table[0], whole(4)),
     "cross entropy": (lambda m, i, x: F.cross_entropy(x + m.table[0], i), whole(4)),
-    "ignored 1": (
-        lambda m, i, x: F.cross_entropy(x + m.table[0], i, ignore_index=1), whole(4)
-    ),
+    "ignored 1": (lambda m, i, x: F.cross_entropy(x + m.table[0], i, ignore_index=1), whole(4)),
     "ignored 255": (
         lambda m, i, x: F.cross_entropy(x + m.table[0], i.long(), ignore_index=255),
         whole(4, dtype=torch.uint8),
     ),
     "labels of places": (
-        lambda m, i, x: F.cross_entropy(x.reshape(2, 6, 2) + m.table[0, 0], i), whole(2, 2)
+        lambda m, i, x: F.cross_entropy(x.reshape(2, 6, 2) + m.table[0, 0], i),
+        whole(2, 2),
     ),
     "nll_loss": (lambda m, i, x: F.nll_loss((x + m.table[0]).log_softmax(1), i), whole(4)),
     "multi margin": (lambda m, i, x: F.multi_margin_loss(x + m.table[0], i), whole(4)),
@@ -106,9 +105,7 @@ CASES: dict[str, tuple[Forward, torch.Tensor]] = {
         lambda m, i, x: F.cross_entropy(x + m.table[0], F.pad(i, (0, 1), value=-100)[1:]),
         whole(4),
     ),
-    "joined": (
-        lambda m, i, x: F.embedding(torch.cat([i.new_zeros(2), i]), m.table), whole(4)
-    ),
+    "joined": (lambda m, i, x: F.embedding(torch.cat([i.new_zeros(2), i]), m.table), whole(4)),
     "of a float": (lambda m, i, x: F.embedding(i[:, 0].long(), m.table), torch.ones(4, 2)),
 }
 """Functions of indices ``i``, and indices that torch takes."""

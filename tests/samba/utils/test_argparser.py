@@ -303,8 +303,8 @@ def test_options_that_do_nothing_are_told_once(caplog, monkeypatch):
     (text,) = [r.getMessage() for r in caplog.records if r.name == "samba"]
     assert text == (
         "options accepted without effect: --compiled-stats-json: the .pef.log has the sections and "
-        "sizes; --dump-traced-graph: nothing is written, python -m emulator inspect shows the graph; "
-        "--gen-tensorboard, --plot: nothing is written; --mac-v2: for the hardware compiler "
+        "sizes; --dump-traced-graph: nothing is written, python -m emulator inspect shows the "
+        "graph; --gen-tensorboard, --plot: nothing is written; --mac-v2: for the hardware compiler "
         "[deviation: option-without-effect]"
     )
 
@@ -314,9 +314,7 @@ def test_every_option_does_something_or_says_what_is_lost():
     read_by_apps = {"acc-test", "dump-accuracy-debug-info", "ignore-output-grads"}
     read_by_apps |= {"listen-for-input", "local-rank", "distlearn-config"}
     silent = {
-        option.flags[0].lstrip("-")
-        for option in OPTIONS
-        if not option.help and not option.lost
+        option.flags[0].lstrip("-") for option in OPTIONS if not option.help and not option.lost
     }
     assert silent == read_by_apps
 
