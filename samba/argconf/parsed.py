@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 _last: list[argparse.Namespace] = []
-_deviations = Deviations()
+deviations = Deviations()
 
 
 def last_parsed_args() -> argparse.Namespace | None:
@@ -54,7 +54,7 @@ def tell_lost(args: argparse.Namespace, redeclared: Collection[str] = ()) -> Non
             lost.setdefault(option.lost, []).append(_long(option))
     if lost:
         parts = "; ".join(f"{', '.join(names)}: {text}" for text, names in lost.items())
-        _deviations.tell("option-without-effect", f"options accepted without effect: {parts}")
+        deviations.tell("option-without-effect", f"options accepted without effect: {parts}")
 
 
 def _long(option: Option) -> str:

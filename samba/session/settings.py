@@ -26,7 +26,7 @@ _KEYS = (
 )
 """Keys of ``config_dict`` that a session goes by."""
 _KNOWN = frozenset([option.dest for option in OPTIONS])
-_deviations = Deviations()
+deviations = Deviations()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ def _tell_misspelt(config: Mapping[str, Any]) -> None:
             continue
         near = difflib.get_close_matches(key.replace("-", "_"), missing, n=1, cutoff=0.75)
         if near:
-            _deviations.tell(
+            deviations.tell(
                 "unknown-config",
                 f"config_dict has {key!r}, which is no setting and is ignored; did you mean "
                 f"{near[0]!r}?",

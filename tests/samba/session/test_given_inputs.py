@@ -255,7 +255,7 @@ def test_a_load_with_another_constant_is_another_model(tmp_path: Path) -> None:
 def test_a_misspelt_setting_is_told_with_the_right_one(
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(parsed_config.__globals__, "_deviations", Deviations())
+    monkeypatch.setitem(parsed_config.__globals__, "deviations", Deviations())
     for _ in range(2):
         loaded(tmp_path, Two(), (A, B), optim_levl="o0", learning_rate=0.1, hidden_size=4)
     assert deviations(caplog) == ["unknown-config"]

@@ -296,7 +296,7 @@ def test_a_microbatch_divides_the_batch(capsys, batch, microbatch):
 
 
 def test_options_that_do_nothing_are_told_once(caplog, monkeypatch):
-    monkeypatch.setattr(parsed, "_deviations", Deviations())
+    monkeypatch.setattr(parsed, "deviations", Deviations())
     line = ["compile", "--plot", "--gen-tensorboard", "--dump-traced-graph", "--mac-v2"]
     for _ in range(2):
         parse_app_args([*line, "--compiled-stats-json", "stats.json", "-b", "8"])
@@ -320,7 +320,7 @@ def test_every_option_does_something_or_says_what_is_lost():
 
 
 def test_an_option_of_the_app_is_not_told(caplog, monkeypatch):
-    monkeypatch.setattr(parsed, "_deviations", Deviations())
+    monkeypatch.setattr(parsed, "deviations", Deviations())
     parse_app_args(
         ["compile", "--plot"],
         common_parser_fn=lambda p: p.add_argument("--plot", action="store_true"),
