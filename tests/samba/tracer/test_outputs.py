@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import register_pytree_node
 
 from samba.tracer.errors import TraceError
 from tests.samba.worlds import told
@@ -61,6 +63,53 @@ def shapes(make: Any) -> list[tuple[int, ...]]:
     ],
 )
 def test_containers_of_tensors(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert shapes(make) == [(), (4, 2)]
+    assert not told(caplog)
+
+
+class Registered(OrderedDict[str, Any]):
+    """As transformers before 5 registers its ``ModelOutput``: torch gets no names of its parts."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__({name: value for name, value in fields.items() if value is not None})
+
+
+register_pytree_node(
+    Registered,
+    lambda r: (list(r.values()), list(r)),
+    lambda values, names: Registered(**dict(zip(names, values, strict=True))),
+    serialized_type_name="tests.Registered",
+)
+
+
+@dataclass
+class Bare:
+    """A container of the same kind that is no mapping."""
+
+    loss: Tensor
+    rest: Any
+
+
+register_pytree_node(
+    Bare,
+    lambda b: ([b.loss, b.rest], None),
+    lambda values, _: Bare(*values),
+    serialized_type_name="tests.Bare",
+)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda loss, out: Registered(loss=loss, logits=out, cache=None),
+        lambda loss, out: (loss, Registered(hidden=(out,))),
+        lambda loss, out: Bare(loss, Registered(hidden=Bare(out, None))),
+        lambda loss, out: Registered(loss=loss, rest=Result(out)),
+    ],
+)
+def test_containers_without_names_of_their_parts(
+    make: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     assert shapes(make) == [(), (4, 2)]
     assert not told(caplog)
 
