@@ -111,7 +111,8 @@ class SambaSession:
         Args:
             model: The model; its parameters may be plain or converted. An ONNX ``ModelProto``
                 needs the extra ``onnx``.
-            inputs: What ``forward`` takes: a tensor, a tuple or list, or a dict.
+            inputs: What ``forward`` takes: a tensor, a tuple or list, or a dict by name in any
+                order, in which numbers, bools and strings are constants of the graph.
             optimizers: None, one optimizer or a list of them.
             name: Name of the program, and of the PEF where no ``pef_name`` is configured.
             loss_indices: Outputs that are losses, by position. Without them the floating
@@ -244,7 +245,8 @@ class SambaSession:
         Args:
             input_tensors: Inputs, matched by name (unnamed ones by position): a tuple,
                 list, single tensor, or dict; None entries are skipped. None transfers
-                nothing: the device keeps what it has.
+                nothing: the device keeps what it has. Inputs that no run was given yet are those
+                of ``trace_graph``; a warning names them unless None stands in their place.
             output_tensors: Outputs to fetch, or their names; every one is returned, whatever
                 ran. One that no run has computed yet is zeros, and a warning says so.
             hyperparam_dict: ``lr``, ``momentum``, ``weight_decay``, ``p`` (all dropout
@@ -271,6 +273,8 @@ class SambaSession:
 
         Raises:
             SambaError: If anything does not fit the PEF. The device is then unchanged.
+            IndexOutOfRange: An ``IndexError``: an input is used as indices or labels, and one is
+                out of range.
             DataParallelError: If a replica is gone or does not answer in time.
         """
         if unknown:

