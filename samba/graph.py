@@ -9,7 +9,7 @@ import torch
 
 from pef_schema.limits import LIMITS
 from samba.errors import ArgumentError
-from samba.support.nesting import leaves
+from samba.support.nesting import Constant, leaves
 
 __all__ = ["FwdGraph", "SambaGraph"]
 
@@ -96,6 +96,7 @@ def _tensors(given: Any, where: str) -> dict[str | int, torch.Tensor]:
     pairs: list[tuple[str | int, Any]]
     if isinstance(given, Mapping):
         pairs = [leaf for key, value in given.items() for leaf in leaves(str(key), value)]
+        pairs = [(key, value) for key, value in pairs if not isinstance(value, Constant)]
     else:
         pairs = list(enumerate(value for _, value in leaves("", given)))
     bad = [

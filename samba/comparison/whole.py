@@ -142,9 +142,7 @@ def _draws(traced: Traced) -> bool:
 
 def _run(model: torch.nn.Module, given: TraceInputs, traced: Traced, values: Tensors) -> Any:
     by_name = {s.name: values[s.value] for s in traced.sources if s.role is Role.INPUT}
-    tensors = iter([by_name.get(t.name, t.tensor).clone() for t in given.tensors])
-    args = [None if a is None else next(tensors) for a in given.args]
-    kwargs = {k: None if a is None else next(tensors) for k, a in given.kwargs.items()}
+    args, kwargs = given.call_with(by_name.get(t.name, t.tensor).clone() for t in given.tensors)
     return model(*args, **kwargs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -221,19 +222,41 @@ def changed_constants(traced: Traced, graph: Graph, program: Program) -> str:
     return "\n".join(lines)
 
 
-def check_losses(indices: tuple[int, ...] | None, program: Program, *, pef: str) -> None:
-    """Check ``loss_indices`` against the losses in a PEF; None always fits.
+def narrow_losses(indices: tuple[int, ...] | None, program: Program, *, pef: str) -> Program:
+    """A program whose losses are those of ``trace_graph(loss_indices=...)``.
+
+    Scripts compile without ``loss_indices``, which without a scalar output makes every output a
+    loss, and choose when they trace. Only where the backward pass starts depends on it.
+
+    Args:
+        indices: Positions of losses among the outputs; None for those that were compiled.
+        program: The program of a PEF.
+        pef: Its path.
+
+    Returns:
+        The program, itself if its losses are these.
 
     Raises:
-        ArgumentError: If other outputs are losses in the PEF.
+        ArgumentError: If an output is chosen that is no loss in the PEF.
     """
-    outputs = program.graphs[0].outputs
-    losses = [i for i, o in enumerate(outputs) if o.grad is OutputGrad.ONES]
-    possible = [i for i, o in enumerate(outputs) if o.grad is not OutputGrad.ABSENT]
-    if indices is not None and possible and set(indices) & set(possible) != set(losses):
+    (graph,) = program.graphs
+    outputs = graph.outputs
+    losses = {i for i, o in enumerate(outputs) if o.grad is OutputGrad.ONES}
+    possible = {i for i, o in enumerate(outputs) if o.grad is not OutputGrad.ABSENT}
+    if indices is None or not possible:
+        return program
+    chosen = possible.intersection(indices)
+    if chosen == losses:
+        return program
+    if not chosen or chosen - losses:
         raise ArgumentError(
             where="utils.trace_graph(loss_indices=...)",
             found=f"{list(indices)}",
-            wanted=f"{losses}, the losses that {pef} was compiled with",
+            wanted=f"{sorted(losses)}, the losses that {pef} was compiled with, or some of them",
             hint="Give session.compile the same loss_indices.",
         )
+    fewer = tuple(
+        replace(o, grad=OutputGrad.NONE) if i in losses - chosen else o
+        for i, o in enumerate(outputs)
+    )
+    return replace(program, graphs=(replace(graph, outputs=fewer),))

@@ -17,9 +17,9 @@ from samba.errors import ArgumentError, NoHostData
 from samba.sambatensor import SambaTensor
 from samba.session.index_checks import FedIndices
 from samba.support.deviations import Deviations
-from samba.support.nesting import leaves
+from samba.support.nesting import Constant, leaves
 from samba.tensor.views import copy_as_numpy, view_plainly
-from samba.tracer.inputs import Constant, NamedInput
+from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
 
 _NO_CHECKS: Mapping[int, tuple[FedIndices, ...]] = MappingProxyType({})

@@ -18,7 +18,7 @@ from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.nn.converted import converted_last
 from samba.sambatensor import SambaTensor
-from samba.session.check_pef import changed_constants, check_losses, check_optimizers, tell_rates
+from samba.session.check_pef import changed_constants, check_optimizers, narrow_losses, tell_rates
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.parsing import parse_pef
@@ -171,7 +171,7 @@ def load_pef(
     Args:
         model, inputs, optimizers: As in ``utils.trace_graph``.
         pef: Path of the PEF.
-        loss_indices: The compiled losses, None to leave them unchecked.
+        loss_indices: The losses, all that were compiled if None, else these among them.
         config: ``config_dict`` of the application; the last parsed command line if None.
         data_parallel_mode, distlearn_config: As in ``utils.trace_graph``.
 
@@ -215,7 +215,7 @@ def load_pef(
     changed = changed_constants(traced, graph, program)
     if changed:
         raise GraphMismatch(pef=pef, difference=changed)
-    check_losses(loss_index_tuple(loss_indices), program, pef=pef)
+    program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
     tell_rates(traced, program)
     loaded = LoadedModel(

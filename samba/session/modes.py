@@ -166,12 +166,15 @@ class Modes:
         """Keep a host tensor under a name of its own.
 
         Args:
-            tensor: The tensor.
+            tensor: The tensor; once more under its name changes nothing, as where ``forward`` of a
+                model that is traced for several graphs adds it.
             name: A name that :meth:`is_valid_aux_tensor_name` accepts.
 
         Raises:
-            ArgumentError: The name is empty or taken.
+            ArgumentError: The name is empty, or another tensor has it.
         """
+        if name and self._aux.get(name) is tensor:
+            return
         if not self.is_valid_aux_tensor_name(name):
             raise ArgumentError(
                 where="session.add_aux_tensor(name)",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-__all__ = ["leaves"]
+__all__ = ["Constant", "leaves"]
+
+Constant = bool | int | float | str
+"""What an argument of ``forward`` by name may be beside tensors: it is part of the graph."""
 
 
 def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -25,6 +25,7 @@ _DEPENDENT_TEXT = re.compile(
     r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"
     r"Could not extract specialized integer",
 )
+_STALE_TEXT = re.compile(r"fake tensor in the exported program constant|Mixing fake modes")
 _SHAPE_TEXT = re.compile(
     r"must match|must have same|shape|size|dimension|Expected input|expected .* input|"
     r"broadcast|channels|out of range",
@@ -47,6 +48,13 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
         return error
     where = _where(error.__traceback__, model)
     text = str(error).strip()
+    if _STALE_TEXT.search(text):
+        return TraceError(
+            where=where,
+            reason="it uses a tensor that forward() made in an earlier trace, and that was kept",
+            hint="A tensor made while a model is traced belongs to that graph. Make it anew in "
+            "every forward(), or register it as a buffer.",
+        )
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if kinds & DYNAMIC_SHAPE_ERRORS:
         return UnsupportedOps(
@@ -86,11 +94,12 @@ def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             # The stand-ins are unwritten memory, which is no valid index for an embedding.
-            args = tuple(None if a is None else torch.zeros_like(a) for a in given.args)
-            kwargs = {
-                k: None if a is None else torch.zeros_like(a) for k, a in given.kwargs.items()
-            }
+            args, kwargs = given.call_with(
+                torch.zeros(t.tensor.shape, dtype=t.tensor.dtype) for t in given.tensors
+            )
             torch.func.functional_call(model, state, args, kwargs)
+    except SambaError:
+        return ""  # no words of torch's; a second call of forward() may itself be what is refused
     except (RuntimeError, ValueError, IndexError) as error:
         return str(error).strip()
     except Exception:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from pef_schema.errors import SambaError
 from samba.support.naming import root_name
-from samba.support.nesting import leaves
+from samba.support.nesting import Constant, leaves
 from samba.tracer.refuse import refuse_inputs
-
-Constant = bool | int | float | str
 
 
 class InputError(SambaError):
@@ -57,6 +56,22 @@ class TraceInputs:
     kwargs: dict[str, Any]
     tensors: tuple[NamedInput, ...]
     constants: tuple[tuple[str, Constant], ...] = ()
+
+    def call_with(self, tensors: Iterable[torch.Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments for an eager call of ``forward``.
+
+        Args:
+            tensors: One for each of ``self.tensors``, in their order.
+
+        Returns:
+            Positional arguments and keywords, containers, constants and None as they were given.
+        """
+        rest = iter(tensors)
+
+        def fill(leaf: Any) -> Any:
+            return next(rest) if isinstance(leaf, torch.Tensor) else leaf
+
+        return tree_map(fill, self.args), tree_map(fill, self.kwargs)
 
 
 def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:

@@ -44,7 +44,8 @@ def trace_graph(
         init_output_grads: Whether losses start with a gradient of ones; other outputs have none
             until :func:`init_output_grads` or ``sn_grad`` sets one. With False, losses have none
             either: a backward pass starts from what was set, and is refused if nothing was.
-        loss_indices: The outputs that were compiled as losses; None to leave them unchecked.
+        loss_indices: The outputs that are losses, among those that were compiled as such; None for
+            all of them.
         pef: Path of the PEF; the session's own if empty.
         mapping: ``"section"`` or ``"spatial"``; the PEF's own mapping holds, and the log says so
             if another one than the default is asked for.

@@ -132,6 +132,37 @@ def test_a_matrix_product_that_does_not_fit(folder):
         compile_into(folder, model, torch.ones(2, 4))
 
 
+class Notes(nn.Module):
+    """What it does first cannot be done twice."""
+
+    def forward(self, x):
+        samba.session.add_aux_tensor(x, "noted")
+        return self.nowhere(x)  # absent
+
+
+def test_the_first_failure_is_told_and_not_that_of_a_second_call(folder):
+    with refused(folder, "has no attribute 'nowhere'", here("absent")):
+        compile_into(folder, Notes(), torch.ones(2, 4))
+
+
+class Keeps(nn.Module):
+    """Keeps what it computed for the next call, as a cache of position embeddings does."""
+
+    kept: torch.Tensor | None = None
+
+    def forward(self, x):
+        if Keeps.kept is None:
+            Keeps.kept = torch.arange(4.0).cos()
+        return x * Keeps.kept
+
+
+def test_a_tensor_that_an_earlier_trace_made_and_kept(folder, monkeypatch):
+    monkeypatch.setattr(Keeps, "kept", None)
+    compile_into(folder, Keeps(), torch.ones(2, 4))
+    with refused(folder, "Keeps", "made in an earlier trace, and that was kept", "as a buffer"):
+        compile_into(folder, Keeps(), torch.ones(3, 4))
+
+
 class Returns(nn.Module):
     def __init__(self, make) -> None:
         super().__init__()

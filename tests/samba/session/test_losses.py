@@ -131,6 +131,28 @@ def test_a_gradient_that_the_script_sets_stands_alone(tmp_path):
         scene.host_optimizer.step()
 
 
+@covers("samba.utils.trace_graph(loss_indices)")
+def test_trace_graph_chooses_among_the_losses_that_were_compiled(tmp_path):
+    scene = World(name="heads", model=Heads).build()
+    scene.compile(tmp_path)
+    scene.trace(loss_indices=[0])
+    left, right = tuple(scene.model.output_tensors)
+    assert (left.sn_grad == 1.0).all() and (right.sn_grad == 0.0).all()
+    for weights in (torch.ones(len(left)), torch.linspace(0.5, 2.0, len(left))):
+        if not (weights == 1.0).all():
+            left.sn_grad = weights
+        scene.run()
+        scene.host_optimizer.zero_grad()
+        scene.host(**scene.tensors)[0].backward(weights)
+        for path, parameter in scene.host.named_parameters():
+            ours = scene.model.get_parameter(path).sn_grad
+            theirs = torch.zeros_like(ours) if parameter.grad is None else parameter.grad
+            assert_near(ours, theirs, path)
+        scene.host_optimizer.step()
+    scene.trace()
+    assert (scene.model.output_tensors[1].sn_grad == 1.0).all()
+
+
 def test_a_scalar_loss_keeps_its_ones_beside_one_that_is_weighted(tmp_path):
     scene = World(name="scalars", model=Scalars).build()
     scene.compile(tmp_path)
