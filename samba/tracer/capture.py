@@ -21,6 +21,7 @@ from emulator.op_facts.table import op_facts
 from samba.support.naming import root_name
 from samba.support.tracing import one_trace
 from samba.tracer.casts import insert_casts
+from samba.tracer.changed_state import TraceState, steady_trace
 from samba.tracer.convert import convert
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.masked_rows import bound_selections
@@ -81,33 +82,42 @@ def trace_model(
     it works belong to the process.
 
     Raises:
+        ChangedAttributes: If ``forward`` changes what is no buffer and computes something else then.
+        DrawnNumbers: If it computes with what Python's or NumPy's generators draw.
         DataDependentBranch: If ``forward`` branches on the value of a tensor.
         ShapeMismatch: If shapes in ``forward`` do not fit; torch's text is kept.
         UnsupportedOps: If operations have no lowering; names all of them.
         TraceError: If torch cannot export the model for another reason.
     """
-    with one_trace():
-        program = _export(model, given, inference)
+
+    def trace(state: TraceState) -> Traced:
+        program = _export(model, given, inference, state)
         program = _decompose(program, root or root_name(model))
         with _quiet():
             _drop_checks(program.graph)
             _keep_statistics(program.graph)
             insert_casts(program.graph)
-    return convert(
-        program,
-        model=model,
-        given=given,
-        root=root or root_name(model),
-        prefix=prefix,
-        inference=inference,
-        rates=rates,
-    )
+        return convert(
+            program,
+            model=model,
+            given=given,
+            root=root or root_name(model),
+            prefix=prefix,
+            inference=inference,
+            rates=rates,
+        )
+
+    with one_trace():
+        return steady_trace(model, trace)
 
 
-def _export(model: torch.nn.Module, given: TraceInputs, inference: bool) -> ExportedProgram:
+def _export(
+    model: torch.nn.Module, given: TraceInputs, inference: bool, state: TraceState
+) -> ExportedProgram:
     try:
         with ExitStack() as stack:
             for context in (
+                state.held(),
                 _quiet(),
                 _plain_tensors(model),
                 unchecked_distributions(),
@@ -213,7 +223,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings(), quiet_exporter():
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
-        warnings.filterwarnings("ignore", message=".*were assigned during export.*")
         yield
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 import torch
 
 from pef_schema.errors import SambaError
+from samba.tracer.changed_state import MutatedConstant
 from samba.tracer.errors import (
     DataDependentBranch,
     ShapeMismatch,
@@ -16,6 +17,7 @@ from samba.tracer.errors import (
     UnsupportedOp,
     UnsupportedOps,
 )
+from samba.tracer.held_state import HeldState
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import is_user_file
 from samba.tracer.refuse import DEPENDS_ON_DATA
@@ -26,6 +28,7 @@ _DEPENDENT_TEXT = re.compile(
     r"Could not extract specialized integer",
 )
 _STALE_TEXT = re.compile(r"fake tensor in the exported program constant|Mixing fake modes")
+_MUTATED = re.compile(r"Constant (\S+) is mutated")
 _SHAPE_TEXT = re.compile(
     r"must match|must have same|shape|size|dimension|Expected input|expected .* input|"
     r"broadcast|channels|out of range",
@@ -61,6 +64,8 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
             model=type(model).__name__.lower(),
             ops=[UnsupportedOp(name=text, count=1, lines=(where,), reason=DEPENDS_ON_DATA)],
         )
+    if mutated := _MUTATED.match(text):
+        return MutatedConstant(model, mutated[1])
     depends = bool(kinds & DATA_DEPENDENT_ERRORS)
     if not depends and not _DEPENDENT_TEXT.search(text):
         text = _eager_text(model, given) or text
@@ -88,9 +93,10 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
 def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
     """What eager torch says of the same call: its texts are the ones people know.
 
-    Fake tensors word shape errors differently. Buffers and the random state are left as they are.
+    Fake tensors word shape errors differently. Buffers, attributes and the random state are left as they are.
     """
-    state = {k: v.clone() for k, v in model.named_buffers()}
+    state, held = {k: v.clone() for k, v in model.named_buffers()}, HeldState(model)
+    values = [(t, t.detach().clone()) for t in held.tensors.values()]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             # The stand-ins are unwritten memory, which is no valid index for an embedding.
@@ -104,6 +110,11 @@ def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
         return str(error).strip()
     except Exception:
         return ""
+    finally:
+        held.put_back()
+        with torch.no_grad():
+            for tensor, value in values:
+                tensor.copy_(value)
     return ""
 
 

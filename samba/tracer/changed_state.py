@@ -1,0 +1,278 @@
+"""What ``forward`` changes beside buffers: a graph has it as it was, torch as it is.
+
+A graph is traced from the state before the first call. If ``forward`` has changed a plain
+attribute, a list, a global variable, the model is traced once more from the state after it. If
+that gives another graph, the model is refused. A graph that is the same both times is what each
+call computes; so a counter that is only counted costs a second trace and nothing else.
+
+A model is left as it was: compiling and loading call ``forward`` no time, as far as it can tell.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from pef_schema import first_difference
+from pef_schema.errors import SambaError
+from samba.support.deviations import tell
+from samba.tracer.assigned_line import assigned_line
+from samba.tracer.constant_parts import constant_values, without_constant_parts
+from samba.tracer.errors import TraceError
+from samba.tracer.held_state import Change, HeldState
+from samba.tracer.traced import Traced
+
+__all__ = ["ChangedAttributes", "DrawnNumbers", "MutatedConstant", "TraceState", "steady_trace"]
+
+
+class ChangedAttributes(TraceError):
+    """``forward`` changes what is no buffer, and computes something else after it.
+
+    Attributes:
+        names: What it changes, as paths from the model on.
+    """
+
+    deviation = "changed-attribute"
+
+    def __init__(self, model: torch.nn.Module, changes: list[Change], reason: str) -> None:
+        self.names = tuple(change.path for change in changes)
+        lines = [f"  {c.path}: {c.before} -> {c.after}{_line(model, c)}" for c in changes]
+        super().__init__(
+            where=f"model {type(model).__name__}",
+            reason="forward() changes what a compiled graph holds as it was, and computes "
+            "something else after it:\n" + "\n".join(lines) + f"\n{reason}",
+            hint="Make it a buffer (self.register_buffer(name, torch.tensor(...))) and change "
+            "that, or pass it to forward() as an input.",
+        )
+
+
+def _line(model: torch.nn.Module, change: Change) -> str:
+    """The line of a change: in the code that owns the name, else in that of the modules."""
+    owners = dict.fromkeys([change.owner, *map(type, model.modules())])
+    lines = (assigned_line(owner, change.attribute) for owner in owners)
+    line = next(filter(None, lines), "")
+    return f"  at {line}" if line else ""
+
+
+class Generators:
+    """The states of the generators of Python and NumPy, as they are when this is made."""
+
+    def __init__(self) -> None:
+        self._python: Any = random.getstate()
+        self._numpy: Any = np.random.get_state()
+
+    def changed(self, later: Generators) -> list[str]:
+        """Names of those that have drawn since.
+
+        Args:
+            later: Their states later on.
+        """
+        kind, keys, *rest = self._numpy
+        other_kind, other_keys, *other_rest = later._numpy
+        same = (kind, bytes(keys), rest) == (other_kind, bytes(other_keys), other_rest)
+        found = ["Python's random"] if self._python != later._python else []
+        return found + ([] if same else ["numpy.random"])
+
+    def put_back(self) -> None:
+        """Let the generators go on from these states."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+
+
+class TraceState:
+    """The state of a model's Python code while it is traced; puts it back whenever it may change.
+
+    Args:
+        model: The model.
+        start: The state to call ``forward`` in, None for the present one.
+        draws: The generators of Python to call it with, None for the present ones.
+        returns_assigned: Whether ``forward`` returns the tensors that it assigns as well.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        start: HeldState | None = None,
+        draws: Generators | None = None,
+        *,
+        returns_assigned: bool = False,
+    ) -> None:
+        self._model, self._start, self._draws = model, start, draws
+        self._returns_assigned = returns_assigned
+        self._outer = HeldState(model)
+        self.before: HeldState | None = None
+        self.after: HeldState | None = None
+        self.draws: Generators | None = None
+        self.drew = ""
+        """Which generators of Python drew numbers in ``forward``."""
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While active, each call of the model begins in the same state."""
+
+        def enter(module: torch.nn.Module, args: Any) -> None:
+            if self._draws is not None:
+                self._draws.put_back()
+            self.before, self.draws = HeldState(module), Generators()
+
+        def leave(module: torch.nn.Module, args: Any, result: Any) -> Any:
+            self.after = HeldState(module)
+            if self.before is not None and self.draws is not None:
+                self.before.put_back()
+                before, self.draws = self.draws, Generators()
+                self.drew = " and ".join(before.changed(self.draws))
+            return (result, self.assigned()) if self._returns_assigned else None
+
+        first = self._model.register_forward_pre_hook(enter, prepend=True)
+        last = self._model.register_forward_hook(leave)
+        generators = Generators()
+        try:
+            if self._start is not None:
+                self._start.put_back()
+            yield
+        finally:
+            first.remove()
+            last.remove()
+            if self.drew:
+                generators.put_back()
+            self._outer.put_back()
+
+    def assigned(self) -> list[torch.Tensor]:
+        """Tensors that ``forward`` has made and left in the state."""
+        if self.before is None or self.after is None:
+            return []
+        return [t for key, t in self.after.tensors.items() if key not in self.before.tensors]
+
+    def changes(self) -> list[Change]:
+        """What ``forward`` has changed."""
+        if self.before is None or self.after is None:
+            return []
+        return self.before.changes(self.after)
+
+
+def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) -> Traced:
+    """Trace a model, and once more in the state that ``forward`` leaves, if it is another.
+
+    Args:
+        model: The model.
+        trace: Traces it in a state.
+
+    Returns:
+        The first trace.
+
+    Raises:
+        ChangedAttributes: The second trace gives another graph.
+        SambaError: As ``trace``.
+    """
+    state = TraceState(model)
+    traced = trace(state)
+    changes = state.changes()
+    if not changes and not state.drew:
+        return traced
+    start = None if state.after is None else _real(model, trace, state)
+    try:
+        again = trace(TraceState(model, start, state.draws if state.drew else None))
+    except SambaError as error:
+        raise ChangedAttributes(model, changes, f"Then it cannot be traced: {error}") from error
+    difference = first_difference(without_constant_parts(traced), without_constant_parts(again))
+    if difference is not None:
+        if not changes:
+            raise DrawnNumbers(model, state.drew, str(difference))
+        raise ChangedAttributes(model, changes, _shown(str(difference)))
+    _tell(type(model).__name__, changes, state.drew)
+    return traced
+
+
+def _tell(name: str, changes: list[Change], drew: str) -> None:
+    """Say what a run on the device leaves out, although it computes what torch does."""
+    if changes:
+        paths = ", ".join([change.path for change in changes[:4]])
+        more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
+        tell(
+            "unchanged-attribute",
+            f"forward() of {name} changes {paths}{more}, which its results do not depend on: "
+            "session.run leaves that as it is. Make it a buffer if you read it",
+        )
+    if drew:
+        tell(
+            "drawn-while-tracing",
+            f"forward() of {name} draws from {drew}: the graph is that of what it drew when it was "
+            "traced. Draw with torch, which the device does in each run",
+        )
+
+
+class DrawnNumbers(TraceError):
+    """``forward`` computes with numbers that Python or NumPy draws, which a graph would keep."""
+
+    deviation = "drawn-number"
+
+    def __init__(self, model: torch.nn.Module, generators: str, difference: str) -> None:
+        super().__init__(
+            where=f"model {type(model).__name__}",
+            reason=f"forward() draws from {generators}, and each draw gives another graph:\n"
+            + _shown(difference),
+            hint="Draw with torch (torch.rand, dropout), which the device does in each run, or "
+            "pass what is drawn to forward() as an input.",
+        )
+
+
+class MutatedConstant(TraceError):
+    """``forward`` writes into a tensor that is a plain attribute.
+
+    Attributes:
+        name: Path of the attribute from the model on.
+    """
+
+    deviation = "mutated-constant"
+
+    def __init__(self, model: torch.nn.Module, name: str) -> None:
+        self.name = name
+        path, _, attribute = name.rpartition(".")
+        owners = [type(m) for p, m in model.named_modules() if p == path]
+        lines = (assigned_line(owner, attribute) for owner in owners)
+        super().__init__(
+            where=next(filter(None, lines), f"model {type(model).__name__}"),
+            reason=f"forward() writes into {name}, a tensor that is a plain attribute: a constant "
+            "of the graph",
+            hint="Register it as a buffer: "
+            f"self.register_buffer({attribute!r}, ..., persistent=False).",
+        )
+
+
+def _shown(difference: str) -> str:
+    """A difference between two calls, in the words for two calls."""
+    return difference.replace("  compiled: ", "  first call:  ").replace(
+        "  traced:   ", "  second call: "
+    )
+
+
+def _real(
+    model: torch.nn.Module, trace: Callable[[TraceState], Traced], state: TraceState
+) -> HeldState:
+    """The state after ``forward``, with tensors that have values.
+
+    A tensor that ``forward`` has made has none while it is traced. One that depends on nothing but
+    constants gets its contents; another one ones: if the graph reads them, it is another graph.
+    """
+    assigned = state.assigned()
+    assert state.after is not None
+    if not assigned:
+        return state.after
+    contents: list[torch.Tensor | None] = [None] * len(assigned)
+    try:
+        whole = trace(TraceState(model, returns_assigned=True))
+        known = constant_values(whole)
+        values = [output.value for output in whole.outputs[-len(assigned) :]]
+        contents = [known.get(value) for value in values]
+    except SambaError:
+        pass  # then all of them count as computed from data
+    real = {
+        id(made): torch.ones(tuple(made.shape), dtype=made.dtype) if found is None else found
+        for made, found in zip(assigned, contents, strict=True)
+    }
+    return state.after.with_tensors(lambda tensor: real.get(id(tensor), tensor))
