@@ -17,6 +17,7 @@ from samba.tensor.device_memory import DeviceMemory
 from samba.tensor.dispatch import dispatch
 from samba.tensor.empty import empty_data
 from samba.tensor.host_memory import Materializer, kind
+from samba.tensor.host_use import note_use
 from samba.tensor.indexing import integral
 from samba.tensor.numpy_protocol import array_function, array_ufunc
 from samba.tensor.recording import alias
@@ -168,6 +169,7 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         known = memo.get(id(self))
         if known is not None:
             return known
+        note_use((self,), "deepcopy")
         with torch._C.DisableTorchFunctionSubclass():
             if self._has_data:
                 source = copy.deepcopy(_plain(self), memo)
@@ -188,6 +190,7 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         Parameters are not in a ``state_dict()``, only detached tensors are; so they keep class
         and names when a whole module is pickled. So does an empty tensor: it has no values.
         """
+        note_use((self,), "pickle")
         if isinstance(self, torch.nn.Parameter) or not self._has_data:
             return _rebuild_reduction(self)
         with torch._C.DisableTorchFunctionSubclass():

@@ -31,6 +31,7 @@ from samba.support.tracing import is_tracing, set_tracing
 
 if TYPE_CHECKING:
     from pef_schema.program import Program
+    from samba.session.evaluation import Evaluator
     from samba.session.loaded import Loaded
 
 __all__ = ["Counters", "SambaSession"]
@@ -306,6 +307,28 @@ class SambaSession:
         if PROFILER.started:
             return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
         return runner.run(request)
+
+    def evaluator(self, model: torch.nn.Module | Any, inputs: Any = None) -> Evaluator:
+        """The loaded model in evaluation mode: running statistics, no dropout, any batch size.
+
+        It shares device memory with the loaded program: each run takes the weights and running
+        statistics that training has then. See ``docs/evaluation.md``.
+
+        Args:
+            model: The model that was given to ``trace_graph``.
+            inputs: Inputs of the shapes to evaluate with, in the form for ``trace_graph``; None
+                for those of the loaded program.
+
+        Returns:
+            What ``run(input_tensors, output_tensors)`` is called on, as often as wanted.
+
+        Raises:
+            NotLoaded: If nothing is loaded.
+            SambaError: If the model is another one, or cannot be traced in evaluation mode.
+        """
+        from samba.session.evaluation import Evaluator  # noqa: PLC0415  # loads jax
+
+        return Evaluator(self._slot, self._slot.onnx.module(model, "session.evaluator"), inputs)
 
     def synchronize(self) -> None:
         """Wait until everything that was started on the device is done."""

@@ -132,6 +132,18 @@ class Feeder:
                 (slot.region, self._checked(tensor, slot)) for slot, tensor in self._matched(inputs)
             ]
 
+    def shapes(self, inputs: Any) -> dict[str, torch.Size]:
+        """Shapes of inputs by the names of their slots, whether they fit or not.
+
+        Args:
+            inputs: As for :meth:`arrays`.
+
+        Raises:
+            ArgumentError: If something is no tensor or belongs to no input.
+        """
+        with torch._C.DisableTorchFunctionSubclass():
+            return {slot.name: tensor.shape for slot, tensor in self._matched(inputs)}
+
     def left_out(self, inputs: Any) -> frozenset[int]:
         """Regions of inputs in whose place None is given.
 

@@ -19,8 +19,11 @@ from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import checks_by_region, index_checks_of, tell_computed
 from samba.session.feeding import Feeder
 from samba.session.host_tensors import HostState, HostTensor, optimizer_states
+from samba.session.host_writes import HostWrites
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
+from samba.session.watched_modes import WatchedModes
+from samba.tensor.host_use import overwrite
 from samba.tensor.labels import mark_fast_access
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.inputs import Constant, NamedInput
@@ -75,6 +78,7 @@ class Loaded(LoadedTensors, ABC):
             )
         }
         runners = list(self._runners.values())
+        self.writes = HostWrites()
         self.only = runners[0] if len(runners) == 1 else None
         """Runner of the only graph; None where there are several."""
         for graph in program.graphs:
@@ -86,6 +90,24 @@ class Loaded(LoadedTensors, ABC):
         self.replicas = replicas
         for runner in self._runners.values():
             runner.replicas = replicas
+
+    def watch(
+        self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer] = ()
+    ) -> None:
+        """Look after host tensors and modes from now on.
+
+        Args:
+            models: The models that were loaded.
+            optimizers: Their optimizers.
+        """
+        self.writes = HostWrites(self, models, optimizers)
+        for runner in self._runners.values():
+            runner.writes = self.writes
+            runner.modes = WatchedModes(models[0] if len(models) == 1 else None, self.program)
+
+    def close(self) -> None:
+        """Look after nothing any more: the program leaves the device."""
+        self.writes.close()
 
     def runner(self, graph_name: str | None = None) -> Runner:
         """Runner of a graph.
@@ -194,6 +216,8 @@ class Loaded(LoadedTensors, ABC):
                 self.device.write(entry.region, values, name=entry.path)
             for entry in states:
                 self._state_to_rdu(entry)
+        self.writes.copied(tensors)
+        self.writes.copied_optimizers([entry.optimizer for entry in states])
 
     def optimizers_to_rdu(self, optims: Any, *, operation: str = "optimizers_to_rdu()") -> None:
         """Copy optimizer state alone to the device; nothing changes there if it raises."""
@@ -201,6 +225,7 @@ class Loaded(LoadedTensors, ABC):
 
     def optimizers_to_cpu(self, optims: Any, *, operation: str = "optimizers_to_cpu()") -> None:
         """Copy optimizer state alone to the host."""
+        self.writes.bring(f"session.{operation}")
         for entry in self._states(optims, operation):
             self._state_to_cpu(entry)
 
@@ -246,6 +271,7 @@ class Loaded(LoadedTensors, ABC):
         """Copy device values to the host, into the host's own memory."""
         tensors = self.model_tensors(model, operation)
         states = self._states_of(tensors, optims, operation)
+        self.writes.bring(f"session.{operation}")
         wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
         with self.replicas.getting_tensors():
             values = [self._read(entry.region) for entry in wanted]
@@ -254,6 +280,7 @@ class Loaded(LoadedTensors, ABC):
                 _overwrite(entry.tensor, value)
             for entry in states:
                 self._state_to_cpu(entry)
+        self.writes.copied(wanted)
 
     def _state_to_cpu(self, entry: HostState) -> None:
         if all(self.device.pool.buffers[r] is None for _, r in entry.states):
@@ -295,4 +322,4 @@ def _overwrite(target: torch.Tensor, values: torch.Tensor) -> None:
     if isinstance(target, SambaTensor) and not target.has_data:
         target.data = values
     else:
-        target.data.copy_(values)
+        overwrite(target, values)

@@ -75,7 +75,8 @@ class LoadedModel(Loaded):
         super().__init__(
             program, [given.tensors], constants=given.constants, check_indices=check_indices
         )
-        self.model, self.traced, self.optimizers = model, traced, optimizers
+        self.model, self.given = model, given
+        self.traced, self.optimizers = traced, optimizers
         if self.only is not None:
             self.only.watched = WatchedGroups(optimizers, program)
         values = program.graphs[0].values
@@ -222,4 +223,5 @@ def load_pef(
         model, given, traced, found, program, check_indices=checks_indices(parsed_config(config))
     )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
+    loaded.watch((model,), found)
     return loaded

@@ -128,6 +128,7 @@ class ProgramSlot:
         """Take the program off the device."""
         if self.loaded is not None:
             hide_memory(self.loaded)
+            self.loaded.close()
             self.loaded = None
 
     @contextmanager

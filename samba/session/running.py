@@ -25,10 +25,12 @@ from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
 from samba.session.first_inputs import FirstInputs
+from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import Hyperparameters
 from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.watched_groups import WatchedGroups
+from samba.session.watched_modes import WatchedModes
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tensor.views import copy_as_torch, view_as_numpy
@@ -113,6 +115,8 @@ class Runner:
         self._choices: dict[Any, StepKey] = {}
         self._last = _NO_CALL
         self.watched = WatchedGroups()
+        self.writes = HostWrites()
+        self.modes = WatchedModes()
 
     def note_written(self, regions: Collection[int] | None = None) -> None:
         """Take note that a script has put values into inputs itself.
@@ -163,6 +167,10 @@ class Runner:
             with self.replicas.getting_tensors():
                 return self._fetch()
 
+    def shapes(self, inputs: Any) -> dict[str, torch.Size]:
+        """Shapes of inputs by the names that they would be fed under, fitting or not."""
+        return self._feeder.shapes(inputs)
+
     def _start(self, feed: Feed, request: RunRequest) -> None:
         """Put inputs on the device and start the plan, prepared or new."""
         last = self._last
@@ -177,6 +185,8 @@ class Runner:
             and grads is None
             and self._device.variant is last.variant
             and not self.watched.changed()
+            and not self.writes.changed()
+            and not self.modes.changed()
         ):
             try:
                 repeats = hyperparams == last.hyperparams
@@ -227,6 +237,9 @@ class Runner:
         device, buffers, last = self._device, self._buffers, self._last
         grads, outputs, wish = request.grad_of_outputs, request.output_tensors, request.wish
         train = bool(request.train)
+        self.modes.tell(train=train)
+        if self.writes.changed():
+            self.writes.bring()
         seeds = () if grads is None else self._seeds(grads)
         argins, settings = self._hyperparameters.resolve(request.hyperparams, self._settings, train)
         for index, (where, value) in self.watched.values().items():

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor
 from samba.tensor.host_memory import HostMemory, kind, plain
+from samba.tensor.host_use import note_same, overwrite
 from samba.tensor.visible_memory import DeviceTensors, visible_memory
 
 
@@ -58,6 +59,7 @@ class DeviceMemory(HostMemory):
         device, name = self._on_device("rdu()")
         self.materialize_()
         device.write(name, self.data)
+        note_same(self)
         grad = self.grad
         if grad is not None and device.has_grad(name):
             device.write_grad(name, grad)
@@ -95,9 +97,10 @@ class DeviceMemory(HostMemory):
         device, name = self._on_device(operation)
         values = device.read(name)
         if inplace and self._has_data:
-            self.data.copy_(values)
+            overwrite(self, values)
         else:
             self.data = values.to(self.dtype)
+        note_same(self)
         if self.requires_grad and self.is_leaf and device.has_grad(name):
             grad, fetched = self.grad, device.read_grad(name)
             if inplace and grad is not None:

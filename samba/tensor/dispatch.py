@@ -10,6 +10,7 @@ from torch.overrides import get_default_nowrap_functions, resolve_name
 
 from samba.errors import NoHostData
 from samba.tensor.empty import empty_data
+from samba.tensor.host_use import note_use, twinned
 from samba.tensor.labels import keep_names
 from samba.tensor.lazy_mode import current_mode, lazily
 from samba.tensor.promotion import promoted
@@ -95,6 +96,12 @@ SHAPE_ONLY: frozenset[Callable[..., Any]] = frozenset(
 """Functions that give tensors without looking at values; empty SambaTensors allow them too."""
 
 
+OVERWRITING: frozenset[Callable[..., Any]] = frozenset(
+    {T.copy_, T.fill_, T.normal_, T.set_, T.uniform_, T.zero_}
+)
+"""Functions that replace all values of their first argument without looking at them."""
+
+
 def operands(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[T]:
     """Tensors among the arguments of a torch function, those in lists and tuples included."""
     for value in (*args, *kwargs.values()):
@@ -141,6 +148,9 @@ def dispatch(
             result = _promoted(func, args, kwargs)
             if result is None:
                 raise
+    if twinned:
+        whole = args[0] if func in OVERWRITING else None
+        note_use(given, getattr(func, "__name__", ""), whole)
     if func in get_default_nowrap_functions():
         return result
     _adopt(cls, result, given)

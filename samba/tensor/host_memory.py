@@ -11,6 +11,7 @@ from torch import Tensor
 
 from samba.errors import ArgumentError, ConversionError, NoHostData
 from samba.tensor.empty import empty_data
+from samba.tensor.host_use import note_alias, note_replaced, twinned
 from samba.tensor.labels import Labels
 from samba.tensor.lazy_mode import materializer_rng
 from samba.tensor.recipe import Recipe, ViewRecipe
@@ -46,7 +47,10 @@ class HostMemory(Labels):
                 return self._empty_alias()
             self._need_data("data")
         with torch._C.DisableTorchFunctionSubclass():
-            return torch.Tensor.data.__get__(self)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+            alias = torch.Tensor.data.__get__(self)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        if id(self) in twinned:
+            note_alias(self, alias)
+        return alias
 
     @data.setter
     def data(self, value: Tensor) -> None:
@@ -57,6 +61,8 @@ class HostMemory(Labels):
         with torch._C.DisableTorchFunctionSubclass():
             torch.Tensor.data.__set__(self, value)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         self._has_data = getattr(value, "_has_data", True)
+        if id(self) in twinned:
+            note_replaced(self)
 
     @property
     def grad(self) -> Tensor | None:

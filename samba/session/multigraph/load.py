@@ -149,6 +149,7 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
     checked = checks_indices(parsed_config(None))
     loaded = LoadedGraphs(parts, traces, program, check_indices=checked)
     loaded.join(replicas_of(loaded.device, pef))
+    loaded.watch(tuple({id(t.model): t.model for t in traces}.values()))
     return loaded
 
 

@@ -1,0 +1,257 @@
+"""Evaluation beside training: a model in evaluation mode over the memory that trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from emulator.device import Device
+from emulator.errors import NotWritten
+from pef_schema.program import Program, Role
+from pef_schema.verify import verify
+from samba.compiler.arithmetic import compiled_arithmetic
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from samba.compiler.rounding import apply_arithmetic
+from samba.distributed.replicas import Replicas
+from samba.errors import ArgumentError, NotLoaded
+from samba.sambatensor import SambaTensor
+from samba.session.loading import LoadedModel
+from samba.session.program_slot import ProgramSlot
+from samba.session.request import RunRequest
+from samba.session.running import Runner
+from samba.support.progress import stages
+from samba.tensor.views import view_as_numpy
+from samba.tracer.capture import trace_model
+from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.torch_internals import tree_flatten, tree_unflatten
+from samba.tracer.traced import FROM_DTYPE, Traced
+
+__all__ = ["Evaluator"]
+
+_SHARED = frozenset({Role.WEIGHT, Role.BUFFER})
+"""Roles of regions that a program for evaluation takes from the loaded one."""
+
+_WHOLE = ((), (), None, None)
+"""The whole schedule, as a request names it."""
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """The program for inputs of certain shapes, on a device of its own.
+
+    Args:
+        device: Its device.
+        runner: What runs it.
+        outputs: Handles of its outputs.
+        shared: Pairs of its region and the region of the loaded program that it is.
+        changed: Those pairs of which it writes the region.
+        own: Tensors of the model that the loaded program does not have, by region.
+    """
+
+    device: Device
+    runner: Runner
+    outputs: tuple[SambaTensor, ...]
+    shared: tuple[tuple[int, int], ...]
+    changed: tuple[tuple[int, int], ...]
+    own: tuple[tuple[int, str], ...]
+
+
+class Evaluator:
+    """A loaded model in evaluation mode, as ``model.eval()`` under ``torch.no_grad()`` has it.
+
+    Made by ``samba.session.evaluator``. It has no weights of its own: each run takes the present
+    weights and running statistics of the loaded program, where they lie in device memory, and
+    nothing of that program's changes: not its optimizers, not its gradients, not its random stream.
+
+    Args:
+        slot: The session's program.
+        model: The model that was given to ``trace_graph``.
+        inputs: Inputs of the shapes to evaluate with, as for ``trace_graph``; None for the shapes
+            that it was given.
+    """
+
+    def __init__(self, slot: ProgramSlot, model: torch.nn.Module, inputs: Any = None) -> None:
+        loaded = slot.need("evaluator()")
+        if not isinstance(loaded, LoadedModel):
+            raise ArgumentError(
+                where="session.evaluator(...)",
+                found="a program of several graphs",
+                wanted="one that trace_graph has loaded",
+                hint="Graphs of a PEF for several graphs are traced for inference already.",
+            )
+        if model is not loaded.model:
+            raise ArgumentError(
+                where="session.evaluator(model)",
+                found=f"another {type(model).__name__} than the one on the device",
+                wanted="the model that was given to trace_graph",
+                hint="An evaluator has no weights of its own.",
+            )
+        self._slot, self._loaded = slot, loaded
+        self._given = loaded.given if inputs is None else collect_inputs(model, inputs)
+        self._parts: dict[Shapes, _Part] = {}
+        self._part = self._part_for(self._given)
+
+    @property
+    def output_tensors(self) -> tuple[SambaTensor, ...]:
+        """Handles of the outputs, in the order of ``forward``, with the shapes of the last run."""
+        return self._part.outputs
+
+    def run(
+        self, input_tensors: Any, output_tensors: Any = None
+    ) -> tuple[SambaTensor, ...]:
+        """Evaluate a batch with the present weights and running statistics.
+
+        A batch of other shapes than before, such as a last smaller one, is traced and compiled
+        when it comes for the first time.
+
+        Args:
+            input_tensors: Inputs, matched by name or position as ``session.run`` matches them.
+            output_tensors: Outputs to fetch: handles or names, those that ``trace_graph``
+                returned included; None for all of them.
+
+        Returns:
+            The outputs.
+
+        Raises:
+            NotLoaded: If the session has loaded something else since, or nothing.
+            SambaError: If inputs do not fit the model.
+        """
+        loaded = self._loaded
+        if self._slot.loaded is not loaded:
+            raise NotLoaded(operation="evaluator(...).run()")
+        loaded.writes.bring()
+        part = self._part = self._part_for(self._reshaped(input_tensors))
+        here, there = part.device.pool.buffers, loaded.device.pool.buffers
+        try:
+            for mine, region in part.shared:
+                here[mine] = there[region]
+            self._bring(part)
+            outputs = self._wanted(part, output_tensors)
+            found = part.runner.run(RunRequest(input_tensors, outputs, {}, _WHOLE))
+            for mine, region in part.changed:
+                there[region] = here[mine]
+        finally:
+            for mine, _ in part.shared:
+                here[mine] = None  # or old weights would outlive the next step
+        return found
+
+    def _bring(self, part: _Part) -> None:
+        """Values that the loaded program does not hold: from the host, where it has none."""
+        missing = [mine for mine, _ in part.shared if part.device.pool.buffers[mine] is None]
+        if missing:
+            regions = part.device.program.regions
+            role = regions[missing[0]].role.name.lower()
+            raise NotWritten(names=[regions[r].name for r in missing], role=role)
+        if part.own:
+            model = self._loaded.model
+            tensors: Mapping[str, torch.Tensor] = {
+                **dict(model.named_parameters(remove_duplicate=False)),
+                **dict(model.named_buffers(remove_duplicate=False)),
+            }
+            for region, path in part.own:
+                values = tensors[path]
+                if not getattr(values, "_has_data", True):
+                    values = values.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
+                part.device.write(region, view_as_numpy(values), name=path)
+
+    def _wanted(self, part: _Part, outputs: Any) -> Any:
+        """Outputs to fetch, with handles of the loaded program replaced by their like here."""
+        if outputs is None:
+            return part.outputs
+        if isinstance(outputs, (str, torch.Tensor)):
+            outputs = (outputs,)
+        like = dict(
+            zip([o.sn_name for o in self._loaded.outputs], part.outputs, strict=False)
+            if len(part.outputs) == len(self._loaded.outputs)
+            else ()
+        )
+        names = [o if isinstance(o, str) else getattr(o, "sn_name", "") for o in outputs]
+        own = {o.sn_name for o in part.outputs}
+        return tuple(
+            [
+                o if name in own else like.get(name, o)
+                for name, o in zip(names, outputs, strict=True)
+            ]
+        )
+
+    # -- programs, one for each form of the inputs -----------------------------------
+
+    def _reshaped(self, inputs: Any) -> TraceInputs:
+        """The arguments of ``forward`` with the shapes of a batch; of what it lacks, the last."""
+        shapes = self._part.runner.shapes(inputs)
+        if all(shapes.get(t.name, t.tensor.shape) == t.tensor.shape for t in self._given.tensors):
+            return self._given
+        leaves, spec = tree_flatten((self._given.args, self._given.kwargs))
+        tensors = iter(self._given.tensors)
+        named = []
+        for place, leaf in enumerate(leaves):
+            if leaf is None:
+                continue
+            entry = next(tensors)
+            leaves[place] = leaf.new_empty(shapes.get(entry.name, leaf.shape))
+            named.append(replace(entry, tensor=leaves[place]))
+        args, kwargs = tree_unflatten(leaves, spec)
+        self._given = TraceInputs(args=args, kwargs=kwargs, tensors=tuple(named))
+        return self._given
+
+    def _part_for(self, given: TraceInputs) -> _Part:
+        key = tuple([tuple(entry.tensor.shape) for entry in given.tensors])
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = self._made(given)
+        return found
+
+    def _made(self, given: TraceInputs) -> _Part:
+        loaded = self._loaded
+        compiled = loaded.program
+        with stages(f"evaluate {compiled.name}", "tracing") as stage, self._slot.tracing():
+            stage.start("tracing")
+            traced = trace_model(
+                loaded.model, given, inference=True, root=compiled.graphs[0].name
+            )
+        traced = apply_arithmetic(traced, compiled_arithmetic(dict(compiled.metadata)))
+        options = CompileOptions(
+            name=compiled.name,
+            inference=True,
+            mapping=compiled.mapping,
+            metadata=compiled.metadata,
+        )
+        program = build_program(traced, (), options)
+        verify(program)
+        device = Device(program)
+        shared, own = _places(traced, program, compiled)
+        written = {update.region for update in program.graphs[0].updates}
+        values = program.graphs[0].values
+        return _Part(
+            device=device,
+            runner=Runner(device, Replicas(device), given.tensors),
+            outputs=tuple(
+                SambaTensor(
+                    shape=values[o.value].shape,
+                    dtype=FROM_DTYPE[values[o.value].dtype],
+                    name=o.name,
+                )
+                for o in program.graphs[0].outputs
+            ),
+            shared=shared,
+            changed=tuple([pair for pair in shared if pair[0] in written]),
+            own=own,
+        )
+
+
+def _places(
+    traced: Traced, program: Program, loaded: Program
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, str], ...]]:
+    """Regions that two programs share, by name, and paths of tensors that only one has."""
+    there = {r.name: n for n, r in enumerate(loaded.regions) if r.role in _SHARED}
+    paths = {s.region_name: s.path for s in traced.sources if s.role in _SHARED}
+    mine = [(n, r.name) for n, r in enumerate(program.regions) if r.role in _SHARED]
+    shared = [(n, there[name]) for n, name in mine if name in there]
+    own = [(n, paths[name]) for n, name in mine if name not in there]
+    return tuple(shared), tuple(own)

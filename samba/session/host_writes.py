@@ -1,0 +1,261 @@
+"""What scripts write into host tensors whose twins are on the device.
+
+Host and device have each their own memory, and ``to_cpu`` and ``to_rdu`` copy between them. A
+state that is loaded on the host (``load_state_dict`` of modules and optimizers) counts at the next
+run all the same. Other writes in place are told: the host's values may be older than the
+device's, and what they were changed to is then not what torch would have.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from pef_schema.program import Role
+from samba.sambatensor import SambaTensor
+from samba.session.host_tensors import HostTensor
+from samba.support.deviations import Deviations
+from samba.tensor.host_use import HostUse, twinned
+
+if TYPE_CHECKING:
+    from samba.session.loaded import Loaded
+
+__all__ = ["HostWrites"]
+
+_SHOWN = 4
+
+_watching: weakref.WeakSet[HostWrites] = weakref.WeakSet()
+_hooked: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Modules and optimizers that say when a state is loaded into them."""
+
+_READS_NOTHING = frozenset({"", "__get__", "__set__", "requires_grad_", "register_hook"})
+"""Functions that look at no values; the empty name stands for one that overwrites all of them."""
+
+
+class HostWrites:
+    """Looks after the host tensors of a loaded program.
+
+    Args:
+        loaded: The program with its models; None looks after nothing.
+        models: Its models.
+        optimizers: Its optimizers.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded | None = None,
+        models: Sequence[torch.nn.Module] = (),
+        optimizers: Sequence[torch.optim.Optimizer] = (),
+    ) -> None:
+        self._loaded = None if loaded is None else weakref.proxy(loaded)
+        self._models, self._optimizers = tuple(models), tuple(optimizers)
+        self._tensors: list[HostTensor] = []
+        self._uses: list[HostUse] = []
+        self._plain: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self._synced: dict[int, Any] = {}
+        self._used = self._told_older = False
+        self._pending: dict[str, HostTensor] = {}
+        self._loaded_optimizers: list[torch.optim.Optimizer] = []
+        self._deviations = Deviations()
+        if loaded is None:
+            return
+        self._enter(loaded.all_tensors("run()"))
+        _watching.add(self)
+        for module in {id(m): m for model in models for m in model.modules()}.values():
+            if module not in _hooked:
+                _hooked.add(module)
+                module.register_load_state_dict_post_hook(_module_loaded)
+        for optimizer in self._optimizers:
+            if optimizer not in _hooked:
+                _hooked.add(optimizer)
+                optimizer.register_load_state_dict_post_hook(_optimizer_loaded)
+
+    def _enter(self, tensors: Sequence[HostTensor]) -> None:
+        self.close()
+        self._tensors = list(tensors)
+        self._uses = [HostUse(entry.tensor, self) for entry in self._tensors]
+        for entry, use in zip(self._tensors, self._uses, strict=True):
+            twinned[id(entry.tensor)] = use
+        # Torch functions on plain tensors leave no note: their counts are compared in every run.
+        self._plain = [
+            entry.tensor
+            for entry in self._tensors
+            if not isinstance(entry.tensor, SambaTensor) and not entry.tensor.is_inference()
+        ]
+        self._versions = [tensor._version for tensor in self._plain]
+
+    def close(self) -> None:
+        """Look after nothing any more."""
+        for entry, use in zip(self._tensors, self._uses, strict=True):
+            if twinned.get(id(entry.tensor)) is use:
+                del twinned[id(entry.tensor)]
+        self._tensors, self._uses, self._plain, self._versions = [], [], [], []
+
+    # -- what scripts do ------------------------------------------------------------
+
+    def used(self, tensor: torch.Tensor, operation: str) -> None:
+        """A script uses one of the tensors on the host: told if the device has newer values.
+
+        Args:
+            tensor: The tensor.
+            operation: What it does with it.
+        """
+        self._used = True
+        if operation in _READS_NOTHING or self._told_older:
+            return
+        entry = next((e for e in self._tensors if e.tensor is tensor), None)
+        if entry is not None and self._is_older(entry):
+            self._told_older = True
+            self._deviations.tell(
+                "older-host-values",
+                "the host uses parameters that runs have changed on the device: host memory has "
+                "older values until samba.session.to_cpu(model) copies them (the first use is "
+                f"{operation} of {entry.path})",
+            )
+
+    def module_loaded(self, module: torch.nn.Module) -> None:
+        """A state was loaded into a module: what it has written counts at the next run.
+
+        Args:
+            module: Any module.
+        """
+        inside = {id(t) for t in (*module.parameters(), *module.buffers())}
+        for entry, use in zip(self._tensors, self._uses, strict=True):
+            if id(entry.tensor) in inside and use.written(entry.tensor):
+                self._pending[entry.path] = entry
+                use.looked(entry.tensor)
+        replacing = self._replacing()
+        if replacing and self._loaded is not None:
+            self._pending |= {entry.path: entry for entry in replacing}
+            self._enter(self._loaded.all_tensors("run()"))
+
+    def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None:
+        """A state was loaded into an optimizer: it counts at the next run.
+
+        Args:
+            optimizer: Any optimizer.
+        """
+        if any(o is optimizer for o in self._optimizers):
+            self._loaded_optimizers.append(optimizer)
+
+    # -- what runs and transfers ask ----------------------------------------------------
+
+    def changed(self) -> bool:
+        """Whether there may be something to do before a run."""
+        return (
+            self._used
+            or bool(self._pending)
+            or bool(self._loaded_optimizers)
+            or self._versions != [tensor._version for tensor in self._plain]
+        )
+
+    def bring(self, operation: str = "session.run") -> None:
+        """Copy to the device what was loaded, and tell of other writes.
+
+        Args:
+            operation: What is about to happen, for the message.
+        """
+        if self._loaded is None:
+            return
+        self.tell_others(operation)
+        if self._pending:
+            self._loaded.write_tensors(list(self._pending.values()))
+            self._note_synced(self._pending.values())
+        for optimizer in self._loaded_optimizers:
+            self._loaded.optimizers_to_rdu(optimizer)
+        self._pending, self._loaded_optimizers = {}, []
+
+    def tell_others(self, operation: str) -> None:
+        """Tell of writes in place that nothing has copied to the device.
+
+        Args:
+            operation: What is about to happen.
+        """
+        self._used = False
+        names = []
+        for entry, use in zip(self._tensors, self._uses, strict=True):
+            if use.written(entry.tensor) and entry.path not in self._pending:
+                names.append(entry.path)
+            use.looked(entry.tensor)
+        self._versions = [tensor._version for tensor in self._plain]
+        if names:
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            self._deviations.tell(
+                "host-write",
+                f"{operation}: {', '.join(names[:_SHOWN])}{more} changed in host memory, which the "
+                "device does not read: it goes on with its own values. Call "
+                "samba.session.to_cpu(model) before such a change and samba.session.to_rdu(model) "
+                "after it",
+            )
+
+    def copied(self, tensors: Sequence[HostTensor]) -> None:
+        """Host and device have the same values of some tensors now.
+
+        Args:
+            tensors: The tensors.
+        """
+        ids = {id(entry.tensor) for entry in tensors}
+        for entry, use in zip(self._tensors, self._uses, strict=True):
+            if id(entry.tensor) in ids:
+                use.looked(entry.tensor)
+                self._pending.pop(entry.path, None)
+        self._versions = [tensor._version for tensor in self._plain]
+        self._note_synced(tensors)
+
+    def same(self, tensor: torch.Tensor) -> None:
+        """Host and device have the same values of a tensor now.
+
+        Args:
+            tensor: The tensor.
+        """
+        self.copied([entry for entry in self._tensors if entry.tensor is tensor])
+
+    def copied_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Host and device have the same state of some optimizers now.
+
+        Args:
+            optimizers: The optimizers.
+        """
+        self._loaded_optimizers = [
+            o for o in self._loaded_optimizers if not any(o is other for other in optimizers)
+        ]
+
+    def _note_synced(self, tensors: Any) -> None:
+        if self._loaded is None:
+            return
+        buffers = self._loaded.device.pool.buffers
+        for entry in tensors:
+            held = buffers[entry.region]
+            self._synced[entry.region] = None if held is None else weakref.ref(held)
+
+    def _is_older(self, entry: HostTensor) -> bool:
+        """Whether a run has written the device's memory since both were the same."""
+        if self._loaded is None:
+            return False
+        synced = self._synced.get(entry.region)
+        held = self._loaded.device.pool.buffers[entry.region]
+        return synced is not None and held is not None and synced() is not held
+
+    def _replacing(self) -> list[HostTensor]:
+        """Tensors that a module has in the place of others, as ``assign=True`` leaves it."""
+        if self._loaded is None:
+            return []
+        known = {id(entry.tensor) for entry in self._tensors}
+        return [t for t in self._loaded.all_tensors("run()") if id(t.tensor) not in known]
+
+
+def _module_loaded(module: torch.nn.Module, incompatible_keys: Any) -> None:
+    """Hook of modules; a function of this file, so that modules that have it can be pickled."""
+    del incompatible_keys
+    for writes in list(_watching):
+        writes.module_loaded(module)
+
+
+def _optimizer_loaded(optimizer: torch.optim.Optimizer) -> None:
+    """Hook of optimizers; as that of modules."""
+    for writes in list(_watching):
+        writes.optimizer_loaded(optimizer)
