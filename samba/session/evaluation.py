@@ -102,9 +102,7 @@ class Evaluator:
         """Handles of the outputs, in the order of ``forward``, with the shapes of the last run."""
         return self._part.outputs
 
-    def run(
-        self, input_tensors: Any, output_tensors: Any = None
-    ) -> tuple[SambaTensor, ...]:
+    def run(self, input_tensors: Any, output_tensors: Any = None) -> tuple[SambaTensor, ...]:
         """Evaluate a batch with the present weights and running statistics.
 
         A batch of other shapes than before, such as a last smaller one, is traced and compiled
@@ -212,9 +210,7 @@ class Evaluator:
         compiled = loaded.program
         with stages(f"evaluate {compiled.name}", "tracing") as stage, self._slot.tracing():
             stage.start("tracing")
-            traced = trace_model(
-                loaded.model, given, inference=True, root=compiled.graphs[0].name
-            )
+            traced = trace_model(loaded.model, given, inference=True, root=compiled.graphs[0].name)
         traced = apply_arithmetic(traced, compiled_arithmetic(dict(compiled.metadata)))
         options = CompileOptions(
             name=compiled.name,

@@ -68,6 +68,7 @@ class HostWrites:
         for module in {id(m): m for model in models for m in model.modules()}.values():
             if module not in _hooked:
                 _hooked.add(module)
+                module.register_load_state_dict_pre_hook(_module_is_loaded)
                 module.register_load_state_dict_post_hook(_module_loaded)
         for optimizer in self._optimizers:
             if optimizer not in _hooked:
@@ -116,6 +117,21 @@ class HostWrites:
                 "older values until samba.session.to_cpu(model) copies them (the first use is "
                 f"{operation} of {entry.path})",
             )
+
+    def module_is_loaded(self, module: torch.nn.Module) -> None:
+        """A state is about to be loaded into a module: what it leaves alone keeps its values.
+
+        A state may lack some tensors, and code that loads it may read others, so host memory gets
+        the device's values where those are newer.
+
+        Args:
+            module: Any module.
+        """
+        inside = {id(t) for t in (*module.parameters(), *module.buffers())}
+        older = [e for e in self._tensors if id(e.tensor) in inside and self._is_older(e)]
+        if older and self._loaded is not None:
+            self.tell_others("load_state_dict")
+            self._loaded.read_tensors(older)
 
     def module_loaded(self, module: torch.nn.Module) -> None:
         """A state was loaded into a module: what it has written counts at the next run.
@@ -246,6 +262,13 @@ class HostWrites:
             return []
         known = {id(entry.tensor) for entry in self._tensors}
         return [t for t in self._loaded.all_tensors("run()") if id(t.tensor) not in known]
+
+
+def _module_is_loaded(module: torch.nn.Module, *state: Any) -> None:
+    """Hook of modules before a state is loaded; as the one after it."""
+    del state
+    for writes in list(_watching):
+        writes.module_is_loaded(module)
 
 
 def _module_loaded(module: torch.nn.Module, incompatible_keys: Any) -> None:

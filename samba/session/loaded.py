@@ -272,15 +272,19 @@ class Loaded(LoadedTensors, ABC):
         tensors = self.model_tensors(model, operation)
         states = self._states_of(tensors, optims, operation)
         self.writes.bring(f"session.{operation}")
-        wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
-        with self.replicas.getting_tensors():
-            values = [self._read(entry.region) for entry in wanted]
+        self.read_tensors([t for t in tensors if not buffers_only or t.role is Role.BUFFER])
         with torch.no_grad():
-            for entry, value in zip(wanted, values, strict=True):
-                _overwrite(entry.tensor, value)
             for entry in states:
                 self._state_to_cpu(entry)
-        self.writes.copied(wanted)
+
+    def read_tensors(self, tensors: Sequence[HostTensor]) -> None:
+        """Copy the device's values of some tensors to the host, into the host's own memory."""
+        with self.replicas.getting_tensors():
+            values = [self._read(entry.region) for entry in tensors]
+        with torch.no_grad():
+            for entry, value in zip(tensors, values, strict=True):
+                _overwrite(entry.tensor, value)
+        self.writes.copied(tensors)
 
     def _state_to_cpu(self, entry: HostState) -> None:
         if all(self.device.pool.buffers[r] is None for _, r in entry.states):

@@ -14,7 +14,16 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["HostUse", "Twins", "note_alias", "note_replaced", "note_same", "note_use", "overwrite", "twinned"]
+__all__ = [
+    "HostUse",
+    "Twins",
+    "note_alias",
+    "note_replaced",
+    "note_same",
+    "note_use",
+    "overwrite",
+    "twinned",
+]
 
 _MANY = 64
 """Aliases of one tensor that are kept for a look before those that nobody else has are dropped."""

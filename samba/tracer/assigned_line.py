@@ -1,4 +1,4 @@
-"""The line on which code of a class or function changes a name: found in the source, not by running."""
+"""The line on which code changes a name: found in the source of a class, not by running it."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def trace_model(
     it works belong to the process.
 
     Raises:
-        ChangedAttributes: If ``forward`` changes what is no buffer and computes something else then.
+        ChangedAttributes: If ``forward`` changes what is no buffer, and its results change too.
         DrawnNumbers: If it computes with what Python's or NumPy's generators draw.
         DataDependentBranch: If ``forward`` branches on the value of a tensor.
         ShapeMismatch: If shapes in ``forward`` do not fit; torch's text is kept.

@@ -1,4 +1,4 @@
-"""Graphs without the parts that compute the same in every run: for telling whether two are equal."""
+"""Graphs without the parts that compute the same in every run, to tell whether two are equal."""
 
 from __future__ import annotations
 

@@ -93,7 +93,8 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
 def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
     """What eager torch says of the same call: its texts are the ones people know.
 
-    Fake tensors word shape errors differently. Buffers, attributes and the random state are left as they are.
+    Fake tensors word shape errors differently. Buffers, attributes and the random state are left
+    as they are.
     """
     state, held = {k: v.clone() for k, v in model.named_buffers()}, HeldState(model)
     values = [(t, t.detach().clone()) for t in held.tensors.values()]

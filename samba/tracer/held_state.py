@@ -77,7 +77,7 @@ class HeldState:
         >>> model = Counter()
         >>> before = HeldState(model)
         >>> model.steps = 1
-        >>> [(change.path, change.before, change.after) for change in before.changes(HeldState(model))]
+        >>> [(c.path, c.before, c.after) for c in before.changes(HeldState(model))]
         [('steps', '0', '1')]
         >>> before.put_back()
         >>> model.steps

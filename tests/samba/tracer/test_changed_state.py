@@ -1,4 +1,4 @@
-"""What ``forward`` changes beside buffers: refused where torch would compute something else then."""
+"""What ``forward`` changes beside buffers is refused where torch computes something else then."""
 
 from __future__ import annotations
 

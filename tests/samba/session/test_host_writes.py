@@ -1,0 +1,336 @@
+"""Host tensors that have a twin on the device: what is loaded counts, other writes are told."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import samba
+from samba import utils
+from samba.tensor.host_use import twinned
+from tests.samba.worlds import close
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 6, bias=False), nn.BatchNorm1d(6), nn.ReLU())
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x, y):
+        out = self.head(self.body(x))
+        return F.cross_entropy(out, y), out
+
+
+class Scene:
+    """A model on the device, and the same model trained by torch."""
+
+    def __init__(self, folder, make=torch.optim.Adam, *, converted: bool = True) -> None:
+        torch.manual_seed(0)
+        self.model = Net()
+        self.host = copy.deepcopy(self.model)
+        if converted:
+            samba.from_torch_model_(self.model)
+        self.optimizer, self.host_optimizer = (
+            make(m.parameters(), lr=0.05) for m in (self.model, self.host)
+        )
+        config = {"output_folder": str(folder), "pef_name": "net"}
+        self.pef = samba.session.compile(self.model, given(), self.optimizer, config_dict=config)
+        self.outputs = utils.trace_graph(self.model, given(), self.optimizer, pef=self.pef)
+
+    def run(self, seed: int = 0) -> torch.Tensor:
+        return samba.session.run(given(seed), self.outputs)[0].torch()
+
+    def step(self, seed: int) -> None:
+        loss = self.run(seed)
+        self.host_optimizer.zero_grad()
+        want = self.host(*batch(seed))[0]
+        want.backward()
+        self.host_optimizer.step()
+        close(loss, want.detach())
+
+    def steps(self, *seeds: int) -> None:
+        for seed in seeds:
+            self.step(seed)
+
+    def follows(self) -> None:
+        samba.session.to_cpu(self.model)
+        ours = self.model.state_dict()
+        for name, values in self.host.state_dict().items():
+            close(ours[name], values, name)
+
+
+def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(8, 4, generator=generator)
+    return x, torch.randint(0, 3, (8,), generator=generator)
+
+
+def given(seed: int = 0) -> list[samba.SambaTensor]:
+    pairs = zip(batch(seed), "xy", strict=True)
+    return [samba.from_torch_tensor(tensor, name=name) for tensor, name in pairs]
+
+
+def told(caplog, name: str) -> list[str]:
+    return [r.getMessage() for r in caplog.records if f"[deviation: {name}]" in r.getMessage()]
+
+
+# -- states that are loaded ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("converted", [True, False])
+def test_a_state_that_is_loaded_after_trace_graph_counts_at_the_next_run(
+    tmp_path, caplog, converted
+):
+    scene = Scene(tmp_path, torch.optim.SGD, converted=converted)
+    scene.steps(0, 1)
+    torch.manual_seed(7)
+    state = Net().state_dict()
+    state["body.1.running_mean"] += 3.0
+    scene.model.load_state_dict(state)
+    scene.host.load_state_dict(state)
+    scene.steps(2, 3)
+    scene.follows()
+    assert not told(caplog, "host-write")
+
+
+def test_a_checkpoint_of_model_and_optimizer_resumes(tmp_path):
+    """Saved in the middle, loaded back after further steps: as if they had not been."""
+    scene = Scene(tmp_path)
+    scene.steps(0, 1)
+    samba.session.to_cpu(scene.model, scene.optimizer)
+    file = io.BytesIO()
+    torch.save([scene.model.state_dict(), scene.optimizer.state_dict()], file)
+    host = copy.deepcopy([scene.host.state_dict(), scene.host_optimizer.state_dict()])
+    scene.steps(2, 3)
+    file.seek(0)
+    model_state, optimizer_state = torch.load(file)
+    scene.model.load_state_dict(model_state)
+    scene.optimizer.load_state_dict(optimizer_state)
+    scene.host.load_state_dict(host[0])
+    scene.host_optimizer.load_state_dict(host[1])
+    scene.steps(4, 5, 6)
+    scene.follows()
+
+
+def test_a_part_that_is_loaded_counts_and_the_rest_trains_on(tmp_path):
+    """Host memory is older than the device's there, and is not taken."""
+    scene = Scene(tmp_path)
+    scene.steps(0, 1)
+    torch.manual_seed(7)
+    state = Net().head.state_dict()
+    scene.model.head.load_state_dict(state)
+    scene.host.head.load_state_dict(state)
+    partial = {"body.1.bias": torch.full((6,), 0.5)}
+    scene.model.load_state_dict(partial, strict=False)
+    scene.host.load_state_dict(partial, strict=False)
+    scene.steps(2, 3)
+    scene.follows()
+
+
+def test_a_state_that_is_assigned_counts(tmp_path):
+    scene = Scene(tmp_path, torch.optim.SGD)
+    scene.run(0)
+    torch.manual_seed(7)
+    other = Net()
+    scene.model.load_state_dict(other.state_dict(), assign=True)
+    loss = samba.session.run(given(1), scene.outputs, section_types=["FWD"])[0]
+    close(loss, other(*batch(1))[0].detach())
+
+
+def test_a_loaded_state_is_not_lost_by_to_cpu(tmp_path):
+    scene = Scene(tmp_path)
+    scene.steps(0)
+    torch.manual_seed(7)
+    state = Net().state_dict()
+    scene.model.load_state_dict(state)
+    scene.host.load_state_dict(state)
+    scene.follows()
+    scene.steps(1)
+    scene.follows()
+
+
+def test_loading_and_transferring_is_loading(tmp_path, caplog):
+    """What scripts for SambaFlow do."""
+    scene = Scene(tmp_path)
+    scene.steps(0)
+    torch.manual_seed(7)
+    state = Net().state_dict()
+    scene.model.load_state_dict(state)
+    scene.host.load_state_dict(state)
+    samba.session.to_rdu(scene.model)
+    scene.steps(1, 2)
+    scene.follows()
+    assert not told(caplog, "host-write")
+
+
+def test_another_model_may_be_loaded_into(tmp_path):
+    """Copies and models of the same class have no twin."""
+    scene = Scene(tmp_path)
+    scene.steps(0)
+    samba.session.to_cpu(scene.model)
+    other = copy.deepcopy(scene.model)
+    other.load_state_dict(Net().state_dict())
+    scene.steps(1)
+    scene.follows()
+
+
+def test_a_model_on_the_device_can_be_pickled(tmp_path):
+    scene = Scene(tmp_path)
+    read = pickle.loads(pickle.dumps(scene.model))
+    for name, values in scene.model.state_dict().items():
+        assert torch.equal(read.state_dict()[name], values)
+
+
+# -- other writes ------------------------------------------------------------------------------
+
+
+def scale(model: Net) -> None:
+    with torch.no_grad():
+        model.head.weight.mul_(0.5)
+
+
+def clamp(model: Net) -> None:
+    model.head.weight.data.clamp_(-0.01, 0.01)
+
+
+def put(model: Net) -> None:
+    model.head.weight.data = torch.ones(3, 6)
+
+
+def initialise(model: Net) -> None:
+    nn.init.zeros_(model.head.weight)
+
+
+def one_entry(model: Net) -> None:
+    with torch.no_grad():
+        model.head.weight[0, 0] = 7.0
+
+
+def several(model: Net) -> None:
+    with torch.no_grad():
+        torch._foreach_mul_([model.head.weight], 0.5)
+
+
+@pytest.mark.parametrize("write", [scale, clamp, put, initialise, one_entry, several])
+def test_a_write_in_place_is_told_with_its_name_and_does_not_count(tmp_path, caplog, write):
+    scene = Scene(tmp_path)
+    scene.steps(0, 1)
+    samba.session.to_cpu(scene.model)
+    write(scene.model)
+    scene.steps(2, 3)
+    (text,) = told(caplog, "host-write")
+    assert text.startswith("session.run: head.weight changed in host memory")
+    assert "samba.session.to_rdu(model)" in text
+    scene.follows()
+
+
+@pytest.mark.parametrize("write", [scale, clamp, put, initialise, one_entry, several])
+def test_between_to_cpu_and_to_rdu_it_counts(tmp_path, caplog, write):
+    """What the warning advises; weights are clipped in this way, and averages swapped in."""
+    scene = Scene(tmp_path)
+    scene.steps(0, 1)
+    for seed in (2, 3):
+        samba.session.to_cpu(scene.model)
+        write(scene.model)
+        write(scene.host)
+        samba.session.to_rdu(scene.model)
+        scene.step(seed)
+    scene.follows()
+    assert not told(caplog, "host-write") and not told(caplog, "older-host-values")
+
+
+def test_a_write_into_a_buffer_is_told(tmp_path, caplog):
+    scene = Scene(tmp_path)
+    scene.steps(0)
+    scene.model.body[1].reset_running_stats()
+    scene.steps(1)
+    (text,) = told(caplog, "host-write")
+    assert "body.1.running_mean, body.1.running_var, body.1.num_batches_tracked changed" in text
+
+
+def test_a_write_that_to_cpu_takes_back_is_told(tmp_path, caplog):
+    scene = Scene(tmp_path)
+    scale(scene.model)
+    samba.session.to_cpu(scene.model)
+    (text,) = told(caplog, "host-write")
+    assert text.startswith("session.to_cpu(): head.weight")
+    close(scene.model.head.weight, scene.host.head.weight.detach())
+
+
+def test_single_tensors_that_are_transferred_are_no_host_writes(tmp_path, caplog):
+    scene = Scene(tmp_path)
+    scene.steps(0)
+    weight = scene.model.head.weight
+    weight.cpu()
+    weight.data.mul_(0.5)
+    weight.rdu()
+    with torch.no_grad():
+        scene.host.head.weight.mul_(0.5)
+    scene.steps(1)
+    scene.follows()
+    assert not told(caplog, "host-write")
+
+
+def test_a_moving_average_of_old_host_values_is_told(tmp_path, caplog):
+    scene = Scene(tmp_path)
+    average = copy.deepcopy(scene.host)
+    scene.steps(0)
+    for _ in range(2):
+        with torch.no_grad():
+            for mean, weight in zip(average.parameters(), scene.model.parameters(), strict=True):
+                mean.mul_(0.9).add_(weight, alpha=0.1)
+    (text,) = told(caplog, "older-host-values")
+    assert "body.0.weight" in text and "samba.session.to_cpu(model)" in text
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda model: model.state_dict(),
+        lambda model: copy.deepcopy(model),
+        lambda model: pickle.dumps(model),
+        lambda model: [p.data.clone() for p in model.parameters()],
+        lambda model: model(*batch()),
+        lambda model: nn.utils.parameters_to_vector(model.parameters()),
+    ],
+)
+def test_uses_of_old_host_values_are_told(tmp_path, caplog, use):
+    scene = Scene(tmp_path)
+    use(scene.model)
+    assert not told(caplog, "older-host-values")
+    scene.steps(0)
+    use(scene.model)
+    assert len(told(caplog, "older-host-values")) == 1
+
+
+def test_values_that_were_copied_are_not_old(tmp_path, caplog):
+    scene = Scene(tmp_path)
+    scene.steps(0)
+    samba.session.to_cpu(scene.model)
+    scene.model.state_dict()
+    scene.model.zero_grad()
+    scene.optimizer.zero_grad()
+    scene.steps(1)
+    scene.model.head.weight.cpu()
+    scene.model.head.weight.sum()
+    scene.follows()
+    assert not told(caplog, "older-host-values") and not told(caplog, "host-write")
+
+
+def test_nothing_is_looked_after_once_the_session_is_reset(tmp_path, caplog):
+    scene = Scene(tmp_path)
+    assert twinned
+    utils.trace_graph(scene.model, given(), scene.optimizer, pef=scene.pef)
+    scene.steps(0)
+    samba.session.reset()
+    assert not twinned
+    scale(scene.model)
+    scene.model.load_state_dict(Net().state_dict())
+    assert not told(caplog, "host-write") and not told(caplog, "older-host-values")
