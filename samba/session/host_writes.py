@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pef_schema.program import Role
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor
 from samba.support.deviations import Deviations

@@ -1,4 +1,4 @@
-"""Evaluation between training steps against ``model.eval()`` of torch, over shared device memory."""
+"""Evaluation between training steps against ``model.eval()`` of torch, over shared memory."""
 
 from __future__ import annotations
 

@@ -299,11 +299,15 @@ def test_one_more_trace_where_something_changed_and_none_elsewhere(tmp_path, mon
     compiled(nn.Sequential(nn.Linear(3, 3)), tmp_path)
     assert len(calls) == 1
     calls.clear()
-    counting = Logged()
-    counting.forward = lambda x: (setattr(counting, "steps", counting.steps + 1), counting.lin(x))[
-        1
-    ]
-    compiled(counting, tmp_path)
+
+    class Counting(Layer):
+        steps = 0
+
+        def forward(self, x):
+            self.steps += 1
+            return self.lin(x)
+
+    compiled(Counting(), tmp_path)
     assert len(calls) == 2
 
 
