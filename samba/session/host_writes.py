@@ -41,6 +41,9 @@ class HostWrites:
         loaded: The program with its models; None looks after nothing.
         models: Its models.
         optimizers: Its optimizers.
+
+    Attributes:
+        due: Whether there may be something to do before a run.
     """
 
     def __init__(
@@ -56,7 +59,7 @@ class HostWrites:
         self._plain: list[torch.Tensor] = []
         self._versions: list[int] = []
         self._synced: dict[int, Any] = {}
-        self._used = self._told_older = False
+        self.due = self._told_older = False
         self._pending: dict[str, HostTensor] = {}
         self._loaded_optimizers: list[torch.optim.Optimizer] = []
         self._deviations = Deviations()
@@ -104,7 +107,7 @@ class HostWrites:
             tensor: The tensor.
             operation: What it does with it.
         """
-        self._used = True
+        self.due = True
         if operation in _READS_NOTHING or self._told_older:
             return
         entry = next((e for e in self._tensors if e.tensor is tensor), None)
@@ -143,9 +146,11 @@ class HostWrites:
             if id(entry.tensor) in inside and use.written(entry.tensor):
                 self._pending[entry.path] = entry
                 use.looked(entry.tensor)
+                self.due = True
         replacing = self._replacing()
         if replacing and self._loaded is not None:
             self._pending |= {entry.path: entry for entry in replacing}
+            self.due = True
             self._enter(self._loaded.all_tensors("run()"))
 
     def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None:
@@ -156,17 +161,18 @@ class HostWrites:
         """
         if any(o is optimizer for o in self._optimizers):
             self._loaded_optimizers.append(optimizer)
+            self.due = True
 
     # -- what runs and transfers ask ----------------------------------------------------
 
-    def changed(self) -> bool:
-        """Whether there may be something to do before a run."""
-        return (
-            self._used
-            or bool(self._pending)
-            or bool(self._loaded_optimizers)
-            or self._versions != [tensor._version for tensor in self._plain]
-        )
+    @property
+    def has_plain(self) -> bool:
+        """Whether there are tensors whose writes leave no note, such as buffers."""
+        return bool(self._plain)
+
+    def plain_changed(self) -> bool:
+        """Whether such a tensor has been written."""
+        return self._versions != [tensor._version for tensor in self._plain]
 
     def bring(self, operation: str = "session.run") -> None:
         """Copy to the device what was loaded, and tell of other writes.
@@ -174,7 +180,7 @@ class HostWrites:
         Args:
             operation: What is about to happen, for the message.
         """
-        if self._loaded is None:
+        if self._loaded is None or not (self.due or self.plain_changed()):
             return
         self.tell_others(operation)
         if self._pending:
@@ -182,7 +188,7 @@ class HostWrites:
             self._note_synced(self._pending.values())
         for optimizer in self._loaded_optimizers:
             self._loaded.optimizers_to_rdu(optimizer)
-        self._pending, self._loaded_optimizers = {}, []
+        self._pending, self._loaded_optimizers, self.due = {}, [], False
 
     def tell_others(self, operation: str) -> None:
         """Tell of writes in place that nothing has copied to the device.
@@ -190,7 +196,6 @@ class HostWrites:
         Args:
             operation: What is about to happen.
         """
-        self._used = False
         names = []
         for entry, use in zip(self._tensors, self._uses, strict=True):
             if use.written(entry.tensor) and entry.path not in self._pending:

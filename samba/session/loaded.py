@@ -102,8 +102,8 @@ class Loaded(LoadedTensors, ABC):
         """
         self.writes = HostWrites(self, models, optimizers)
         for runner in self._runners.values():
-            runner.writes = self.writes
-            runner.modes = WatchedModes(models[0] if len(models) == 1 else None, self.program)
+            modes = WatchedModes(models[0] if len(models) == 1 else None, self.program)
+            runner.watch(self.writes, modes)
 
     def close(self) -> None:
         """Look after nothing any more: the program leaves the device."""

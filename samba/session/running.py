@@ -115,8 +115,20 @@ class Runner:
         self._choices: dict[Any, StepKey] = {}
         self._last = _NO_CALL
         self.watched = WatchedGroups()
-        self.writes = HostWrites()
-        self.modes = WatchedModes()
+        self.watch(HostWrites(), WatchedModes())
+
+    def watch(self, writes: HostWrites, modes: WatchedModes) -> None:
+        """Look after host tensors and modes before each run.
+
+        Args:
+            writes: What scripts write on the host.
+            modes: The modes of modules.
+        """
+        self._writes, self._modes = writes, modes
+        self._looks = writes.has_plain or modes.any
+
+    def _host_changed(self) -> bool:
+        return self._modes.changed() or self._writes.plain_changed()
 
     def note_written(self, regions: Collection[int] | None = None) -> None:
         """Take note that a script has put values into inputs itself.
@@ -185,8 +197,8 @@ class Runner:
             and grads is None
             and self._device.variant is last.variant
             and not self.watched.changed()
-            and not self.writes.changed()
-            and not self.modes.changed()
+            and not self._writes.due
+            and not (self._looks and self._host_changed())
         ):
             try:
                 repeats = hyperparams == last.hyperparams
@@ -237,9 +249,8 @@ class Runner:
         device, buffers, last = self._device, self._buffers, self._last
         grads, outputs, wish = request.grad_of_outputs, request.output_tensors, request.wish
         train = bool(request.train)
-        self.modes.tell(train=train)
-        if self.writes.changed():
-            self.writes.bring()
+        self._modes.tell(train=train)
+        self._writes.bring()
         seeds = () if grads is None else self._seeds(grads)
         argins, settings = self._hyperparameters.resolve(request.hyperparams, self._settings, train)
         for index, (where, value) in self.watched.values().items():

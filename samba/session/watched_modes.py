@@ -37,7 +37,11 @@ class WatchedModes:
 
     def __init__(self, model: nn.Module | None = None, program: Program | None = None) -> None:
         modules = () if model is None else model.named_modules()
-        found = [(path or type(m).__name__, m) for path, m in modules if _looks_at_mode(type(m))]
+        found = [
+            (path or type(m).__name__, m)
+            for path, m in modules
+            if "training" in vars(m) and _looks_at_mode(type(m))
+        ]
         self._names = [path for path, _ in found]
         self._silent = [isinstance(m, nn.modules.dropout._DropoutNd) for _, m in found]
         self._flags: list[dict[str, Any]] = [vars(m) for _, m in found]
@@ -46,6 +50,11 @@ class WatchedModes:
         self._inference = program is not None and program.inference
         self._batch_norms = [] if program is None else _batch_norms(program.graphs[0])
         self._deviations = Deviations()
+
+    @property
+    def any(self) -> bool:
+        """Whether there are modules that look at their mode."""
+        return bool(self._flags)
 
     def changed(self) -> bool:
         """Whether a module is in another mode than when it was looked at last."""

@@ -37,7 +37,7 @@ class ChangedAttributes(TraceError):
         names: What it changes, as paths from the model on.
     """
 
-    deviation = "changed-attribute"
+    deviation = "frozen-attribute"
 
     def __init__(self, model: torch.nn.Module, changes: list[Change], reason: str) -> None:
         self.names = tuple(change.path for change in changes)

@@ -29,6 +29,9 @@ _MISSING = object()
 _OWN = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has, for torch."""
 
+_MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
+"""Where torch's recurrent layers list their parameters once more: put back, not reported."""
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 _MOST = 20_000
@@ -123,7 +126,7 @@ class HeldState:
                         old = getattr(holder.owner, str(key), _MISSING)
                     path, attribute = _place(holder, key)
                     found.append(_change(holder, path, attribute, _text(old), _text(new)))
-        return found
+        return [change for change in found if change.attribute not in _MIRRORS]
 
     def put_back(self) -> None:
         """Give every container the entries that it had."""

@@ -215,7 +215,7 @@ def one_entry(model: Net) -> None:
 
 def several(model: Net) -> None:
     with torch.no_grad():
-        torch._foreach_mul_([model.head.weight], 0.5)
+        torch._foreach_mul_([model.head.weight], 0.5)  # pyright: ignore[reportPrivateImportUsage]  # optimizers call it
 
 
 @pytest.mark.parametrize("write", [scale, clamp, put, initialise, one_entry, several])

@@ -240,7 +240,7 @@ def test_a_changed_attribute_that_changes_the_results_is_refused(tmp_path, make,
     with pytest.raises(ChangedAttributes) as caught:
         compiled(model, tmp_path)
     assert caught.value.names == tuple(names)
-    assert caught.value.deviation == "changed-attribute"
+    assert caught.value.deviation == "frozen-attribute"
     text = str(caught.value)
     assert "register_buffer" in text and f"at {__file__}:" in text
     if make is not Counted:  # a count cannot go back
