@@ -6,11 +6,14 @@ that gives another graph, the model is refused. A graph that is the same both ti
 call computes; so a counter that is only counted costs a second trace and nothing else.
 
 A model is left as it was: compiling and loading call ``forward`` no time, as far as it can tell.
+What functions find outside of it, in global variables and closures, is as after one call: scripts
+look there for what a trace has seen.
 """
 
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +23,7 @@ import torch
 
 from pef_schema import first_difference
 from pef_schema.errors import SambaError
-from samba.support.deviations import tell
+from samba.support.deviations import Deviations
 from samba.tracer.assigned_line import assigned_line
 from samba.tracer.constant_parts import constant_values, without_constant_parts
 from samba.tracer.errors import TraceError
@@ -104,6 +107,7 @@ class TraceState:
     ) -> None:
         self._model, self._start, self._draws = model, start, draws
         self._returns_assigned = returns_assigned
+        self._is_later = start is not None or returns_assigned
         self._outer = HeldState(model)
         self.before: HeldState | None = None
         self.after: HeldState | None = None
@@ -123,7 +127,7 @@ class TraceState:
         def leave(module: torch.nn.Module, args: Any, result: Any) -> Any:
             self.after = HeldState(module)
             if self.before is not None and self.draws is not None:
-                self.before.put_back()
+                self.before.put_back(outside=self._is_later)
                 before, self.draws = self.draws, Generators()
                 self.drew = " and ".join(before.changed(self.draws))
             return (result, self.assigned()) if self._returns_assigned else None
@@ -140,7 +144,7 @@ class TraceState:
             last.remove()
             if self.drew:
                 generators.put_back()
-            self._outer.put_back()
+            self._outer.put_back(outside=self._is_later)
 
     def assigned(self) -> list[torch.Tensor]:
         """Tensors that ``forward`` has made and left in the state."""
@@ -184,22 +188,27 @@ def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) 
         if not changes:
             raise DrawnNumbers(model, state.drew, str(difference))
         raise ChangedAttributes(model, changes, _shown(str(difference)))
-    _tell(type(model).__name__, changes, state.drew)
+    _tell(model, changes, state.drew)
     return traced
 
 
-def _tell(name: str, changes: list[Change], drew: str) -> None:
-    """Say what a run on the device leaves out, although it computes what torch does."""
+_told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
+"""What was said of each model: it may be traced several times."""
+
+
+def _tell(model: torch.nn.Module, changes: list[Change], drew: str) -> None:
+    """Say once what a run on the device leaves out, although it computes what torch does."""
+    name, deviations = type(model).__name__, _told.setdefault(model, Deviations())
     if changes:
         paths = ", ".join([change.path for change in changes[:4]])
         more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
-        tell(
+        deviations.tell(
             "unchanged-attribute",
             f"forward() of {name} changes {paths}{more}, which its results do not depend on: "
             "session.run leaves that as it is. Make it a buffer if you read it",
         )
     if drew:
-        tell(
+        deviations.tell(
             "drawn-while-tracing",
             f"forward() of {name} draws from {drew}: the graph is that of what it drew when it was "
             "traced. Draw with torch, which the device does in each run",

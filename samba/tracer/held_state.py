@@ -66,6 +66,7 @@ class _Holder:
     container: Any
     entries: dict[Any, Any]
     partial: bool = False
+    outside: bool = False
 
 
 class HeldState:
@@ -93,9 +94,13 @@ class HeldState:
         self._seen: set[int] = set()
         self._code: set[int] = set()
         self.tensors: dict[int, torch.Tensor] = {}
-        for path, module in model.named_modules():
+        self._outside = False
+        modules = [(f"{path}." if path else "", module) for path, module in model.named_modules()]
+        for prefix, module in modules:
             self._seen.add(id(module))
-            self._walk_module(f"{path}." if path else "", module)
+            self._walk_module(prefix, module)
+        for prefix, module in modules:
+            self._walk_class(prefix, type(module))
 
     def changes(self, later: HeldState) -> list[Change]:
         """Entries that are others in a later state of the same model.
@@ -128,10 +133,16 @@ class HeldState:
                     found.append(_change(holder, path, attribute, _text(old), _text(new)))
         return [change for change in found if change.attribute not in _MIRRORS]
 
-    def put_back(self) -> None:
-        """Give every container the entries that it had."""
+    def put_back(self, *, outside: bool = True) -> None:
+        """Give every container the entries that it had.
+
+        Args:
+            outside: Whether those too that functions find outside of the model: in global
+                variables and closures.
+        """
         for holder in self._holders:
-            _fill(holder)
+            if outside or not holder.outside:
+                _fill(holder)
 
     def with_tensors(self, replace: Callable[[torch.Tensor], torch.Tensor]) -> HeldState:
         """The same state with other tensors in it, to be put in its place.
@@ -148,6 +159,7 @@ class HeldState:
                 container=h.container,
                 entries={key: _replaced(value, replace) for key, value in h.entries.items()},
                 partial=h.partial,
+                outside=h.outside,
             )
             for h in self._holders
         ]
@@ -164,7 +176,6 @@ class HeldState:
             if key not in _OWN and not any(value is holder for holder in apart)
         }
         self._hold(prefix, type(module), "", vars(module), entries, partial=True)
-        self._walk_class(prefix, type(module))
 
     def _hold(
         self,
@@ -187,6 +198,7 @@ class HeldState:
                 container=container,
                 entries=entries,
                 partial=partial,
+                outside=self._outside,
             )
             self._holders.append(holder)
             if partial:
@@ -249,6 +261,7 @@ class HeldState:
         if id(code) in self._code or not _is_own_file(code.co_filename):
             return
         self._code.add(id(code))
+        outer, self._outside = self._outside, True
         names = [name for name in _names(code) if name in function.__globals__]
         entries = {name: function.__globals__[name] for name in names}
         self._hold("", function, "", function.__globals__, _readable(entries), partial=True)
@@ -257,6 +270,7 @@ class HeldState:
                 self._hold("", function, name, cell, {name: cell.cell_contents})
             except ValueError:
                 continue  # an empty cell
+        self._outside = outer
 
 
 _DRAWING = (random.Random, np.random.Generator, np.random.RandomState, itertools.count)
@@ -318,7 +332,8 @@ def _place(holder: _Holder, key: Any) -> tuple[str, str]:
     if isinstance(holder.container, types.CellType):
         return str(key), str(key)
     if isinstance(holder.container, (list, set, deque)) or holder.attribute:
-        return f"{holder.path}[{key!r:.40}]", holder.attribute
+        text = f"{key!r:.40}" if isinstance(key, _PLAIN) else f"a {type(key).__name__}"
+        return f"{holder.path}[{text}]", holder.attribute
     return f"{holder.path}{key}", str(key)
 
 
