@@ -19,6 +19,8 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotLoaded
 from samba.sambatensor import SambaTensor
+from samba.session.computed_indices import index_checks_of
+from samba.session.feeding import Feeder
 from samba.session.loading import LoadedModel
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import RunRequest
@@ -189,13 +191,13 @@ class Evaluator:
         tensors = iter(self._given.tensors)
         named = []
         for place, leaf in enumerate(leaves):
-            if leaf is None:
+            if not isinstance(leaf, torch.Tensor):
                 continue
             entry = next(tensors)
             leaves[place] = leaf.new_empty(shapes.get(entry.name, leaf.shape))
             named.append(replace(entry, tensor=leaves[place]))
         args, kwargs = tree_unflatten(leaves, spec)
-        self._given = TraceInputs(args=args, kwargs=kwargs, tensors=tuple(named))
+        self._given = replace(self._given, args=args, kwargs=kwargs, tensors=tuple(named))
         return self._given
 
     def _part_for(self, given: TraceInputs) -> _Part:
@@ -221,12 +223,18 @@ class Evaluator:
         program = build_program(traced, (), options)
         verify(program)
         device = Device(program)
+        feeder = Feeder(
+            program,
+            given.tensors,
+            constants=given.constants,
+            checks=index_checks_of(program, 0).fed,
+        )
         shared, own = _places(traced, program, compiled)
         written = {update.region for update in program.graphs[0].updates}
         values = program.graphs[0].values
         return _Part(
             device=device,
-            runner=Runner(device, Replicas(device), given.tensors),
+            runner=Runner(device, Replicas(device), feeder),
             outputs=tuple(
                 SambaTensor(
                     shape=values[o.value].shape,

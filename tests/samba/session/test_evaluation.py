@@ -363,3 +363,14 @@ def test_a_program_for_inference_is_in_evaluation_mode(tmp_path, caplog):
     samba.session.run(given, outputs)
     (text,) = told(caplog, "mode-after-trace")
     assert text.startswith("train() was called")
+
+
+def test_indices_that_are_fed_are_checked_in_evaluation_too(tmp_path):
+    scene = Scene(tmp_path)
+    evaluate = samba.session.evaluator(scene.model)
+    image, label = batch(LAST)
+    label[2] = 3
+    with pytest.raises(IndexError, match="label"):
+        evaluate.run((image, label))
+    label[2] = 2
+    evaluate.run((image, label))
