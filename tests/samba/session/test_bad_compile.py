@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -156,11 +157,30 @@ class Keeps(nn.Module):
         return x * Keeps.kept
 
 
-def test_a_tensor_that_an_earlier_trace_made_and_kept(folder, monkeypatch):
+def test_what_a_class_keeps_is_put_back_after_a_trace(folder, monkeypatch):
     monkeypatch.setattr(Keeps, "kept", None)
-    compile_into(folder, Keeps(), torch.ones(2, 4))
-    with refused(folder, "Keeps", "made in an earlier trace, and that was kept", "as a buffer"):
-        compile_into(folder, Keeps(), torch.ones(3, 4))
+    for batch in (2, 3):
+        compile_into(folder, Keeps(), torch.ones(batch, 4))
+        assert Keeps.kept is None
+
+
+_TABLES = {}
+
+
+class KeepsFarAway(nn.Module):
+    """The same in a place that no trace puts back."""
+
+    def forward(self, x):
+        table = sys.modules[__name__].__dict__["_TABLES"]
+        return x * table.setdefault("cos", torch.arange(4.0).cos())
+
+
+def test_a_tensor_that_an_earlier_trace_made_and_kept(folder, monkeypatch):
+    monkeypatch.setitem(_TABLES, "other", None)
+    compile_into(folder, KeepsFarAway(), torch.ones(2, 4))
+    with refused(folder, "made in an earlier trace, and that was kept", "as a buffer"):
+        compile_into(folder, KeepsFarAway(), torch.ones(3, 4))
+    del _TABLES["cos"]
 
 
 class Returns(nn.Module):
