@@ -57,6 +57,7 @@ class HostWrites:
         self._tensors: list[HostTensor] = []
         self._uses: list[HostUse] = []
         self._plain: list[torch.Tensor] = []
+        self._trained: list[bool] = []
         self._versions: list[int] = []
         self._synced: dict[int, Any] = {}
         self.due = self._told_older = False
@@ -83,13 +84,14 @@ class HostWrites:
         self._uses = [HostUse(entry.tensor, self) for entry in self._tensors]
         for entry, use in zip(self._tensors, self._uses, strict=True):
             twinned[id(entry.tensor)] = use
+        self._trained = self._flags()
         # Torch functions on plain tensors leave no note: their counts are compared in every run.
         self._plain = [
             entry.tensor
             for entry in self._tensors
             if not isinstance(entry.tensor, SambaTensor) and not entry.tensor.is_inference()
         ]
-        self._versions = [tensor._version for tensor in self._plain]
+        self._versions = [_state(tensor) for tensor in self._plain]
 
     def close(self) -> None:
         """Look after nothing any more."""
@@ -97,6 +99,7 @@ class HostWrites:
             if twinned.get(id(entry.tensor)) is use:
                 del twinned[id(entry.tensor)]
         self._tensors, self._uses, self._plain, self._versions = [], [], [], []
+        self._trained = []
 
     # -- what scripts do ------------------------------------------------------------
 
@@ -172,7 +175,7 @@ class HostWrites:
 
     def plain_changed(self) -> bool:
         """Whether such a tensor has been written."""
-        return self._versions != [tensor._version for tensor in self._plain]
+        return self._versions != [_state(tensor) for tensor in self._plain]
 
     def bring(self, operation: str = "session.run") -> None:
         """Copy to the device what was loaded, and tell of other writes.
@@ -201,7 +204,7 @@ class HostWrites:
             if use.written(entry.tensor) and entry.path not in self._pending:
                 names.append(entry.path)
             use.looked(entry.tensor)
-        self._versions = [tensor._version for tensor in self._plain]
+        self._versions = [_state(tensor) for tensor in self._plain]
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             self._deviations.tell(
@@ -211,6 +214,28 @@ class HostWrites:
                 "samba.session.to_cpu(model) before such a change and samba.session.to_rdu(model) "
                 "after it",
             )
+
+    def _tell_trained(self) -> None:
+        """Tell of parameters that a script has frozen, or the other way round, since the load."""
+        now = self._flags()
+        if now == self._trained:
+            return
+        names = [
+            f"{entry.path} is {new}"
+            for entry, new, old in zip(self._tensors, now, self._trained, strict=True)
+            if new is not old
+        ]
+        self._trained = now
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        self._deviations.tell(
+            "requires-grad-after-trace",
+            f"requires_grad of {', '.join(names[:_SHOWN])}{more} since trace_graph: the program "
+            "trains what it was compiled to train. Compile again and load, to freeze or to train",
+        )
+
+    def _flags(self) -> list[bool]:
+        with torch._C.DisableTorchFunctionSubclass():  # or it would count as a use
+            return [entry.tensor.requires_grad for entry in self._tensors]
 
     def copied(self, tensors: Sequence[HostTensor]) -> None:
         """Host and device have the same values of some tensors now.
@@ -223,7 +248,7 @@ class HostWrites:
             if id(entry.tensor) in ids:
                 use.looked(entry.tensor)
                 self._pending.pop(entry.path, None)
-        self._versions = [tensor._version for tensor in self._plain]
+        self._versions = [_state(tensor) for tensor in self._plain]
         self._note_synced(tensors)
 
     def same(self, tensor: torch.Tensor) -> None:
@@ -273,6 +298,11 @@ def _module_is_loaded(module: torch.nn.Module, *state: Any) -> None:
     del state
     for writes in list(_watching):
         writes.module_is_loaded(module)
+
+
+def _state(tensor: torch.Tensor) -> int:
+    """How often a tensor was written, negative for one that is not trained."""
+    return tensor._version if tensor.requires_grad else -1 - tensor._version
 
 
 def _module_loaded(module: torch.nn.Module, incompatible_keys: Any) -> None:

@@ -27,6 +27,7 @@ from samba.session.feeding import Feed, Feeder
 from samba.session.first_inputs import FirstInputs
 from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import Hyperparameters
+from samba.session.pending_gradients import PendingGradients
 from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.watched_groups import WatchedGroups
@@ -115,6 +116,7 @@ class Runner:
         self._choices: dict[Any, StepKey] = {}
         self._last = _NO_CALL
         self.watched = WatchedGroups()
+        self._pending = PendingGradients(program)
         self.watch(HostWrites(), WatchedModes())
 
     def watch(self, writes: HostWrites, modes: WatchedModes) -> None:
@@ -279,6 +281,7 @@ class Runner:
                     self._first_inputs.use(feed, left_out, steps, buffers)
                 self._go(plan)
         fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
+        repeats = self._pending.note(steps)
         self._settings = settings
         self.watched.take()
         if plan is not None and SectionKind.OPT in getattr(plan, "kinds", (SectionKind.OPT,)):
@@ -286,7 +289,7 @@ class Runner:
         self._last = PreparedCall(
             output_tensors=outputs if fixed else _NO_CALL.output_tensors,
             listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
-            hyperparams=self._repeatable(request.hyperparams, argins),
+            hyperparams=self._repeatable(request.hyperparams, argins) if repeats else None,
             sections=frozen(request.sections),
             train=train,
             wish=wish,

@@ -39,7 +39,12 @@ class WatchedGroups:
         for (optimizer, index), entry in zip(groups, described, strict=False):
             for key, region in entry.argins:
                 self._entries.append((optimizer, index, key, argins[region]))
-        self._seen = [o.param_groups[i][key] for o, i, key, _ in self._entries]
+        # What `changed` walks in every run: optimizers, how many groups they have, their entries.
+        self._walk = [
+            (o, len(o.param_groups), [(i, key) for other, i, key, _ in self._entries if other is o])
+            for o in self._optimizers
+        ]
+        self._seen = self._present()
         compiled = () if program is None else program.argins
         self._values: list[Any] = [compiled[argin].default for *_, argin in self._entries]
         self._fixed = {
@@ -53,11 +58,20 @@ class WatchedGroups:
     def changed(self) -> bool:
         """Whether a value may be another than when it was taken last."""
         seen = self._seen
-        for n, (optimizer, index, key, _) in enumerate(self._entries):
-            value = optimizer.param_groups[index][key]
-            if value is not seen[n] or type(value) is torch.Tensor:
+        n = 0
+        for optimizer, count, entries in self._walk:
+            groups = optimizer.param_groups
+            if len(groups) != count:
                 return True
+            for index, key in entries:
+                value = groups[index][key]
+                if value is not seen[n] or type(value) is torch.Tensor:
+                    return True
+                n += 1
         return False
+
+    def _present(self) -> list[Any]:
+        return [o.param_groups[i][key] for o, _, entries in self._walk for i, key in entries]
 
     def values(self) -> dict[int, tuple[str, Any]]:
         """The values that have changed, by number of the argin, each with its place for errors."""
@@ -71,7 +85,8 @@ class WatchedGroups:
 
     def take(self) -> None:
         """Make the present values those that were taken last; a run has used them."""
-        self._seen = [o.param_groups[i][key] for o, i, key, _ in self._entries]
+        self._tell_added()
+        self._seen = self._present()
         self._values = [_plain(value) for value in self._seen]
         self._tell_fixed()
 
@@ -80,10 +95,22 @@ class WatchedGroups:
         for optimizer in self._optimizers:
             optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]  # what a scheduler asks before it warns
 
+    def _tell_added(self) -> None:
+        for place, (optimizer, count, entries) in enumerate(self._walk):
+            now = len(optimizer.param_groups)
+            if now != count:
+                self._walk[place] = (optimizer, now, entries)
+                tell(
+                    "added-group",
+                    f"{type(optimizer).__name__} has {now} parameter groups, {count} when it was "
+                    "loaded: the device trains those of the PEF. Compile again with all of them",
+                )
+
     def _tell_fixed(self) -> None:
         for (n, index, key), last in self._fixed.items():
             optimizer = self._optimizers[n]
-            now = _plain(_group(optimizer, index).get(key, last))
+            group: Mapping[str, Any] = optimizer.param_groups[index]
+            now = _plain(group.get(key, last))
             if now != last and (n, index, key) not in self._told:
                 self._told.add((n, index, key))
                 tell(
@@ -92,10 +119,6 @@ class WatchedGroups:
                     f"{last} to {now}: the PEF holds it as a number, which stays. Compile again "
                     "to change it",
                 )
-
-
-def _group(optimizer: torch.optim.Optimizer, index: int) -> Mapping[str, Any]:
-    return optimizer.param_groups[index]
 
 
 def _plain(value: Any) -> Any:

@@ -334,3 +334,17 @@ def test_nothing_is_looked_after_once_the_session_is_reset(tmp_path, caplog):
     scale(scene.model)
     scene.model.load_state_dict(Net().state_dict())
     assert not told(caplog, "host-write") and not told(caplog, "older-host-values")
+
+
+@pytest.mark.parametrize("converted", [True, False])
+def test_freezing_after_the_load_is_told_once(tmp_path, caplog, converted):
+    scene = Scene(tmp_path, converted=converted)
+    scene.steps(0)
+    scene.model.head.requires_grad_(False)
+    for step in (1, 2):
+        scene.steps(step)
+    (text,) = told(caplog, "requires-grad-after-trace")
+    assert "head.weight is False, head.bias is False since trace_graph" in text
+    scene.model.head.weight.requires_grad = True
+    scene.steps(3)
+    assert "head.weight is True" in told(caplog, "requires-grad-after-trace")[1]

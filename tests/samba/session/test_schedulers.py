@@ -14,7 +14,7 @@ from torch.optim import lr_scheduler
 import samba
 from samba import utils
 from samba.errors import ArgumentError
-from tests.samba.worlds import close
+from tests.samba.worlds import close, deviations
 
 STEPS = 9
 
@@ -194,3 +194,13 @@ def test_settings_that_the_pef_holds_are_told_once(tmp_path, caplog):
     told = [r.getMessage() for r in caplog.records if "betas" in r.getMessage()]
     assert len(told) == 1
     assert "AdamW.param_groups[0]['betas'] changed from (0.9, 0.999) to (0.8, 0.999)" in told[0]
+
+
+def test_a_group_added_after_the_load_is_told_once(tmp_path, caplog):
+    race = Race(tmp_path, sgd)
+    race.step()
+    race.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))], "lr": 1.0})
+    for _ in range(3):
+        race.step()
+    assert deviations(caplog) == ["added-group"]
+    assert "SGD has 2 parameter groups, 1 when it was loaded" in caplog.text

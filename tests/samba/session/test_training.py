@@ -10,7 +10,7 @@ from torch import nn
 import samba
 from pef_schema.program import OptimizerKind
 from samba.compiler.optimizer_groups import UnsupportedOptimizer
-from tests.samba.worlds import Mlp, World, close, features, named, other_batch
+from tests.samba.worlds import Mlp, World, close, deviations, features, named, other_batch
 
 
 def loaded(world: World, tmp_path):
@@ -391,3 +391,32 @@ def test_an_optimizer_with_a_step_of_its_own_is_refused(tmp_path):
     scene = World(name="signs", optimizer=lambda m: Signs(m.parameters(), lr=0.1)).build()
     with pytest.raises(UnsupportedOptimizer, match=r"Signs.*SGD with a step.*test_training\.py"):
         scene.compile(tmp_path)
+
+
+# -- gradients that no update has used -------------------------------------------------------
+
+
+def test_a_second_backward_pass_is_told_once(tmp_path, caplog):
+    """Torch would add to the gradients of the first; a PEF that does not accumulate replaces."""
+    scene = loaded(World(name="plain"), tmp_path)
+    for _ in range(4):
+        scene.run(section_types=["fwd", "bckwd"])
+    assert deviations(caplog) == ["replaced-gradients"]
+
+
+@pytest.mark.parametrize("config", [{}, ACCUMULATING], ids=["plain", "accumulating"])
+def test_usual_steps_are_not_told(tmp_path, caplog, config):
+    scene = loaded(World(name="usual", config={"optim_level": "o0", **config}), tmp_path)
+    calls = samba.session.program.schedules[0].calls
+    for _ in range(2):
+        scene.run()
+        for call in calls:  # section by section, as measure_sections does
+            samba.session.run(section_ids=[call.section])
+        for types in (["zerograd"], ["fwd"], ["bckwd"], ["opt"]):
+            if types[0].upper() in samba.session.get_section_types():
+                scene.run(section_types=types)
+    if config:
+        samba.session.run(section_types=["zerograd"])
+        for _ in range(3):
+            scene.run(section_types=["fwd", "bckwd"])
+    assert not deviations(caplog)
