@@ -37,10 +37,10 @@ from pef_schema.errors import (
 from pef_schema.limits import LIMITS, Limits
 
 MAGIC = b"\x89PEF\r\n\x1a\n"
-WRITER_VERSION = 1
-"""Version of the format that this package writes."""
+WRITER_VERSION = 2
+"""Latest version of the format that this package reads, and writes where a program needs it."""
 MIN_READER = 1
-"""Oldest reader version that understands what this package writes."""
+"""Oldest reader version that understands what this package writes, where a program allows it."""
 OLDEST_WRITER = 1
 """Oldest format version that this package still reads."""
 HEADER_SIZE = 64

@@ -9,11 +9,11 @@ but for the state that an update changes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from pef_schema.program import Arg, DType, Graph, Ref
+from pef_schema.program import Arg, DType, Gradient, Graph, Node, Ref, Value
 
 _END = "(nothing)"
 
@@ -99,59 +99,94 @@ _Line = tuple[str, str, str, str]
 
 def _lines(graph: Graph) -> Iterator[_Line]:
     """Yield the canonical text of every input, node, output and update, in this order."""
-    values = graph.values
-    numbers: dict[int, str] = {}
-
-    def tensor(index: int) -> str:
-        value = values[index]
-        return f"{value.dtype.name.lower()}{list(value.shape)}"
-
-    def use(index: int) -> str:
-        """Return a value's number; at first sight a source gives its name and type as well."""
-        number = numbers.get(index)
-        if number is None:
-            number = numbers[index] = f"%{len(numbers)}"
-            return f"{number}={values[index].name}:{tensor(index)}"
-        return number
-
-    def arg(item: Arg) -> str:
-        if isinstance(item, Ref):
-            return use(item.value)
-        if isinstance(item, tuple):
-            return "[" + ", ".join([arg(inner) for inner in item]) + "]"
-        return item.name.lower() if isinstance(item, DType) else repr(item)
-
+    numbering = _Numbering(graph.values, _used(graph))
     for position, index in enumerate(graph.inputs):
-        yield f"input {position}", use(index), "", ""
-    used = _used(graph)
+        yield f"input {position}", numbering.use(index), "", ""
     for position, node in enumerate(graph.nodes):
-        args = [arg(item) for item in node.args]
-        args += [f"{name}={arg(item)}" for name, item in node.kwargs]
-        results: list[str] = []
-        for index in node.outputs:
-            if index in used:
-                numbers[index] = f"%{len(numbers)}"
-                results.append(f"{numbers[index]}:{tensor(index)}")
-            else:
-                results.append("_")
-        text = f"{', '.join(results)} = {node.op}({', '.join(args)})"
+        gradient = graph.gradient_of(node)
+        # The index of a gradient says nothing: its own lines follow.
+        text = numbering.text(node, node.args if gradient is None else node.args[1:])
         yield f"node {position}", text, node.module, node.source
+        if gradient is not None:
+            for place, line, source in _gradient_lines(gradient):
+                yield f"node {position}, its gradient, {place}", line, node.module, source
     for position, output in enumerate(graph.outputs):
-        yield f"output {position}", f"{output.name} = {use(output.value)}", "", ""
+        yield f"output {position}", f"{output.name} = {numbering.use(output.value)}", "", ""
     made = {index for node in graph.nodes for index in node.outputs}
     homes: dict[int, str] = {}
-    for index, value in enumerate(values):
+    for index, value in enumerate(graph.values):
         if index not in made and value.region >= 0:
             homes.setdefault(value.region, value.name)
     for position, update in enumerate(graph.updates):
         state = homes.get(update.region, "?")
-        yield f"update {position}", f"{state} <- {use(update.value)}", "", ""
+        yield f"update {position}", f"{state} <- {numbering.use(update.value)}", "", ""
 
 
-def _used(graph: Graph) -> set[int]:
+def _gradient_lines(gradient: Gradient) -> Iterator[tuple[str, str, str]]:
+    """Yield place, text and source of what a custom gradient computes."""
+    numbering = _Numbering(gradient.values, _used(gradient))
+    for position, index in enumerate(gradient.inputs):
+        yield f"input {position}", f"{numbering.number(index)}:{numbering.form(index)}", ""
+    for position, node in enumerate(gradient.nodes):
+        yield f"node {position}", numbering.text(node, node.args), node.source or gradient.source
+    results = ", ".join([numbering.use(index) for index in gradient.outputs])
+    yield "result", f"[{results}]", gradient.source
+
+
+class _Numbering:
+    """Numbers values in the order of their appearance.
+
+    Args:
+        values: The values.
+        used: Those that something reads.
+    """
+
+    def __init__(self, values: Sequence[Value], used: set[int]) -> None:
+        self._values, self._used = values, used
+        self._numbers: dict[int, str] = {}
+
+    def form(self, index: int) -> str:
+        """A value's type."""
+        value = self._values[index]
+        return f"{value.dtype.name.lower()}{list(value.shape)}"
+
+    def number(self, index: int) -> str:
+        """A new number for a value."""
+        number = self._numbers[index] = f"%{len(self._numbers)}"
+        return number
+
+    def use(self, index: int) -> str:
+        """A value's number; at first sight a source gives its name and type as well."""
+        number = self._numbers.get(index)
+        if number is None:
+            return f"{self.number(index)}={self._values[index].name}:{self.form(index)}"
+        return number
+
+    def text(self, node: Node, args: Sequence[Arg]) -> str:
+        """A node with some of its arguments."""
+        texts = [self._arg(item) for item in args]
+        texts += [f"{name}={self._arg(item)}" for name, item in node.kwargs]
+        results = [
+            f"{self.number(index)}:{self.form(index)}" if index in self._used else "_"
+            for index in node.outputs
+        ]
+        return f"{', '.join(results)} = {node.op}({', '.join(texts)})"
+
+    def _arg(self, item: Arg) -> str:
+        if isinstance(item, Ref):
+            return self.use(item.value)
+        if isinstance(item, tuple):
+            return "[" + ", ".join([self._arg(inner) for inner in item]) + "]"
+        return item.name.lower() if isinstance(item, DType) else repr(item)
+
+
+def _used(graph: Graph | Gradient) -> set[int]:
     """Return the values that a node, an output or an update reads."""
-    used = {output.value for output in graph.outputs}
-    used |= {update.value for update in graph.updates}
+    if isinstance(graph, Gradient):
+        used = set(graph.outputs)
+    else:
+        used = {output.value for output in graph.outputs}
+        used |= {update.value for update in graph.updates}
     pending: list[Arg] = []
     for node in graph.nodes:
         pending.extend(node.args)

@@ -9,6 +9,7 @@ reader can check every one of them.
 How the parts hang together::
 
     Graph      values + nodes: one functional forward graph
+    Gradient   values + nodes: a backward pass that a model defines itself
     Region     a named piece of device memory; a value with a home has one
     Section    what the device runs as one unit: one or more Steps
     Step       one phase of a section (FWD, BCKWD, OPT, ...) over the graph's nodes
@@ -252,6 +253,36 @@ class Node:
             yield from refs_of(arg)
 
 
+CUSTOM_GRADIENT = "samba.custom_gradient"
+"""The op of a node whose gradient is not the derivative of what it computes.
+
+Its arguments are the index of a :class:`Gradient` of its graph and three lists of values: results,
+which it passes on, one for each output; inputs, the values that get a gradient; and reads, the
+values that the gradient is computed from, besides the gradients of the outputs.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """How gradients are computed where the model says so itself: a function of its own values.
+
+    Args:
+        name: What the model calls it, e.g. ``StraightThrough.backward``.
+        source: ``file:line`` of the user's code, empty if unknown.
+        values: All of its tensors; none has a region.
+        nodes: All of its operations, in topological order; none has a custom gradient itself.
+        inputs: Values that are given: the gradients of a node's outputs, then what the node reads.
+        outputs: Values that are the gradients of a node's inputs.
+    """
+
+    name: str
+    source: str = ""
+    values: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """A result of the graph that the host may fetch.
@@ -289,6 +320,7 @@ class Graph:
         inputs: Values that the host provides, in the order of ``forward``.
         outputs: Results, in the order that ``forward`` returns them.
         updates: State that the forward pass changes.
+        gradients: What nodes with the op :data:`CUSTOM_GRADIENT` refer to.
     """
 
     name: str
@@ -297,6 +329,14 @@ class Graph:
     inputs: tuple[int, ...]
     outputs: tuple[Output, ...]
     updates: tuple[Update, ...] = ()
+    gradients: tuple[Gradient, ...] = ()
+
+    def gradient_of(self, node: Node) -> Gradient | None:
+        """The gradient that a node refers to; None if its gradient is the derivative."""
+        if node.op != CUSTOM_GRADIENT:
+            return None
+        index = node.args[0]
+        return self.gradients[index] if isinstance(index, int) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from pef_schema.program import (
     ArginKind,
     Call,
     DType,
+    Gradient,
     Graph,
     Node,
     Optimizer,
@@ -136,19 +137,32 @@ def _region(row: Row, index: int, report: Report) -> Region:
 def _graph_row(graph: Graph) -> Row:
     return (
         graph.name,
-        [
-            (v.name, v.shape, v.dtype, v.region, v.grad_region, v.needs_grad)
-            for v in graph.values
-        ],
+        [_value_row(value) for value in graph.values],
         [_node_row(node) for node in graph.nodes],
         graph.inputs,
         [(o.name, o.value, o.region, o.grad_region, o.grad) for o in graph.outputs],
         [(u.value, u.region) for u in graph.updates],
+        [_gradient_row(gradient) for gradient in graph.gradients],
     )  # fmt: skip
 
 
+def _gradient_row(gradient: Gradient) -> Row:
+    return (
+        gradient.name,
+        gradient.source,
+        [_value_row(value) for value in gradient.values],
+        [_node_row(node) for node in gradient.nodes],
+        gradient.inputs,
+        gradient.outputs,
+    )
+
+
+def _value_row(v: Value) -> Row:
+    return v.name, v.shape, v.dtype, v.region, v.grad_region, v.needs_grad
+
+
 def _graph(row: Row, index: int, report: Report) -> Graph:
-    name, values, nodes, inputs, outputs, updates = row
+    name, values, nodes, inputs, outputs, updates, gradients = row
     where = f"graph {index}"
     decoder = ArgDecoder(report)
     return Graph(
@@ -158,6 +172,20 @@ def _graph(row: Row, index: int, report: Report) -> Graph:
         inputs=inputs,
         outputs=tuple([_output(r, i, where, report) for i, r in enumerate(outputs)]),
         updates=tuple([Update(value=value, region=region) for value, region in updates]),
+        gradients=tuple([_gradient(r, f"{where} gradient {i}", report) for i, r in enumerate(gradients)]),
+    )
+
+
+def _gradient(row: Row, where: str, report: Report) -> Gradient:
+    name, source, values, nodes, inputs, outputs = row
+    decoder = ArgDecoder(report)
+    return Gradient(
+        name=name,
+        source=source,
+        values=tuple([_value(r, i, where, report) for i, r in enumerate(values)]),
+        nodes=tuple([_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
+        inputs=inputs,
+        outputs=outputs,
     )
 
 

@@ -129,7 +129,10 @@ class Structures:
         found: list[Key] = []
         for i in (*step.recompute, *step.nodes):
             node = self._program.graphs[g].nodes[i]
-            args = tuple([numbering.arg(g, arg) for arg in node.args])
+            # The index of a gradient says nothing outside of its graph.
+            gradient = self._program.graphs[g].gradient_of(node)
+            plain = node.args if gradient is None else node.args[1:]
+            args = (gradient, *[numbering.arg(g, arg) for arg in plain])
             kwargs = tuple([(name, numbering.arg(g, arg)) for name, arg in node.kwargs])
             found.append(
                 (node.op, args, kwargs, tuple([numbering.value(g, v) for v in node.outputs]))

@@ -32,7 +32,9 @@ def verify(program: Program, *, path: str | None = None, limits: Limits = LIMITS
     _check_regions(program, report)
     _check_symbols(program, report)
     report.unique("graph", [graph.name for graph in program.graphs])
-    nodes = sum(len(graph.nodes) for graph in program.graphs)
+    nodes = sum(len(graph.nodes) for graph in program.graphs) + sum(
+        len(gradient.nodes) for graph in program.graphs for gradient in graph.gradients
+    )
     if nodes > limits.nodes:
         report.add(f"{nodes} nodes, at most {limits.nodes} are allowed")
     else:

@@ -1,11 +1,12 @@
-"""Rules of one graph: values, their homes, node arguments and order."""
+"""Rules of one graph: values, their homes, inputs, outputs and updates."""
 
 from __future__ import annotations
 
-from pef_schema.program import Arg, DType, Graph, OutputGrad, Program, Ref, Role
+from pef_schema.program import DType, Graph, OutputGrad, Program, Role
+from pef_schema.verify_gradient import check_gradients
+from pef_schema.verify_nodes import check_nodes
 from pef_schema.verify_rules import Report
 
-_ARG_TYPES = frozenset({Ref, DType, type(None), bool, int, float, str, tuple})
 _KEPT = frozenset({Role.INPUT, Role.CONSTANT, Role.WEIGHT, Role.ARGIN})
 """Roles of regions that the forward pass must not change."""
 
@@ -22,8 +23,9 @@ def check_graph(program: Program, graph: Graph, where: str, report: Report) -> N
     report.unique(f"{where} value", [value.name for value in graph.values])
     _check_values(program, graph, where, report)
     known = _check_inputs(graph, where, report)
-    _check_nodes(graph, where, known, report)
+    check_nodes(graph, where, known, report)
     _check_results(program, graph, where, known, report)
+    check_gradients(graph, where, report)
 
 
 def _check_values(program: Program, graph: Graph, where: str, report: Report) -> None:
@@ -70,80 +72,6 @@ def _check_inputs(graph: Graph, where: str, report: Report) -> bytearray:
             if graph.values[index].region < 0:
                 report.add(f"{where}: input value {index} has no region")
     return known
-
-
-def _check_nodes(graph: Graph, where: str, known: bytearray, report: Report) -> None:
-    """Check every node, and that each value is made once and before its use."""
-    values = graph.values
-    count = len(values)
-    made = bytearray(count)
-    for index, node in enumerate(graph.nodes):
-        for output in node.outputs:
-            if output == -1:
-                continue
-            if not 0 <= output < count:
-                report.index(f"{where} node {index}", "output value", output, count)
-            elif made[output] or known[output]:
-                report.add(f"{where} node {index}: value {output} has a second producer")
-            else:
-                made[output] = 1
-    for index, value in enumerate(values):
-        if not made[index] and value.region >= 0:
-            known[index] = 1
-    named: set[str] = set()
-    for index, node in enumerate(graph.nodes):
-        place = f"{where} node {index}"
-        if node.op not in named:
-            named.add(node.op)
-            report.name(place, node.op)
-        if node.module:
-            report.text(place, node.module, report.limits.name)
-        if node.source:
-            report.text(place, node.source, report.limits.source)
-        args: tuple[Arg, ...] = node.args
-        if node.kwargs:
-            names = [name for name, _ in node.kwargs]
-            report.unique(f"{place} keyword", names)
-            if names != sorted(names):
-                report.add(f"{place}: keyword arguments are not sorted")
-            args += tuple([arg for _, arg in node.kwargs])
-        _check_args(args, known, place, report)
-        for output in node.outputs:
-            if 0 <= output < count:
-                known[output] = 1
-
-
-def _check_args(args: tuple[Arg, ...], known: bytearray, place: str, report: Report) -> None:
-    """Check a node's arguments level by level; ``depth`` counts the lists around them."""
-    limits = report.limits
-    depth = 0
-    level = args
-    while level:
-        inner: list[tuple[Arg, ...]] = []
-        for arg in level:
-            kind = type(arg)
-            if isinstance(arg, Ref):
-                if not 0 <= arg.value < len(known):
-                    report.index(place, "argument value", arg.value, len(known))
-                elif not known[arg.value]:
-                    report.add(f"{place}: value {arg.value} is used before it is made")
-                if depth > limits.ref_depth:
-                    report.add(f"{place}: a value inside more than {limits.ref_depth} lists")
-            elif isinstance(arg, tuple):
-                if arg:
-                    inner.append(arg)
-            elif kind is int:
-                if not -(2**63) <= arg < 2**63:
-                    report.add(f"{place}: an integer argument beyond 64 bits")
-            elif kind is str:
-                report.text(place, arg, limits.source)  # pyright: ignore[reportArgumentType]  # kind says str
-            elif kind not in _ARG_TYPES:
-                report.add(f"{place}: argument of type {kind.__module__}.{kind.__qualname__}")
-        depth += 1
-        if inner and depth > limits.arg_depth:
-            report.add(f"{place}: lists nested more than {limits.arg_depth} deep")
-            return
-        level = [arg for items in inner for arg in items]
 
 
 def _check_results(

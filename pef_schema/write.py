@@ -67,6 +67,19 @@ def encode(program: Program, *, limits: Limits = LIMITS) -> bytes:
     return b"".join(_chunks(head, info, program))
 
 
+def version_of(program: Program) -> int:
+    """The oldest format version that can say what a program says.
+
+    Args:
+        program: The program.
+
+    Returns:
+        2 for a program with custom gradients, which an older reader would take for derivatives;
+        1 for all others, whose bytes are those of version 1.
+    """
+    return WRITER_VERSION if any(g.gradients for g in program.graphs) else MIN_READER
+
+
 def lay_out(lengths: list[int]) -> tuple[list[int], int]:
     """Place segments one after the other, each on a page boundary.
 
@@ -93,11 +106,14 @@ def _head(program: Program, path: str | None, limits: Limits) -> tuple[bytes, Pe
         for offset, segment in zip(offsets, program.segments, strict=True)
     ]
     metadata = write_tables(SCHEMA, to_rows(program, rows))
-    header = make_header(metadata, data_length, limits=limits)
+    version = version_of(program)
+    header = make_header(
+        metadata, data_length, min_reader=version, writer=version, limits=limits
+    )
     info = PefInfo(
         path=path,
-        min_reader=MIN_READER,
-        writer=WRITER_VERSION,
+        min_reader=version,
+        writer=version,
         size=data_offset(len(metadata), data_length) + data_length,
         metadata_length=len(metadata),
         data_length=data_length,

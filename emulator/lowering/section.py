@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import jax
@@ -23,7 +24,18 @@ from emulator.lowering.channels_last import (
 from emulator.lowering.index_watch import WatchedIndex, look
 from emulator.lowering.node_cache import call_once_traced
 from emulator.ops.registry import OpSpec, load_ops
-from pef_schema.program import Arg, Graph, Node, Output, OutputGrad, Program, Ref, Role, Step
+from pef_schema.program import (
+    Arg,
+    Gradient,
+    Graph,
+    Node,
+    Output,
+    OutputGrad,
+    Program,
+    Ref,
+    Role,
+    Step,
+)
 
 State = dict[int, Any]
 """Device memory inside a plan, by region index: arrays, and numbers that the plan relies on."""
@@ -86,12 +98,16 @@ def resolve(arg: Arg, env: Mapping[int, jax.Array]) -> Any:
 
 
 def run_node(
-    graph: Graph, node: Node, env: Mapping[int, jax.Array], spec: OpSpec, last: bool = False
+    graph: Graph | Gradient,
+    node: Node,
+    env: Mapping[int, jax.Array],
+    spec: OpSpec,
+    last: bool = False,
 ) -> tuple[Any, ...]:
     """Execute one node.
 
     Args:
-        graph: The node's graph.
+        graph: The node's graph, or the custom gradient that it is of.
         node: The node.
         env: Arrays by value index.
         spec: The op.
@@ -106,7 +122,12 @@ def run_node(
     if last:
         env = {v: to_channels_last(env[v]) for v in node.refs()}
     kwargs = {name: resolve(arg, env) for name, arg in node.kwargs}
-    found: Any = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
+    gradient = _gradient_of(graph, node)
+    if gradient is None:
+        found: Any = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
+    else:
+        lists = (resolve(arg, env) for arg in node.args[1:])
+        found = spec.lower(partial(run_gradient, gradient), *lists)
     results = cast("Sequence[Any]", found) if isinstance(found, (tuple, list)) else (found,)
     if len(results) < len(node.outputs):
         raise _failure(node, f"gave {len(results)} result(s), the graph has {len(node.outputs)}")
@@ -126,6 +147,31 @@ def run_node(
 
 def _failure(node: Node, reason: str) -> LoweringError:
     return LoweringError(op=node.op, source=node.source, module=node.module, reason=reason)
+
+
+def _gradient_of(graph: Graph | Gradient, node: Node) -> Gradient | None:
+    return graph.gradient_of(node) if isinstance(graph, Graph) else None
+
+
+def run_gradient(
+    gradient: Gradient, cotangents: Sequence[jax.Array], reads: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    """Compute a custom gradient.
+
+    Args:
+        gradient: The gradient.
+        cotangents: Gradients of the outputs of the node that refers to it.
+        reads: What that node reads.
+
+    Returns:
+        Gradients of the node's inputs.
+    """
+    ops = load_ops()
+    env = dict(zip(gradient.inputs, (*cotangents, *reads), strict=True))
+    for node in gradient.nodes:
+        results = run_node(gradient, node, env, ops[node.op])
+        env.update((v, r) for v, r in zip(node.outputs, results, strict=True) if v >= 0)
+    return tuple([env[v] for v in gradient.outputs])
 
 
 def run_form(
@@ -184,10 +230,13 @@ def _form(
             return tuple([of(item) for item in arg])
         return type(arg), repr(arg)  # 1, 1.0 and True are equal; 0.0 and -0.0 are, too
 
+    gradient = graph.gradient_of(node)  # the index of one says nothing in another graph
+    args = node.args if gradient is None else node.args[1:]
     key = (
         spec.name,
         spec.lower,
-        tuple([of(arg) for arg in node.args]),
+        gradient,
+        tuple([of(arg) for arg in args]),
         tuple([(name, of(arg)) for name, arg in node.kwargs]),
         tuple([(graph.values[v].needs_grad, repr(known.get(v))) for v in refs]),
         tuple([v if v < 0 else _kind(graph, v) for v in node.outputs]),

@@ -431,4 +431,10 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
         aten.scatter.src aten.scatter.value aten.scatter_add.default
         """,
     ),
+    (
+        OpFacts(reads=(3,), cheap=True),
+        """
+        samba.custom_gradient
+        """,
+    ),
 )

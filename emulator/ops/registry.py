@@ -29,6 +29,7 @@ FAMILIES = (
     "conv",
     "creation",
     "ctc",
+    "custom_gradient",
     "distance",
     "distributions",
     "grid",

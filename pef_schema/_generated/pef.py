@@ -2,7 +2,7 @@
 
 from pef_schema.tables import Field, Kind, Schema, Table
 
-FBS_SHA256 = "e113718e6c28f3bdde57d1a07867512a036a39a00dcfcca78d7f259bf2490293"
+FBS_SHA256 = "3aab002b96506528e01facf59e24b4c13dff3ad1765c6f517c9a0866dd2f20b1"
 
 ENUMS: dict[str, dict[str, int]] = {
     "DType": {
@@ -147,6 +147,18 @@ _TABLES = (
             Field(name="inputs", kind=Kind.SCALARS, code="i"),
             Field(name="outputs", kind=Kind.TABLES, table="Output"),
             Field(name="updates", kind=Kind.TABLES, table="Update"),
+            Field(name="gradients", kind=Kind.TABLES, table="Gradient"),
+        ),
+    ),
+    Table(
+        name="Gradient",
+        fields=(
+            Field(name="name", kind=Kind.STRING, required=True),
+            Field(name="source", kind=Kind.STRING),
+            Field(name="values", kind=Kind.TABLES, table="Value"),
+            Field(name="nodes", kind=Kind.TABLES, table="Node"),
+            Field(name="inputs", kind=Kind.SCALARS, code="i"),
+            Field(name="outputs", kind=Kind.SCALARS, code="i"),
         ),
     ),
     Table(

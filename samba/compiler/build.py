@@ -159,4 +159,5 @@ def _bare_graph(placed: PlacedGraph) -> Graph:
         inputs=traced.inputs,
         outputs=placed.outputs,
         updates=placed.updates,
+        gradients=traced.gradients,
     )

@@ -18,17 +18,21 @@ import torch
 from torch.export import ExportedProgram
 
 from emulator.op_facts.table import op_facts
+from samba.support.deviations import Deviations
 from samba.support.naming import root_name
 from samba.support.tracing import one_trace
 from samba.tracer.casts import insert_casts
 from samba.tracer.changed_state import TraceState, steady_trace
 from samba.tracer.convert import convert
+from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.masked_rows import bound_selections
 from samba.tracer.errors import UnsupportedOps
 from samba.tracer.failure import explain
 from samba.tracer.functional import functional_form
 from samba.tracer.grad_mode import detach_ungraded
+from samba.tracer.gradient_ops import COTANGENT, MARKER
+from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.outputs import plain_outputs
@@ -91,7 +95,9 @@ def trace_model(
     """
 
     def trace(state: TraceState) -> Traced:
-        program = _export(model, given, inference, state)
+        told = Deviations()
+        recorder = GradientRecorder(model, told)
+        program = _export(model, given, inference, state, recorder, told)
         program = _decompose(program, root or root_name(model))
         with _quiet():
             _drop_checks(program.graph)
@@ -105,6 +111,7 @@ def trace_model(
             prefix=prefix,
             inference=inference,
             rates=rates,
+            recorder=recorder,
         )
 
     with one_trace():
@@ -112,7 +119,12 @@ def trace_model(
 
 
 def _export(
-    model: torch.nn.Module, given: TraceInputs, inference: bool, state: TraceState
+    model: torch.nn.Module,
+    given: TraceInputs,
+    inference: bool,
+    state: TraceState,
+    recorder: GradientRecorder,
+    told: Deviations,
 ) -> ExportedProgram:
     try:
         with ExitStack() as stack:
@@ -125,7 +137,9 @@ def _export(
                 unmoved_modules(model),
                 _mode(model, inference),
                 HitLoops(model),
-                TracedFunctions(),
+                watched_hooks(model, told),
+                recorder.recording(),
+                TracedFunctions(recorder),
             ):
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
@@ -214,6 +228,7 @@ def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.f
         if node.op == "call_function"
         and is_operation(node.target)
         and str(node.target) not in known
+        and str(node.target) not in (MARKER, COTANGENT)
     ]
 
 

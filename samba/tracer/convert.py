@@ -9,26 +9,32 @@ from typing import Any, cast
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputSpec, OutputKind, TensorArgument
+from torch.export.graph_signature import (
+    InputKind,
+    InputSpec,
+    OutputKind,
+    TensorArgument,
+)
 
 from emulator.op_facts.names import ALIAS, NEXT_SEED
-from pef_schema.program import Arg, DType, Node, Ref, Role, Value
+from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Node, Ref, Role, Value
 from samba.directives import fusion_of
 from samba.support.naming import join_name
 from samba.support.tracing import NO_GRAPHAMP
+from samba.tracer.arguments import DROPPED_KWARGS, plain_argument, plain_dtype, used_results
+from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.dropout_rates import drawing_nodes, is_training, rate_position
 from samba.tracer.errors import TraceError
+from samba.tracer.gradient_graphs import GradientGraphs
+from samba.tracer.gradient_ops import MARKER
+from samba.tracer.gradient_parts import separated
 from samba.tracer.inputs import NamedInput, TraceInputs
 from samba.tracer.module_calls import label, last_nodes
-from samba.tracer.names import Namer, source_line
+from samba.tracer.names import Namer, node_line
 from samba.tracer.sources import source_of
 from samba.tracer.torch_internals import arguments_of, is_operation
-from samba.tracer.traced import TO_DTYPE, Source, Traced, TracedOutput
-
-_DROPPED_KWARGS = frozenset(
-    {"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"}
-)
+from samba.tracer.traced import Source, Traced, TracedOutput
 
 
 def convert(
@@ -40,6 +46,7 @@ def convert(
     prefix: str = "",
     inference: bool,
     rates: Sequence[bool] = (),
+    recorder: GradientRecorder | None = None,
 ) -> Traced:
     """Turn an exported program into a :class:`Traced`.
 
@@ -51,11 +58,15 @@ def convert(
         prefix: What the names of operations have before it.
         inference: Whether no gradients are wanted.
         rates: See :func:`samba.tracer.capture.trace_model`.
+        recorder: What recorded the gradients that the model defines itself.
 
     Returns:
         The graph and everything it refers to.
+
+    Raises:
+        TraceError: A PEF cannot hold something of it.
     """
-    return _Converter(program, model, given, (root, prefix), inference, rates).build()
+    return _Converter(program, model, given, (root, prefix), inference, rates, recorder).build()
 
 
 class _Converter:
@@ -67,11 +78,12 @@ class _Converter:
         names: tuple[str, str],
         inference: bool,
         rates: Sequence[bool],
+        recorder: GradientRecorder | None,
     ) -> None:
         self.program, self.model, self.given = program, model, given
         self.tensor_root, prefix = names
         self.root = f"{prefix}__{self.tensor_root}" if prefix else self.tensor_root
-        self.inference = inference
+        self.inference, self.recorder = inference, recorder
         self.namer = Namer()
         self.values: list[Value] = []
         self.nodes: list[Node] = []
@@ -85,16 +97,18 @@ class _Converter:
         self.rates = rates
         self.random: frozenset[torch.fx.Node] = frozenset()
         self.exempt: list[int] = []
+        self.separated = separated(program, recorder, self._tensor)
+        self.gradients = GradientGraphs(self)
 
     def build(self) -> Traced:
-        nodes = list(self.program.graph.nodes)
+        nodes = self.separated.nodes
         specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
         given = iter(self.given.tensors)
         for node in nodes:
             if node.op == "placeholder":
                 self._source(node, specs[node.name], given)
         self.random = drawing_nodes(nodes, self.rates)
-        if self.random:
+        if self.random or self.gradients.draw(self.separated.parts.values()):
             self._start_seed()
         last = last_nodes(nodes)
         for node in nodes:
@@ -109,11 +123,19 @@ class _Converter:
             sources=tuple(self.sources),
             outputs=outputs,
             updates=tuple(self.updates),
-            structure=_structure(self.program),
+            structure=_structure(self.program, gradients=bool(self.recorder and self.recorder.outputs)),
             fusions=_fusions(self.model, self.root),
             parameter_ids=frozenset(id(p) for p in self.model.parameters()),
             exempt=frozenset(self.exempt),
+            gradients=self.gradients.found(),
         )
+
+    def _tensor(self, node: torch.fx.Node) -> object:
+        """The tensor that a source stands for, where it can be another's, too."""
+        specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
+        spec = specs[node.name]
+        is_parameter = spec.kind is InputKind.PARAMETER
+        return id(self.model.get_parameter(spec.target or "")) if is_parameter else node
 
     def _value(self, name: str, shape: tuple[int, ...], dtype: DType) -> int:
         self.values.append(Value(name=self.namer.unique(name), shape=shape, dtype=dtype))
@@ -136,7 +158,7 @@ class _Converter:
                 self.of[node] = first
                 return
         fake = node.meta["val"]
-        index = self._value(source.name, tuple(fake.shape), _dtype(fake.dtype, source.name))
+        index = self._value(source.name, tuple(fake.shape), plain_dtype(fake.dtype, source.name))
         if source.role is Role.INPUT:
             self.inputs.append(index)
         self.sources.append(
@@ -168,16 +190,19 @@ class _Converter:
             self.of[node] = results[position]  # pyright: ignore[reportArgumentType, reportCallIssue, reportIndexIssue]  # of a multi-result op
             return
         op = str(node.target)
+        if op == MARKER:
+            self._marker(node, last)
+            return
         if not is_operation(node.target):
             raise TraceError(
-                where=source_line(node.meta.get("stack_trace")) or f"model {self.root}",
+                where=node_line(node) or f"model {self.root}",
                 reason=f"the Python function {op} stays in the graph",
                 hint="Compute on tensors with torch operations only.",
             )
         module, name = label(node, last)
         prefix = join_name(self.root, module)
         args = [self._arg(a, node) for a in node.args]
-        kwargs = {k: self._arg(a, node) for k, a in node.kwargs.items() if k not in _DROPPED_KWARGS}
+        kwargs = {k: self._arg(a, node) for k, a in node.kwargs.items() if k not in DROPPED_KWARGS}
         position = rate_position(op)
         if node not in self.random:
             if position is not None and not is_training(node):
@@ -204,7 +229,25 @@ class _Converter:
                 kwargs=tuple(sorted(kwargs.items())),
                 outputs=outputs,
                 module=prefix,
-                source=source_line(node.meta.get("stack_trace")),
+                source=node_line(node),
+            )
+        )
+
+    def _marker(self, node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> None:
+        """A node whose gradient the model defines itself."""
+        module, name = label(node, last)
+        prefix = join_name(self.root, module)
+        outputs, by_position = self._results(node, f"{prefix}__{name}__outputs")
+        results, inputs, _ = node.args
+        index, reads = self.gradients.add(self.separated.parts[node])
+        self.of[node] = by_position
+        self.nodes.append(
+            Node(
+                op=CUSTOM_GRADIENT,
+                args=(index, self._arg(results, node), self._arg(inputs, node), reads),
+                outputs=outputs,
+                module=prefix,
+                source=node_line(node),
             )
         )
 
@@ -241,46 +284,33 @@ class _Converter:
     ) -> tuple[tuple[int, ...], int | tuple[int, ...]]:
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            index = self._value(f"{prefix}__0", tuple(value.shape), _dtype(value.dtype, prefix))
+            index = self._value(f"{prefix}__0", tuple(value.shape), plain_dtype(value.dtype, prefix))
             return (index,), index
-        used = {cast(int, user.args[1]) for user in node.users if user.target is operator.getitem}
         results = tuple(
-            self._value(f"{prefix}__{i}", tuple(v.shape), _dtype(v.dtype, prefix))
-            if i in used and isinstance(v, torch.Tensor)
-            else -1
-            for i, v in enumerate(value)
+            -1
+            if v is None
+            else self._value(f"{prefix}__{i}", tuple(v.shape), plain_dtype(v.dtype, prefix))
+            for i, v in enumerate(used_results(node))
         )
         return results, results
 
     def _arg(self, arg: Any, node: torch.fx.Node) -> Arg:
-        if isinstance(arg, torch.fx.Node):
-            value = self.of.get(arg)
-            if value is None:
-                return None  # an absent optional input
-            if isinstance(value, tuple):
-                return tuple(Ref(v) for v in value)
-            return Ref(value)
-        if isinstance(arg, (list, tuple)):
-            return tuple(self._arg(a, node) for a in arg)
-        if arg is None or isinstance(arg, (bool, int, float, str)):
-            return arg
-        if isinstance(arg, torch.dtype):
-            return _dtype(arg, str(node.target))
-        if isinstance(arg, (torch.device, torch.layout, torch.memory_format)):
-            return None
-        raise TraceError(
-            where=source_line(node.meta.get("stack_trace")) or f"model {self.root}",
-            reason=f"{node.target} takes {type(arg).__name__} {arg!r}, which a PEF cannot hold",
-            hint="Shapes and settings must be fixed numbers when the model is compiled.",
-        )
+        return plain_argument(arg, node, self._ref, where=f"model {self.root}")
+
+    def _ref(self, node: torch.fx.Node) -> Arg:
+        value = self.of.get(node)
+        if isinstance(value, tuple):
+            return tuple(Ref(v) for v in value)
+        return None if value is None else Ref(value)  # None: an absent optional input
 
     def _outputs(self, node: torch.fx.Node) -> tuple[TracedOutput, ...]:
         results = cast("list[torch.fx.Node]", node.args[0])
         buffers = {s.path: s.value for s in self.sources if s.role is Role.BUFFER}
         outputs: list[TracedOutput] = []
         names = Namer()
-        specs = self.program.graph_signature.output_specs
-        for spec, result in zip(specs, results, strict=True):
+        count = self.separated.outputs
+        specs = self.program.graph_signature.output_specs[:count]
+        for spec, result in zip(specs, results[:count], strict=True):
             if spec.kind is OutputKind.TOKEN:
                 continue  # torch's order of checks, which are dropped
             if not isinstance(spec.arg, TensorArgument):
@@ -333,19 +363,10 @@ class _Converter:
         return copy
 
 
-def _dtype(dtype: torch.dtype, where: str) -> DType:
-    try:
-        return TO_DTYPE[dtype]
-    except KeyError:
-        raise TraceError(
-            where=where,
-            reason=f"dtype {dtype} is not supported",
-            hint=f"Supported: {', '.join(sorted(str(d) for d in TO_DTYPE))}.",
-        ) from None
-
-
-def _structure(program: ExportedProgram) -> str:
+def _structure(program: ExportedProgram, *, gradients: bool) -> str:
     kind = program.call_spec.out_spec
+    if gradients and kind is not None:
+        kind = kind.child(0)  # behind the model's own results
     type_ = getattr(kind, "type", None)
     return {tuple: "tuple", list: "list", dict: "dict"}.get(type_, "tensor")
 

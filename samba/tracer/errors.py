@@ -86,3 +86,15 @@ class UnsupportedOps(TraceError):
             hint="Rewrite these lines with supported operations, "
             "or add a lowering in emulator/ops (see docs/architecture.md).",
         )
+
+
+class GradientError(TraceError):
+    """A gradient that the model defines itself cannot become part of a static graph.
+
+    Attributes:
+        deviation: Name of the row in ``docs/deviations.md``.
+    """
+
+    def __init__(self, *, where: str, reason: str, hint: str, deviation: str) -> None:
+        self.deviation = deviation
+        super().__init__(where=where, reason=reason, hint=hint)

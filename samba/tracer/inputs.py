@@ -158,7 +158,10 @@ def _is_tensor_or_none(value: Any) -> bool:
 
 
 def _stand_in(value: Any) -> Any:
-    """Plain tensors of the same shapes and dtypes, unwritten: their pages are never touched."""
+    """Plain tensors of the same shapes and dtypes, unwritten: their pages are never touched.
+
+    Whether they require a gradient decides what ``forward`` sees, and a function's ``backward``.
+    """
     if isinstance(value, Mapping):
         return {key: _stand_in(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -166,4 +169,5 @@ def _stand_in(value: Any) -> Any:
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if value is None or isinstance(value, Constant):
         return value
-    return torch.empty(tuple(value.shape), dtype=value.dtype, device="cpu")
+    empty = torch.empty(tuple(value.shape), dtype=value.dtype, device="cpu")
+    return empty.requires_grad_(bool(value.requires_grad))

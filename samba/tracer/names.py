@@ -31,6 +31,16 @@ def source_line(stack_trace: str | None) -> str:
     return ""
 
 
+SOURCE = "samba_source"
+"""Key under which an exported node holds its source line, where the stack would not tell it."""
+
+
+def node_line(node: torch.fx.Node) -> str:
+    """The user's line of an exported node as ``file:line``; empty if there is none."""
+    given = (node.meta.get("custom") or {}).get(SOURCE)
+    return given or source_line(node.meta.get("stack_trace"))
+
+
 def calling_line() -> str:
     """The user's line that is being executed, as ``file:line``; ``forward()`` if there is none."""
     for frame, line in traceback.walk_stack(sys._getframe(1)):

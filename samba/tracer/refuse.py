@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from samba.tracer.errors import UnsupportedOp, UnsupportedOps
-from samba.tracer.names import source_line
+from samba.tracer.names import node_line
 from samba.tracer.torch_internals import as_plain_tensors
 from samba.tracer.traced import TO_DTYPE
 
@@ -102,7 +102,7 @@ def describe(nodes: Iterable[tuple[torch.fx.Node, str]]) -> list[UnsupportedOp]:
         name = f"input {node.name}" if node.op == "placeholder" else str(node.target)
         key = (name, reason)
         counts[key] = counts.get(key, 0) + 1
-        line = source_line(node.meta.get("stack_trace"))
+        line = node_line(node)
         if line:
             lines.setdefault(key, {})[line] = None
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

@@ -15,41 +15,68 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeGuard
 
 import torch
-from torch._C import DisableTorchFunctionSubclass, DispatchKey
+from torch._C import (
+    DisableTorchFunction,
+    DisableTorchFunctionSubclass,
+    DispatchKey,
+    _FunctionBase,
+)
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.autograd import function
+from torch.autograd.function import _SingleLevelFunction
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
+from torch.nn.modules._functions import BackwardHookFunction
+from torch.nn.modules import module as module_module
+from torch.nn.modules.module import (
+    _global_backward_hooks,
+    _global_backward_pre_hooks,
+    _global_forward_hooks,
+    _global_forward_pre_hooks,
+)
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     keystr,
     tree_flatten,
     tree_flatten_with_path,
     tree_leaves,
+    tree_map,
     tree_unflatten,
 )
+from torch.utils.hooks import BackwardHook
 
 __all__ = [
     "DATA_DEPENDENT_ERRORS",
     "DYNAMIC_SHAPE_ERRORS",
+    "BackwardHookFunction",
     "FakeTensorMode",
     "OpOverload",
+    "accumulation_hooks",
     "arguments_of",
     "as_plain_tensors",
     "buffers_of",
+    "changes_of",
     "contents_of",
     "decompositions",
     "fake_mode_of",
+    "function_outputs",
+    "global_hooks",
+    "gradient_hooks",
+    "has_old_backward_hooks",
     "has_own_kernel",
+    "hooks_of",
     "is_composite",
     "is_container_without_names",
     "is_mutable",
     "is_operation",
     "keystr",
     "known_containers",
+    "outside_of_trace",
     "pack_padded_sequence",
     "packet_of",
     "parameters_of",
@@ -61,9 +88,14 @@ __all__ = [
     "tree_flatten",
     "tree_flatten_with_path",
     "tree_leaves",
+    "tree_map",
     "tree_unflatten",
     "unchecked_distributions",
     "with_apply",
+    "with_backward_hooks",
+    "with_call",
+    "with_functions",
+    "with_vmapped_functions",
 ]
 
 # torch.utils._pytree: containers of tensors (arguments, results) as flat lists, in the order in
@@ -235,6 +267,128 @@ def quiet_exporter() -> Iterator[None]:
         if "print" not in exporter:
             exporter["print"] = lambda *args, **kwargs: None
             stack.callback(exporter.pop, "print")
+        yield
+
+
+@contextmanager
+def with_functions(apply: Callable[..., Any]) -> Iterator[None]:
+    """While active, ``apply`` of subclasses of ``torch.autograd.Function`` is another (2.0).
+
+    ``Function.apply`` ends in that of its base class, also where a script has bound it before.
+
+    Args:
+        apply: Takes the class and what is applied to; :func:`function_outputs` is torch's own.
+    """
+    base = _SingleLevelFunction
+    base.apply = classmethod(apply)  # pyright: ignore[reportAttributeAccessIssue]  # inherited from C
+    try:
+        yield
+    finally:
+        del base.apply  # pyright: ignore[reportAttributeAccessIssue]  # as above
+
+
+def function_outputs(cls: type, args: tuple[Any, ...]) -> Any:
+    """Apply an autograd function as torch does, by ``_C._FunctionBase.apply`` (1.11)."""
+    return _FunctionBase.__dict__["apply"].__get__(None, cls)(*args)
+
+
+@contextmanager
+def with_vmapped_functions(call: Callable[..., Any]) -> Iterator[None]:
+    """While active, functions under ``vmap`` or ``torch.func.grad`` are called by another (2.0)."""
+    before = function.custom_function_call
+    function.custom_function_call = call  # pyright: ignore[reportAttributeAccessIssue]  # as before
+    try:
+        yield
+    finally:
+        function.custom_function_call = before
+
+
+@contextmanager
+def with_backward_hooks(apply: Callable[..., Any]) -> Iterator[None]:
+    """While active, module hooks are put on tensors by another method than their own (2.0).
+
+    Args:
+        apply: Takes torch's own ``BackwardHook._apply_on_tensors`` and what that takes: the hook, a
+            function of the node of a backward pass, and arguments of a module.
+    """
+    before = BackwardHook._apply_on_tensors
+
+    def method(self: Any, on: Callable[[Any], None], args: Any) -> Any:
+        return apply(before, self, on, args)
+
+    BackwardHook._apply_on_tensors = method
+    try:
+        yield
+    finally:
+        BackwardHook._apply_on_tensors = before
+
+
+@contextmanager
+def with_call(model: torch.nn.Module, call: Callable[..., Any]) -> Iterator[None]:
+    """While active, calls of a module, its hooks included, go through another function (1.8).
+
+    Args:
+        model: The module.
+        call: Takes torch's own ``_call_impl`` of the module, and the arguments.
+    """
+    own = model._call_impl
+    model.__dict__["_call_impl"] = lambda *args, **kwargs: call(own, *args, **kwargs)
+    try:
+        yield
+    finally:
+        del model.__dict__["_call_impl"]
+
+
+def hooks_of(module: torch.nn.Module) -> Mapping[str, dict[int, Callable[..., Any]]]:
+    """The hooks of a module, by kind; they may be exchanged (2.0)."""
+    return {
+        "forward pre-hook": module._forward_pre_hooks,
+        "forward hook": module._forward_hooks,
+        "full backward pre-hook": module._backward_pre_hooks,
+        "full backward hook": module._backward_hooks,
+    }
+
+
+def global_hooks() -> Mapping[str, dict[int, Callable[..., Any]]]:
+    """The hooks of all modules, by kind; they may be exchanged (2.0)."""
+    return {
+        "global forward pre-hook": _global_forward_pre_hooks,
+        "global forward hook": _global_forward_hooks,
+        "global full backward pre-hook": _global_backward_pre_hooks,
+        "global full backward hook": _global_backward_hooks,
+    }
+
+
+def has_old_backward_hooks(module: torch.nn.Module | None) -> bool:
+    """Whether the backward hooks of a module are of ``register_backward_hook`` (1.8).
+
+    Args:
+        module: The module; None for those of all modules.
+    """
+    if module is None:
+        return bool(_global_backward_hooks) and module_module._global_is_full_backward_hook is False
+    return bool(module._backward_hooks) and module._is_full_backward_hook is False
+
+
+def gradient_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]]:
+    """What ``register_hook`` has registered on a tensor (0.2)."""
+    return tensor._backward_hooks or {}
+
+
+def accumulation_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]]:
+    """What ``register_post_accumulate_grad_hook`` has registered on a tensor (2.1)."""
+    return getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
+
+
+def changes_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place, by ``_version`` (0.2)."""
+    return tensor._version
+
+
+@contextmanager
+def outside_of_trace() -> Iterator[None]:
+    """While active, torch computes: no mode of a trace sees what is called (2.1)."""
+    with DisableTorchFunction(), unset_fake_temporarily(), _disable_current_modes():
         yield
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pef_schema.program import DType, Graph, Node, Output, Role, Update, Value
+from pef_schema.program import DType, Gradient, Graph, Node, Output, Role, Update, Value
 
 TO_DTYPE: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
@@ -79,6 +79,7 @@ class Traced:
         fusions: ``(module name, fusion name)`` pairs from ``directives.op_fusion``.
         parameter_ids: Identities of all parameters of the model.
         exempt: Nodes traced inside of ``session.disable_graphamp()``.
+        gradients: Custom gradients that nodes refer to.
     """
 
     name: str
@@ -92,6 +93,7 @@ class Traced:
     fusions: tuple[tuple[str, str], ...] = ()
     parameter_ids: frozenset[int] = frozenset()
     exempt: frozenset[int] = frozenset()
+    gradients: tuple[Gradient, ...] = ()
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether a tensor is a parameter of the traced model, used by ``forward`` or not."""
@@ -116,4 +118,5 @@ class Traced:
             updates=tuple(
                 Update(value=new, region=home[old]) for new, old in self.updates if old in home
             ),
+            gradients=self.gradients,
         )

@@ -1,0 +1,475 @@
+"""Gradients that a model defines itself, recorded while it is traced.
+
+``torch.autograd.Function`` and hooks say how gradients are computed. What they compute forwards is
+traced as everything else is, apart from its history; a marker (:mod:`samba.tracer.gradient_ops`)
+ties results and inputs together. When ``forward`` has returned, torch's own engine runs each
+``backward`` and hook in the order in which a backward pass would, on stand-ins for the gradients
+that come in. So the exported graph holds these computations too;
+:mod:`samba.tracer.gradient_parts` takes them out again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx.traceback import annotate, preserve_node_meta
+from torch.utils.hooks import RemovableHandle
+
+from pef_schema.errors import SambaError
+from samba.support.deviations import Deviations
+from samba.tracer.errors import GradientError
+from samba.tracer.gradient_ops import cotangent, marked, register
+from samba.tracer.hooks import WatchedHook, described, line_of
+from samba.tracer.names import SOURCE, calling_line
+from samba.tracer.torch_internals import (
+    BackwardHookFunction,
+    accumulation_hooks,
+    function_outputs,
+    gradient_hooks,
+    tree_leaves,
+    with_backward_hooks,
+    with_call,
+    with_functions,
+    with_vmapped_functions,
+)
+
+REGISTERS = frozenset(
+    {torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook}
+)
+"""Functions by which ``forward`` puts hooks on tensors."""
+
+_ACTIVE = threading.local()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientRecord:
+    """Where a gradient of the model's own stands among the outputs of an exported graph.
+
+    Args:
+        index: Its number, which its marker has too.
+        name: What defines it.
+        source: ``file:line`` of that.
+        moves: Whether the marker passes on its inputs themselves.
+        around: Whether it stands between a tensor and all that use it, and not where it was put.
+        gradients: For each input of the marker, the position of its gradient among the additional
+            outputs; None where there is none.
+    """
+
+    index: int
+    name: str
+    source: str
+    moves: bool
+    around: bool
+    gradients: tuple[int | None, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    """A gradient of the model's own whose backward pass has not been traced yet."""
+
+    name: str
+    source: str
+    inputs: tuple[torch.Tensor, ...]
+    leaves: tuple[torch.Tensor, ...]
+    results: tuple[torch.Tensor, ...]
+    marked: tuple[torch.Tensor, ...] = ()
+    moves: bool = False
+    around: bool = False
+    deviation: str = "untraced-backward"
+    hooks: OrderedDict[int, Callable[..., Any]] = field(
+        default_factory=lambda: OrderedDict[int, Callable[..., Any]]()
+    )
+
+
+class GradientRecorder:
+    """Records the gradients that a model defines itself, while it is traced.
+
+    Args:
+        model: The model.
+        told: Where warnings are told, each once.
+    """
+
+    def __init__(self, model: torch.nn.Module, told: Deviations) -> None:
+        self._model, self._told = model, told
+        # While it is traced, the model holds parameters without values, and without hooks.
+        self._originals = dict(model.named_parameters())
+        self._pending: list[_Pending] = []
+        self._open = False
+        self._depth = 0
+        self.records: tuple[GradientRecord, ...] = ()
+        self.outputs = 0
+        """How many outputs the exported graph has in addition to the model's."""
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """While active, calls of the model return its results and, if there are any, gradients.
+
+        Raises:
+            GradientError: From a call, if a backward pass or a hook cannot be traced.
+        """
+        register()
+        outer = getattr(_ACTIVE, "recorder", None)
+        with ExitStack() as stack:
+            _ACTIVE.recorder = self
+            stack.callback(setattr, _ACTIVE, "recorder", outer)
+            stack.enter_context(with_functions(_apply))
+            stack.enter_context(with_backward_hooks(_apply_on_tensors))
+            stack.enter_context(with_vmapped_functions(_refuse_vmap))
+            stack.enter_context(_functions_in_place())
+            stack.enter_context(_saved_tensors())
+            stack.enter_context(with_call(self._model, self._call))
+            yield
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``forward`` is being traced, with gradients."""
+        return self._open
+
+    # -- what forward defines -------------------------------------------------
+
+    def _call(self, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call the model; the outermost call ends with the backward passes."""
+        if self._depth:
+            return own(*args, **kwargs)
+        self._pending, self.records, self.outputs = [], (), 0
+        self._depth, self._open = 1, torch.is_grad_enabled()
+        try:
+            result = own(*args, **kwargs)
+            if self._open:
+                self._hooks_on_parameters()
+            self._open = False
+            gradients = self._run(result)
+        finally:
+            self._depth, self._open = 0, False
+        return (result, gradients) if gradients else result
+
+    def apply(self, cls: type[torch.autograd.Function], args: tuple[Any, ...]) -> Any:
+        """Apply an autograd function; its results have the gradient that it defines.
+
+        Args:
+            cls: The function.
+            args: What it is applied to.
+        """
+        if not self._open or not torch.is_grad_enabled():
+            return function_outputs(cls, args)
+        if cls.__module__ == "torch.utils.checkpoint" and callable(args[0]):
+            return args[0](*args[2:])  # the same values and gradients, kept instead of made again
+        if cls.__module__.startswith("torch."):
+            return function_outputs(cls, args)
+        backward = cls.vjp if cls.backward is torch.autograd.Function.backward else cls.backward
+        return self._applied(
+            cls, args, name=f"{cls.__qualname__}.{backward.__name__}", source=line_of(backward)
+        )
+
+    def apply_module_hook(self, given: Sequence[torch.Tensor], on: Callable[[Any], None]) -> Any:
+        """Put a module's backward hooks on tensors that go into it or come out of it.
+
+        Args:
+            given: The tensors.
+            on: Registers the hooks on the node of a backward pass.
+
+        Returns:
+            The same tensors with these hooks.
+        """
+        return self._applied(BackwardHookFunction, tuple(given), name="", source="", on=on)
+
+    def _applied(
+        self,
+        cls: type[torch.autograd.Function],
+        args: tuple[Any, ...],
+        *,
+        name: str,
+        source: str,
+        on: Callable[[Any], None] | None = None,
+    ) -> Any:
+        wanting = [isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args]
+        if not any(wanting):
+            return function_outputs(cls, args)
+        own = tuple(
+            arg.detach().requires_grad_(wants) if isinstance(arg, torch.Tensor) else arg
+            for arg, wants in zip(args, wanting, strict=True)
+        )
+        found = function_outputs(cls, own)
+        outputs = found if isinstance(found, tuple) else (found,)
+        differentiable = [
+            i for i, o in enumerate(outputs) if isinstance(o, torch.Tensor) and o.requires_grad
+        ]
+        if not differentiable:
+            return found
+        results = tuple(outputs[i] for i in differentiable)
+        if on is not None:
+            on(results[0].grad_fn)
+        pending = _Pending(
+            name=name or f"backward hooks at {calling_line()}",
+            source=source or calling_line(),
+            inputs=tuple(a for a, wants in zip(args, wanting, strict=True) if wants),
+            leaves=tuple(a for a, wants in zip(own, wanting, strict=True) if wants),
+            results=results,
+            moves=on is not None,
+        )
+        new = list(outputs)
+        for i, tensor in zip(differentiable, self._mark(pending), strict=True):
+            new[i] = tensor
+        return tuple(new) if isinstance(found, tuple) else new[0]
+
+    def _mark(self, pending: _Pending) -> tuple[torch.Tensor, ...]:
+        results = [result.detach() for result in pending.results]
+        pending.marked = tuple(marked(results, list(pending.inputs), len(self._pending)))
+        self._pending.append(pending)
+        return pending.marked
+
+    # -- hooks on tensors -----------------------------------------------------
+
+    def register(self, func: Callable[..., Any], tensor: torch.Tensor, hook: Any) -> Any:
+        """Record a hook that ``forward`` puts on a tensor.
+
+        Args:
+            func: One of :data:`REGISTERS`.
+            tensor: The tensor.
+            hook: The hook.
+
+        Returns:
+            The handle that removes it.
+        """
+        if not self._open or not tensor.requires_grad:
+            return func(tensor, hook)  # torch raises where there is no gradient
+        line = calling_line()
+        if func is torch.Tensor.register_post_accumulate_grad_hook:
+            raise _accumulating(f"a tensor in forward(), {line}", [hook])
+        if tensor.is_leaf:
+            raise GradientError(
+                where=line,
+                reason=f"forward() puts {described(hook)} on a parameter or an input",
+                hint="It would be put there again in every step. Register it once, before the "
+                "model is compiled, or on what is computed of the parameter.",
+                deviation="hook-on-leaf",
+            )
+        pending = self._around(tensor, f"hook of Tensor.register_hook at {line}", line)
+        handle = RemovableHandle(pending.hooks)
+        pending.hooks[handle.id] = hook
+        return handle
+
+    def _around(self, tensor: torch.Tensor, name: str, source: str) -> _Pending:
+        leaf = tensor.detach().requires_grad_()
+        pending = _Pending(
+            name=name,
+            source=source,
+            inputs=(tensor,),
+            leaves=(leaf,),
+            results=(leaf.view_as(leaf),),
+            moves=True,
+            around=True,
+            deviation="untraced-hook",
+        )
+        self._mark(pending)
+        return pending
+
+    def _hooks_on_parameters(self) -> None:
+        for path, parameter in self._model.named_parameters():
+            original = self._originals.get(path, parameter)
+            late = accumulation_hooks(original)
+            if late:
+                raise _accumulating(f"parameter {path}", list(late.values()))
+            hooks = gradient_hooks(original)
+            if hooks and parameter.requires_grad:
+                line = line_of(next(iter(hooks.values())))
+                pending = self._around(parameter, f"hook of parameter {path}", line)
+                pending.hooks.update(hooks)
+
+    # -- the backward passes --------------------------------------------------
+
+    def _run(self, result: Any) -> tuple[torch.Tensor, ...]:
+        """Trace all backward passes, the last first; give their gradients."""
+        if not self._pending:
+            return ()
+        reached = _reached(result)
+        records: list[GradientRecord] = []
+        outputs: list[torch.Tensor] = []
+        for index, pending in reversed(list(enumerate(self._pending))):
+            for hook in pending.hooks.values():
+                kind = pending.name.partition(" at ")[0]
+                pending.results[0].register_hook(WatchedHook(hook, kind, self._told))
+            ends = pending.inputs if pending.around else pending.marked
+            used = [i for i, tensor in enumerate(ends) if _key(tensor) in reached]
+            if not used or (pending.around and not pending.hooks):
+                continue
+            places: list[int | None] = []
+            for gradient in self._gradients(index, pending, used):
+                places.append(None if gradient is None else len(outputs))
+                if gradient is not None:
+                    outputs.append(gradient)
+            if pending.around:
+                outputs.append(pending.marked[0])  # so that the marker stays in the graph
+            records.append(
+                GradientRecord(
+                    index=index,
+                    name=pending.name,
+                    source=pending.source,
+                    moves=pending.moves,
+                    around=pending.around,
+                    gradients=tuple(places),
+                )
+            )
+        self.records, self.outputs = tuple(records), len(outputs)
+        return tuple(outputs)
+
+    def _gradients(
+        self, index: int, pending: _Pending, used: Sequence[int]
+    ) -> Sequence[torch.Tensor | None]:
+        try:
+            with preserve_node_meta(), annotate({SOURCE: pending.source}):
+                return torch.autograd.grad(
+                    [pending.results[i] for i in used],
+                    pending.leaves,
+                    [cotangent(pending.marked[i], index, i) for i in used],
+                    allow_unused=True,
+                )
+        except SambaError:
+            raise
+        except Exception as error:
+            text = str(error).strip().splitlines() or [""]
+            raise GradientError(
+                where=pending.source,
+                reason=f"{pending.name} cannot be traced: {type(error).__name__}: {text[0]}",
+                hint="It must be torch operations on the gradients and on what forward saved, "
+                "with no branch on the contents of a tensor.",
+                deviation="untraced-backward",
+            ) from error
+
+
+def _key(tensor: torch.Tensor) -> Any:
+    """Where the gradient of a tensor arrives."""
+    return id(tensor) if tensor.grad_fn is None else (tensor.grad_fn, tensor.output_nr)
+
+
+def _reached(result: Any) -> set[Any]:
+    """Where gradients arrive that start from any of the results of a model."""
+    pending: list[Any] = []
+    seen: set[Any] = set()
+    for tensor in tree_leaves(result):
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+            key = _key(tensor)
+            seen.add(key)
+            if isinstance(key, tuple):
+                pending.append(tensor.grad_fn)
+    walked: set[Any] = set()
+    while pending:
+        node = pending.pop()
+        if node in walked:
+            continue
+        walked.add(node)
+        if hasattr(node, "variable"):
+            seen.add(id(node.variable))
+        for following, position in node.next_functions:
+            if following is not None:
+                seen.add((following, position))
+                pending.append(following)
+    return seen
+
+
+# -- what takes the place of torch's functions ----------------------------------
+
+
+def _recorder() -> GradientRecorder | None:
+    """What records in this thread now."""
+    recorder: GradientRecorder | None = getattr(_ACTIVE, "recorder", None)
+    return recorder if recorder is not None and recorder.is_open else None
+
+
+def _apply(cls: type[torch.autograd.Function], *args: Any) -> Any:
+    recorder = _recorder()
+    return function_outputs(cls, args) if recorder is None else recorder.apply(cls, args)
+
+
+def _apply_on_tensors(
+    own: Callable[..., Any], hook: Any, on: Callable[[Any], None], args: Sequence[Any]
+) -> tuple[Any, list[int] | None]:
+    """What ``BackwardHook`` does, with results that are recorded."""
+    recorder = _recorder()
+    if recorder is None:
+        return own(hook, on, args)
+    places = [i for i, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+    if not any(args[i].requires_grad for i in places) or not torch.is_grad_enabled():
+        return args, None
+    new = list(args)
+    for i, tensor in zip(
+        places, recorder.apply_module_hook([args[i] for i in places], on), strict=True
+    ):
+        new[i] = tensor
+    return (tuple(new) if type(args) is tuple else type(args)(*new)), places
+
+
+def _refuse_vmap(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+    raise GradientError(
+        where=calling_line(),
+        reason=f"{cls.__qualname__} is applied under torch.vmap or torch.func.grad",
+        hint="Apply it to the whole batch: the functions of torch.func cannot be compiled "
+        "together with an autograd function.",
+        deviation="transformed-function",
+    )
+
+
+@contextmanager
+def _functions_in_place() -> Iterator[None]:
+    """While active, a function that changes its input is refused."""
+    context = torch.autograd.function.FunctionCtx
+    before = context.mark_dirty
+
+    def refuse(self: Any, *args: torch.Tensor) -> None:
+        if _recorder() is None or not args:
+            return before(self, *args)
+        raise GradientError(
+            where=calling_line(),
+            reason=f"{type(self).__name__.removesuffix('Backward')} changes its input in place "
+            "(ctx.mark_dirty)",
+            hint="Return a new tensor instead.",
+            deviation="function-in-place",
+        )
+
+    context.mark_dirty = refuse
+    try:
+        yield
+    finally:
+        context.mark_dirty = before
+
+
+@contextmanager
+def _saved_tensors() -> Iterator[None]:
+    """While active, hooks on what autograd saves are refused: the device saves by itself."""
+    hooks = torch.autograd.graph.saved_tensors_hooks
+    before = hooks.__enter__
+
+    def refuse(self: Any) -> Any:
+        if _recorder() is None or type(self) is not hooks:
+            return before(self)
+        raise GradientError(
+            where=calling_line(),
+            reason=f"saved_tensors_hooks with {described(self.pack_hook)} and "
+            f"{described(self.unpack_hook)} may change what gradients are computed from",
+            hint="The device decides by itself what it keeps for the backward pass. Leave the "
+            "hooks out, or write an autograd function that saves what it needs.",
+            deviation="saved-tensors-hooks",
+        )
+
+    hooks.__enter__ = refuse
+    try:
+        yield
+    finally:
+        hooks.__enter__ = before
+
+
+def _accumulating(what: str, hooks: Sequence[Any]) -> GradientError:
+    return GradientError(
+        where=line_of(hooks[0]) or "a hook",
+        reason=f"register_post_accumulate_grad_hook on {what}: "
+        f"{', '.join(described(hook) for hook in hooks)}",
+        hint="The device accumulates gradients and updates parameters by itself. Change gradients "
+        "with Tensor.register_hook, and give the optimizer to session.compile.",
+        deviation="accumulation-hook",
+    )
