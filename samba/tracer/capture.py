@@ -35,6 +35,7 @@ from samba.tracer.gradient_ops import COTANGENT, MARKER
 from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
+from samba.tracer.no_grad import stop_gradients
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refused_ops
@@ -144,6 +145,7 @@ def _export(
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
             detach_ungraded(program, type(model).__name__)
+            stop_gradients(program)
             return functional_form(program)
     except Exception as error:
         with _plain_tensors(model):

@@ -30,12 +30,14 @@ from samba.tracer.names import SOURCE, calling_line
 from samba.tracer.torch_internals import (
     BackwardHookFunction,
     accumulation_hooks,
+    forget_saved_tensors,
     function_outputs,
     gradient_hooks,
     tree_leaves,
     with_backward_hooks,
     with_call,
     with_functions,
+    with_saved_tensors,
     with_vmapped_functions,
 )
 
@@ -119,6 +121,7 @@ class GradientRecorder:
             _ACTIVE.recorder = self
             stack.callback(setattr, _ACTIVE, "recorder", outer)
             stack.enter_context(with_functions(_apply))
+            stack.enter_context(with_saved_tensors(lambda: _recorder() is not None))
             stack.enter_context(with_backward_hooks(_apply_on_tensors))
             stack.enter_context(with_vmapped_functions(_refuse_vmap))
             stack.enter_context(_functions_in_place())
@@ -147,6 +150,9 @@ class GradientRecorder:
             gradients = self._run(result)
         finally:
             self._depth, self._open = 0, False
+            for pending in self._pending:
+                forget_saved_tensors(pending.results)
+            self._pending = []
         return (result, gradients) if gradients else result
 
     def apply(self, cls: type[torch.autograd.Function], args: tuple[Any, ...]) -> Any:
@@ -158,8 +164,14 @@ class GradientRecorder:
         """
         if not self._open or not torch.is_grad_enabled():
             return function_outputs(cls, args)
-        if cls.__module__ == "torch.utils.checkpoint" and callable(args[0]):
+        wanting = any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
+        if cls.__module__ == "torch.utils.checkpoint" and callable(args[0]) and wanting:
             return args[0](*args[2:])  # the same values and gradients, kept instead of made again
+        if not wanting:
+            found = function_outputs(cls, args)
+            if isinstance(found, tuple):
+                return tuple(_without_history(output) for output in found)
+            return _without_history(found)
         if cls.__module__.startswith("torch."):
             return function_outputs(cls, args)
         backward = cls.vjp if cls.backward is torch.autograd.Function.backward else cls.backward
@@ -189,8 +201,6 @@ class GradientRecorder:
         on: Callable[[Any], None] | None = None,
     ) -> Any:
         wanting = [isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args]
-        if not any(wanting):
-            return function_outputs(cls, args)
         own = tuple(
             arg.detach().requires_grad_(wants) if isinstance(arg, torch.Tensor) else arg
             for arg, wants in zip(args, wanting, strict=True)
@@ -200,8 +210,9 @@ class GradientRecorder:
         differentiable = [
             i for i, o in enumerate(outputs) if isinstance(o, torch.Tensor) and o.requires_grad
         ]
+        new = [o if i in differentiable else _without_history(o) for i, o in enumerate(outputs)]
         if not differentiable:
-            return found
+            return tuple(new) if isinstance(found, tuple) else new[0]
         results = tuple(outputs[i] for i in differentiable)
         if on is not None:
             on(results[0].grad_fn)
@@ -213,7 +224,6 @@ class GradientRecorder:
             results=results,
             moves=on is not None,
         )
-        new = list(outputs)
         for i, tensor in zip(differentiable, self._mark(pending), strict=True):
             new[i] = tensor
         return tuple(new) if isinstance(found, tuple) else new[0]
@@ -341,6 +351,13 @@ class GradientRecorder:
                 "with no branch on the contents of a tensor.",
                 deviation="untraced-backward",
             ) from error
+
+
+def _without_history(output: Any) -> Any:
+    """What a function has computed apart from autograd: the graph shall know that, too."""
+    if isinstance(output, torch.Tensor) and output.is_floating_point():
+        return output.detach()
+    return output
 
 
 def _key(tensor: torch.Tensor) -> Any:

@@ -108,7 +108,8 @@ class _Separation:
         self._forward = _ancestors([*self._own, *self._markers.values()])
         self._refuse_state()
         self._trace_cotangents()
-        for record in sorted(self._records.values(), key=lambda r: r.index):
+        # Of hooks on one tensor the first that was put there is the first that a gradient meets.
+        for record in sorted(self._records.values(), key=lambda r: -r.index):
             self._settle(record)
         for index, marker in self._markers.items():
             if index not in self._records:

@@ -10,7 +10,7 @@ exporter when a model is traced.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeGuard
 
@@ -27,7 +27,7 @@ from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.autograd import function
-from torch.autograd.function import _SingleLevelFunction
+from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.nn.modules._functions import BackwardHookFunction
@@ -64,6 +64,7 @@ __all__ = [
     "contents_of",
     "decompositions",
     "fake_mode_of",
+    "forget_saved_tensors",
     "function_outputs",
     "global_hooks",
     "gradient_hooks",
@@ -84,6 +85,7 @@ __all__ = [
     "promoted_dtype",
     "quiet_exporter",
     "replacing_nodes",
+    "returns_alias",
     "symbol_of",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -95,6 +97,7 @@ __all__ = [
     "with_backward_hooks",
     "with_call",
     "with_functions",
+    "with_saved_tensors",
     "with_vmapped_functions",
 ]
 
@@ -137,6 +140,11 @@ def arguments_of(op: Any) -> list[Any]:
 def is_mutable(op: OpOverload) -> bool:
     """Whether an operation changes its arguments in place, by ``_schema`` (2.0)."""
     return op._schema.is_mutable
+
+
+def returns_alias(op: OpOverload) -> bool:
+    """Whether an operation gives its argument, or a view of it, by ``_schema`` (2.0)."""
+    return any(result.alias_info is not None for result in op._schema.returns)
 
 
 def is_composite(op: OpOverload) -> bool:
@@ -290,6 +298,44 @@ def with_functions(apply: Callable[..., Any]) -> Iterator[None]:
 def function_outputs(cls: type, args: tuple[Any, ...]) -> Any:
     """Apply an autograd function as torch does, by ``_C._FunctionBase.apply`` (1.11)."""
     return _FunctionBase.__dict__["apply"].__get__(None, cls)(*args)
+
+
+@contextmanager
+def with_saved_tensors(is_kept: Callable[[], bool]) -> Iterator[None]:
+    """While active, autograd functions keep tensors as they are, and not as autograd does (2.0).
+
+    What autograd gives back of a function's output is another tensor, which a trace does not know.
+
+    Args:
+        is_kept: Whether to do so now.
+    """
+
+    def save(self: Any, *tensors: Any) -> None:
+        if is_kept():
+            self.kept_for_trace = tensors
+        else:
+            FunctionCtx.save_for_backward(self, *tensors)
+
+    def saved(self: Any) -> Any:
+        return vars(self).get("kept_for_trace") or own.__get__(self)
+
+    own = _FunctionBase.__dict__["saved_tensors"]
+    BackwardCFunction.save_for_backward = save
+    BackwardCFunction.saved_tensors = property(saved)  # pyright: ignore[reportAttributeAccessIssue]  # inherited from C
+    try:
+        yield
+    finally:
+        del BackwardCFunction.save_for_backward, BackwardCFunction.saved_tensors
+
+
+def forget_saved_tensors(results: Iterable[torch.Tensor]) -> None:
+    """Let go of what functions keep under :func:`with_saved_tensors`, which may be their results.
+
+    Args:
+        results: What the functions gave.
+    """
+    for result in results:
+        getattr(result.grad_fn, "__dict__", {}).pop("kept_for_trace", None)
 
 
 @contextmanager
