@@ -18,6 +18,9 @@ from samba.tracer.errors import GradientError
 from samba.tracer.names import node_line
 from samba.tracer.torch_internals import arguments_of, is_mutable, is_operation, returns_alias
 
+_MAY_GIVE_ITSELF = ("aten.to.", "aten.contiguous.", "aten.dropout.", "aten.positive.")
+"""How the names of operations begin that copy only where there is something to change."""
+
 _STATE = (InputKind.BUFFER, InputKind.CONSTANT_TENSOR, InputKind.USER_INPUT)
 
 
@@ -124,13 +127,33 @@ def _root(node: torch.fx.Node) -> torch.fx.Node:
     return node
 
 
+def _gives_itself(node: torch.fx.Node) -> bool:
+    """Whether an operation changes nothing and gives the very tensor that it takes."""
+    given = node.args[0] if node.args else None
+    if not str(node.target).startswith(_MAY_GIVE_ITSELF) or not isinstance(given, torch.fx.Node):
+        return False
+    before, after = given.meta.get("val"), node.meta["val"]
+    if not isinstance(before, torch.Tensor) or before.dtype != after.dtype:
+        return False
+    if str(node.target).startswith("aten.dropout"):
+        return not node.args[2]
+    if str(node.target).startswith("aten.contiguous"):
+        return before.is_contiguous()
+    copies = [
+        value
+        for told, value in zip(arguments_of(node.target), node.args, strict=False)
+        if told.name == "copy"
+    ]
+    return not any(copies) and not node.kwargs.get("copy")
+
+
 def _is_floating(node: torch.fx.Node) -> bool:
     value: Any = node.meta.get("val")
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _is_computed(node: torch.fx.Node, blocks: set[torch.fx.Node]) -> bool:
-    if node.op != "call_function" or not _is_floating(node):
+    if node.op != "call_function" or not _is_floating(node) or _gives_itself(node):
         return False
     # What a block inside gives is detached there, if gradients are off there.
     return not (node.target is operator.getitem and node.args[0] in blocks)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from pef_schema import MIN_READER, WRITER_VERSION, Limits, Program
+from pef_schema import MIN_READER, Limits, Program
 from pef_schema._generated.pef import SCHEMA
 from pef_schema.envelope import HEADER_SIZE, data_offset, make_header
 from pef_schema.rows import to_rows
@@ -24,7 +24,7 @@ def seal(
     data: bytes = b"",
     *,
     min_reader: int = MIN_READER,
-    writer: int = WRITER_VERSION,
+    writer: int = MIN_READER,
 ) -> bytes:
     """Put a right header before metadata and data."""
     header = make_header(

@@ -10,6 +10,7 @@ from pef_schema import (
     ArginKind,
     Call,
     DType,
+    Gradient,
     Graph,
     Node,
     Optimizer,
@@ -224,6 +225,67 @@ def small() -> Program:
         for region in full.regions
     )
     return dataclasses.replace(full, regions=regions, segments=())
+
+
+def custom() -> Program:
+    """A graph whose gradient is its own: version 2 of the format."""
+    regions = (
+        _region("x", (2, 3), Role.INPUT),
+        _region("y", (2, 3), Role.OUTPUT),
+        _region("x__grad", (2, 3), Role.GRADIENT),
+        _region("y__grad", (2, 3), Role.OUTPUT_GRADIENT),
+    )
+    plain = {"shape": (2, 3), "dtype": F32}
+    gradient = Gradient(
+        name="Sign.backward",
+        source="net.py:7",
+        values=tuple(Value(name=f"v{i}", **plain) for i in range(3)),
+        nodes=(Node(op="aten.mul.Tensor", args=(Ref(0), Ref(1)), outputs=(2,), source="net.py:8"),),
+        inputs=(0, 1),
+        outputs=(2,),
+    )
+    graph = Graph(
+        name="net",
+        values=(
+            Value(name="x", region=0, grad_region=2, needs_grad=True, **plain),
+            Value(name="apart", **plain),
+            Value(name="sign", **plain),
+            Value(name="y", needs_grad=True, **plain),
+        ),
+        nodes=(
+            Node(op="aten.detach.default", args=(Ref(0),), outputs=(1,)),
+            Node(op="aten.sign.default", args=(Ref(1),), outputs=(2,)),
+            Node(
+                op="samba.custom_gradient",
+                args=(0, (Ref(2),), (Ref(0),), (Ref(1),)),
+                outputs=(3,),
+                module="net",
+                source="net.py:12",
+            ),
+        ),
+        inputs=(0,),
+        outputs=(Output(name="y", value=3, region=1, grad_region=3, grad=OutputGrad.ONES),),
+        gradients=(gradient,),
+    )
+    steps = (
+        Step(kind=SectionKind.FWD, graph=0, nodes=(0, 1, 2), reads=(0,), writes=(1,)),
+        Step(kind=SectionKind.BCKWD, graph=0, nodes=(2,), recompute=(0,), reads=(0, 3), writes=(2,)),
+    )
+    sections = tuple(
+        Section(name=f"s{i}", steps=(step,), twin=i) for i, step in enumerate(steps)
+    )
+    return Program(
+        name="net",
+        mapping="section",
+        inference=False,
+        regions=regions,
+        symbols=(Symbol(name="x", region=0, grad_region=2),),
+        graphs=(graph,),
+        optimizers=(),
+        argins=(),
+        sections=sections,
+        schedules=(Schedule(graph=0, calls=(Call(call_id=0, section=0), Call(call_id=1, section=1))),),
+    )
 
 
 def renamed(program: Program) -> Program:

@@ -16,6 +16,7 @@ from pef_schema import (
     PefForHardware,
     PefMissing,
     PefNotRegular,
+    WRITER_VERSION,
     PefTooNew,
     PefTruncated,
     PefUnreadable,
@@ -178,7 +179,7 @@ def test_info_tells_versions(tmp_path: Path) -> None:
     path.write_bytes(seal(metadata_of(encode(inference())), min_reader=3, writer=3))
     with pytest.raises(PefTooNew, match="Update this package") as caught:
         read_info(path)
-    assert (caught.value.need, caught.value.have) == (3, 1)
+    assert (caught.value.need, caught.value.have) == (3, WRITER_VERSION)
 
 
 def test_hardware_file_of_any_head(tmp_path: Path) -> None:
