@@ -16,10 +16,10 @@ Tensors = Mapping[int, torch.Tensor]
 """Tensors by value index."""
 
 
-def host_forward(node: Node, env: Tensors) -> dict[int, torch.Tensor]:
+def host_forward(graph: Graph, node: Node, env: Tensors) -> dict[int, torch.Tensor]:
     """Execute a node with torch."""
     with torch.no_grad():
-        results = reference.run_node(node, env)
+        results = reference.run_node(node, env, graph)
     return {v: r.detach() for v, r in zip(node.outputs, results, strict=False) if v >= 0}
 
 
@@ -40,7 +40,7 @@ def host_backward(
     targets = gradient_targets(graph, node)
     leaves = {v: env[v].detach().clone().requires_grad_() for v in targets}
     with torch.enable_grad():
-        results = reference.run_node(node, {**env, **leaves})
+        results = reference.run_node(node, {**env, **leaves}, graph)
     pairs = [
         (result, cotangents[v].to(result.dtype))
         for v, result in zip(node.outputs, results, strict=False)

@@ -146,14 +146,14 @@ class _Walk:
             same = draws or self._same(node)
             local = whole if same else self.device.forward(node, self.host)
         except Exception as error:  # whatever a lowering raises is what is looked for
-            self.host.update(host_forward(node, self.host))
+            self.host.update(host_forward(self.graph, node, self.host))
             self.own.update({v: self.host[v] for v in values})
             self._failed(Phase.FORWARD, i, node, values, error)
             return
         if draws:
             self.host.update(whole)
         else:
-            self.host.update(host_forward(node, self.host))
+            self.host.update(host_forward(self.graph, node, self.host))
         self.own.update(whole)
         exact: dict[int, torch.Tensor] | None = None
 
@@ -162,7 +162,7 @@ class _Walk:
                 nonlocal exact
                 if exact is None:
                     given = {v: self.host[v] for v in node.refs()}
-                    exact = dict(exactly(lambda env: host_forward(node, env), given))
+                    exact = dict(exactly(lambda env: host_forward(self.graph, node, env), given))
                 return exact.get(value)
 
             return compute

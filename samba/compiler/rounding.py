@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
-from pef_schema.program import Arg, DType, Node, Ref, Role, Value
+from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Gradient, Node, Ref, Role, Value
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
@@ -117,9 +117,13 @@ class _Rounding:
     Args:
         traced: The graph as it was traced.
         arithmetic: What to round, and how.
+        first: The first stream of random numbers that is free.
     """
 
-    def __init__(self, traced: Traced, arithmetic: Arithmetic) -> None:
+    def __init__(
+        self, traced: Traced, arithmetic: Arithmetic, first: int = _FIRST_STREAM
+    ) -> None:
+        self.arithmetic, self.first = arithmetic, first
         self.traced, self.preset, self.cast = traced, arithmetic.preset, arithmetic.cast
         self.values: list[Value] = list(traced.values)
         self.nodes: list[Node] = []
@@ -136,21 +140,25 @@ class _Rounding:
         for value in traced.values:
             self.namer.unique(value.name)
         self.seed: Ref | None = None
-        self.streams = _FIRST_STREAM
+        self.streams = first
+        self.seeded: set[int] = set()
+        """Custom gradients that read the seed, by index."""
         self.state = {value for update in traced.updates for value in update}
         """Values of state, which keep their precision from run to run."""
 
     def run(self) -> Traced:
         """Walk the nodes in order and return the graph; the same one if nothing is rounded."""
-        if self.cast is Bf16Cast.STOCHASTIC:
+        if self.cast is Bf16Cast.STOCHASTIC and self.seed is None:
             self._find_seed()
+        gradients = [self._gradient(gradient) for gradient in self.traced.gradients]
+        self.seeded = {i for i, gradient in enumerate(gradients) if gradient[1]}
         for i, node in enumerate(self.traced.nodes):
             if node.op == NEXT_SEED or i in self.traced.exempt:
                 self.exempt.append(len(self.nodes))
                 self.nodes.append(self._with(node, self._present))
             else:
                 self._node(node)
-        if self.streams == _FIRST_STREAM:
+        if self.streams == self.first:
             return self.traced  # nothing was rounded
         outputs = tuple(
             TracedOutput(
@@ -166,9 +174,53 @@ class _Rounding:
             outputs=outputs,
             updates=tuple(self.updates),
             exempt=frozenset(self.exempt),
+            gradients=tuple(gradient for gradient, _ in gradients),
         )
 
+    def _gradient(self, gradient: Gradient) -> tuple[Gradient, bool]:
+        """A custom gradient with its rounding, and whether it reads the seed besides."""
+        bare = Traced(
+            name=gradient.name,
+            values=gradient.values,
+            nodes=gradient.nodes,
+            inputs=(),
+            sources=(),
+            outputs=tuple(TracedOutput(value=v, name="") for v in gradient.outputs),
+            updates=(),
+            structure="tuple",
+        )
+        inner = _Rounding(bare, self.arithmetic, first=self.streams)
+        seed = len(inner.values)
+        if self.seed is not None:
+            inner.values.append(Value(name="seed", shape=(2,), dtype=DType.UINT32))
+            inner.seed = Ref(seed)
+        found, seeded = inner.run(), self.seed is not None and inner.streams > inner.first
+        self.streams = inner.streams
+        return replace(
+            gradient,
+            values=found.values,
+            nodes=found.nodes,
+            inputs=(*gradient.inputs, seed) if seeded else gradient.inputs,
+            outputs=tuple(o.value for o in found.outputs),
+        ), seeded
+
+    def _custom(self, node: Node) -> None:
+        """A node that passes on values, and reads the seed where its gradient rounds with it."""
+        node = self._with(node, self._present)
+        index, results, inputs, reads = node.args
+        if index in self.seeded and self.seed is not None and isinstance(reads, tuple):
+            reads = (*reads, self.seed)
+        self.nodes.append(replace(node, args=(index, results, inputs, reads)))
+        if isinstance(results, tuple):
+            pairs = zip(results, node.outputs, strict=True)
+            self.coarse.update(
+                v for r, v in pairs if v >= 0 and isinstance(r, Ref) and r.value in self.coarse
+            )
+
     def _node(self, node: Node) -> None:
+        if node.op == CUSTOM_GRADIENT:
+            self._custom(node)
+            return
         packet = node.op.split(".")[1]
         everything = self.preset is Preset.MP4
         if everything and packet in MOVES:

@@ -35,7 +35,6 @@ from samba.tracer.gradient_ops import COTANGENT, MARKER
 from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
-from samba.tracer.no_grad import stop_gradients
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refused_ops

@@ -13,7 +13,7 @@ import torch
 
 from emulator.op_facts.names import CASTS, NEXT_SEED
 from emulator.op_facts.table import op_facts
-from pef_schema.program import Arg, DType, Graph, Node, Ref
+from pef_schema.program import Arg, DType, Gradient, Graph, Node, Ref
 from samba.tracer.traced import FROM_DTYPE
 
 
@@ -47,24 +47,31 @@ def run_reference(graph: Graph, sources: Mapping[int, torch.Tensor]) -> dict[int
     for node in graph.nodes:
         if node.op == NEXT_SEED:
             continue
-        for index, value in zip(node.outputs, run_node(node, env), strict=False):
+        for index, value in zip(node.outputs, run_node(node, env, graph), strict=False):
             if index >= 0:
                 env[index] = value
     return env
 
 
-def run_node(node: Node, env: Mapping[int, Any]) -> tuple[Any, ...]:
+def run_node(
+    node: Node, env: Mapping[int, Any], graph: Graph | Gradient | None = None
+) -> tuple[Any, ...]:
     """Execute one node with torch.
 
     Args:
         node: The node; its seed is not read.
         env: Tensors by value index.
+        graph: Its graph, for custom gradients.
 
     Returns:
         Its results, in the order of its outputs.
     """
     kwargs = {k: _resolve(a, env) for k, a in node.kwargs if k not in ("seed", "stream")}
     args = [_resolve(a, env) for a in node.args]
+    gradient = graph.gradient_of(node) if isinstance(graph, Graph) else None
+    if gradient is not None:
+        _, results, inputs, reads = args
+        return _Custom.apply(gradient, len(results), len(inputs), *results, *inputs, *reads)
     if node.op in CASTS:
         return (round_to_bfloat16(args[0], args[1]),)
     if op_facts()[node.op].random:
@@ -88,6 +95,32 @@ class _Rounded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
         return _rounded(grads[0], ctx.mode), None
+
+
+class _Custom(torch.autograd.Function):
+    """Passes on results whose gradient the graph defines."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, gradient: Gradient, results: int, inputs: int, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.gradient, ctx.counts = gradient, (results, inputs, len(tensors) - results - inputs)
+        ctx.save_for_backward(*tensors[results + inputs :])
+        return tuple(t.clone() for t in tensors[:results])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+        gradient: Gradient = ctx.gradient
+        results, _, reads = ctx.counts
+        env: dict[int, Any] = dict(
+            zip(gradient.inputs, (*grads, *ctx.saved_tensors), strict=True)
+        )
+        for node in gradient.nodes:
+            for index, value in zip(node.outputs, run_node(node, env), strict=False):
+                if index >= 0:
+                    env[index] = value
+        found = (env[value] for value in gradient.outputs)
+        return None, None, None, *(None,) * results, *found, *(None,) * reads
 
 
 def round_to_bfloat16(x: torch.Tensor, mode: str) -> torch.Tensor:

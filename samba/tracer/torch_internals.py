@@ -85,7 +85,6 @@ __all__ = [
     "promoted_dtype",
     "quiet_exporter",
     "replacing_nodes",
-    "returns_alias",
     "symbol_of",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -140,11 +139,6 @@ def arguments_of(op: Any) -> list[Any]:
 def is_mutable(op: OpOverload) -> bool:
     """Whether an operation changes its arguments in place, by ``_schema`` (2.0)."""
     return op._schema.is_mutable
-
-
-def returns_alias(op: OpOverload) -> bool:
-    """Whether an operation gives its argument, or a view of it, by ``_schema`` (2.0)."""
-    return any(result.alias_info is not None for result in op._schema.returns)
 
 
 def is_composite(op: OpOverload) -> bool:

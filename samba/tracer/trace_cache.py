@@ -8,6 +8,7 @@ on has changed. Compared are:
 * of each module: its identity, class, ``forward``, training flag and hooks;
 * of its parameters and buffers: identity, shape, dtype, ``requires_grad`` and SambaFlow names;
 * of its other tensors: identity and version, as their values become constants;
+* hooks on parameters, and those of all modules, by identity;
 * its plain attributes by value, and all others by identity.
 
 Not noticed are changes of what code reads outside of that: closures, global variables, attributes
@@ -29,7 +30,15 @@ from pef_schema.program import Role
 from samba.tracer.capture import trace_model
 from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.torch_internals import buffers_of, contents_of, parameters_of, tree_flatten
+from samba.tracer.torch_internals import (
+    accumulation_hooks,
+    buffers_of,
+    contents_of,
+    global_hooks,
+    gradient_hooks,
+    parameters_of,
+    tree_flatten,
+)
 from samba.tracer.traced import Source, Traced
 
 _PLAIN = (
@@ -135,9 +144,10 @@ def _key(model: torch.nn.Module, given: TraceInputs, inference: bool) -> Any:
     """What a trace depends on; None where that cannot be told."""
     try:
         modules = [_module(module) for module in model.modules()]
+        surroundings = _surroundings()
     except (_Unknown, RecursionError):
         return None
-    return inference, _surroundings(), _form(given), modules
+    return inference, surroundings, _form(given), modules
 
 
 def _surroundings() -> tuple[Any, ...]:
@@ -153,6 +163,7 @@ def _surroundings() -> tuple[Any, ...]:
         torch.backends.cuda.flash_sdp_enabled(),
         torch.backends.cuda.math_sdp_enabled(),
         torch.backends.cuda.mem_efficient_sdp_enabled(),
+        _of({kind: dict(hooks) for kind, hooks in global_hooks().items()}),
     )
 
 
@@ -181,7 +192,9 @@ def _registered(tensor: torch.Tensor) -> Any:
     """A parameter or buffer; its values do not count, since they are no part of a graph."""
     names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")
     form = tuple(tensor.shape), tensor.dtype, tensor.requires_grad
-    return _Same(tensor), type(tensor), form, names
+    # Hooks are kept in a dict of their own, or in none.
+    hooks = _of(dict(gradient_hooks(tensor))), _of(dict(accumulation_hooks(tensor)))
+    return _Same(tensor), type(tensor), form, names, hooks
 
 
 def _of(value: Any) -> Any:
