@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -56,6 +57,9 @@ _CHECKS = (
 )
 """How the names of operations begin that do nothing but raise."""
 
+_told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
+"""What was told of a model: a compile and the load that follows it trace it twice."""
+
 
 def trace_model(
     model: torch.nn.Module,
@@ -95,7 +99,7 @@ def trace_model(
     """
 
     def trace(state: TraceState) -> Traced:
-        told = Deviations()
+        told = _told.setdefault(model, Deviations())
         recorder = GradientRecorder(model, told)
         program = _export(model, given, inference, state, recorder, told)
         program = _decompose(program, root or root_name(model))
@@ -144,7 +148,6 @@ def _export(
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
             detach_ungraded(program, type(model).__name__)
-            stop_gradients(program)
             return functional_form(program)
     except Exception as error:
         with _plain_tensors(model):

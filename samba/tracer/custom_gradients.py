@@ -83,7 +83,6 @@ class _Pending:
     marked: tuple[torch.Tensor, ...] = ()
     moves: bool = False
     around: bool = False
-    deviation: str = "untraced-backward"
     hooks: OrderedDict[int, Callable[..., Any]] = field(
         default_factory=lambda: OrderedDict[int, Callable[..., Any]]()
     )
@@ -275,7 +274,6 @@ class GradientRecorder:
             results=(leaf.view_as(leaf),),
             moves=True,
             around=True,
-            deviation="untraced-hook",
         )
         self._mark(pending)
         return pending

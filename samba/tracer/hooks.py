@@ -91,6 +91,7 @@ class WatchedHook:
 
     def __init__(self, hook: Callable[..., Any], kind: str, told: Deviations) -> None:
         self.hook, self._kind, self._told = hook, kind, told
+        self.__name__ = getattr(hook, "__name__", type(hook).__name__)  # torch's errors name it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
