@@ -87,13 +87,23 @@ class WatchedHook:
         hook: The hook.
         kind: What it is, for messages: ``forward hook of module layer``.
         told: Where warnings are told, each once.
+        modules: Identities of the modules that it is for, if it is a hook of all modules: the
+            exporter calls modules of its own.
     """
 
-    def __init__(self, hook: Callable[..., Any], kind: str, told: Deviations) -> None:
-        self.hook, self._kind, self._told = hook, kind, told
+    def __init__(
+        self,
+        hook: Callable[..., Any],
+        kind: str,
+        told: Deviations,
+        modules: frozenset[int] | None = None,
+    ) -> None:
+        self.hook, self._kind, self._told, self._modules = hook, kind, told, modules
         self.__name__ = getattr(hook, "__name__", type(hook).__name__)  # torch's errors name it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._modules is not None and id(args[0]) not in self._modules:
+            return None
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         before = [changes_of(t) for t in tensors]
         try:
@@ -160,16 +170,19 @@ def watched_hooks(model: torch.nn.Module, told: Deviations) -> Iterator[None]:
     Raises:
         GradientError: A module has a hook of ``register_backward_hook`` that may return something.
     """
-    places = [(f" of module {path or 'model'}", hooks_of(m)) for path, m in model.named_modules()]
-    places.append((" of all modules", global_hooks()))
+    places: list[tuple[str, Any, frozenset[int] | None]] = [
+        (f" of module {path or 'model'}", hooks_of(m), None) for path, m in model.named_modules()
+    ]
+    places.append((" of all modules", global_hooks(), frozenset(map(id, model.modules()))))
     old = [None, *model.modules()]
     changed: list[tuple[dict[int, Any], int, WatchedHook]] = []
-    for suffix, kinds in places:
+    for suffix, kinds, modules in places:
         for kind, hooks in kinds.items():
             for key, hook in list(hooks.items()):
-                if not is_user_file((line_of(hook) or "<unknown>").rpartition(":")[0]):
+                user = is_user_file((line_of(hook) or "<unknown>").rpartition(":")[0])
+                if not user and modules is None:
                     continue
-                hooks[key] = watched = WatchedHook(hook, f"{kind}{suffix}", told)
+                hooks[key] = watched = WatchedHook(hook, f"{kind}{suffix}", told, modules)
                 changed.append((hooks, key, watched))
     try:
         for module in old:

@@ -1,0 +1,416 @@
+"""``torch.autograd.Function``: the device runs the ``backward`` that a model brings along."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+import samba
+from pef_schema import read_pef
+from samba import utils
+from samba.session.loading import GraphMismatch
+from samba.tracer import trace_cache
+from samba.tracer.errors import GradientError
+from tests.samba.gradients import LEVELS, Base, batch, compiled, follow_torch, given, sgd
+from tests.samba.worlds import close
+
+
+class ClippedSign(Function):
+    """A saved tensor, a number on ctx, a change in place, and no linearity."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, limit: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.limit = limit
+        return x.sign()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        gradient = grads[0].clone()
+        gradient[x.abs() > ctx.limit] = 0
+        return gradient.clamp(-0.01, 0.02), None
+
+
+clipped_sign = ClippedSign.apply
+"""Bound before anything is traced, as most scripts do it."""
+
+
+class SavesItsOutput(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return grads[0] * ctx.saved_tensors[0] * 0.5
+
+
+class WithSetupContext(Function):
+    """Forward apart, several outputs, one without gradient, and needs_input_grad."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, k: float = 2.0) -> Any:
+        return x * w * k, x > 0, x.floor()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        x, w, ctx.k = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(x, w, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        x, w, mask = ctx.saved_tensors
+        for_x = grads[0] * w * ctx.k * mask if ctx.needs_input_grad[0] else None
+        for_w = (grads[0] * x).sum(0) * 3 if ctx.needs_input_grad[1] else None
+        return for_x, for_w, None
+
+
+class TwoOfTwo(Function):
+    """Several inputs and outputs; one input gets None."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Any:
+        ctx.save_for_backward(b)
+        return a * b, a + b
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return (grads[0] * ctx.saved_tensors[0]).clamp(-0.1, 0.1) + grads[1], None
+
+
+class NotMaterialized(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Any:
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        assert grads[0] is not None
+        return grads[0] * 5 if grads[1] is None else grads[0] * 2 + grads[1] * 3
+
+
+class Reversed(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return -0.3 * grads[0]
+
+
+class Sign(Base):
+    def between(self, h: Tensor) -> Tensor:
+        return self.middle(clipped_sign(h, 1.0)) + clipped_sign(h, 0.5)
+
+
+class Exponential(Base):
+    def between(self, h: Tensor) -> Tensor:
+        return SavesItsOutput.apply(self.middle(h))
+
+
+class Scaled(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h, mask, floor = WithSetupContext.apply(self.first(x), self.w)
+        without, _, _ = WithSetupContext.apply(x, self.w)
+        return (self.last(h * mask + without + floor) - y).square().mean()
+
+
+class TwoInputs(Base):
+    def between(self, h: Tensor) -> Tensor:
+        a, b = TwoOfTwo.apply(h, self.middle(h))
+        return a + b.tanh()
+
+
+class OneOutputUnused(Base):
+    def between(self, h: Tensor) -> Tensor:
+        return NotMaterialized.apply(h)[0]
+
+
+class BothOutputsUsed(Base):
+    def between(self, h: Tensor) -> Tensor:
+        a, b = NotMaterialized.apply(h)
+        return self.middle(a) * b
+
+
+class OnAParameter(Base):
+    def between(self, h: Tensor) -> Tensor:
+        weight = Reversed.apply(self.middle[0].weight)
+        return F.linear(Reversed.apply(h), weight) + self.middle(h)
+
+
+class WithoutGradients(Base):
+    """Under no_grad, and on what requires none, a function has no backward."""
+
+    def between(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            apart = clipped_sign(self.middle(h), 1.0)
+        return h * apart + SavesItsOutput.apply(h.detach())
+
+
+class Checkpointed(Base):
+    def between(self, h: Tensor) -> Tensor:
+        h = checkpoint(lambda t: SavesItsOutput.apply(self.middle(t)), h, use_reentrant=False)
+        return checkpoint(lambda t: clipped_sign(self.middle[0](t), 2.0), h, use_reentrant=True)
+
+
+class Nested(Base):
+    """A function within a function's forward and backward is part of these."""
+
+    def between(self, h: Tensor) -> Tensor:
+        class Outer(Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                return Reversed.apply(x) * 2
+
+            @staticmethod
+            def backward(ctx: Any, *grads: Tensor) -> Any:
+                return Reversed.apply(grads[0]).abs()
+
+        return self.middle(Outer.apply(h))
+
+
+FORMS = (Sign, Exponential, Scaled, TwoInputs, OneOutputUnused, BothOutputsUsed)
+MORE = (OnAParameter, WithoutGradients, Checkpointed, Nested)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("make", [*FORMS, *MORE], ids=lambda cls: cls.__name__)
+def test_the_device_runs_the_backward_of_a_function(make: type[Base], level: str, tmp_path):
+    follow_torch(make, tmp_path, level)
+
+
+def test_calls_of_one_function_share_a_gradient(tmp_path):
+    class Thrice(Base):
+        def between(self, h: Tensor) -> Tensor:
+            return clipped_sign(clipped_sign(clipped_sign(h, 1.0), 1.0), 2.0)
+
+    (graph,) = read_pef(compiled(Thrice(), tmp_path)).graphs
+    assert [gradient.name for gradient in graph.gradients] == ["ClippedSign.backward"] * 2
+    assert graph.gradients[0].source.startswith(f"{__file__}:")
+    used = [graph.gradient_of(node) for node in graph.nodes]
+    assert [g for g in used if g is not None] == [*graph.gradients[:1] * 2, graph.gradients[1]]
+
+
+def test_a_function_on_an_input_that_requires_a_gradient(tmp_path):
+    class OnInput(Base):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return super().forward(clipped_sign(x, 1.0), y)
+
+    model = OnInput()
+    x, y = batch(0)
+    x.requires_grad_()
+    model(x, y).backward()
+    samba.from_torch_model_(model)
+    config = {"output_folder": str(tmp_path), "pef_name": "net"}
+    inputs = tuple(samba.from_torch_tensor(t.detach().clone(), name=n) for n, t in (("x", x), ("y", y)))
+    inputs[0].requires_grad_()
+    pef = samba.session.compile(model, inputs, sgd(model), config_dict=config)
+    utils.trace_graph(model, inputs, sgd(model), pef=pef)
+    samba.session.run(inputs, model.output_tensors, section_types=["fwd", "bckwd"])
+    assert x.grad is not None
+    close(inputs[0].sn_grad, x.grad)
+
+
+def test_random_numbers_in_backward_come_from_the_device(tmp_path):
+    class Noisy(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            return torch.ones_like(grads[0]) * torch.rand_like(grads[0])
+
+    class Net(Base):
+        def between(self, h: Tensor) -> Tensor:
+            return Noisy.apply(h)
+
+    model = Net()
+    pef = compiled(model, tmp_path)
+    utils.trace_graph(model, given(), sgd(model), pef=pef)
+    seen = []
+    for _ in range(2):
+        samba.session.run(given(), model.output_tensors, section_types=["fwd", "bckwd"])
+        seen.append(samba.to_torch(model.first.bias.sn_grad).clone())
+    assert not torch.equal(*seen)
+    assert all(0 < float(mean) < 6 for gradient in seen for mean in gradient)  # of 6 rows
+
+
+def test_another_backward_is_another_graph(tmp_path):
+    class Other(Function):
+        factor = 2.0
+
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            return grads[0] * Other.factor
+
+    class Net(Base):
+        def between(self, h: Tensor) -> Tensor:
+            return Other.apply(h)
+
+    model = Net()
+    pef = compiled(model, tmp_path)
+    trace_cache._kept.clear()
+    Other.factor = 3.0
+    with pytest.raises(GraphMismatch, match=r"its gradient, node 0") as caught:
+        utils.trace_graph(model, given(), sgd(model), pef=pef)
+    assert "2.0" in str(caught.value)
+    assert "3.0" in str(caught.value)
+
+
+@pytest.mark.parametrize("preset", ["mp1", "mp4"])
+@pytest.mark.parametrize("cast", ["nearest_even", "stochastic"])
+def test_a_backward_rounds_where_the_arithmetic_does(preset: str, cast: str, tmp_path):
+    class Product(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(x, w)
+            return x @ w
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            x, w = ctx.saved_tensors
+            return grads[0] @ w.T, x.T @ grads[0]
+
+    class Net(Base):
+        def between(self, h: Tensor) -> Tensor:
+            return Product.apply(h, self.middle[0].weight)
+
+    model = Net()
+    pef = compiled(model, tmp_path, graphamp_preset=preset, bf16_cast=cast)
+    (gradient,) = read_pef(pef).graphs[0].gradients
+    assert sum(node.op.startswith("samba.cast_bf16") for node in gradient.nodes) >= 3
+    utils.trace_graph(model, given(), sgd(model), pef=pef)
+    samba.session.run(given(), model.output_tensors, section_types=["fwd", "bckwd"])
+    host = Net()
+    host.load_state_dict({k: samba.to_torch(v) for k, v in model.state_dict().items()})
+    host(*batch(0)).backward()
+    for path, weight in host.named_parameters():
+        if weight.grad is not None:
+            found = samba.to_torch(model.get_parameter(path).sn_grad)
+            assert torch.allclose(found, weight.grad, rtol=0.1, atol=2e-2), path
+
+
+def function(backward: Any, forward: Any = lambda ctx, x: x * 1) -> type[Function]:
+    return type("Mine", (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+
+
+def in_place(ctx: Any, x: Tensor) -> Tensor:
+    ctx.mark_dirty(x)
+    return x.mul_(2)
+
+
+def branching(ctx: Any, grad: Tensor) -> Tensor:
+    return grad if grad.sum() > 0 else -grad
+
+
+@pytest.mark.parametrize(
+    ("cls", "deviation", "text"),
+    [
+        (function(branching), "untraced-backward", "Mine.branching cannot be traced"),
+        (function(lambda ctx, g: (g, g)), "untraced-backward", "incorrect number of gradients"),
+        (function(lambda ctx, g: torch.from_numpy(g.numpy())), "untraced-backward", "numpy"),
+        (function(lambda ctx, g: g, in_place), "function-in-place", "Mine changes its input"),
+    ],
+)
+def test_a_function_that_cannot_be_traced_is_refused_by_name(cls, deviation, text, tmp_path):
+    class Net(Base):
+        def between(self, h: Tensor) -> Tensor:
+            return cls.apply(h)
+
+    with pytest.raises(GradientError, match=text) as caught:
+        compiled(Net(), tmp_path)
+    assert caught.value.deviation == deviation
+    assert caught.value.where.startswith(f"{__file__}:")
+
+
+def test_a_function_under_vmap_is_refused(tmp_path):
+    class Mapped(Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Tensor) -> Any:
+            return grads[0]
+
+    class Net(Base):
+        def between(self, h: Tensor) -> Tensor:
+            return torch.vmap(Mapped.apply)(h)
+
+    with pytest.raises(GradientError, match="Mapped is applied under") as caught:
+        compiled(Net(), tmp_path)
+    assert caught.value.deviation == "transformed-function"
+
+
+def test_a_gradient_through_a_function_within_forward_is_refused(tmp_path):
+    class Net(Base):
+        def between(self, h: Tensor) -> Tensor:
+            (inner,) = torch.autograd.grad(clipped_sign(h, 1.0).sum(), h)
+            return inner + h
+
+    with pytest.raises(GradientError, match="differentiates through") as caught:
+        compiled(Net(), tmp_path)
+    assert caught.value.deviation == "inner-custom-gradient"
+
+
+def test_a_backward_that_changes_a_buffer_is_refused(tmp_path):
+    class Net(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4))
+
+        def between(self, h: Tensor) -> Tensor:
+            def backward(ctx: Any, grad: Tensor) -> Tensor:
+                self.seen.add_(grad.sum(0))
+                return grad
+
+            return function(backward).apply(h)
+
+    with pytest.raises(GradientError, match="changes a buffer") as caught:
+        compiled(Net(), tmp_path)
+    assert caught.value.deviation == "backward-changes-state"
+
+
+def test_hooks_on_saved_tensors_are_refused(tmp_path):
+    class Net(Base):
+        def between(self, h: Tensor) -> Tensor:
+            with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float()):
+                return self.middle(h)
+
+    with pytest.raises(GradientError, match="saved_tensors_hooks") as caught:
+        compiled(Net(), tmp_path)
+    assert caught.value.deviation == "saved-tensors-hooks"
+
+
+def test_the_comparison_knows_the_backward_of_a_function():
+    found = utils.compare(Sign(), batch(0))
+    assert found.ok, str(found)
