@@ -172,7 +172,9 @@ def _graph(row: Row, index: int, report: Report) -> Graph:
         inputs=inputs,
         outputs=tuple([_output(r, i, where, report) for i, r in enumerate(outputs)]),
         updates=tuple([Update(value=value, region=region) for value, region in updates]),
-        gradients=tuple([_gradient(r, f"{where} gradient {i}", report) for i, r in enumerate(gradients)]),
+        gradients=tuple(
+            [_gradient(r, f"{where} gradient {i}", report) for i, r in enumerate(gradients)]
+        ),
     )
 
 

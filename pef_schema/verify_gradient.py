@@ -87,9 +87,7 @@ def _check_node(graph: Graph, node: Node, where: str, report: Report) -> set[int
         ("inputs", inputs, gradient.outputs),
     ):
         if len(given) != len(wanted):
-            report.add(
-                f"{where}: {len(given)} {what}, gradient {index} has {len(wanted)} of them"
-            )
+            report.add(f"{where}: {len(given)} {what}, gradient {index} has {len(wanted)} of them")
             continue
         for ref, local in zip(given, wanted, strict=True):
             if 0 <= local < len(inner) and _form(outer[ref.value]) != _form(inner[local]):

@@ -107,9 +107,7 @@ def _head(program: Program, path: str | None, limits: Limits) -> tuple[bytes, Pe
     ]
     metadata = write_tables(SCHEMA, to_rows(program, rows))
     version = version_of(program)
-    header = make_header(
-        metadata, data_length, min_reader=version, writer=version, limits=limits
-    )
+    header = make_header(metadata, data_length, min_reader=version, writer=version, limits=limits)
     info = PefInfo(
         path=path,
         min_reader=version,

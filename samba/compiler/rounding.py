@@ -120,9 +120,7 @@ class _Rounding:
         first: The first stream of random numbers that is free.
     """
 
-    def __init__(
-        self, traced: Traced, arithmetic: Arithmetic, first: int = _FIRST_STREAM
-    ) -> None:
+    def __init__(self, traced: Traced, arithmetic: Arithmetic, first: int = _FIRST_STREAM) -> None:
         self.arithmetic, self.first = arithmetic, first
         self.traced, self.preset, self.cast = traced, arithmetic.preset, arithmetic.cast
         self.values: list[Value] = list(traced.values)

@@ -123,7 +123,9 @@ class _Converter:
             sources=tuple(self.sources),
             outputs=outputs,
             updates=tuple(self.updates),
-            structure=_structure(self.program, gradients=bool(self.recorder and self.recorder.outputs)),
+            structure=_structure(
+                self.program, gradients=bool(self.recorder and self.recorder.outputs)
+            ),
             fusions=_fusions(self.model, self.root),
             parameter_ids=frozenset(id(p) for p in self.model.parameters()),
             exempt=frozenset(self.exempt),
@@ -284,7 +286,9 @@ class _Converter:
     ) -> tuple[tuple[int, ...], int | tuple[int, ...]]:
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
-            index = self._value(f"{prefix}__0", tuple(value.shape), plain_dtype(value.dtype, prefix))
+            index = self._value(
+                f"{prefix}__0", tuple(value.shape), plain_dtype(value.dtype, prefix)
+            )
             return (index,), index
         results = tuple(
             -1

@@ -41,9 +41,7 @@ from samba.tracer.torch_internals import (
     with_vmapped_functions,
 )
 
-REGISTERS = frozenset(
-    {torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook}
-)
+REGISTERS = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
 """Functions by which ``forward`` puts hooks on tensors."""
 
 _ACTIVE = threading.local()

@@ -76,7 +76,7 @@ def separated(
         GradientError: A backward pass changes state, or needs what cannot be had.
     """
     nodes = list(program.graph.nodes)
-    results: Sequence[torch.fx.Node] = nodes[-1].args[0]  # pyright: ignore[reportAssignmentType]  # of the output
+    results: Any = nodes[-1].args[0]
     if recorder is None or not recorder.outputs:
         return SeparatedGraph(nodes=tuple(nodes), outputs=len(results), parts={})
     return _Separation(program, recorder, tied, results).run()
@@ -130,8 +130,8 @@ class _Separation:
         )
 
     def _output_nodes(self) -> list[torch.fx.Node]:
-        results = self._graph.output_node().args[0]
-        return [r for r in results[: self._count] if isinstance(r, torch.fx.Node)]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript, reportArgumentType, reportGeneralTypeIssues]  # a tuple of nodes
+        results: Any = self._graph.output_node().args[0]
+        return [r for r in results[: self._count] if isinstance(r, torch.fx.Node)]
 
     def _refuse_state(self) -> None:
         for node in self._forward:
@@ -324,10 +324,10 @@ class _Separation:
 def passed_on(node: torch.fx.Node) -> torch.fx.Node:
     """The node that computes a value, behind any markers that pass it on."""
     while node.target is operator.getitem:
-        parent, position = node.args
-        if not isinstance(parent, torch.fx.Node) or str(parent.target) != MARKER:
+        parent: Any = node.args[0]
+        if str(parent.target) != MARKER:
             break
-        node = parent.args[0][position]  # pyright: ignore[reportIndexIssue, reportOptionalSubscript, reportArgumentType, reportAssignmentType, reportGeneralTypeIssues]  # a list of nodes
+        node = parent.args[0][node.args[1]]
     return node
 
 

@@ -39,7 +39,7 @@ def code_of(function: Any) -> CodeType | None:
     function = inspect.unwrap(function)
     function = getattr(function, "__func__", function)
     if not hasattr(function, "__code__"):
-        function = getattr(type(function), "__call__", None)
+        function = vars(type(function)).get("__call__")
     return getattr(function, "__code__", None)
 
 

@@ -112,9 +112,7 @@ class _Custom(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
         gradient: Gradient = ctx.gradient
         results, _, reads = ctx.counts
-        env: dict[int, Any] = dict(
-            zip(gradient.inputs, (*grads, *ctx.saved_tensors), strict=True)
-        )
+        env: dict[int, Any] = dict(zip(gradient.inputs, (*grads, *ctx.saved_tensors), strict=True))
         for node in gradient.nodes:
             for index, value in zip(node.outputs, run_node(node, env), strict=False):
                 if index >= 0:

@@ -30,8 +30,8 @@ from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
-from torch.nn.modules._functions import BackwardHookFunction
 from torch.nn.modules import module as module_module
+from torch.nn.modules._functions import BackwardHookFunction
 from torch.nn.modules.module import (
     _global_backward_hooks,
     _global_backward_pre_hooks,
@@ -335,12 +335,13 @@ def forget_saved_tensors(results: Iterable[torch.Tensor]) -> None:
 @contextmanager
 def with_vmapped_functions(call: Callable[..., Any]) -> Iterator[None]:
     """While active, functions under ``vmap`` or ``torch.func.grad`` are called by another (2.0)."""
-    before = function.custom_function_call
-    function.custom_function_call = call  # pyright: ignore[reportAttributeAccessIssue]  # as before
+    holder: Any = function
+    before = holder.custom_function_call
+    holder.custom_function_call = call
     try:
         yield
     finally:
-        function.custom_function_call = before
+        holder.custom_function_call = before
 
 
 @contextmanager
@@ -356,7 +357,7 @@ def with_backward_hooks(apply: Callable[..., Any]) -> Iterator[None]:
     def method(self: Any, on: Callable[[Any], None], args: Any) -> Any:
         return apply(before, self, on, args)
 
-    BackwardHook._apply_on_tensors = method
+    BackwardHook._apply_on_tensors = method  # pyright: ignore[reportAttributeAccessIssue]  # torch's names its arguments otherwise
     try:
         yield
     finally:

@@ -246,7 +246,9 @@ _gradient("gradient_shape", "gradient 0 value 2: negative size -3", f"{_G}.value
 _gradient("gradient_form", "value 1 of gradient 0 is FLOAT32 (7,)", f"{_G}.values.1", shape=(7,))
 _gradient("gradient_dtype", "value 2 of gradient 0 is INT8", f"{_G}.values.2", dtype=DType.INT8)
 _gradient("gradient_region", "gradient 0 value 0: a region", f"{_G}.values.0", region=0)
-_gradient("gradient_nested", "a custom gradient within", f"{_G}.nodes.0", op="samba.custom_gradient")
+_gradient(
+    "gradient_nested", "a custom gradient within", f"{_G}.nodes.0", op="samba.custom_gradient"
+)
 _gradient("gradient_unused", "gradients that no node uses: [0]", _M, op="aten.add.Tensor")
 _gradient("gradient_index", "node 2: gradient 1 is out of range", _M, args=(1, *_PARTS))
 _gradient("gradient_index_bool", "of type bool, wanted an index", _M, args=(False, *_PARTS))
@@ -254,8 +256,21 @@ _gradient("gradient_few_args", "3 arguments, a custom gradient takes 4", _M, arg
 _gradient("gradient_no_lists", "takes three lists of values", _M, args=(0, Ref(2), *_PARTS[1:]))
 _gradient("gradient_reads", "1 results and reads, gradient 0 has 2", _M, args=(0, *_PARTS[:2], ()))
 _gradient(
-    "gradient_inputs", "2 inputs, gradient 0 has 1", _M, args=(0, _PARTS[0], (Ref(0),) * 2, _PARTS[2])
+    "gradient_inputs",
+    "2 inputs, gradient 0 has 1",
+    _M,
+    args=(0, _PARTS[0], (Ref(0),) * 2, _PARTS[2]),
 )
 _gradient("gradient_results", "1 outputs of 0 results", _M, args=(0, (), *_PARTS[1:]))
-_gradient("gradient_passes_on", "result 2 has another form than output 3", "graphs.0.values.2", shape=(3, 2))
-_gradient("gradient_of_integers", "value 0 cannot carry a gradient", "graphs.0.values.0", dtype=DType.INT32)
+_gradient(
+    "gradient_passes_on",
+    "result 2 has another form than output 3",
+    "graphs.0.values.2",
+    shape=(3, 2),
+)
+_gradient(
+    "gradient_of_integers",
+    "value 0 cannot carry a gradient",
+    "graphs.0.values.0",
+    dtype=DType.INT32,
+)

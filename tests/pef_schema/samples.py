@@ -269,11 +269,11 @@ def custom() -> Program:
     )
     steps = (
         Step(kind=SectionKind.FWD, graph=0, nodes=(0, 1, 2), reads=(0,), writes=(1,)),
-        Step(kind=SectionKind.BCKWD, graph=0, nodes=(2,), recompute=(0,), reads=(0, 3), writes=(2,)),
+        Step(
+            kind=SectionKind.BCKWD, graph=0, nodes=(2,), recompute=(0,), reads=(0, 3), writes=(2,)
+        ),
     )
-    sections = tuple(
-        Section(name=f"s{i}", steps=(step,), twin=i) for i, step in enumerate(steps)
-    )
+    sections = tuple(Section(name=f"s{i}", steps=(step,), twin=i) for i, step in enumerate(steps))
     return Program(
         name="net",
         mapping="section",
@@ -284,7 +284,9 @@ def custom() -> Program:
         optimizers=(),
         argins=(),
         sections=sections,
-        schedules=(Schedule(graph=0, calls=(Call(call_id=0, section=0), Call(call_id=1, section=1))),),
+        schedules=(
+            Schedule(graph=0, calls=(Call(call_id=0, section=0), Call(call_id=1, section=1))),
+        ),
     )
 
 

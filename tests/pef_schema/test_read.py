@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from pef_schema import (
+    WRITER_VERSION,
     PefDamaged,
     PefForHardware,
     PefMissing,
     PefNotRegular,
-    WRITER_VERSION,
     PefTooNew,
     PefTruncated,
     PefUnreadable,

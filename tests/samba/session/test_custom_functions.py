@@ -52,7 +52,7 @@ class SavesItsOutput(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Any:
+    def backward(ctx: Any, *grads: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator has no types
         return grads[0] * ctx.saved_tensors[0] * 0.5
 
 
@@ -220,7 +220,9 @@ def test_a_function_on_an_input_that_requires_a_gradient(tmp_path):
     model(x, y).backward()
     samba.from_torch_model_(model)
     config = {"output_folder": str(tmp_path), "pef_name": "net"}
-    inputs = tuple(samba.from_torch_tensor(t.detach().clone(), name=n) for n, t in (("x", x), ("y", y)))
+    inputs = tuple(
+        samba.from_torch_tensor(t.detach().clone(), name=n) for n, t in (("x", x), ("y", y))
+    )
     inputs[0].requires_grad_()
     pef = samba.session.compile(model, inputs, sgd(model), config_dict=config)
     utils.trace_graph(model, inputs, sgd(model), pef=pef)
@@ -314,7 +316,9 @@ def test_a_backward_rounds_where_the_arithmetic_does(preset: str, cast: str, tmp
 
 
 def function(backward: Any, forward: Any = lambda ctx, x: x * 1) -> type[Function]:
-    return type("Mine", (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+    return type(
+        "Mine", (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    )
 
 
 def in_place(ctx: Any, x: Tensor) -> Tensor:

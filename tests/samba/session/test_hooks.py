@@ -62,14 +62,24 @@ def on_a_shared_parameter(model: Base) -> None:
     on_parameters(model)
 
 
+def only_in_training(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    return output * 2 if module.training else output
+
+
+def called_with_keywords(module: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
+    return output + args[0]
+
+
+def before_the_call(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    return (args[0] * 2,), kwargs
+
+
 def forward_hooks(model: Base) -> None:
-    model.middle.register_forward_hook(lambda m, i, o: o * 2 if m.training else o)
+    model.middle.register_forward_hook(only_in_training)
     model.middle[1].register_forward_pre_hook(lambda m, i: (i[0] + 1,))
-    model.first.register_forward_hook(
-        lambda m, i, k, o: o + i[0], with_kwargs=True, always_call=True
-    )
-    model.first.register_forward_pre_hook(lambda m, i, k: ((i[0] * 2,), k), with_kwargs=True)
-    model.register_forward_hook(lambda m, i, o: o * 2)
+    model.first.register_forward_hook(called_with_keywords, with_kwargs=True, always_call=True)
+    model.first.register_forward_pre_hook(before_the_call, with_kwargs=True)
+    model.register_forward_hook(only_in_training)
 
 
 class HooksInForward(Base):
