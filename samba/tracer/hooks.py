@@ -98,11 +98,11 @@ class WatchedHook:
         told: Deviations,
         modules: frozenset[int] | None = None,
     ) -> None:
-        self.hook, self._kind, self._told, self._modules = hook, kind, told, modules
+        self.hook, self._kind, self._deviations, self._own = hook, kind, told, modules
         self.__name__ = getattr(hook, "__name__", type(hook).__name__)  # torch's errors name it
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._modules is not None and id(args[0]) not in self._modules:
+        if self._own is not None and id(args[0]) not in self._own:
             return None
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         before = [changes_of(t) for t in tensors]
@@ -116,7 +116,7 @@ class WatchedHook:
                 raise self._refused(error) from error
             result = None
         if result is None and before == [changes_of(t) for t in tensors]:
-            self._told.tell(
+            self._deviations.tell(
                 "watching-hook",
                 f"the {self._kind}, {described(self.hook)}, ran once, when the model was traced: "
                 "the device has what it computes with tensors, but what it prints, stores or "

@@ -413,12 +413,14 @@ def has_old_backward_hooks(module: torch.nn.Module | None) -> bool:
 
 def gradient_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]]:
     """What ``register_hook`` has registered on a tensor (0.2)."""
-    return tensor._backward_hooks or {}
+    with DisableTorchFunctionSubclass():  # an empty SambaTensor can be asked too
+        return tensor._backward_hooks or {}
 
 
 def accumulation_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]]:
     """What ``register_post_accumulate_grad_hook`` has registered on a tensor (2.1)."""
-    return getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
+    with DisableTorchFunctionSubclass():  # as above
+        return getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
 
 
 def changes_of(tensor: torch.Tensor) -> int:
