@@ -21,6 +21,8 @@ from emulator.ops import registry
 from emulator.plans import composition
 from samba.comparison.judge import Tol, judge, statistics, tolerance
 from samba.comparison.report import Phase, Status
+from samba.tracer.custom_gradients import GradientRecorder
+from samba.tracer.torch_internals import function_outputs
 from tests.models.zoo import ZOO
 
 
@@ -175,7 +177,7 @@ def test_a_fault_between_sections_is_told_from_one_of_an_operation(monkeypatch):
 
 
 class Doubled(torch.autograd.Function):
-    """The identity with a gradient of its own, which no trace keeps."""
+    """The identity with a gradient of its own."""
 
     @staticmethod
     def forward(ctx, x):
@@ -186,15 +188,24 @@ class Doubled(torch.autograd.Function):
         return 2 * g
 
 
-def test_a_gradient_that_tracing_loses_is_told():
-    class Custom(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(3, 2)
+class Custom(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
 
-        def forward(self, x):
-            return Doubled.apply(self.layer(x))
+    def forward(self, x):
+        return Doubled.apply(self.layer(x))
 
+
+def test_a_gradient_of_a_function_is_compared():
+    found = samba.utils.compare(Custom(), torch.randn(2, 3))
+    assert found.ok, str(found)
+
+
+def test_a_gradient_that_tracing_loses_is_told(monkeypatch):
+    monkeypatch.setattr(
+        GradientRecorder, "apply", lambda self, cls, args: function_outputs(cls, args)
+    )
     found = samba.utils.compare(Custom(), torch.randn(2, 3))
     assert found.first.phase is Phase.MODEL and found.first.name == "custom__layer__weight__grad"
 
