@@ -242,7 +242,6 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings(), quiet_exporter():
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
-        warnings.filterwarnings("ignore", message=".*were assigned during export.*")
         # Of the exporter's own modules, which the hooks of all modules meet as well.
         warnings.filterwarnings("ignore", message=".*but received <class 'NoneType'>")
         yield
