@@ -18,9 +18,11 @@ from samba.tensor.dispatch import dispatch
 from samba.tensor.empty import empty_data
 from samba.tensor.host_memory import Materializer, kind
 from samba.tensor.host_use import note_use
+from samba.tensor.in_forward import traced_forward
 from samba.tensor.indexing import integral
 from samba.tensor.numpy_protocol import array_function, array_ufunc
 from samba.tensor.recording import alias
+from samba.tensor.views import host_of
 
 __all__ = ["DimInfo", "Materializer", "SambaTensor", "from_torch_tensor", "to_torch"]
 
@@ -44,7 +46,8 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
     """A torch tensor that has a name on the device.
 
     It shares memory with the tensor it is made from and behaves as that tensor in every torch
-    function; results are SambaTensors again. Casts keep the names.
+    function; results are SambaTensors again. Casts keep the names. Its ``data``, ``grad`` and
+    ``requires_grad`` are those of that tensor, which ``torch()`` gives back.
 
     Args:
         torch_tensor: Source. None makes an empty SambaTensor of ``shape`` and ``dtype``.
@@ -87,9 +90,23 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         is_complex: bool | None = None,
         region_name: str | None = None,
     ) -> SambaTensor:
+        forward = traced_forward()
+        if forward is not None:
+            return forward.made(  # pyright: ignore[reportReturnType]  # the traced tensor itself
+                torch_tensor,
+                {
+                    "name": name,
+                    "region_name": region_name,
+                    "batch_dim": batch_dim,
+                    "named_dims": named_dims,
+                    "sized_dims": sized_dims,
+                },
+            )
         self = _share(cls, _source(cls, torch_tensor, shape, dtype))
         if torch_tensor is None or not getattr(torch_tensor, "_has_data", True):
             self._has_data = False
+        else:
+            vars(self)["_underlying"] = host_of(torch_tensor)
         self._label(name, batch_dim, named_dims, sized_dims, region_name)
         if materializer is not None:
             self._materializer = materializer
@@ -121,8 +138,11 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         inputs: Any = None,
     ) -> None:
         """Runs torch's autograd on the host from this tensor; see ``torch.Tensor.backward``."""
+        if inputs is not None:
+            given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+            inputs = [host_of(tensor) if isinstance(tensor, Tensor) else tensor for tensor in given]
         with torch._C.DisableTorchFunctionSubclass():
-            super().backward(to_torch(gradient), retain_graph, create_graph, inputs)
+            Tensor.backward(host_of(self), to_torch(gradient), retain_graph, create_graph, inputs)
 
     def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(integral(index))
@@ -154,7 +174,7 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         shape, dims = self.shape, self.named_dims
         if self._has_data:
             with torch._C.DisableTorchFunctionSubclass():
-                values = repr(self.as_subclass(torch.Tensor).detach())
+                values = repr(host_of(self).as_subclass(torch.Tensor).detach())
         else:
             values = f"tensor(..., size={tuple(shape)}, dtype={self.dtype})"
         return (
@@ -170,6 +190,12 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         if known is not None:
             return known
         note_use((self,), "deepcopy")
+        if "_underlying" in vars(self):
+            underlying = copy.deepcopy(host_of(self), memo)
+            result = memo[id(self)] = _share(type(self), underlying)
+            for key, value in vars(self).items():
+                vars(result)[key] = underlying if value is host_of(self) else _own(key, value, memo)
+            return result
         with torch._C.DisableTorchFunctionSubclass():
             if self._has_data:
                 source = copy.deepcopy(_plain(self), memo)
@@ -240,8 +266,7 @@ def from_torch_tensor(
 ) -> Any:
     """Makes a SambaTensor that shares the memory of a torch tensor.
 
-    Gradients: a result of autograd stays part of its graph. A leaf that requires grad gives a
-    leaf of its own, so its gradient is found in ``.grad`` of the SambaTensor.
+    Gradients are those of the tensor: what is computed from the SambaTensor is computed from it.
 
     Args:
         tensor: The source; a SambaTensor is returned as it is, and None gives None.
@@ -319,15 +344,17 @@ def _source(
 
 
 def _share(cls: type[SambaTensor], source: torch.Tensor) -> SambaTensor:
-    """Shares memory: inside an autograd graph as a differentiable alias, else as a leaf."""
+    """Shares memory; if it has a gradient, as a differentiable alias."""
     with torch._C.DisableTorchFunctionSubclass():
-        if source.requires_grad and not source.is_leaf:
+        source = host_of(source)
+        if source.requires_grad:
             return source.as_subclass(cls)
-        return torch.Tensor._make_subclass(cls, source, source.requires_grad)
+        return torch.Tensor._make_subclass(cls, source, False)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """A leaf of class torch.Tensor as a leaf again; a result of autograd as part of its graph."""
+    tensor = host_of(tensor)
     if tensor.is_leaf:
         return torch.Tensor._make_subclass(torch.Tensor, tensor, tensor.requires_grad)
     return tensor.as_subclass(torch.Tensor)

@@ -33,6 +33,7 @@ PUBLIC = {
     "distributed/__init__.py",
     "distributed/bagua/__init__.py",
     "distributed/bagua/algorithms/__init__.py",
+    *("distributed/bagua/torch_api/__init__.py", "distributed/bagua/torch_api/tensor.py"),
     "session/__init__.py",
 }
 """Modules that scripts import, although their room or their name looks internal."""

@@ -110,7 +110,7 @@ def model_rows(
     if _draws(traced):
         return [], ["the model itself was not run: it draws random numbers"]
     try:
-        with _as_it_was(model), TracedFunctions(), torch.enable_grad():
+        with _as_it_was(model), TracedFunctions(model), torch.enable_grad():
             outputs = _outputs(_run(model, given, traced, values))
             found = _gradients(outputs, graph, traced) if gradients is not None else {}
     except Exception as error:  # e.g. a mixture of dtypes that torch refuses

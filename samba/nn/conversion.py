@@ -75,7 +75,7 @@ def from_torch_model_(model: Model, parent_module_prefix: str | None = None) -> 
     buffers = converted_buffers()
     for path, buffer in model.named_buffers():
         name = join_name(root, path)
-        buffers[name] = from_torch_tensor(buffer.detach(), name=name)
+        buffers[name] = from_torch_tensor(buffer, name=name)
     note_converted(model)
     return model
 

@@ -68,6 +68,7 @@ class SambaParameter(SambaTensor, nn.Parameter):  # pyright: ignore[reportIncomp
             is_complex,
             region_name,
         )
+        vars(made).pop("_underlying", None)  # a parameter is a tensor of its own
         made.__class__ = cls
         made.requires_grad_(requires_grad)
         return made  # pyright: ignore[reportReturnType]  # the class was assigned two lines above

@@ -18,7 +18,7 @@ from samba.sambatensor import SambaTensor
 from samba.session.index_checks import FedIndices
 from samba.support.deviations import Deviations
 from samba.support.nesting import Constant, leaves
-from samba.tensor.views import copy_as_numpy, view_plainly
+from samba.tensor.views import copy_as_numpy, host_of, view_plainly
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
 
@@ -118,9 +118,9 @@ class Feeder:
                 for tensor, slot in zip(inputs, self.slots, strict=True):
                     if (
                         getattr(tensor, "_sn_name", "") != slot.name
-                        or tensor.shape != slot.shape
-                        or tensor.dtype is not slot.dtype
                         or not tensor._has_data
+                        or (tensor := host_of(tensor)).shape != slot.shape
+                        or tensor.dtype is not slot.dtype
                     ):
                         break
                     feed.append((slot.region, view_plainly(tensor).copy()))
@@ -159,6 +159,7 @@ class Feeder:
         return frozenset(slot.region for slot in found if slot is not None)
 
     def _checked(self, tensor: torch.Tensor, slot: InputSlot) -> np.ndarray:
+        tensor = host_of(tensor)
         if tensor.shape != slot.shape:
             raise RegionMismatch(
                 name=slot.name,

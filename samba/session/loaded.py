@@ -23,7 +23,7 @@ from samba.session.host_writes import HostWrites
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
 from samba.session.watched_modes import WatchedModes
-from samba.tensor.host_use import overwrite
+from samba.tensor.host_use import overwrite, replace
 from samba.tensor.labels import mark_fast_access
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.inputs import Constant, NamedInput
@@ -266,34 +266,44 @@ class Loaded(LoadedTensors, ABC):
         optims: Any,
         *,
         buffers_only: bool = False,
+        inplace: bool = False,
         operation: str = "to_cpu()",
     ) -> None:
-        """Copy device values to the host, into the host's own memory."""
+        """Copy device values to the host, into new memory or into that which is there."""
         tensors = self.model_tensors(model, operation)
         states = self._states_of(tensors, optims, operation)
         self.writes.bring(f"session.{operation}")
-        self.read_tensors([t for t in tensors if not buffers_only or t.role is Role.BUFFER])
+        wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
+        self.read_tensors(wanted, inplace)
         with torch.no_grad():
             for entry in states:
-                self._state_to_cpu(entry)
+                self._state_to_cpu(entry, inplace)
 
-    def read_tensors(self, tensors: Sequence[HostTensor]) -> None:
-        """Copy the device's values of some tensors to the host, into the host's own memory."""
+    def read_tensors(self, tensors: Sequence[HostTensor], inplace: bool = True) -> None:
+        """Copy the device's values of some tensors to the host.
+
+        Args:
+            tensors: The tensors.
+            inplace: Whether into the memory that they have, or into new memory.
+        """
         with self.replicas.getting_tensors():
             values = [self._read(entry.region) for entry in tensors]
         with torch.no_grad():
             for entry, value in zip(tensors, values, strict=True):
-                _overwrite(entry.tensor, value)
+                _take(entry.tensor, value, inplace)
         self.writes.copied(tensors)
 
-    def _state_to_cpu(self, entry: HostState) -> None:
+    def _state_to_cpu(self, entry: HostState, inplace: bool = False) -> None:
         if all(self.device.pool.buffers[r] is None for _, r in entry.states):
             return  # it has taken no step
         state = entry.optimizer.state[entry.parameter]
-        for name, region in entry.states:
-            state[name] = self._read(region)
-        if entry.counts:
-            state["step"] = self._read(entry.step)
+        step = (("step", entry.step),) if entry.counts else ()
+        for name, region in (*entry.states, *step):
+            value, there = self._read(region), state.get(name)
+            if inplace and isinstance(there, torch.Tensor):
+                there.copy_(value)
+            else:
+                state[name] = value
 
     def _read(self, region: int) -> torch.Tensor:
         return view_as_torch(self.device.read(region))
@@ -322,8 +332,11 @@ def _steps(entry: HostState, state: Mapping[str, Any]) -> float:
     return float(any(isinstance(state.get(name), torch.Tensor) for name, _ in entry.states))
 
 
-def _overwrite(target: torch.Tensor, values: torch.Tensor) -> None:
+def _take(target: torch.Tensor, values: torch.Tensor, inplace: bool) -> None:
+    """Give a host tensor values: in its memory, or in new memory where others keep the old."""
     if isinstance(target, SambaTensor) and not target.has_data:
         target.data = values
-    else:
+    elif inplace:
         overwrite(target, values)
+    else:
+        replace(target, values)

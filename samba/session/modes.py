@@ -17,7 +17,7 @@ from samba.errors import ArgumentError
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.support.deviations import tell
 from samba.support.tracing import NO_GRAPHAMP, is_tracing
-from samba.tensor.lazy_mode import is_building
+from samba.tensor.lazy_mode import current_mode
 
 
 class ConfigUnreadable(ArgumentError):
@@ -49,8 +49,12 @@ class Modes:
 
     @staticmethod
     def use_static_functional() -> bool:
-        """Whether a model is being traced, or built inside of ``lazy_param()``."""
-        return is_tracing() or is_building()
+        """Whether a model is being traced, or parameters are made lazily.
+
+        Operations on tensors without values then give tensors without values: they are computed
+        when they are needed.
+        """
+        return is_tracing() or current_mode() is not None
 
     @staticmethod
     def use_legacy_names(use: bool) -> None:

@@ -31,11 +31,14 @@ class Transfers:
         Args:
             model: The model to update; for an ONNX model, the module made of it.
             optims: Its optimizers, None to leave their state alone.
-            inplace: Whether host memory is written in place; it always is, so that
-                everything that shares it sees the new values.
+            inplace: Whether host memory is written in place, so that everything that shares it
+                sees the new values. Otherwise parameters, buffers and states, which stay the same
+                tensors, get new memory, and what was taken before (``state_dict()``) stays as it
+                is.
         """
         loaded = self._slot.need("to_cpu()")
-        loaded.to_cpu(self._slot.onnx.module(model, "session.to_cpu"), optims)
+        module = self._slot.onnx.module(model, "session.to_cpu")
+        loaded.to_cpu(module, optims, inplace=inplace)
 
     def to_cpu_(self, model: torch.nn.Module, optims: Any = None) -> None:
         """:meth:`to_cpu` in place."""
@@ -78,9 +81,16 @@ class Transfers:
         loaded.note_written()
 
     def sync_buffers_to_cpu(self, model: torch.nn.Module, inplace: bool = False) -> None:
-        """Copy the model's buffers from the device to the host."""
+        """Copy the model's buffers from the device to the host.
+
+        Args:
+            model: The model to update.
+            inplace: Whether host memory is written in place; see :meth:`to_cpu`.
+        """
         operation = "sync_buffers_to_cpu()"
-        self._slot.need(operation).to_cpu(model, None, buffers_only=True, operation=operation)
+        self._slot.need(operation).to_cpu(
+            model, None, buffers_only=True, inplace=inplace, operation=operation
+        )
 
     def sync_buffers_to_rdu(self, model: torch.nn.Module) -> None:
         """Copy the model's buffers from the host to the device."""

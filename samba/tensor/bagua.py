@@ -3,7 +3,8 @@
 The *proxy* is the tensor that was registered. The *effective tensor* is what its getter closure
 returns, and what the backend communicates; it is asked for each time, so it may be replaced at
 any time. Importing this changes no class of torch: the functions here take any tensor, SambaTensor
-has them as methods, and :func:`enable_bagua_tensors` gives them to ``torch.Tensor`` as well.
+has them as methods, and :func:`enable_bagua_tensors` gives them to ``torch.Tensor`` as well, which
+``samba.distributed.bagua.torch_api.tensor`` calls when it is imported.
 """
 
 from __future__ import annotations
@@ -78,20 +79,21 @@ def ensure_bagua_tensor(
         name: Its name, unique in the module.
         module_name: Name of the model; needed to mark the tensor ready.
         getter_closure: Takes the proxy, returns the effective tensor; None for the proxy itself.
-        setter_closure: Takes the proxy and a tensor, and makes that the effective tensor.
+        setter_closure: Takes the proxy and a tensor, and makes that the effective tensor; None
+            for nothing.
 
     Returns:
         The tensor itself.
 
     Raises:
-        ArgumentError: If it is registered under another name or in another module, there is a
-            setter and no getter, or the effective tensor is of a type that cannot be communicated.
+        ArgumentError: If it is registered under another name or in another module, or the
+            effective tensor is of a type that cannot be communicated.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(2))
-        >>> ensure_bagua_tensor(bagua_ensure_grad(p), "p", getter_closure=lambda p: p.grad) is p
+        >>> ensure_bagua_tensor(p, "p", getter_closure=lambda p: p.grad) is p
         True
-        >>> bagua_getter_closure(p)
+        >>> bagua_getter_closure(bagua_ensure_grad(p))
         tensor([0., 0.])
     """
     with _lock:
@@ -110,12 +112,6 @@ def ensure_bagua_tensor(
     same = (getter_closure, setter_closure, backend)  # a backend is of a module, and of its ranks
     if old is not None and same == (old.getter, old.setter, old.backend):
         return tensor
-    if setter_closure is not None and getter_closure is None:
-        raise ArgumentError(
-            where=f"ensure_bagua_tensor of {name!r}",
-            found="a setter_closure without a getter_closure",
-            wanted="both, or the getter alone",
-        )
     handle = BackendTensor(
         name=name or "",
         module_name=module_name,
@@ -124,7 +120,7 @@ def ensure_bagua_tensor(
         setter=setter_closure,
         backend=backend,
     )
-    handle.dtype()
+    handle.check()
     with _lock:
         _handles[tensor] = handle
         if handle.name:
@@ -160,14 +156,14 @@ def bagua_getter_closure(tensor: torch.Tensor) -> torch.Tensor:
     return handle_of(tensor).effective()
 
 
-def bagua_setter_closure(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Make another tensor the effective one.
+def bagua_setter_closure(proxy: torch.Tensor, /, tensor: torch.Tensor) -> None:
+    """Make another tensor the effective one; does nothing without a setter closure.
 
     Args:
-        tensor: A Bagua tensor with a setter closure.
-        value: The other tensor.
+        proxy: A Bagua tensor.
+        tensor: The other tensor.
     """
-    handle_of(tensor).replace(value)
+    handle_of(proxy).replace(tensor)
 
 
 def bagua_ensure_grad(tensor: T) -> T:

@@ -52,7 +52,7 @@ class BackendTensor:
         module_name: Name of the model it belongs to, None if it belongs to none.
         proxy: The tensor that was registered; it is not kept alive.
         getter: Gives the effective tensor; None for the proxy itself.
-        setter: Replaces the effective tensor; None if nothing can.
+        setter: Replaces the effective tensor; None does nothing.
         backend: Who communicates it; None without a module.
     """
 
@@ -103,21 +103,37 @@ class BackendTensor:
         return found
 
     def replace(self, tensor: torch.Tensor) -> None:
-        """Make another tensor the effective one.
+        """Make another tensor the effective one; without a setter closure nothing happens.
 
         Args:
             tensor: The other tensor.
+        """
+        if self.setter is not None:
+            self.setter(self.proxy, tensor)
+
+    def check(self) -> None:
+        """Check the type of the effective tensor, unless there is none yet.
 
         Raises:
-            ArgumentError: If there is no setter closure.
+            ArgumentError: If it cannot be communicated.
+        """
+        found: object = self.proxy if self.getter is None else self.getter(self.proxy)
+        if isinstance(found, torch.Tensor):
+            dtype_name(found, self.name)
+
+    def _write_back(self, values: torch.Tensor) -> None:
+        """Replace the effective tensor of a getter that gives copies.
+
+        Raises:
+            ArgumentError: If there is no setter closure: the values would be lost.
         """
         if self.setter is None:
             raise ArgumentError(
-                where=f"bagua_setter_closure of {self.name!r}",
-                found="no setter closure",
-                wanted="one given to ensure_bagua_tensor",
+                where=f"Bagua tensor {self.name!r}",
+                found="a getter closure that gives copies, and no setter closure",
+                wanted="one given to ensure_bagua_tensor, to write values back",
             )
-        self.setter(self.proxy, tensor)
+        self.replace(values)
 
     @property
     def copies(self) -> bool:
@@ -131,7 +147,7 @@ class BackendTensor:
             values: As many as it has, of its type.
         """
         if self.copies:
-            self.replace(values)
+            self._write_back(values)
             return
         target = view_detached(self.effective())
         target.copy_(values.view(target.shape))
@@ -182,7 +198,7 @@ class BackendTensor:
         tensor = self.effective()
         decompress_tensor(tensor, method, n_chunks, compressed)
         if self.copies:
-            self.replace(tensor)
+            self._write_back(tensor)
 
     def to_numpy_f32(self) -> Any:
         """The effective tensor as a flat float32 array; shares its memory unless on a device."""

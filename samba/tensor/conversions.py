@@ -39,7 +39,7 @@ class Conversions(_Base):
             >>> samba.ones((), dtype=torch.bfloat16).new_empty((2, 3)).shape
             torch.Size([2, 3])
         """
-        sizes, options = _new((size, *args), kwargs)
+        sizes, options = new_arguments((size, *args), kwargs)
         return cast("Self", super().new_empty(sizes, **options))
 
     def new_zeros(self, size: Size, *args: Any, **kwargs: Any) -> Self:
@@ -50,7 +50,7 @@ class Conversions(_Base):
             >>> samba.ones(()).new_zeros(2).tolist()
             [0.0, 0.0]
         """
-        sizes, options = _new((size, *args), kwargs)
+        sizes, options = new_arguments((size, *args), kwargs)
         return cast("Self", super().new_zeros(sizes, **options))
 
     def new_ones(self, size: Size, *args: Any, **kwargs: Any) -> Self:
@@ -61,7 +61,7 @@ class Conversions(_Base):
             >>> samba.zeros(()).new_ones((2, 1)).tolist()
             [[1.0], [1.0]]
         """
-        sizes, options = _new((size, *args), kwargs)
+        sizes, options = new_arguments((size, *args), kwargs)
         return cast("Self", super().new_ones(sizes, **options))
 
     def new_full(  # pyright: ignore[reportIncompatibleMethodOverride]  # as above
@@ -89,7 +89,7 @@ class Conversions(_Base):
             [5.0, 5.0]
         """
         given = {**kwargs, "dtype": dtype, "requires_grad": requires_grad}
-        sizes, options = _new((size,), given)
+        sizes, options = new_arguments((size,), given)
         return cast("Self", super().new_full(sizes, fill_value, **options))
 
     def to(self, *args: Any, other: Tensor | None = None, **kwargs: Any) -> Self:
@@ -133,11 +133,7 @@ class Conversions(_Base):
             >>> samba.ones(2).type(torch.int16).dtype
             torch.int16
         """
-        refused = [*(["non_blocking"] if non_blocking else []), *kwargs]
-        if refused:
-            raise UnsupportedKeyword(
-                function="SambaTensor.type", found=tuple(refused), wanted=("dtype",)
-            )
+        no_more_than_dtype(non_blocking, **kwargs)
         return super().type() if dtype is None else super().type(dtype)
 
     def type_as(self, tensor: Tensor) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]  # SambaFlow names the argument so
@@ -161,8 +157,19 @@ class Conversions(_Base):
         return cast("Self", self.view(other.shape))
 
 
-def _new(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Sizes and options of a ``new_*`` method, whether written torch's or SambaFlow's way."""
+def new_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Sizes and options of a ``new_*`` method, whether written torch's or SambaFlow's way.
+
+    Args:
+        args: Positional arguments: the sizes, then perhaps dtype and ``requires_grad``.
+        kwargs: Keywords; a device has no effect and is left out.
+
+    Example:
+        >>> new_arguments(((2, 3), torch.int8), {"device": "cpu"})
+        ((2, 3), {'dtype': torch.int8, 'requires_grad': False})
+    """
     count = 0
     while count < len(args) and isinstance(args[count], int) and type(args[count]) is not bool:
         count += 1
@@ -172,3 +179,16 @@ def _new(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[int, ...]
     options.pop("device", None)
     options["requires_grad"] = bool(options.get("requires_grad"))
     return sizes, options
+
+
+def no_more_than_dtype(non_blocking: bool = False, **kwargs: Any) -> None:
+    """Refuse the arguments of ``type`` that SambaFlow does not support.
+
+    Raises:
+        UnsupportedKeyword: ``non_blocking`` or another keyword is given.
+    """
+    refused = [*(["non_blocking"] if non_blocking else []), *kwargs]
+    if refused:
+        raise UnsupportedKeyword(
+            function="SambaTensor.type", found=tuple(refused), wanted=("dtype",)
+        )

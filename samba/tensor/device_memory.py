@@ -99,7 +99,7 @@ class DeviceMemory(HostMemory):
         if inplace and self._has_data:
             overwrite(self, values)
         else:
-            self.data = values.to(self.dtype)
+            self._take(values.to(self.dtype))
         note_same(self)
         if self.requires_grad and self.is_leaf and device.has_grad(name):
             grad, fetched = self.grad, device.read_grad(name)
@@ -107,6 +107,16 @@ class DeviceMemory(HostMemory):
                 grad.copy_(fetched)
             else:
                 self.grad = fetched.to(self.dtype)
+
+    def _take(self, values: Tensor) -> None:
+        """Go on with new host memory; the tensor that it was made from keeps the old."""
+        if "_underlying" in vars(self):
+            values.requires_grad_(self.requires_grad and self.is_leaf)
+            vars(self)["_underlying"] = values
+            values = values.detach()
+            torch.Tensor.data.__set__(self, values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        else:
+            self.data = values
 
     def _on_device(self, operation: str) -> tuple[DeviceTensors, str]:
         device = visible_memory()

@@ -16,6 +16,8 @@ from samba.tensor.lazy_mode import current_mode, lazily
 from samba.tensor.promotion import promoted
 from samba.tensor.recipe import Recipe, ViewRecipe
 from samba.tensor.recording import record, writes
+from samba.tensor.symbolic import symbolic
+from samba.tensor.views import host_of
 
 T = torch.Tensor
 
@@ -133,7 +135,7 @@ def dispatch(
     """
     if func in QUERIES:
         with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **kwargs)
+            return func(host_of(args[0]), *args[1:], **kwargs) if args else func(**kwargs)
     given = tuple(operands(args, kwargs))
     if func is T.new_empty and not getattr(args[0], "_has_data", True):
         return _new_empty(cls, args, kwargs)
@@ -141,6 +143,15 @@ def dispatch(
         for tensor in given:
             if not getattr(tensor, "_has_data", True):
                 return _on_empty(cls, func, tensor, args, kwargs)
+    if current_mode() is not None and _may_be_symbolic(func, given, kwargs):
+        result = symbolic(cls, func, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    handles = {id(host_of(tensor)): tensor for tensor in given if "_underlying" in vars(tensor)}
+    named = args[0] if args else None
+    if handles:
+        args, kwargs = _hosts(args), {key: _hosts(value) for key, value in kwargs.items()}
+        given = tuple(operands(args, kwargs))
     with torch._C.DisableTorchFunctionSubclass():
         try:
             result = func(*args, **kwargs)
@@ -154,9 +165,44 @@ def dispatch(
     if func in get_default_nowrap_functions():
         return result
     _adopt(cls, result, given)
-    is_cast = func in CASTS and isinstance(args[0], cls) and isinstance(result, cls)
-    if is_cast and result is not args[0]:
-        keep_names(args[0], result)
+    if handles:
+        result = _handles(result, handles)
+    is_cast = func in CASTS and isinstance(named, cls) and isinstance(result, cls)
+    if is_cast and result is not named and named is not None:
+        keep_names(named, result)
+    return result
+
+
+def _may_be_symbolic(
+    func: Callable[..., Any], given: tuple[T, ...], kwargs: Mapping[str, Any]
+) -> bool:
+    """Whether a function may give tensors without values while parameters are made lazily."""
+    if func in SHAPE_ONLY or func in CASTS or func in get_default_nowrap_functions():
+        return False
+    return not writes(func, kwargs) and not any(tensor.requires_grad for tensor in given)
+
+
+def _hosts(value: Any) -> Any:
+    """Arguments with the tensors that SambaTensors were made from in the place of these."""
+    if isinstance(value, T):
+        return host_of(value)
+    if type(value) in (list, tuple):
+        return type(value)(_hosts(item) for item in value)
+    return value
+
+
+def _handles(result: Any, handles: Mapping[int, T]) -> Any:
+    """A result with the SambaTensor in the place of the tensor that it was made from."""
+    if isinstance(result, T):
+        handle = handles.get(id(result))
+        if handle is None or host_of(handle) is not result:
+            return result
+        with torch._C.DisableTorchFunctionSubclass():
+            if handle.shape != result.shape or T.stride(handle) != T.stride(result):
+                T.data.__set__(handle, result.detach())  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        return handle
+    if type(result) in (list, tuple):
+        return type(result)(_handles(item, handles) for item in result)
     return result
 
 
@@ -190,8 +236,9 @@ def _on_empty(
 ) -> Any:
     """Runs a torch function on an empty SambaTensor: casts it, fills it, or records the function.
 
-    Values are computed only while parameters are made lazily, from a temporary copy: a
-    constructor may look at them, an eager run of a lazy model should not cost that much unasked.
+    While parameters are made lazily, results are empty as well, and are computed when their values
+    are needed; only what gives no tensors, such as ``item()``, looks at a temporary copy of them.
+    Otherwise nothing is computed: an eager run of a lazy model should not cost that much unasked.
     """
     if func in CASTS and args[0] is tensor:
         return _cast_empty(cls, func, tensor, args, kwargs)
@@ -205,6 +252,9 @@ def _on_empty(
         if result is not NotImplemented:
             return result
         if current_mode() is not None and not writes(func, kwargs):
+            result = symbolic(cls, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
             values = recipe(tensor)
             new_kwargs = {k: _replaced(a, tensor, values) for k, a in kwargs.items()}
             new_args = tuple(_replaced(a, tensor, values) for a in args)

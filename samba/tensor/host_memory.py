@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from samba.tensor.host_use import note_alias, note_replaced, twinned
 from samba.tensor.labels import Labels
 from samba.tensor.lazy_mode import materializer_rng
 from samba.tensor.recipe import Recipe, ViewRecipe
+from samba.tensor.views import host_of
 
 # Inside the class ``torch`` is a method, so annotations there need other names.
 MemoryFormat = torch.memory_format
@@ -47,7 +48,7 @@ class HostMemory(Labels):
                 return self._empty_alias()
             self._need_data("data")
         with torch._C.DisableTorchFunctionSubclass():
-            alias = torch.Tensor.data.__get__(self)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+            alias = torch.Tensor.data.__get__(host_of(self))  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         if id(self) in twinned:
             note_alias(self, alias)
         return alias
@@ -58,37 +59,70 @@ class HostMemory(Labels):
             raise ConversionError(
                 where="SambaTensor.data = ...", found=kind(value), wanted="a torch.Tensor"
             )
-        with torch._C.DisableTorchFunctionSubclass():
-            torch.Tensor.data.__set__(self, value)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         self._has_data = getattr(value, "_has_data", True)
+        if not self._has_data:
+            vars(self).pop("_underlying", None)
+        with torch._C.DisableTorchFunctionSubclass():
+            underlying = host_of(self)
+            if isinstance(underlying, HostMemory) and underlying is not self:
+                underlying.data = value
+            else:
+                torch.Tensor.data.__set__(underlying, value)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+            if underlying is not self:
+                torch.Tensor.data.__set__(self, underlying.detach())  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         if id(self) in twinned:
             note_replaced(self)
 
     @property
     def grad(self) -> Tensor | None:
-        """The host's gradient as a plain tensor, or None; the device's is ``sn_grad``."""
+        """The host's gradient as a plain tensor, or None; the device's is ``sn_grad``.
+
+        It is that of the tensor that the SambaTensor was made from.
+        """
         with torch._C.DisableTorchFunctionSubclass():
-            grad = torch.Tensor.grad.__get__(self)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
+            grad = torch.Tensor.grad.__get__(host_of(self))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
         return None if grad is None else plain(grad)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         with torch._C.DisableTorchFunctionSubclass():
-            torch.Tensor.grad.__set__(self, value if value is None else plain(value))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
+            torch.Tensor.grad.__set__(host_of(self), value if value is None else plain(value))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
 
     @grad.deleter
     def grad(self) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]  # as above
         with torch._C.DisableTorchFunctionSubclass():
-            torch.Tensor.grad.__set__(self, None)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
+            torch.Tensor.grad.__set__(host_of(self), None)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether autograd records what is done with it: a flag of the tensor it was made from."""
+        with torch._C.DisableTorchFunctionSubclass():
+            return torch.Tensor.requires_grad.__get__(host_of(self))  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
 
     def torch(self) -> Tensor:
-        """Gives the plain torch tensor: the same memory, the same place in autograd.
+        """Gives the torch tensor that it was made from.
+
+        A result of torch functions was made from none: it gives a plain tensor of the same memory
+        and the same place in autograd.
 
         Raises:
             NoHostData: It is empty.
+
+        Example:
+            >>> import samba, torch
+            >>> tensor = torch.ones(2)
+            >>> samba.SambaTensor(tensor).torch() is tensor
+            True
         """
         self._need_data("torch()")
-        return self.as_subclass(torch.Tensor)
+        underlying = host_of(self)
+        if underlying is self:
+            return self.as_subclass(torch.Tensor)
+        return underlying.torch() if isinstance(underlying, HostMemory) else underlying
 
     def torch_tensor(self) -> Tensor:
         """Gives the plain torch tensor; an empty SambaTensor is materialized for the answer only.
@@ -110,7 +144,11 @@ class HostMemory(Labels):
             self.data = self._materialized("materialize_()")
 
     def clear_data(self) -> None:
-        """Frees the host memory of the values; shape, dtype and names stay."""
+        """Frees the host memory of the values; shape, dtype and names stay.
+
+        The tensor that it was made from keeps its values, if anyone holds it.
+        """
+        vars(self).pop("_underlying", None)
         self.data = empty_data(self.shape, self.dtype)
         self._has_data = False
 
@@ -155,14 +193,29 @@ class HostMemory(Labels):
             )
         return plain(made).detach().to(self.dtype)
 
+    def set_(self, *args: Any, **kwargs: Any) -> Self:
+        """Puts the tensor into another storage; see ``torch.Tensor.set_``."""
+        with torch._C.DisableTorchFunctionSubclass():
+            underlying = host_of(self)
+            Tensor.set_(underlying, *args, **kwargs)
+            if underlying is not self:
+                torch.Tensor.data.__set__(self, underlying.detach())  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        return self
+
     def stride(self, dim: int | None = None) -> Any:
         """Steps between neighbours, in elements; those of contiguous memory if it is empty."""
-        strides = super().stride() if self._has_data else _contiguous(self.shape)
+        if self._has_data:
+            with torch._C.DisableTorchFunctionSubclass():
+                strides = Tensor.stride(host_of(self))
+        else:
+            strides = _contiguous(self.shape)
         return strides if dim is None else strides[dim]
 
     def is_contiguous(self, memory_format: MemoryFormat = _CONTIGUOUS) -> bool:
         """Whether the values lie in order; True if it is empty."""
-        return not self._has_data or super().is_contiguous(memory_format=memory_format)
+        with torch._C.DisableTorchFunctionSubclass():
+            contiguous = Tensor.is_contiguous(host_of(self), memory_format=memory_format)
+        return contiguous or not self._has_data
 
 
 def plain(tensor: Tensor) -> Tensor:

@@ -14,6 +14,8 @@ from typing import Protocol
 
 import torch
 
+from samba.tensor.views import host_of
+
 __all__ = [
     "HostUse",
     "Twins",
@@ -22,6 +24,7 @@ __all__ = [
     "note_same",
     "note_use",
     "overwrite",
+    "replace",
     "twinned",
 ]
 
@@ -120,7 +123,19 @@ def overwrite(target: torch.Tensor, values: torch.Tensor) -> None:
         values: Its new ones.
     """
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        torch.Tensor.data.__get__(target).copy_(values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        torch.Tensor.data.__get__(host_of(target)).copy_(values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+
+
+def replace(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Give a tensor other memory without a note: the caller knows what it does.
+
+    Args:
+        target: A tensor.
+        values: What it has from now on; not used otherwise.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        torch.Tensor.data.__set__(host_of(target), values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        torch.Tensor.data.__set__(target, values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
 
 
 def note_alias(tensor: torch.Tensor, alias: torch.Tensor) -> None:

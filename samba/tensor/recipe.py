@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -91,13 +91,21 @@ class RecordedCall:
         self.function(*args, **kwargs)
 
 
+class Computed(Protocol):
+    """Values that are computed each time they are needed."""
+
+    def clone(self, *, memory_format: torch.memory_format) -> torch.Tensor:
+        """The values as a new tensor."""
+        ...
+
+
 @dataclass(slots=True)
 class Recipe:
     """A materializer: gives the values that the recorded operations lead to, each time the same.
 
     Args:
         shape, dtype: Of the parameter when it was made.
-        base: What it was made from; None once all of it was overwritten.
+        base: What it was made from, or what computes that; None once all of it was overwritten.
         settings: How random numbers are drawn.
         stream: Number of the parameter's stream of random numbers.
         calls: In-place operations since.
@@ -105,7 +113,7 @@ class Recipe:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    base: torch.Tensor | None
+    base: torch.Tensor | Computed | None
     settings: RandomSettings
     stream: int
     calls: list[RecordedCall] = field(default_factory=list)

@@ -11,6 +11,11 @@ from samba.errors import ArgumentError
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
+def host_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a SambaTensor was made from, which holds its memory; else the tensor."""
+    return tensor.__dict__.get("_underlying", tensor)
+
+
 def view_as_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a host tensor as a numpy array, without a copy.
 
@@ -26,6 +31,7 @@ def view_as_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 def view_plainly(tensor: torch.Tensor) -> np.ndarray:
     """:func:`view_as_numpy` where torch's dispatch to subclasses is off already."""
+    tensor = host_of(tensor)
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.dtype is torch.bfloat16:
         return plain.view(torch.int16).numpy().view(_BFLOAT16)
@@ -62,7 +68,7 @@ def view_detached(tensor: torch.Tensor) -> torch.Tensor:
         tensor: Any tensor in host memory.
     """
     with torch._C.DisableTorchFunctionSubclass():
-        return tensor.detach().as_subclass(torch.Tensor)
+        return host_of(tensor).detach().as_subclass(torch.Tensor)
 
 
 def copy_as_numpy(tensor: torch.Tensor) -> np.ndarray:

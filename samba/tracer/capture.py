@@ -22,6 +22,7 @@ from emulator.op_facts.table import op_facts
 from samba.support.deviations import Deviations
 from samba.support.naming import root_name
 from samba.support.tracing import one_trace
+from samba.tensor.labels import keep_names
 from samba.tracer.casts import insert_casts
 from samba.tracer.changed_state import TraceState, steady_trace
 from samba.tracer.convert import convert
@@ -39,6 +40,7 @@ from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refused_ops
+from samba.tracer.samba_names import samba_names, show_names
 from samba.tracer.torch_internals import (
     FakeTensorMode,
     buffers_of,
@@ -143,11 +145,13 @@ def _export(
                 HitLoops(model),
                 watched_hooks(model, told),
                 recorder.recording(),
-                TracedFunctions(recorder),
+                samba_names(model, given),
+                TracedFunctions(model, recorder),
             ):
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
-            detach_ungraded(program, type(model).__name__)
+            if not inference:
+                detach_ungraded(program, type(model).__name__)
             return functional_form(program)
     except Exception as error:
         with _plain_tensors(model):
@@ -311,6 +315,7 @@ class _Fakes:
             with self._mode:
                 fake = torch.empty(tuple(parameter.shape), dtype=parameter.dtype)
             found = torch.nn.Parameter(fake, parameter.requires_grad)
+            vars(found).update((k, v) for k, v in vars(parameter).items() if k != "_has_data")
             self._made[id(parameter)] = found
         return found
 
@@ -323,7 +328,9 @@ def _plain(value: Any) -> Any:
             if not value.materializer_provided:  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
                 return value  # a handle, such as those in model.output_tensors
             value = value.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        return value.detach().as_subclass(torch.Tensor)
+        plain = value.detach().as_subclass(torch.Tensor)
+        keep_names(value, plain)
+        return show_names(plain) if hasattr(value, "sn_name") else plain
     if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
         return type(value)(_plain(v) for v in value)
     return value

@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 
 _TORCH = str(Path(torch.__file__).parent)
-_PACKAGES = (_TORCH, sysconfig.get_paths()["stdlib"], str(Path(__file__).parents[1]))
+_SAMBA = str(Path(__file__).parents[1])
+_PACKAGES = (_TORCH, sysconfig.get_paths()["stdlib"], _SAMBA)
+_CALLING = (_SAMBA, str(Path(_TORCH, "_tensor.py")), str(Path(_TORCH, "overrides.py")))
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -47,6 +49,17 @@ def calling_line() -> str:
         if is_user_file(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{line}"
     return "forward()"
+
+
+def called_by_user() -> bool:
+    """Whether the user's code calls the function of torch that a mode sees, and not torch's own."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name != "__torch_function__" and not code.co_filename.startswith(_CALLING):
+            return is_user_file(code.co_filename)
+        frame = frame.f_back
+    return False
 
 
 class Namer:

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import torch
 
+from samba.support.naming import root_name
 from samba.tracer.errors import UnsupportedOp, UnsupportedOps
-from samba.tracer.names import node_line
-from samba.tracer.torch_internals import as_plain_tensors
+from samba.tracer.names import calling_line, node_line
+from samba.tracer.torch_internals import FakeTensor, as_plain_tensors
 from samba.tracer.traced import TO_DTYPE
 
 DEPENDS_ON_DATA = "the shape of its result depends on data"
@@ -92,6 +93,31 @@ def refuse_inputs(model: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> No
     ]
     if bad:
         raise UnsupportedOps(model=model, ops=bad)
+
+
+def refuse_constants(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
+    """Raise unless all tensors that ``forward`` uses and did not make are plain.
+
+    Torch's graph does not tell the lines of operations on the others.
+
+    Args:
+        model: The model.
+        tensors: What an operation takes, while it is traced.
+
+    Raises:
+        UnsupportedOps: If one is sparse, nested or quantized; with the line that uses it.
+    """
+    for tensor in tensors:
+        reason = "" if tensor.layout is torch.strided else foreign_layout(tensor)
+        if reason and (not isinstance(tensor, FakeTensor) or "_path" in vars(tensor)):
+            name = vars(tensor).get("_path", "")
+            op = UnsupportedOp(
+                name=f"constant {name}" if name else "a constant",
+                count=1,
+                lines=(calling_line(),),
+                reason=f"{reason}: make it dense before, with to_dense()",
+            )
+            raise UnsupportedOps(model=root_name(model), ops=[op])
 
 
 def describe(nodes: Iterable[tuple[torch.fx.Node, str]]) -> list[UnsupportedOp]:

@@ -25,7 +25,7 @@ from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
@@ -54,6 +54,7 @@ __all__ = [
     "DATA_DEPENDENT_ERRORS",
     "DYNAMIC_SHAPE_ERRORS",
     "BackwardHookFunction",
+    "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
     "accumulation_hooks",
@@ -103,8 +104,8 @@ __all__ = [
 # torch.utils._pytree: containers of tensors (arguments, results) as flat lists, in the order in
 # which the exporter itself flattens them (2.3).
 
-# FakeTensorMode: tensors without values, for the shapes and strides of an operation's results and
-# for parameters that have no memory (1.13).
+# FakeTensor, FakeTensorMode: tensors without values, for the shapes and strides of an operation's
+# results and for parameters that have no memory (1.13).
 
 # OpOverload: what a node of an exported graph calls (1.11).
 

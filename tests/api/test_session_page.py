@@ -122,5 +122,4 @@ def test_to_cpu_in_place_keeps_the_memory(pefs):
         scene.host_step()
         samba.session.to_cpu(scene.model, inplace=inplace)
         close(weight.data, scene.host.first.weight.detach())
-        if inplace:
-            assert weight.data_ptr() == place
+        assert (weight.data_ptr() == place) is inplace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 
 import pytest
 import torch
@@ -128,15 +129,55 @@ def test_training_goes_on_after_to_cpu(pefs):
 
 
 @covers("samba.session.to_cpu")
-def test_to_cpu_writes_in_place(pefs):
-    """What shares memory with a parameter sees the new values."""
-    scene = pefs.loaded(MLP)
+def test_to_cpu_takes_new_memory_and_in_place_the_old(pefs):
+    """What shared memory with a parameter sees the new values of a transfer in place only."""
+    scene = pefs.loaded(WORLDS["adamw"])
     views = dict(scene.model.state_dict())
+    before = {name: value.clone() for name, value in views.items()}
+    parameters = list(scene.model.parameters())
     scene.run()
     scene.host_step()
-    samba.session.to_cpu(scene.model)
+    samba.session.to_cpu(scene.model, scene.optimizer)
+    assert all(map(operator.is_, parameters, scene.model.parameters()))
     for name, weight in scene.host.state_dict().items():
-        close(views[name], weight)
+        assert torch.equal(views[name], before[name])
+        close(scene.model.state_dict()[name], weight)
+    views = dict(scene.model.state_dict())
+    states = [dict(scene.optimizer.state[p]) for p in parameters]
+    for in_place in (
+        lambda: samba.session.to_cpu(scene.model, scene.optimizer, inplace=True),
+        lambda: samba.session.to_cpu_(scene.model, [scene.optimizer]),
+    ):
+        scene.run()
+        scene.host_step()
+        in_place()
+        for name, weight in scene.host.state_dict().items():
+            close(views[name], weight)
+        for parameter, state, twin in zip(parameters, states, scene.host.parameters(), strict=True):
+            assert all(scene.optimizer.state[parameter][k] is v for k, v in state.items())
+            close(state["exp_avg"], scene.host_optimizer.state[twin]["exp_avg"])
+
+
+def test_sync_buffers_to_cpu_takes_new_memory_and_in_place_the_old(tmp_path):
+    model = samba.from_torch_model_(torch.nn.BatchNorm1d(3))
+    x = samba.randn(4, 3, name="x")
+    config = {"output_folder": str(tmp_path), "pef_name": "norm"}
+    pef = samba.session.compile(model, x, config_dict=config)
+    outputs = samba.utils.trace_graph(model, x, pef=pef)
+    mean, view = model.running_mean, model.running_mean.view(3)
+    weight = model.weight.data_ptr()
+    samba.session.run(x, outputs, section_types=["fwd"])
+    samba.session.sync_buffers_to_cpu(model)
+    assert model.running_mean is mean and model.weight.data_ptr() == weight
+    assert not view.any()
+    close(mean, 0.1 * x.torch().mean(0))
+    shared = samba.session.buffer_dict["batchnorm1d__running_mean"]
+    close(shared.torch(), mean)
+    view = mean.view(3)
+    samba.session.run(x, outputs, section_types=["fwd"])
+    samba.session.sync_buffers_to_cpu(model, inplace=True)
+    close(view, 0.19 * x.torch().mean(0))
+    assert view.data_ptr() == mean.data_ptr()
 
 
 def test_eager_after_to_cpu(pefs):

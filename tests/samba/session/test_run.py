@@ -60,6 +60,16 @@ def test_an_input_that_is_left_out_keeps_its_values(scene):
     close(loss, scene.host(batch["x"], later["y"])[0].detach())
 
 
+def test_inputs_are_fed_as_their_tensors_are_now(scene):
+    """A SambaTensor is a handle: what its tensor was given since is what runs."""
+    batch = other_batch()
+    given = named(batch)
+    later = other_batch(seed=11)
+    given[0].torch().data = later["x"]
+    loss, _ = scene.run(given, **FORWARD)
+    close(loss, scene.host(later["x"], batch["y"])[0].detach())
+
+
 class Masked(nn.Module):
     """An optional argument between two others, and arguments named unlike their tensors."""
 

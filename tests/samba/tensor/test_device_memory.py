@@ -77,6 +77,7 @@ def test_cpu_takes_new_memory_and_cpu_in_place_the_old(device):
     assert weight.cpu() is weight
     assert weight.tolist() == [5, 5]
     assert source.tolist() == [1, 1]
+    assert weight.torch().tolist() == [5, 5]
     weight = samba.from_torch_tensor(source, name="w")
     weight.cpu_()
     assert source.tolist() == [5, 5]

@@ -222,7 +222,87 @@ def test_autograd_reaches_through_conversions():
     assert own.is_leaf
     assert own.requires_grad
     own.torch().sum().backward()
-    assert own.grad.tolist() == [1, 1, 1]
+    assert own.grad is leaf.grad
+    assert leaf.grad.tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("make", [samba.SambaTensor, samba.from_torch_tensor])
+def test_a_samba_tensor_is_a_handle_to_the_tensor_that_it_was_made_from(make):
+    source = torch.arange(3.0)
+    tensor = make(source, name="x")
+    assert tensor.torch() is tensor.torch_tensor() is samba.to_torch(tensor) is source
+    tensor.requires_grad = True
+    assert source.requires_grad
+    source.requires_grad_(False)
+    assert not tensor.requires_grad
+    assert tensor.requires_grad_() is tensor
+    (tensor**2).sum().backward()
+    assert tensor.grad is source.grad
+    assert source.grad.tolist() == [0, 2, 4]
+    tensor.grad = torch.ones(3)
+    assert source.grad.tolist() == [1, 1, 1]
+    torch.optim.SGD([tensor], lr=1.0).step()
+    assert source.tolist() == [-1, 0, 1]
+    del tensor.grad
+    assert source.grad is None
+    tensor.data = torch.full((2,), 7.0)
+    assert source.tolist() == tensor.tolist() == [7, 7]
+    assert source.data_ptr() == tensor.data_ptr() == tensor.data.data_ptr()
+    source.data = torch.ones(1, 4)
+    assert tensor.shape == (1, 4)
+    assert tensor.data.data_ptr() == source.data_ptr()
+    assert np.array_equal(tensor.detach().numpy(), source.detach().numpy())
+    assert tensor.sn_name == "x"
+
+
+def test_gradients_are_asked_of_either():
+    source = torch.arange(3.0, requires_grad=True)
+    tensor = samba.SambaTensor(source)
+    for asked in (source, tensor):
+        (found,) = torch.autograd.grad((tensor * source).sum(), asked)
+        assert found.tolist() == [0, 2, 4]
+    loss = (tensor * source).sum()
+    loss.backward(inputs=[tensor])
+    assert source.grad.tolist() == tensor.grad.tolist() == [0, 2, 4]
+    seen = []
+    tensor.register_hook(lambda grad: seen.append(grad.tolist()))
+    (source * 3).sum().backward()
+    assert seen == [[3, 3, 3]]
+
+
+def test_in_place_functions_change_the_tensor_and_return_the_handle():
+    source = torch.arange(6.0)
+    tensor = samba.SambaTensor(source, name="x")
+    assert tensor.mul_(2) is tensor
+    assert tensor.unsqueeze_(0) is tensor
+    assert tensor.shape == source.shape == (1, 6)
+    assert torch.add(tensor, 1, out=tensor) is tensor
+    tensor[0, 1] = -1
+    tensor += 1
+    assert source.tolist() == tensor.tolist() == [[2, 0, 6, 8, 10, 12]]
+    assert tensor.float() is tensor.contiguous() is tensor
+    assert source._version == tensor._version
+
+
+def test_a_handle_of_a_handle_is_one_of_the_same_tensor():
+    parameter = torch.nn.Parameter(torch.ones(2))
+    tensor = samba.SambaTensor(samba.SambaTensor(parameter, name="a"), name="b")
+    assert tensor.torch() is parameter
+    (tensor * 2).sum().backward()
+    assert parameter.grad.tolist() == [2, 2]
+    converted = samba.SambaParameter(torch.ones(2), name="w")
+    (samba.SambaTensor(converted, name="v") * 2).sum().backward()
+    assert converted.grad.tolist() == [2, 2]
+
+
+def test_copies_are_handles_of_copies():
+    source = torch.ones(2, requires_grad=True)
+    tensor = samba.SambaTensor(source, name="x")
+    copied, same = copy.deepcopy([tensor, source])
+    assert copied.torch() is same is not source
+    assert copied.sn_name == "x" and copied.requires_grad
+    tensor.clear_data()
+    assert source.tolist() == [1, 1] and not tensor.has_data
 
 
 def test_results_add_nothing_to_the_autograd_graph():

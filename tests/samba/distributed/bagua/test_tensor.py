@@ -15,6 +15,7 @@ from samba.distributed import bagua
 from samba.errors import ArgumentError
 from samba.tensor.bagua import METHODS
 from tests.api.covers import covers
+from tests.forked import forked
 from tests.samba.distributed.bagua.ranks import on_ranks
 
 
@@ -101,10 +102,14 @@ def test_another_name_or_module_is_refused(tensor, name, module):
 
 
 @covers("bagua.BaguaTensor.ensure_bagua_tensor(setter_closure)")
-def test_a_setter_needs_a_getter(tensor):
-    with pytest.raises(ArgumentError, match="without a getter_closure"):
-        bagua.ensure_bagua_tensor(tensor, "t", setter_closure=lambda t, v: None)
-    assert not bagua.is_bagua_tensor(tensor)
+def test_a_setter_without_a_getter_is_beside_the_identity(tensor):
+    seen = []
+    bagua.ensure_bagua_tensor(tensor, "t", setter_closure=lambda t, v: seen.append((t, v)))
+    assert bagua.bagua_getter_closure(tensor) is tensor
+    other = torch.ones(2, 3)
+    bagua.bagua_setter_closure(tensor, other)
+    ((proxy, value),) = seen
+    assert proxy is tensor and value is other
 
 
 @covers("bagua.BaguaTensor.to_bagua_tensor")
@@ -144,23 +149,34 @@ def test_getter_default_is_the_tensor(tensor):
     assert bagua.bagua_getter_closure(tensor) is tensor
 
 
-def test_getter_that_returns_nothing_is_named(parameter):
-    p = parameter
+@covers("bagua.BaguaTensor.ensure_bagua_tensor(getter_closure)")
+def test_the_gradient_that_a_getter_gives_is_used_when_there_is_one(parameter):
+    p = bagua.ensure_bagua_tensor(parameter, "p", getter_closure=grad_getter)
+    assert bagua.is_bagua_tensor(p)
     with pytest.raises(ArgumentError, match=r"closure of Bagua tensor 'p'.*bagua_ensure_grad"):
-        bagua.ensure_bagua_tensor(p, "p", getter_closure=grad_getter)
+        bagua.bagua_getter_closure(p)
+    (p * 2).sum().backward()
+    assert torch.equal(bagua.bagua_getter_closure(p), torch.full((2, 3), 2.0))
+    assert bagua.bagua_backend_tensor(p).data_ptr() == p.grad.data_ptr()
+    p.grad = None
+    p.grad = torch.ones(2, 3)
+    assert torch.equal(bagua.bagua_getter_closure(p), torch.ones(2, 3))
 
 
 @covers("bagua.BaguaTensor.bagua_setter_closure")
 def test_setter(parameter):
     p = bagua.bagua_ensure_grad(parameter)
     bagua.ensure_bagua_tensor(p, "p", getter_closure=grad_getter)
-    with pytest.raises(ArgumentError, match="no setter closure"):
-        bagua.bagua_setter_closure(p, torch.ones(2, 3))
+    before = p.grad
+    bagua.bagua_setter_closure(p, torch.ones(2, 3))  # None is a no-op
+    assert p.grad is before and not before.any()
     bagua.ensure_bagua_tensor(p, "p", getter_closure=grad_getter, setter_closure=grad_setter)
     new = torch.ones(2, 3)
     bagua.bagua_setter_closure(p, new)
     assert p.grad is new
     assert bagua.bagua_getter_closure(p) is new
+    bagua.bagua_setter_closure(p, tensor=before)
+    assert p.grad is before
 
 
 @covers("bagua.BaguaTensor.bagua_backend_tensor")
@@ -346,6 +362,33 @@ def test_enabling_gives_torch_tensors_the_methods():
     finally:
         bagua.disable_bagua_tensors()
     assert not hasattr(t, "ensure_bagua_tensor")
+
+
+PATCHED = """
+import torch
+import sambaflow.samba.distributed.bagua as bagua
+import sambaflow.samba.distributed.bagua.torch_api
+assert not hasattr(torch.Tensor, "ensure_bagua_tensor")
+
+from sambaflow.samba.distributed.bagua.torch_api.tensor import BaguaTensor
+p = torch.nn.Parameter(torch.ones(2)).ensure_bagua_tensor(
+    name="p", getter_closure=lambda p: p.grad, setter_closure=lambda p, t: setattr(p, "grad", t)
+)
+assert p.is_bagua_tensor() and p.bagua_tensor_name == "p"
+assert p.bagua_ensure_grad() is p and p.bagua_getter_closure() is p.grad
+new = torch.ones(2)
+p.bagua_setter_closure(tensor=new)
+assert p.grad is new
+assert torch.Tensor.to_bagua_tensor is BaguaTensor.to_bagua_tensor is bagua.to_bagua_tensor
+bagua.disable_bagua_tensors()
+assert not hasattr(torch.Tensor, "ensure_bagua_tensor")
+"""
+
+
+@covers("bagua.BaguaTensor")
+def test_importing_the_module_of_the_page_patches_torch_tensors(tmp_path):
+    (ended,) = forked("import samba\n", [PATCHED], tmp_path)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_importing_changes_no_class_of_torch():

@@ -1,0 +1,1 @@
+"""The place of ``bagua.torch_api`` in this package: ``tensor`` patches ``torch.Tensor``."""

@@ -1,0 +1,153 @@
+"""Attributes of a tensor that reach past the graph in ``forward``: memory, gradients, flags.
+
+What has a meaning in a graph gets it; the rest is refused by its name, with the user's line, as
+torch's exporter would forget it in silence or fail in words of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from samba.tensor.in_forward import traced_forward
+from samba.tensor.indexing import integral
+from samba.tracer.errors import TraceError
+from samba.tracer.names import called_by_user, calling_line
+from samba.tracer.torch_internals import FakeTensor
+
+T = torch.Tensor
+
+
+class MemoryInForward(TraceError):
+    """``forward`` reaches for host or device memory, or changes whose memory a tensor has."""
+
+    deviation = "memory-in-forward"
+
+    def __init__(self, *, name: str, hint: str = "") -> None:
+        super().__init__(
+            where=calling_line(),
+            reason=f"forward() uses {name} of a tensor, which has no memory of its own in a graph",
+            hint=hint or "Move it out of forward(), to before or after samba.session.run().",
+        )
+
+
+class EmptyInForward(TraceError):
+    """``forward`` makes a SambaTensor without values."""
+
+    deviation = "empty-in-forward"
+
+    def __init__(self) -> None:
+        super().__init__(
+            where=calling_line(),
+            reason="forward() makes a SambaTensor of a shape alone, which has no values",
+            hint="Use samba.zeros(shape), samba.empty(shape) or another tensor with values.",
+        )
+
+
+class FrozenInForward(TraceError):
+    """``forward`` changes whether a parameter is trained."""
+
+    deviation = "frozen-in-forward"
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(
+            where=calling_line(),
+            reason=f"forward() changes requires_grad of {name}",
+            hint="Call requires_grad_() before samba.session.compile(): a program trains what was "
+            "to be trained when it was compiled. Use weight.detach() to leave it out here.",
+        )
+
+
+class GradInForward(TraceError):
+    """``forward`` uses a gradient, or computes one."""
+
+    deviation = "grad-in-forward"
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(
+            where=calling_line(),
+            reason=f"forward() uses {name}, but gradients are computed after it",
+            hint="Read gradients after samba.session.run(), as sn_grad of the parameter.",
+        )
+
+
+def _data(tensor: T) -> T:
+    return tensor.detach()
+
+
+def _set_data(tensor: T, value: T) -> None:
+    raise MemoryInForward(
+        name=".data = ...",
+        hint="Use the new tensor itself; a buffer takes new values by buffer.copy_(values).",
+    )
+
+
+def _data_ptr(tensor: T) -> int:
+    if isinstance(tensor, FakeTensor):
+        raise MemoryInForward(name="data_ptr()")
+    return tensor.data_ptr()
+
+
+def _grad(tensor: T) -> T | None:
+    if not tensor.is_leaf:
+        return None
+    if tensor.requires_grad:
+        raise GradInForward(name=f"the gradient of {_name(tensor)}")
+    return tensor.grad
+
+
+def _backward(tensor: T, *args: Any, **kwargs: Any) -> None:
+    raise GradInForward(name="backward()")
+
+
+def _requires(tensor: T, requires_grad: bool = True) -> T:
+    if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad != requires_grad:
+        raise FrozenInForward(name=_name(tensor))
+    return tensor.requires_grad_(requires_grad)
+
+
+def _getitem(tensor: T, index: Any) -> Any:
+    return tensor[integral(index)]
+
+
+def _setitem(tensor: T, index: Any, value: Any) -> None:
+    tensor[integral(index)] = value
+
+
+def _name(tensor: T) -> str:
+    return vars(tensor).get("_sn_name") or f"a tensor of shape {tuple(tensor.shape)}"
+
+
+_ALWAYS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
+    {T.__getitem__: _getitem, T.__setitem__: _setitem, T.data.__get__: _data}  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+)
+_FOR_USERS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
+    {
+        T.backward: _backward,
+        T.data.__set__: _set_data,  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        T.data_ptr: _data_ptr,
+        T.grad.__get__: _grad,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # as above
+        T.requires_grad.__set__: _requires,  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        T.requires_grad_: _requires,
+    }
+)
+
+
+def attribute(func: Callable[..., Any]) -> Callable[..., Any] | None:
+    """What to call in the place of an attribute of a tensor while ``forward`` is traced.
+
+    Args:
+        func: A function as torch passes it to ``__torch_function__``.
+
+    Returns:
+        The function that takes its place; None if it stays.
+    """
+    if traced_forward() is None:
+        return None
+    found = _FOR_USERS.get(func)
+    if found is not None and called_by_user():
+        return found
+    return _ALWAYS.get(func)

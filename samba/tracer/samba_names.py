@@ -1,0 +1,271 @@
+"""What SambaTensor has and torch's tensors have not, on the tensors of a traced ``forward``.
+
+The exporter knows torch's own tensors only, so that a model which asks its inputs for ``sn_name``
+or ``torch()`` would fail. While a model is traced, tensors without values have these names, and so
+have the constants that are made of SambaTensors; what reaches for host or device memory, which a
+graph cannot, is refused by its name.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+
+from samba.support.deviations import tell
+from samba.support.nesting import leaves
+from samba.tensor.conversions import new_arguments, no_more_than_dtype
+from samba.tensor.in_forward import Forward, enter_forward
+from samba.tensor.labels import Labels, keep_names
+from samba.tracer.forward_attributes import EmptyInForward, MemoryInForward
+from samba.tracer.inputs import TraceInputs
+from samba.tracer.names import calling_line, is_user_file
+from samba.tracer.torch_internals import FakeTensor
+
+T = torch.Tensor
+
+
+@contextmanager
+def samba_names(model: torch.nn.Module, given: TraceInputs) -> Iterator[None]:
+    """While active, tensors in the ``forward`` of ``model`` have the names of SambaTensors.
+
+    Args:
+        model: The model; hooks on it are added and removed.
+        given: Its inputs, with the names that they have.
+    """
+    labels = _labels_of(model)
+    inside: list[Forward | None] = []
+
+    def before(module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        inside.append(enter_forward(_Traced()))
+        _label_inputs(given, args, kwargs)
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            vars(tensor)["_path"] = name
+            if name in labels:
+                _stand_for(labels[name], tensor)
+
+    def after(*_: Any) -> None:
+        if inside:
+            enter_forward(inside.pop())
+
+    with _installed():
+        hooks = [
+            model.register_forward_pre_hook(before, prepend=True, with_kwargs=True),
+            model.register_forward_hook(after, always_call=True),
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            after()
+
+
+class _Traced:
+    """Makes SambaTensors in ``forward``: the traced tensors themselves, with the names given."""
+
+    def made(self, source: T | None, labels: Mapping[str, Any]) -> T:
+        if source is None or not getattr(source, "_has_data", True):
+            raise EmptyInForward
+        source = source.torch() if hasattr(source, "torch") else source  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor, or traced
+        given = {key: value for key, value in labels.items() if value is not None and value != ""}
+        if not given:
+            return source
+        if vars(source).get("_sn_name"):
+            source = source.view(source.shape)
+        elif "name" in given:
+            _tell_name(given["name"])
+        renamed = {"name": "sn_name", "region_name": "sn_region_name"}
+        for key, value in given.items():
+            vars(source)[f"_{renamed.get(key, key)}"] = value
+        return source if isinstance(source, FakeTensor) else show_names(source)
+
+
+def _tell_name(name: str) -> None:
+    tell(
+        "name-in-forward",
+        f"{calling_line()}: forward() names a tensor {name!r}. The program knows what forward() "
+        "computes by names of its own; those of inputs and outputs count",
+    )
+
+
+def _labels_of(model: torch.nn.Module) -> dict[str, T]:
+    """Parameters and buffers that are SambaTensors, by path, as they are before a trace."""
+    tensors = (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    )
+    return {path: tensor for path, tensor in tensors if "_sn_name" in vars(tensor)}
+
+
+def _label_inputs(given: TraceInputs, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    values = [leaf for value in args for _, leaf in leaves("", value)]
+    values += [leaf for key in given.kwargs for _, leaf in leaves(key, kwargs.get(key))]
+    tensors = [value for value in values if isinstance(value, T)]
+    if len(tensors) != len(given.tensors):
+        return
+    for named, tensor in zip(given.tensors, tensors, strict=True):
+        keep_names(named.tensor, tensor)
+        vars(tensor).update(_sn_name=named.name, _sn_region_name=named.region_name)
+
+
+def _stand_for(source: T, tensor: T) -> None:
+    if tensor is not source:
+        keep_names(source, tensor)
+        if "_materializer" in vars(source):
+            vars(tensor)["_materializer"] = vars(source)["_materializer"]
+
+
+# -- names that traced tensors get --------------------------------------------
+
+
+def show_names(tensor: T) -> T:
+    """Give a constant the names of a SambaTensor, with the labels that it has now.
+
+    Args:
+        tensor: A plain tensor with values; it is changed.
+
+    Returns:
+        The tensor.
+    """
+    for name, value in _DEFAULTS.items():
+        vars(tensor).setdefault(name, value)
+    for name, inner in _added().items():
+        if isinstance(inner, property):
+            if name not in ("sn_data", "sn_grad"):
+                vars(tensor)[name] = inner.__get__(tensor)
+        else:
+            vars(tensor)[name] = inner.__get__(tensor, type(tensor))
+    return tensor
+
+
+def _itself(self: T) -> T:
+    return self
+
+
+def _refusing(name: str) -> Callable[..., None]:
+    def refuse(self: T, *args: Any, **kwargs: Any) -> None:
+        raise MemoryInForward(name=name)
+
+    return refuse
+
+
+def _materializer(self: T) -> Any:
+    return vars(self).get("_materializer")
+
+
+def _named(self: T, name: str) -> None:
+    _tell_name(name)
+    vars(self)["_sn_name"] = name
+
+
+def _added() -> dict[str, Any]:
+    label = {key: inner for key, inner in vars(Labels).items() if isinstance(inner, property)}
+    label["sn_name"] = label["sn_name"].setter(_named)
+    return {
+        **label,
+        **dict.fromkeys(("torch", "torch_tensor"), _itself),
+        **{name: property(_refusing(name), _refusing(name)) for name in ("sn_data", "sn_grad")},
+        **{name: _refusing(f"{name}()") for name in ("rdu", "cpu_", "clear_data")},
+        "is_fast_access": vars(Labels)["is_fast_access"],
+        "has_data": property(lambda self: True),
+        "reusable": T.is_contiguous,
+        "materialize_": lambda self: None,
+        "materializer": property(_materializer, _refusing("materializer = ...")),
+        "materializer_provided": property(lambda self: _materializer(self) is not None),
+    }
+
+
+_DEFAULTS = {key: value for key, value in vars(Labels).items() if key in Labels.__annotations__}
+"""Where a label is kept that was not set."""
+
+
+# -- methods of torch.Tensor that take more arguments -------------------------
+
+
+def _of_user(frame: FrameType) -> bool:
+    """Whether a frame is the user's; torch's own calls mean torch's methods."""
+    return is_user_file(frame.f_code.co_filename)
+
+
+def _new(name: str) -> Callable[..., T]:
+    plain = getattr(T, name)
+
+    def new(self: T, *args: Any, **kwargs: Any) -> T:
+        if not _of_user(sys._getframe(1)):
+            return plain(self, *args, **kwargs)
+        given = (kwargs.pop("size"), *args) if "size" in kwargs else args
+        sizes, options = new_arguments(given, kwargs)
+        return plain(self, sizes, **options)
+
+    return new
+
+
+def _new_full(self: T, *args: Any, **kwargs: Any) -> T:
+    if not _of_user(sys._getframe(1)):
+        return T.new_full(self, *args, **kwargs)
+    given = {**dict(zip(_FULL, args, strict=False)), **kwargs}
+    sizes, options = new_arguments((given.pop("size"),), given)
+    return T.new_full(self, sizes, options.pop("fill_value"), **options)
+
+
+_FULL = ("size", "fill_value", "dtype", "device", "requires_grad")
+
+
+def _to(self: T, *args: Any, other: T | None = None, **kwargs: Any) -> T:
+    given: tuple[Any, ...] = args if other is None else (other, *args)
+    return T.to(self, *given, **kwargs)
+
+
+def _type(self: T, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+    if _of_user(sys._getframe(1)):
+        no_more_than_dtype(*args, **kwargs)
+    return T.type(self, dtype, *args, **kwargs)
+
+
+def _type_as(self: T, tensor: T | None = None, **kwargs: Any) -> T:
+    return T.type_as(self, *(() if tensor is None else (tensor,)), **kwargs)
+
+
+def _cpu(self: T, inplace: bool = False, **kwargs: Any) -> T:
+    if inplace:
+        raise MemoryInForward(name="cpu(inplace=True)")
+    return T.cpu(self, **kwargs)
+
+
+_EXTENDED: dict[str, Callable[..., Any]] = {
+    **{name: _new(name) for name in ("new_empty", "new_ones", "new_zeros")},
+    "new_full": _new_full,
+    "to": _to,
+    "type": _type,
+    "type_as": _type_as,
+    "cpu": _cpu,
+}
+
+_lock = threading.Lock()
+_open = 0
+
+
+@contextmanager
+def _installed() -> Iterator[None]:
+    """The names are there inside, for however many threads are inside."""
+    global _open
+    names = {**_DEFAULTS, **_added(), **_EXTENDED}
+    with _lock:
+        _open += 1
+        if _open == 1:
+            for name, value in names.items():
+                setattr(FakeTensor, name, value)
+    try:
+        yield
+    finally:
+        with _lock:
+            _open -= 1
+            if _open == 0:
+                for name in names:
+                    delattr(FakeTensor, name)

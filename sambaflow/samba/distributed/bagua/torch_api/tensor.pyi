@@ -1,0 +1,3 @@
+from samba.distributed.bagua.torch_api.tensor import (
+    BaguaTensor as BaguaTensor,
+)
