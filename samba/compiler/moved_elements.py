@@ -47,7 +47,7 @@ MOVES = _COPIES | _PLACED
 
 _JOINS = _names(
     "aten.cat.default aten.concat.default aten.stack.default aten.slice_scatter.default "
-    "aten.select_scatter.default"
+    "aten.select_scatter.default aten.broadcast_tensors.default"
 )
 """Operations that give elements of several arguments, unchanged."""
 

@@ -30,6 +30,9 @@ _watching: weakref.WeakSet[HostWrites] = weakref.WeakSet()
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
 """Modules and optimizers that say when a state is loaded into them."""
 
+_ASKS_TO_CLEAR = ("torch.optim", "torch.nn.modules", "samba.")
+"""Modules whose code reads ``grad`` without wanting its values."""
+
 _READS_NOTHING = frozenset({"", "__get__", "__set__", "requires_grad_", "register_hook"})
 """Functions that look at no values; the empty name stands for one that overwrites all of them."""
 
@@ -123,6 +126,26 @@ class HostWrites:
                 f"{operation} of {entry.path})",
             )
 
+    def lacks_gradient(self, tensor: torch.Tensor, reader: str) -> None:
+        """A script has found no gradient on the host: told if the device has one.
+
+        Args:
+            tensor: The tensor.
+            reader: Module of the code that asked. Torch's optimizers and modules ask to set
+                gradients to zero, or to step, which is right as it is.
+        """
+        if self._loaded is None or reader.startswith(_ASKS_TO_CLEAR):
+            return
+        name = getattr(tensor, "sn_name", "")
+        if not self._loaded.device.counters.runs or not self._loaded.has_grad(name):
+            return
+        self._deviations.tell(
+            "host-gradient",
+            "a script reads .grad of a parameter that is trained on the device, and finds None: "
+            "gradients stay there, where .sn_grad reads and sets them. To clip them give the "
+            "optimizer max_grad_norm (samba.optim)",
+        )
+
     def module_is_loaded(self, module: torch.nn.Module) -> None:
         """A state is about to be loaded into a module: what it leaves alone keeps its values.
 
@@ -185,6 +208,7 @@ class HostWrites:
         """
         if self._loaded is None or not (self.due or self.plain_changed()):
             return
+        self._tell_trained()
         self.tell_others(operation)
         if self._pending:
             self._loaded.write_tensors(list(self._pending.values()))

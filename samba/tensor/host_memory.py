@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from samba.errors import ArgumentError, ConversionError, NoHostData
 from samba.tensor.empty import empty_data
-from samba.tensor.host_use import note_alias, note_replaced, twinned
+from samba.tensor.host_use import note_alias, note_no_gradient, note_replaced, twinned
 from samba.tensor.labels import Labels
 from samba.tensor.lazy_mode import materializer_rng
 from samba.tensor.recipe import Recipe, ViewRecipe
@@ -81,7 +82,11 @@ class HostMemory(Labels):
         """
         with torch._C.DisableTorchFunctionSubclass():
             grad = torch.Tensor.grad.__get__(host_of(self))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
-        return None if grad is None else plain(grad)
+        if grad is None:
+            if id(self) in twinned:
+                note_no_gradient(self, sys._getframe(1).f_globals.get("__name__", ""))
+            return None
+        return plain(grad)
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "HostUse",
     "Twins",
     "note_alias",
+    "note_no_gradient",
     "note_replaced",
     "note_same",
     "note_use",
@@ -37,6 +38,10 @@ class Twins(Protocol):
 
     def used(self, tensor: torch.Tensor, operation: str) -> None:
         """A script uses one of them on the host."""
+        ...
+
+    def lacks_gradient(self, tensor: torch.Tensor, reader: str) -> None:
+        """A script has found no gradient of one of them on the host."""
         ...
 
     def same(self, tensor: torch.Tensor) -> None:
@@ -93,6 +98,13 @@ def note_use(
         owner = _owner(tensor)
         if owner is not None:
             owner.used(tensor, "" if tensor is overwritten else operation)
+
+
+def note_no_gradient(tensor: torch.Tensor, reader: str) -> None:
+    """Note that a tensor has no gradient on the host, and who asked."""
+    owner = _owner(tensor)
+    if owner is not None:
+        owner.lacks_gradient(tensor, reader)
 
 
 def note_same(tensor: torch.Tensor) -> None:

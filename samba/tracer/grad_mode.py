@@ -1,9 +1,8 @@
 """What ``forward`` computes under ``torch.no_grad()`` takes no part in the gradient.
 
 The exporter keeps such a part of ``forward`` as a graph of its own, behind one node. It would be
-lost when
-the graph is made functional, and the device would train what the user has frozen. Here it goes
-back into the graph around it, and whatever leaves it is detached.
+lost when the graph is made functional, and the device would train what the user has frozen. Here
+it goes back into the graph around it, and whatever leaves it is detached.
 """
 
 from __future__ import annotations

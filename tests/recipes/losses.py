@@ -97,7 +97,7 @@ class Mixed(Classifier):
         return (share * first + (1 - share) * second).mean(), logits
 
 
-@recipe()
+@recipe(tells=["unchecked-index"])  # labels of partners, which the model picks
 def mixup(side: Side) -> None:
     data = batches(points(32), 8)
     for batch in data:

@@ -348,3 +348,19 @@ def test_freezing_after_the_load_is_told_once(tmp_path, caplog, converted):
     scene.model.head.weight.requires_grad = True
     scene.steps(3)
     assert "head.weight is True" in told(caplog, "requires-grad-after-trace")[1]
+
+
+def test_clipping_gradients_that_are_on_the_device_is_told_once(tmp_path, caplog):
+    """``clip_grad_norm_`` finds no gradient on the host, and clips nothing."""
+    scene = Scene(tmp_path)
+    for step in (1, 2):
+        scene.optimizer.zero_grad()
+        scene.model.zero_grad()
+        scene.steps(step)
+        scene.optimizer.step()
+    assert not told(caplog, "host-gradient")
+    for _ in range(2):
+        assert nn.utils.clip_grad_norm_(scene.model.parameters(), 0.1) == 0.0
+    assert len(told(caplog, "host-gradient")) == 1
+    scene.model.head.weight.cpu()
+    assert scene.model.head.weight.grad is not None
