@@ -39,7 +39,7 @@ from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.patched_functions import TracedFunctions
-from samba.tracer.refuse import describe, refused_ops
+from samba.tracer.refuse import describe, refuse_scripted, refused_ops
 from samba.tracer.samba_names import samba_names, show_names
 from samba.tracer.torch_internals import (
     FakeTensorMode,
@@ -120,6 +120,7 @@ def trace_model(
             recorder=recorder,
         )
 
+    refuse_scripted(model)
     with one_trace():
         return steady_trace(model, trace)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from samba.support.naming import root_name
-from samba.tracer.errors import UnsupportedOp, UnsupportedOps
+from samba.tracer.errors import TraceError, UnsupportedOp, UnsupportedOps
 from samba.tracer.names import calling_line, node_line
 from samba.tracer.torch_internals import FakeTensor, as_plain_tensors
 from samba.tracer.traced import TO_DTYPE
@@ -118,6 +118,25 @@ def refuse_constants(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) ->
                 reason=f"{reason}: make it dense before, with to_dense()",
             )
             raise UnsupportedOps(model=root_name(model), ops=[op])
+
+
+def refuse_scripted(model: torch.nn.Module) -> None:
+    """Raise if a module of a model is scripted: its code is not Python any more.
+
+    Raises:
+        TraceError: With the paths of such modules.
+    """
+    scripted = [
+        path or type(model).__name__
+        for path, module in model.named_modules()
+        if isinstance(module, torch.jit.ScriptModule)
+    ]
+    if scripted:
+        raise TraceError(
+            where=f"model {root_name(model)}",
+            reason=f"torch.jit has scripted or traced {scripted[0]}, so its code is not Python",
+            hint="Give samba.session.compile the module that was given to torch.jit.",
+        )
 
 
 def describe(nodes: Iterable[tuple[torch.fx.Node, str]]) -> list[UnsupportedOp]:

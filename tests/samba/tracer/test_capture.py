@@ -370,3 +370,10 @@ def test_a_number_taken_out_of_a_tensor_is_refused() -> None:
 
     with pytest.raises(UnsupportedOps, match="takes a number out of a tensor"):
         trace(Scaled(), torch.randn(4))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch gives jit up
+def test_a_scripted_module_is_refused_by_its_path() -> None:
+    scripted = torch.jit.trace(nn.Linear(4, 4), torch.zeros(2, 4))
+    with pytest.raises(TraceError, match=r"torch.jit has scripted or traced 1, so"):
+        trace(nn.Sequential(nn.ReLU(), scripted), torch.zeros(2, 4))
