@@ -1,15 +1,21 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv.
-#   make demo   compile and train a LeNet on handwritten digits
-#   make test   lint, types and the fast tests
-#   make opinfo every operator of torch's test database; writes docs/op_coverage.md
-#   make wheel  build the wheel and try it outside the tree
-#   make bench  measure this project and its peers; QUICK=1 for a look
+#   make setup     make .venv with everything in it; PYTHON=<path> for another Python
+#   make demo      compile and train a LeNet on handwritten digits
+#   make test      lint, types and the fast tests; the default
+#   make test-all  the slow tests too
+#   make opinfo    every operator of torch's test database; writes docs/op_coverage.md
+#   make lint      style and import rules
+#   make types     static types
+#   make wheel     build the wheel and try it outside the tree
+#   make bench     measure this project and its peers; QUICK=1 for a look
+#   make clean     remove .venv and everything that was made
+#   make help      this list
 
 # The first of these that runs, is new enough and can make a virtual environment.
 CANDIDATES := python3.11 python3 python3.12 python3.13 python3.14 python
+WILL_DO := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in $(CANDIDATES); do \
-	$$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
-	>/dev/null 2>&1 && echo $$p && break; done)
+	$$p -c '$(WILL_DO)' >/dev/null 2>&1 && echo $$p && break; done)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,14 +24,21 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all opinfo lint types wheel bench clean
+.PHONY: setup demo test test-all opinfo lint types wheel bench clean help
+
+help:
+	@sed -n 's/^#   //p' Makefile
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python >= 3.11 with venv and ensurepip found; set PYTHON=<path>."; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || $(PYTHON) -c '$(WILL_DO)' >/dev/null 2>&1 || \
+	  { echo "PYTHON=$(PYTHON) will not do: it has to be a Python >= 3.11 with venv and ensurepip." \
+	    "Nothing was made."; exit 1; }
+	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || \
+	  { $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; }
 	@echo 'Installing into .venv; the first time takes a minute or two.'
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $(STAMP)

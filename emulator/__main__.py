@@ -12,21 +12,81 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from emulator.dtypes import TO_NUMPY
-from emulator.plans.step_choice import all_steps, steps_of_kinds
+from emulator.errors import UnknownSection
+from emulator.plans.step_choice import StepKey, all_steps, find_kind, steps_of_kinds
 from pef_schema import PefError, SambaError, read_pef
-from pef_schema.program import DType, Program, Role
+from pef_schema.program import DType, Program, Role, SectionKind
 
 
 class BadArrays(SambaError):
-    """An ``.npz`` file cannot be used."""
+    """An ``.npz`` file cannot be used.
+
+    Args:
+        path: The file.
+        reason: What was found.
+        names: Names of the arrays that it may hold.
+    """
+
+    def __init__(self, *, path: str, reason: str, names: Sequence[str] = ()) -> None:
+        self.path, self.reason, self.names = path, reason, tuple(names)
+        super().__init__(f"{path}: {reason}. Make it with {_savez(names)}.")
+
+
+class MissingInputs(SambaError):
+    """Inputs of the program are in no ``.npz`` file.
+
+    Args:
+        pef: The PEF.
+        missing: These inputs with shapes and dtypes, as :func:`_tensor` gives them.
+        names: Names of all inputs.
+    """
+
+    def __init__(
+        self, *, pef: str, missing: Sequence[dict[str, Any]], names: Sequence[str]
+    ) -> None:
+        self.pef, self.missing, self.names = pef, tuple(missing), tuple(names)
+        listed = ", ".join(f"{t['name']} {t['shape']} {t['dtype']}" for t in missing)
+        super().__init__(
+            f"{pef}: no array for input {listed}. Make a file with "
+            f"{_savez(names, 'inputs.npz')} and give it: "
+            f"python -m emulator run {pef} inputs.npz"
+        )
+
+
+class WrongDtype(SambaError):
+    """An array has the dtype that numpy makes, and not that of the tensor."""
+
+    def __init__(self, *, name: str, found: str, wanted: str) -> None:
+        self.name, self.found, self.wanted = name, found, wanted
+        super().__init__(
+            f"array {name}: found {found}, the program was compiled for {wanted}. "
+            f"Save it as {name}=array.astype({wanted!r})."
+        )
+
+
+class UnwritableOutput(SambaError):
+    """The outputs cannot be written where ``--output`` says."""
 
     def __init__(self, *, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
-        super().__init__(f"{path}: {reason}. Make it with numpy.savez(path, name=array, ...).")
+        super().__init__(
+            f"--output {path}: {reason}. Name an .npz file in a folder that exists and can be "
+            "written."
+        )
+
+
+def _savez(names: Sequence[str], path: str = "path") -> str:
+    """The call of numpy that makes a file of arrays with these names."""
+    quoted = path if path == "path" else repr(path)
+    listed = ", ".join(f"{name}=..." for name in names) if names else "name=array, ..."
+    if not all(name.isidentifier() for name in names):
+        listed = "**{" + ", ".join(f"{name!r}: ..." for name in names) + "}"
+    return f"numpy.savez({quoted}, {listed})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -152,14 +212,31 @@ def _run(args: argparse.Namespace, program: Program) -> int:
         print(f"error: no graph {args.graph}; there are {', '.join(names)}", file=sys.stderr)
         return 2
     graph = names.index(args.graph) if args.graph is not None else 0
+    steps = _steps(args, program, graph)
+    if args.output and (
+        Path(args.output).is_dir() or not Path(args.output).absolute().parent.is_dir()
+    ):
+        found = "a folder" if Path(args.output).is_dir() else "its folder does not exist"
+        raise UnwritableOutput(path=args.output, reason=found)
+    inputs = [
+        _tensor(program, program.graphs[graph].values[v].region)
+        for v in program.graphs[graph].inputs
+    ]
     device = Device(program)
     arrays: dict[str, np.ndarray] = {}
-    for path in (args.weights, args.inputs, args.inputs_option):
+    for path, wanted in (
+        (args.weights, ()),
+        (args.inputs, [t["name"] for t in inputs]),
+        (args.inputs_option, [t["name"] for t in inputs]),
+    ):
         if path:
-            arrays.update(_load(path))
+            arrays.update(_load(path, wanted))
     for name, array in arrays.items():
         region = device.region_of(name)
-        device.write(region, _as_region(array, program.regions[region].dtype), name=name)
+        device.write(region, _as_region(array, program.regions[region].dtype, name), name=name)
+    absent = [t for t in inputs if device.pool.buffers[device.region_of(t["name"])] is None]
+    if absent and any(program.sections[s].steps[k].kind is SectionKind.FWD for s, k in steps):
+        raise MissingInputs(pef=args.pef, missing=absent, names=[t["name"] for t in inputs])
     missing = _regions(program, Role.WEIGHT, Role.BUFFER)
     missing = [r for r in missing if device.pool.buffers[r] is None]
     if missing:
@@ -169,11 +246,6 @@ def _run(args: argparse.Namespace, program: Program) -> int:
             f"drawn with seed {args.init_seed}",
             file=sys.stderr,
         )
-    steps = (
-        steps_of_kinds(program, args.section_types, graph)
-        if args.section_types
-        else all_steps(program, graph)
-    )
     plan = device.plan(steps)
     start = time.perf_counter()
     for _ in range(args.iterations):
@@ -182,9 +254,28 @@ def _run(args: argparse.Namespace, program: Program) -> int:
     seconds = (time.perf_counter() - start) / args.iterations
     outputs = {o.name: device.read(o.region) for o in program.graphs[graph].outputs}
     if args.output:
-        np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})  # pyright: ignore[reportArgumentType]  # names are keywords
+        try:
+            np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})  # pyright: ignore[reportArgumentType]  # names are keywords
+        except OSError as error:
+            raise UnwritableOutput(path=args.output, reason=error.strerror or str(error)) from None
     _report(outputs, seconds, args)
     return 0
+
+
+def _steps(args: argparse.Namespace, program: Program, graph: int) -> StepKey:
+    """The steps to run: those of the section types that were asked for, of which there are some."""
+    if not args.section_types:
+        return all_steps(program, graph)
+    present = [k.name for k in SectionKind if any(k in s.kinds for s in program.sections)]
+    kinds = [find_kind(name) for name in args.section_types]
+    unknown = [
+        name
+        for name, kind in zip(args.section_types, kinds, strict=True)
+        if kind is None or kind.name not in present
+    ]
+    if unknown:
+        raise UnknownSection(found=unknown, wanted=present, what="--section-types")
+    return steps_of_kinds(program, args.section_types, graph)
 
 
 def _report(outputs: dict[str, np.ndarray], seconds: float, args: argparse.Namespace) -> None:
@@ -204,20 +295,27 @@ def _report(outputs: dict[str, np.ndarray], seconds: float, args: argparse.Names
     print(f"{seconds * 1e3:.3f} ms per run, {args.iterations} run(s)")
 
 
-def _load(path: str) -> dict[str, np.ndarray]:
+def _load(path: str, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not hasattr(file, "files"):
-                raise BadArrays(path=path, reason="one bare array, wanted named ones")
+        loaded: Any = np.load(path, allow_pickle=False)
+        if not hasattr(loaded, "files"):
+            found = f"one array without a name, {list(loaded.shape)} {loaded.dtype}"
+            raise BadArrays(path=path, reason=f"{found}, wanted an .npz of named ones", names=names)
+        with loaded as file:
             return {name: file[name] for name in file.files}
     except FileNotFoundError:
-        raise BadArrays(path=str(Path(path).absolute()), reason="there is no such file") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise BadArrays(path=path, reason=f"not an .npz file of plain arrays ({error})") from error
+        path = str(Path(path).absolute())
+        raise BadArrays(path=path, reason="there is no such file", names=names) from None
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        why = "it holds Python objects" if "pickle" in str(error) else str(error)
+        found = f"not an .npz file of plain arrays ({why})"
+        raise BadArrays(path=path, reason=found, names=names) from None
 
 
-def _as_region(array: np.ndarray, dtype: DType) -> np.ndarray:
+def _as_region(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
     """Bring bfloat16 data, which ``.npz`` cannot name, to the region's dtype."""
+    if array.dtype == np.float64 and dtype is DType.FLOAT32:
+        raise WrongDtype(name=name, found="float64", wanted="float32")
     if dtype is DType.BFLOAT16 and array.dtype.kind in "Vf":
         wanted = TO_NUMPY[dtype]
         return (

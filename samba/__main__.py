@@ -6,8 +6,11 @@ python -m samba launch    replicas of a script on this host, see docs/data_paral
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Sequence
+
+_COMMANDS = ("compare", "launch")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +30,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         from samba.distributed.launcher import main as launch  # noqa: PLC0415  # this command alone
 
         return launch(arguments[1:])
+    if arguments[0] != "compare":
+        close = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0.4)
+        meant = f", did you mean {close[0]!r}?" if close else "."
+        print(
+            f"python -m samba: no command {arguments[0]!r}{meant} "
+            f"The commands are {' and '.join(_COMMANDS)}; --help says what they do.",
+            file=sys.stderr,
+        )
+        return 2
     from samba.comparison.command import run  # noqa: PLC0415  # loads jax
 
     return run(arguments)

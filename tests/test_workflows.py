@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,47 @@ def test_every_python_is_tried():
     ci = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     pythons = ci["jobs"]["test"]["strategy"]["matrix"]["python"]
     assert pythons == ["3.11", "3.12", "3.13", "3.14"]
+
+
+def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """``make`` in a folder that has nothing but what it needs to begin."""
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, folder)
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+def test_make_help_lists_every_target(tmp_path):
+    done = make(tmp_path, "help")
+    targets = re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    listed = [line.split()[1] for line in done.stdout.splitlines()]
+    assert sorted(listed) == sorted(targets)
+
+
+def test_make_setup_with_a_python_that_will_not_do_makes_nothing(tmp_path):
+    old = tmp_path / "python3.10"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    done = make(tmp_path, "setup", f"PYTHON={old}")
+    assert done.returncode != 0
+    assert done.stdout == (
+        f"PYTHON={old} will not do: it has to be a Python >= 3.11 with venv and ensurepip. "
+        "Nothing was made.\n"
+    )
+    assert len(done.stderr.splitlines()) == 1  # make's own
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_make_setup_replaces_an_environment_of_an_old_python(tmp_path):
+    stale = tmp_path / ".venv" / "bin" / "python"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("#!/bin/sh\nexit 1\n")
+    stale.chmod(0o755)
+    calls = tmp_path / "calls"
+    new = tmp_path / "python3.11"
+    new.write_text(f'#!/bin/sh\necho "$@" >> {calls}\ntest "$1" != -m\n')  # its venv fails
+    new.chmod(0o755)
+    assert make(tmp_path, "setup", f"PYTHON={new}").returncode != 0
+    assert "-m venv --clear .venv" in calls.read_text()
+    assert not (tmp_path / ".venv").exists()

@@ -58,7 +58,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("-m", "--module", action="store_true", help="script is a module's name")
     parser.add_argument("script", help="the script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
-    return _launch(parser.parse_args(argv))
+    args = parser.parse_args(argv)
+    if not args.module and not Path(args.script).exists():
+        parser.exit(2, f"{parser.prog}: there is no file {Path(args.script).absolute()}\n")
+    return _launch(args)
 
 
 def _count(text: str) -> int:

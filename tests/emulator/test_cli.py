@@ -66,7 +66,7 @@ def test_missing_weights_are_drawn_and_said(files: Path, capsys: pytest.CaptureF
 
 def test_missing_input_is_named(files: Path, capsys: pytest.CaptureFixture) -> None:
     assert cli.main(["run", str(files / "mlp.pef")]) == 1
-    assert "input region(s) x, y hold no data" in capsys.readouterr().err
+    assert "no array for input x [4, 12] float32, y [4] int64" in capsys.readouterr().err
 
 
 def test_wrong_arrays_are_errors(files: Path, capsys: pytest.CaptureFixture) -> None:
@@ -92,7 +92,7 @@ def test_section_types_and_inspect(files: Path, capsys: pytest.CaptureFixture) -
     arguments = [str(files / "mlp.pef"), str(files / "inputs.npz"), "--section-types"]
     assert cli.main(["run", *arguments, "fwd"]) == 0
     assert cli.main(["run", *arguments, "forward"]) == 1
-    assert "section type: found forward" in capsys.readouterr().err
+    assert "--section-types: found forward; this program has FWD, BCKWD" in capsys.readouterr().err
     assert cli.main(["inspect", str(files / "mlp.pef")]) == 0
     text = capsys.readouterr().out
     assert "mlp__fc1__weight  [16, 12] float32" in text
@@ -106,3 +106,33 @@ def test_usage_error_exits_with_2(capsys: pytest.CaptureFixture) -> None:
         cli.main(["walk"])
     assert info.value.code == 2
     capsys.readouterr()
+
+
+def test_each_mistake_of_run_is_one_line(files: Path, capsys: pytest.CaptureFixture) -> None:
+    pef, good = str(files / "mlp.pef"), str(files / "inputs.npz")
+    np.save(files / "in.npy", np.zeros((6, 12), np.float32))
+    np.savez(files / "wide.npz", x=np.zeros((6, 12)))
+    (files / "text.npz").write_text("no archive")
+    mistakes = {
+        "one array without a name, [6, 12] float32, wanted an .npz of named ones. "
+        "Make it with numpy.savez(path, x=..., y=...).": [str(files / "in.npy")],
+        "no array for input x [4, 12] float32, y [4] int64. Make a file with "
+        "numpy.savez('inputs.npz', x=..., y=...) and give it: python -m emulator run": [],
+        "text.npz: not an .npz file of plain arrays (it holds Python objects)": [
+            str(files / "text.npz")
+        ],
+        "array x: found float64, the program was compiled for float32. "
+        "Save it as x=array.astype('float32').": [str(files / "wide.npz")],
+        "--section-types: found forward; this program has FWD, BCKWD": [
+            *(good, "--section-types", "forward")
+        ],
+        "its folder does not exist. Name an .npz file in a folder": [
+            *(good, "--output", str(files / "nowhere" / "out.npz"))
+        ],
+        "a folder. Name an .npz file": [good, "--output", str(files)],
+    }
+    for text, arguments in mistakes.items():
+        assert cli.main(["run", pef, *arguments]) == 1
+        captured = capsys.readouterr()
+        assert text in captured.err and captured.out == ""
+        assert len(captured.err.splitlines()) == 1, captured.err
