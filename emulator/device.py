@@ -22,6 +22,7 @@ from emulator.memory.pool import BufferPool
 from emulator.plans.plan import Plan, compile_plan, rebind
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
+from emulator.start import first_device
 from pef_schema.program import (
     ArginKind,
     OptimizerKind,
@@ -70,7 +71,7 @@ class Device:
         self.counters = DeviceCounters()
         self.buffer_map = BufferMap(program)
         self.pool = BufferPool(self.buffer_map)
-        self._jax_device: Any = jax.local_devices()[0]  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+        self._jax_device: Any = first_device()
         self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: set[int] = set()

@@ -12,6 +12,7 @@ ROW = re.compile(r"^\| `([\w-]+)` \|(.*)\|$", re.M)
 TEST = re.compile(r"\[`(test_\w+)`\]\(\.\./([^)]+)\)")
 
 OPERATIONAL = {
+    "emulator/start.py": 1,  # of processes: jax's own, but for loaders
     "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on
     "samba/session/runtime_profile.py": 2,  # of the profile, not of numbers
     "samba/support/deviations.py": 1,  # where all others are logged

@@ -17,6 +17,13 @@ class _ProcessSession(SambaSession):
     forgets.
     """
 
+    _ran_before = False
+
+    @property
+    def has_run(self) -> bool:
+        """Whether something has run on the device in this process, resets or not."""
+        return self._ran_before or bool(self.counters.runs)
+
     def _start(self) -> None:
         super()._start()
         self.buffer_dict = converted_buffers()
@@ -24,11 +31,12 @@ class _ProcessSession(SambaSession):
     @callable_on_class
     def reset(self, pef_path: str = "") -> None:
         """Close the device and start over, with another PEF if one is given."""
+        self._ran_before = self.has_run
         forget_converted_buffers()
         forget_fast_access()
         super().reset(pef_path)
 
 
-session: SambaSession = _ProcessSession()
+session: _ProcessSession = _ProcessSession()
 SambaSession.of_process = session
 """The session that scripts use; tensors, optimizers and tools of this package use it too."""

@@ -18,6 +18,8 @@ from samba.argconf.parsed import (
     note_parsed,
     tell_lost,
 )
+from samba.session.process import session
+from samba.support.deviations import tell
 from samba.utils.flat_yaml import YamlMissing, YamlUnreadable, parse_flat_yaml
 
 __all__ = ["SambaConfig", "last_parsed_args", "parse_app_args", "parse_yaml_to_args"]
@@ -100,10 +102,18 @@ def parse_app_args(
     if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
         note_measured()
         atexit.register(_tell_nothing_measured, args.command)
+    if args.command == "test" and arguments == sys.argv[1:]:
+        atexit.register(_tell_nothing_tested)
     if args.data_parallel and args.command != "compile":
         from samba.distributed.job import start  # noqa: PLC0415  # for data parallel runs only
 
-        start()
+        if start() is None:
+            tell(
+                "lone-replica",
+                f"{args.command} --data-parallel: no launcher has started this process, so it is "
+                "the only replica. Start several: python -m samba launch -n 2 "
+                f"{Path(sys.argv[0]).name} {' '.join(arguments)}",
+            )
     return args
 
 
@@ -114,6 +124,17 @@ def _free_of_pef(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
         for action in parser._actions:
             if action.dest == "pef":
                 action.required = False
+
+
+def _tell_nothing_tested() -> None:
+    """Prints that nothing has run on the device, where a script drops the command ``test``."""
+    if not hasattr(sys, "last_value") and not session.has_run:
+        print(
+            "test: nothing was tested, because nothing has run on the device: the script does "
+            "nothing with this command. It would have to call samba.utils.trace_graph(...) and "
+            "samba.session.run(...), and compare.",
+            file=sys.stderr,
+        )
 
 
 def _tell_nothing_measured(command: str) -> None:
@@ -171,7 +192,7 @@ def parse_yaml_to_args(yaml_file: str | Path, args: argparse.Namespace) -> argpa
         text = Path(yaml_file).read_text(encoding="utf-8")
     except OSError as error:
         kind = YamlMissing if isinstance(error, FileNotFoundError) else YamlUnreadable
-        raise kind(path=str(yaml_file), found=error.strerror or str(error)) from error
+        raise kind(path=str(yaml_file), found=error.strerror or str(error)) from None
     for name, value in parse_flat_yaml(text, where=str(yaml_file)).items():
         setattr(args, name.replace("-", "_"), value)
     return args

@@ -16,6 +16,7 @@ from pef_schema.atomic import write_atomically
 from samba.compiler.report import section_types
 from samba.errors import ArgumentError
 from samba.session.process import session
+from samba.support.nesting import leaves
 from samba.support.progress import counted
 from samba.utils.argparser import note_measured
 
@@ -70,7 +71,7 @@ def measure_performance(
     Args:
         model: The traced model, or one like it.
         inputs: Inputs to feed in every iteration.
-        batch_size: Samples in one run.
+        batch_size: Samples in one run; where the inputs have another batch, theirs counts.
         n_chips: Accepted.
         inference: Run the FWD sections only.
         run_graph_only: Transfer neither inputs nor outputs.
@@ -94,6 +95,7 @@ def measure_performance(
     _in_a_folder("measure_performance", json, compiled_stats_json)
     loaded = session.need_loaded("measure_performance()")
     _is_loaded(model, loaded, "measure_performance()")
+    batch_size = _traced_batch(inputs, batch_size, "measure_performance")
     graph = loaded.program.graphs[0]
     types = ["FWD"] if inference else []
     fetch = () if run_graph_only else tuple(output.name for output in graph.outputs)
@@ -159,7 +161,7 @@ def measure_sections(
         inputs: Inputs to transfer once before.
         num_sections: Time only the first so many sections of the schedule.
         n_iterations: Passes over the schedule, at least 1.
-        batch_size: Samples in one pass.
+        batch_size: Samples in one pass; where the inputs have another batch, theirs counts.
         data_parallel, reduce_on_rdu: Accepted.
         json: Path of a report to write.
         min_duration: Keep on measuring for at least so many seconds.
@@ -181,6 +183,7 @@ def measure_sections(
     _in_a_folder("measure_sections", json)
     loaded = session.need_loaded("measure_sections()")
     _is_loaded(model, loaded, "measure_sections()")
+    batch_size = _traced_batch(inputs, batch_size, "measure_sections")
     program, replicas = loaded.program, loaded.replicas
     calls = program.schedules[0].calls[:num_sections]
     parallel = replicas.keywords(data_parallel, reduce_on_rdu)
@@ -229,6 +232,18 @@ def _is_loaded(model: Any, loaded: Loaded, operation: str) -> None:
     """Refuse a model that is not what the device runs; an ONNX model has no tensors to tell by."""
     if isinstance(model, torch.nn.Module):
         loaded.model_tensors(model, operation)
+
+
+def _traced_batch(inputs: Any, batch_size: int, function: str) -> int:
+    """Samples in a run: those of the inputs, where they agree and the caller says otherwise."""
+    tensors = [t for _, t in leaves("", inputs) if isinstance(t, torch.Tensor) and t.dim()]
+    marked = [t for t in tensors if getattr(t, "batch_dim", None) is not None]
+    sizes = {t.shape[getattr(t, "batch_dim", None) or 0] for t in marked or tensors}
+    if len(sizes) != 1 or batch_size in sizes:
+        return batch_size
+    (traced,) = sizes
+    print(f"{function}: the inputs are batches of {traced}, which counts; {batch_size} was given.")
+    return traced
 
 
 def _at_least_one(where: str, value: int) -> None:

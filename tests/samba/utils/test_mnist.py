@@ -72,8 +72,6 @@ def test_loaders_of_given_sets():
     assert (len(train), len(test)) == (2, 2)
 
 
-# The worker processes run torch only; jax's warning is about those that go on with jax.
-@pytest.mark.filterwarnings("ignore:os.fork\\(\\) was called:RuntimeWarning")
 def test_loaders_work_in_processes(tmp_path):
     write_set(tmp_path)
     images = Mnist(tmp_path, transform=dataset_transform({}))

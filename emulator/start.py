@@ -1,0 +1,74 @@
+"""Start of jax's device, without what jax tells on that occasion.
+
+Two lines concern nobody who uses this project: that there is no TPU, and that a process forks while
+jax's threads run. The second is right where the child goes on with jax; the workers of torch's
+``DataLoader`` load data and never do. All other forks are still warned of.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import jax
+from jax._src import xla_bridge  # what jax does before a fork, and whether it does it already
+
+__all__ = ["first_device"]
+
+_LOADER = "torch.utils.data.dataloader"
+
+
+def first_device() -> Any:
+    """The device that programs run on; starts jax if nothing has started it yet.
+
+    Example:
+        >>> first_device().id
+        0
+    """
+    with _quiet_start():
+        return cast("Any", jax).local_devices()[0]  # jax types it in part
+
+
+@contextmanager
+def _quiet_start() -> Generator[None, None, None]:
+    """While active, jax names no TPU and registers a warning of forks that leaves loaders alone."""
+    names = xla_bridge.__dict__
+    before = names["_at_fork"]
+    log = logging.getLogger(xla_bridge.__name__)
+
+    log.addFilter(_names_no_tpu)
+    names["_at_fork"] = _warn_of_fork
+    try:
+        yield
+    finally:
+        names["_at_fork"] = before
+        log.removeFilter(_names_no_tpu)
+
+
+def _warn_of_fork() -> None:
+    """What jax does before a fork, but for loaders."""
+    if not _in_loader():
+        warnings.warn(
+            "os.fork() was called while jax's threads run: a child that goes on with jax is likely "
+            "to wait forever.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+
+def _names_no_tpu(record: logging.LogRecord) -> bool:
+    return "tpu" not in record.getMessage().lower()
+
+
+def _in_loader() -> bool:
+    """Whether torch's ``DataLoader`` is starting a worker."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == _LOADER:
+            return True
+        frame = frame.f_back
+    return False
