@@ -6,6 +6,7 @@ both ways.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,17 @@ _MIXED_FLOATS = frozenset(
 )
 """Functions that eager torch refuses for mixed floating dtypes and that promote here."""
 
+_REFUSED_TOO = frozenset(
+    {
+        F.batch_norm,
+        torch.gru_cell,
+        torch.lstm_cell,
+        torch.rnn_relu_cell,
+        torch.rnn_tanh_cell,
+    }
+)
+"""Functions that eager torch refuses for mixed floating dtypes and that are traced as they are."""
+
 _LABELS = {F.cross_entropy: 1, F.nll_loss: 1}
 _INDICES = {F.embedding: 0}
 _NARROW = (torch.int8, torch.uint8, torch.int16)
@@ -71,11 +83,9 @@ def promoted(
         Both, cast where eager torch refuses the mixture, else the same objects.
     """
     if func in _MIXED_FLOATS:
-        dtypes = _floats((args, kwargs))
-        if len(set(dtypes)) > 1:
-            common = dtypes[0]
-            for dtype in dtypes[1:]:
-                common = torch.promote_types(common, dtype)
+        dtypes = mixed_floats(func, args, kwargs)
+        if dtypes:
+            common = functools.reduce(torch.promote_types, dtypes)
             args = _cast(args, common)
             kwargs = {k: _cast(v, common) for k, v in kwargs.items()}
     elif func in _LABELS and len(args) > _LABELS[func]:
@@ -86,6 +96,32 @@ def promoted(
     elif func in _INDICES and args and args[0].dtype in _NARROW:
         args = (args[0].to(torch.int32), *args[1:])
     return args, kwargs
+
+
+def mixed_floats(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> frozenset[torch.dtype]:
+    """Floating dtypes of a function's arguments, where eager torch refuses that they differ.
+
+    Args:
+        func: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        Two or more; none where torch takes the arguments as they are.
+
+    Example:
+        >>> narrow, wide = torch.ones(2, 2), torch.ones(2, 2, dtype=torch.float64)
+        >>> sorted(map(str, mixed_floats(torch.mm, (narrow, wide), {})))
+        ['torch.float32', 'torch.float64']
+        >>> mixed_floats(torch.add, (narrow, wide), {})
+        frozenset()
+    """
+    dtypes = frozenset[torch.dtype]()
+    if func in _MIXED_FLOATS or func in _REFUSED_TOO:
+        dtypes = frozenset(_floats((args, kwargs)))
+    return dtypes if len(dtypes) > 1 else frozenset()
 
 
 def _floats(tree: Any) -> list[torch.dtype]:

@@ -6,6 +6,7 @@ limited to what the device cannot lower. Nothing of the model changes.
 
 from __future__ import annotations
 
+import logging
 import operator
 import warnings
 import weakref
@@ -29,14 +30,15 @@ from samba.tracer.convert import convert
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.masked_rows import bound_selections
-from samba.tracer.errors import UnsupportedOps
-from samba.tracer.failure import explain
+from samba.tracer.errors import TraceError, UnsupportedOps
+from samba.tracer.failure import explain, users_frames
 from samba.tracer.functional import functional_form
 from samba.tracer.grad_mode import detach_ungraded
 from samba.tracer.gradient_ops import COTANGENT, MARKER
 from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
+from samba.tracer.names import at_users_line
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refuse_scripted, refused_ops
@@ -52,6 +54,7 @@ from samba.tracer.torch_internals import (
 )
 from samba.tracer.traced import Traced
 
+_log = logging.getLogger("samba")
 _MAX_DECOMPOSITION_ROUNDS = 8
 _CHECKS = (
     *("aten._assert_tensor_metadata", "aten._assert_scalar", "aten._assert_async"),
@@ -120,9 +123,12 @@ def trace_model(
             recorder=recorder,
         )
 
-    refuse_scripted(model)
-    with one_trace():
-        return steady_trace(model, trace)
+    try:
+        refuse_scripted(model)
+        with one_trace():
+            return steady_trace(model, trace)
+    except TraceError as error:
+        raise error.with_traceback(users_frames(error.__traceback__)) from None
 
 
 def _export(
@@ -133,6 +139,7 @@ def _export(
     recorder: GradientRecorder,
     told: Deviations,
 ) -> ExportedProgram:
+    functions = TracedFunctions(model, recorder, told)
     try:
         with ExitStack() as stack:
             for context in (
@@ -147,7 +154,7 @@ def _export(
                 watched_hooks(model, told),
                 recorder.recording(),
                 samba_names(model, given),
-                TracedFunctions(model, recorder),
+                functions,
             ):
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
@@ -155,9 +162,10 @@ def _export(
                 detach_ungraded(program, type(model).__name__)
             return functional_form(program)
     except Exception as error:
+        _log.debug("what torch says of model %s", type(model).__name__, exc_info=error)
         with _plain_tensors(model):
-            found = explain(error, model, given)
-        raise found from error
+            found = explain(error, model, given, functions.asks_gradient)
+        raise found.with_traceback(users_frames(error.__traceback__)) from None
 
 
 def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
@@ -243,8 +251,12 @@ def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.f
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back torch's own warnings about its exporter; the user can do nothing about them."""
+    """Hold back torch's own warnings about its exporter; the user can do nothing about them.
+
+    Other warnings point at the user's line, and not at the line of this package or of torch.
+    """
     with warnings.catch_warnings(), quiet_exporter():
+        warnings.showwarning = at_users_line(warnings.showwarning)
         warnings.filterwarnings("ignore", category=FutureWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         # Of the exporter's own modules, which the hooks of all modules meet as well.

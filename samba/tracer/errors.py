@@ -11,6 +11,9 @@ from pef_schema.errors import SambaError
 class TraceError(SambaError):
     """The model could not be traced.
 
+    Its traceback ends with the lines of ``forward``; those of torch's exporter are left out. What
+    torch raised stays at hand as ``__context__``, and is logged at level ``debug``.
+
     Attributes:
         where: The user's ``file:line`` or module path.
         reason: What torch said.
@@ -51,6 +54,26 @@ class InPlaceWithoutGradient(TraceError):
             "which a functional graph cannot.",
             hint="Make a new tensor, such as x + (changed - x).detach(); change a parameter in the "
             "script, between two runs.",
+        )
+
+
+class DtypeMismatch(TraceError, RuntimeError):
+    """An operation in ``forward`` got tensors whose dtypes do not fit; torch's text is kept."""
+
+
+class UntracedFunction(TraceError):
+    """``forward`` calls a function that eager torch runs and its exporter cannot trace.
+
+    Attributes:
+        function: Its name.
+    """
+
+    deviation = "untraced-function"
+
+    def __init__(self, *, where: str, function: str, hint: str) -> None:
+        self.function = function
+        super().__init__(
+            where=where, reason=f"forward() calls {function}, which cannot be traced", hint=hint
         )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import traceback
+import warnings
 from types import TracebackType
 
 import torch
@@ -12,6 +14,7 @@ from pef_schema.errors import SambaError
 from samba.tracer.changed_state import MutatedConstant
 from samba.tracer.errors import (
     DataDependentBranch,
+    DtypeMismatch,
     ShapeMismatch,
     TraceError,
     UnsupportedOp,
@@ -22,6 +25,7 @@ from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import is_user_file
 from samba.tracer.refuse import DEPENDS_ON_DATA
 from samba.tracer.torch_internals import DATA_DEPENDENT_ERRORS, DYNAMIC_SHAPE_ERRORS
+from samba.tracer.transforms import gradient_of_input, refuse_control_flow
 
 _DEPENDENT_TEXT = re.compile(
     r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"
@@ -34,15 +38,27 @@ _SHAPE_TEXT = re.compile(
     r"broadcast|channels|out of range",
     re.IGNORECASE,
 )
+_DTYPE_TEXT = re.compile(
+    r"same dtype|[Ee]xpected .*(dtype|scalar type)|Found dtype|mixed dtype|"
+    r"Input type .* and (weight|bias) type|dtype .* does not match|can't be cast to|"
+    r"used as indices must be",
+)
+_INTEGER_TEXT = re.compile(r"Long|long|int64|indices")
+_LEFT_TORCH = re.compile(r"numpy\(\)|\.data_ptr|__array__|storage")
+_FLAT = 400
+"""Characters of torch's text that a message keeps: beyond are hints for torch's developers."""
 
 
-def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exception:
+def explain(
+    error: Exception, model: torch.nn.Module, given: TraceInputs, asks_gradient: str = ""
+) -> Exception:
     """Find where in the user's model an export failed and say so.
 
     Args:
         error: What ``torch.export`` raised.
         model: The model being traced.
         given: Its inputs.
+        asks_gradient: The line of ``forward`` that calls ``torch.autograd.grad``, if one does.
 
     Returns:
         The error to raise instead; ``error`` itself if it is one of ours already.
@@ -50,7 +66,13 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
     if isinstance(error, SambaError):
         return error
     where = _where(error.__traceback__, model)
-    text = str(error).strip()
+    try:
+        refuse_control_flow(error.__traceback__, where)
+    except SambaError as refusal:
+        return refusal
+    text = _essence(str(error))
+    if asks_gradient and ":" not in where:
+        return gradient_of_input(asks_gradient)
     if _STALE_TEXT.search(text):
         return TraceError(
             where=where,
@@ -72,10 +94,19 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
     if depends or _DEPENDENT_TEXT.search(text):
         return DataDependentBranch(
             where=where,
-            reason="forward() depends on the value of a tensor: " + text.splitlines()[0],
+            reason="forward() depends on the value of a tensor"
+            + (f": {source}" if (source := _source(error.__traceback__)) else ""),
             hint="A compiled graph is static. Replace the branch with torch.where or masking, "
             "move it out of forward(), or make the condition a Python value.",
         )
+    if isinstance(error, (RuntimeError, ValueError, IndexError)) and _DTYPE_TEXT.search(text):
+        hint = (
+            "Labels and indices are int64, all else is floating: call .long() or .float()."
+            if _INTEGER_TEXT.search(text)
+            else "Give both the same dtype. Arrays of numpy are float64: call .float() on the "
+            "input, or model.float() if the weights are float64."
+        )
+        return DtypeMismatch(where=where, reason=text, hint=hint)
     if isinstance(error, (RuntimeError, ValueError, IndexError)) and _SHAPE_TEXT.search(text):
         return ShapeMismatch(
             where=where,
@@ -84,10 +115,67 @@ def explain(error: Exception, model: torch.nn.Module, given: TraceInputs) -> Exc
             "the shapes that the program is compiled for.",
         )
     return TraceError(
-        where=where,
-        reason=f"{type(error).__name__}: {text}",
-        hint="forward() must be one static graph of torch operations on its tensor arguments.",
+        where=where, reason=f"{type(error).__name__}: {text}", hint=_advice(error, text)
     )
+
+
+def users_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The lines of a traceback that are the user's: those of torch and of this package go.
+
+    Args:
+        trace: Where an export failed.
+
+    Returns:
+        The traceback without the others; None if there are none of the user's.
+
+    Example:
+        >>> users_frames(None) is None
+        True
+    """
+    kept = [t for t in _entries(trace) if is_user_file(t.tb_frame.f_code.co_filename)]
+    made = None
+    for entry in reversed(kept):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made
+
+
+def _entries(trace: TracebackType | None) -> list[TracebackType]:
+    entries = []
+    while trace is not None:
+        entries.append(trace)
+        trace = trace.tb_next
+    return entries
+
+
+def _source(trace: TracebackType | None) -> str:
+    """The text of the user's line where an export failed."""
+    kept = [t for t in _entries(trace) if is_user_file(t.tb_frame.f_code.co_filename)]
+    if not kept:
+        return ""
+    last = kept[-1]
+    return linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).strip()
+
+
+def _essence(text: str) -> str:
+    """What torch says, without what it adds for its own developers."""
+    head = re.split(r"\n\s*(?:Developer debug context|While executing|from user code)", text)[0]
+    return head.strip()[:_FLAT]
+
+
+def _advice(error: Exception, text: str) -> str:
+    if isinstance(error, RuntimeError) and _LEFT_TORCH.search(text):
+        return (
+            "forward() leaves torch here, so nothing after it can be traced: use torch's "
+            "operations, or compute it before and pass it as an input."
+        )
+    if isinstance(error, (RuntimeError, AssertionError)) and re.search("cuda|CUDA|device", text):
+        return (
+            "Leave devices out of forward(): torch tensors are on the CPU here, and the program "
+            "runs on the emulated device wherever they were."
+        )
+    if isinstance(error, (AttributeError, NameError, TypeError, ZeroDivisionError, KeyError)):
+        return "The error is in forward() itself: calling the model on the host raises it too."
+    return "forward() must be one static graph of torch operations on its tensor arguments."
 
 
 def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
@@ -99,7 +187,8 @@ def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
     state, held = {k: v.clone() for k, v in model.named_buffers()}, HeldState(model)
     values = [(t, t.detach().clone()) for t in held.tensors.values()]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore")  # they have been shown
             # The stand-ins are unwritten memory, which is no valid index for an embedding.
             args, kwargs = given.call_with(
                 torch.zeros(t.tensor.shape, dtype=t.tensor.dtype) for t in given.tensors
@@ -108,7 +197,7 @@ def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
     except SambaError:
         return ""  # no words of torch's; a second call of forward() may itself be what is refused
     except (RuntimeError, ValueError, IndexError) as error:
-        return str(error).strip()
+        return _essence(str(error))
     except Exception:
         return ""
     finally:

@@ -6,7 +6,9 @@ import re
 import sys
 import sysconfig
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
@@ -60,6 +62,46 @@ def called_by_user() -> bool:
             return is_user_file(code.co_filename)
         frame = frame.f_back
     return False
+
+
+def called_by_this_package(but: tuple[str, ...]) -> bool:
+    """Whether this package, and neither the user nor a mode, calls the function of torch.
+
+    Args:
+        but: Names of modules with modes, which do not count.
+    """
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        code, name = frame.f_code, frame.f_globals.get("__name__", "")
+        if not code.co_filename.startswith(_TORCH) and name not in but:
+            return code.co_filename.startswith(_SAMBA)
+    return False
+
+
+def at_users_line(show: Callable[..., None]) -> Callable[..., None]:
+    """A way to show warnings that shows them at the line of the user that is being executed.
+
+    Args:
+        show: What shows a warning, as ``warnings.showwarning``.
+
+    Returns:
+        A function that takes its place.
+    """
+
+    def shown(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if not is_user_file(filename):
+            found = calling_line().rpartition(":")
+            if found[0]:
+                filename, lineno, line = found[0], int(found[2]), None
+        show(message, category, filename, lineno, file, line)
+
+    return shown
 
 
 class Namer:

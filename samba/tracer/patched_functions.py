@@ -9,15 +9,21 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from samba.sambatensor import SambaTensor
+from samba.support.deviations import Deviations
 from samba.tensor.dispatch import CASTS, operands
 from samba.tensor.in_forward import traced_forward
 from samba.tensor.labels import keep_names
-from samba.tensor.promotion import promoted
+from samba.tensor.promotion import mixed_floats, promoted
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.dropout import DROPOUTS, keep_dropout
 from samba.tracer.forward_attributes import attribute as attribute_of
+from samba.tracer.names import called_by_this_package, calling_line
 from samba.tracer.refuse import refuse_constants
 from samba.tracer.rewrite import rewritten
+from samba.tracer.transforms import refuse_gradients
+
+_MODES = ("samba.tracer.patched_functions", "samba.tracer.data_dependent.loops")
+"""Modules through whose modes every function goes that ``forward`` calls."""
 
 
 class TracedFunctions(TorchFunctionMode):
@@ -26,19 +32,31 @@ class TracedFunctions(TorchFunctionMode):
     Functions that need one floating dtype get their arguments promoted to it, as eager calls
     with SambaTensors do (:mod:`samba.tensor.promotion`); dropout stays at every rate
     (:mod:`samba.tracer.dropout`); what cannot be exported is said in other words
-    (:mod:`samba.tracer.rewrite`); hooks that ``forward`` puts on tensors are recorded
-    (:mod:`samba.tracer.custom_gradients`); attributes that reach past the graph have a meaning in
-    it, or are refused (:mod:`samba.tracer.forward_attributes`).
+    (:mod:`samba.tracer.rewrite`) or refused (:mod:`samba.tracer.transforms`); hooks that
+    ``forward`` puts on tensors are recorded (:mod:`samba.tracer.custom_gradients`); attributes that
+    reach past the graph have a meaning in it, or are refused
+    (:mod:`samba.tracer.forward_attributes`).
 
     Args:
         model: The model, for errors.
         recorder: Where to record hooks; None to leave them to torch.
+        told: What has been said about the model; nothing if None.
+
+    Attributes:
+        asks_gradient: The last line that called ``torch.autograd.grad``; empty if none has.
     """
 
-    def __init__(self, model: torch.nn.Module, recorder: GradientRecorder | None = None) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        recorder: GradientRecorder | None = None,
+        told: Deviations | None = None,
+    ) -> None:
         super().__init__()
         self._model, self._recorder = model, recorder
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
+        self._deviations = told or Deviations()
+        self.asks_gradient = ""
 
     def __torch_function__(
         self,
@@ -47,6 +65,9 @@ class TracedFunctions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        refuse_gradients(func)
+        if func is torch.autograd.grad and not called_by_this_package(_MODES):
+            self.asks_gradient = calling_line()
         args, kwargs = self._plain(types, args, kwargs or {})
         if traced_forward() is not None:
             refuse_constants(self._model, operands(args, kwargs))
@@ -59,6 +80,14 @@ class TracedFunctions(TorchFunctionMode):
                 return kept
         if func in REGISTERS and self._recorder is not None:
             return self._recorder.register(func, *args, **kwargs)
+        if torch.float64 in mixed_floats(func, args, kwargs):
+            self._deviations.tell(
+                "promoted-float64",
+                f"{calling_line()}: {getattr(func, '__name__', func)} takes float64 together with "
+                "a narrower type, which torch refuses; it is computed in float64, and slowly. "
+                "Arrays of numpy are float64: call .float() on the input, or on the model if its "
+                "weights are float64",
+            )
         args, kwargs = promoted(func, args, kwargs)
         result = rewritten(func)(*args, **kwargs)
         if func in CASTS and result is not args[0] and vars(args[0]).get("_sn_name"):

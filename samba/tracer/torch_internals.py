@@ -21,6 +21,7 @@ from torch._C import (
     DispatchKey,
     _FunctionBase,
 )
+from torch._C._functorch import TransformType, peek_interpreter_stack
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch._ops import OpOverload
@@ -64,6 +65,7 @@ __all__ = [
     "changes_of",
     "contents_of",
     "decompositions",
+    "differentiates_functions",
     "fake_mode_of",
     "forget_saved_tensors",
     "function_outputs",
@@ -166,6 +168,12 @@ def promoted_dtype(operands: list[Any]) -> torch.dtype:
     return elementwise_dtypes(*operands, type_promotion_kind=kind)[1]
 
 
+def differentiates_functions() -> bool:
+    """Whether a transform of ``torch.func`` that differentiates is running (2.0)."""
+    level = peek_interpreter_stack()
+    return level is not None and level.key() in (TransformType.Grad, TransformType.Jvp)
+
+
 # -- tensors and modules ------------------------------------------------------
 
 
@@ -252,21 +260,29 @@ def unchecked_distributions() -> Iterator[None]:
         Distribution.set_default_validate_args(before)
 
 
+_LOGGERS = {
+    "torch.fx.experimental.symbolic_shapes": logging.ERROR,
+    "torch._subclasses.fake_tensor": logging.CRITICAL,
+}
+"""Loggers of the exporter that repeat what an error says, and above which level they are heard."""
+
+
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
     """While active, the exporter prints and logs no graphs (2.3).
 
     Where a branch depends on data, ``torch.export._trace`` prints the graph, and
-    ``symbolic_shapes`` logs it; the error says what a user can do.
+    ``symbolic_shapes`` logs it; ``fake_tensor`` logs its traceback where shapes do not fit. The
+    error says what a user can do.
     """
     import torch.export._trace  # noqa: PLC0415  # loads torch._dynamo, which takes a second
 
     exporter = torch.export._trace.__dict__
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level = log.level
     with ExitStack() as stack:
-        log.setLevel(logging.ERROR)
-        stack.callback(log.setLevel, level)
+        for name, quiet in _LOGGERS.items():
+            log = logging.getLogger(name)
+            stack.callback(log.setLevel, log.level)
+            log.setLevel(quiet)
         if "print" not in exporter:
             exporter["print"] = lambda *args, **kwargs: None
             stack.callback(exporter.pop, "print")

@@ -206,7 +206,7 @@ class Pretend(nn.Module):
         return (du + u).square().mean()
 
 
-@recipe(refused="untraceable")
+@recipe(refused="untraced-function")
 def physics_informed(side: Side) -> None:
     t = {"t": torch.linspace(0, 1, 8)[:, None]}
     run = side.train(Pretend(), t, adamw)

@@ -1,0 +1,220 @@
+"""What is printed when ``forward`` cannot be traced: one short traceback, torch left out."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import traceback
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from samba.tracer.capture import trace_model
+from samba.tracer.errors import (
+    DataDependentBranch,
+    DtypeMismatch,
+    ShapeMismatch,
+    TraceError,
+    UntracedFunction,
+)
+from samba.tracer.inputs import collect_inputs
+from tests.samba.refusals import line_of
+from tests.samba.worlds import deviations, told
+
+here = functools.partial(line_of, __file__)
+MOST_LINES = 20
+
+
+class Net(nn.Module):
+    """One layer and a step that a test gives it."""
+
+    def __init__(self, step: Callable[[Net, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 16)
+        self.wrong = nn.Linear(17, 4)
+        self.step = step
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.step(self, x).sum()
+
+
+def trace(step: Callable[[Net, Tensor], Tensor], x: Tensor | None = None) -> None:
+    model = Net(step)
+    trace_model(model, collect_inputs(model, (torch.zeros(4, 8) if x is None else x,)))
+
+
+def misfit(net: Net, x: Tensor) -> Tensor:
+    return net.wrong(net.layer(x))  # shapes
+
+
+def viewed(net: Net, x: Tensor) -> Tensor:
+    return net.layer(x).view(4, 17)  # view
+
+
+def branched(net: Net, x: Tensor) -> Tensor:
+    return x if x.sum() > 0 else -x  # branch
+
+
+def gradient(net: Net, x: Tensor) -> Tensor:
+    return torch.func.grad(lambda t: net.layer(t).square().sum())(x)  # gradient
+
+
+def jacobian(net: Net, x: Tensor) -> Tensor:
+    return torch.func.jacrev(lambda t: t.square().sum())(x)  # jacobian
+
+
+def per_sample(net: Net, x: Tensor) -> Tensor:
+    return torch.func.vmap(torch.func.grad(lambda t: t.square().sum()))(x)  # per sample
+
+
+def conditional(net: Net, x: Tensor) -> Tensor:
+    return torch.cond(x.sum() > 0, torch.sin, torch.cos, (net.layer(x),))  # cond
+
+
+def backward(net: Net, x: Tensor) -> Tensor:
+    y = net.layer(x).sum()
+    y.backward()  # backward
+    return y
+
+
+def penalty(net: Net, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(net.layer(x).square().sum(), x, create_graph=True)  # penalty
+    return slope
+
+
+def through_numpy(net: Net, x: Tensor) -> Tensor:
+    return torch.from_numpy(np.tanh(net.layer(x).detach().numpy()))  # numpy
+
+
+def misspelt(net: Net, x: Tensor) -> Tensor:
+    return net.lair(x)  # misspelt
+
+
+def moved(net: Net, x: Tensor) -> Tensor:
+    return net.layer(x.to("cuda"))  # moved
+
+
+FAILURES = {
+    "shapes": (
+        misfit,
+        ShapeMismatch,
+        ["mat1 and mat2 shapes cannot be multiplied (4x16 and 17x4)"],
+    ),
+    "view": (viewed, ShapeMismatch, ["shape '[4, 17]' is invalid for input of size 64"]),
+    "branch": (
+        branched,
+        DataDependentBranch,
+        ["the value of a tensor: return x if", "torch.where"],
+    ),
+    "gradient": (gradient, UntracedFunction, ["torch.func.grad, which cannot", "vmap is traced"]),
+    "jacobian": (jacobian, UntracedFunction, ["torch.func.jacrev, which cannot"]),
+    "per sample": (per_sample, UntracedFunction, ["torch.func.vmap, which cannot"]),
+    "cond": (conditional, UntracedFunction, ["torch.cond, which cannot", "torch.where"]),
+    "backward": (backward, UntracedFunction, ["Tensor.backward(), which", "return the loss"]),
+    "numpy": (through_numpy, TraceError, [".numpy()", "use torch's operations"]),
+    "misspelt": (misspelt, TraceError, ["no attribute 'lair'", "calling the model on the host"]),
+    "moved": (moved, TraceError, ["cuda", "Leave devices out of forward()"]),
+}
+
+
+@pytest.mark.parametrize("marker", FAILURES)
+def test_a_failure_is_one_short_traceback_that_ends_with_the_users_line(marker, capfd):
+    step, kind, parts = FAILURES[marker]
+    with pytest.raises(kind) as caught:
+        trace(step)
+    error = caught.value
+    printed = "".join(traceback.format_exception(error))
+    assert printed.count("Traceback (most recent call last)") == 1
+    assert "site-packages/torch" not in printed and "Developer debug" not in printed
+    assert len(printed.splitlines()) <= MOST_LINES, printed
+    assert str(error).startswith(here(marker))
+    assert all(part in str(error) for part in parts), str(error)
+    assert f", line {here(marker).rpartition(':')[2]}, in {step.__name__}" in printed
+    assert capfd.readouterr().err == ""
+
+
+def test_what_torch_raised_is_at_hand_and_logged_at_level_debug(caplog):
+    caplog.set_level(logging.DEBUG, logger="samba")
+    with pytest.raises(ShapeMismatch) as caught:
+        trace(misfit)
+    assert "same reduction dim" in str(caught.value.__context__)
+    assert caught.value.__cause__ is None
+    assert any("reduction dim" in str(r.exc_info) for r in caplog.records if r.name == "samba")
+
+
+@pytest.mark.parametrize(
+    ("step", "advice"),
+    [
+        (lambda net, x: torch.mm(x.int(), net.layer.weight.t()), "call .float() on the input"),
+        (lambda net, x: torch.lerp(x, x.double(), 0.5), "call .float() on the input"),
+        (lambda net, x: F.embedding(x, net.layer.weight), "call .long()"),
+        (lambda net, x: F.cross_entropy(x, torch.zeros(4)), "call .long()"),
+    ],
+)
+def test_dtypes_that_do_not_fit_are_named_with_the_conversion(step, advice):
+    with pytest.raises((RuntimeError, IndexError)):
+        step(Net(step), torch.zeros(4, 8))
+    with pytest.raises(DtypeMismatch) as caught:
+        trace(step)
+    assert advice in str(caught.value)
+
+
+def test_float64_beside_float32_is_told_with_the_line_and_the_conversion(caplog):
+    """Torch refuses it; SambaFlow promotes, so it is traced."""
+
+    def wide(net: Net, x: Tensor) -> Tensor:
+        return net.layer(x) + net.layer(2 * x)  # wide
+
+    x = torch.zeros(4, 8, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="same dtype"):
+        wide(Net(wide), x)
+    trace(wide, x)
+    (text,) = told(caplog)
+    # The line of the module that calls the function is the user's last.
+    assert text.startswith(here("wide")) and "linear takes float64" in text
+    assert ".float()" in text and deviations(caplog) == ["promoted-float64"]
+    caplog.clear()
+    trace(wide, x.float())
+    trace(lambda net, x: net.layer(x.bfloat16()))  # as documented
+    assert not told(caplog)
+
+
+def test_a_gradient_with_respect_to_an_input_is_refused_where_it_is_asked_for():
+    """The exporter fails later, when it looks through what it has recorded."""
+    with pytest.raises(
+        UntracedFunction, match=r"autograd\.grad with respect to an input"
+    ) as caught:
+        trace(penalty)
+    assert str(caught.value).startswith(here("penalty"))
+    assert len("".join(traceback.format_exception(caught.value)).splitlines()) <= MOST_LINES
+
+
+def test_gradients_with_respect_to_parameters_and_results_are_traced():
+    def norm(net: Net, x: Tensor) -> Tensor:
+        made = net.layer(x)
+        ends = (net.layer.weight, made)
+        slopes = torch.autograd.grad(made.square().sum(), ends, create_graph=True)
+        return slopes[0].sum() + slopes[1].sum()
+
+    trace(norm)
+
+
+def test_warnings_of_torch_point_at_the_users_line():
+    def broadcast(net: Net, x: Tensor) -> Tensor:
+        return F.mse_loss(net.layer(x), torch.zeros(4, 1))  # broadcast
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace(broadcast)
+    shown = [w for w in caught if "target size" in str(w.message)]
+    assert [f"{w.filename}:{w.lineno}" for w in shown] == [here("broadcast")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(TraceError, match="target size"):
+            trace(broadcast)
