@@ -57,9 +57,9 @@ def write_atomically(path: str, chunks: Iterable[bytes]) -> None:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
     except OSError as error:
-        raise _unwritable(path, folder, error) from error
+        raise _unwritable(path, folder, error) from None
     except ValueError as error:
-        raise PefUnwritable(f"{path!r} is not a path: {error}", path=path) from error
+        raise PefUnwritable(f"{path!r} is not a path: {error}", path=path) from None
     _flush_folder(path, folder)
 
 
@@ -143,7 +143,7 @@ def _flush_folder(path: str, folder: str) -> None:
             f"the new file is in place, but may not outlast a power failure: {error.strerror}",
             path=path,
             hint="Check the disk, then write again.",
-        ) from error
+        ) from None
 
 
 def _unwritable(path: str, folder: str, error: OSError) -> PefUnwritable:

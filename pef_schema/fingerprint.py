@@ -9,8 +9,8 @@ but for the state that an update changes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from pef_schema.program import Arg, DType, Gradient, Graph, Node, Ref, Value
@@ -76,6 +76,57 @@ def first_difference(compiled: Graph, traced: Graph) -> Difference | None:
             module=at_theirs[2] or at_ours[2],
         )
     return None
+
+
+def renamed(compiled: Graph, traced: Graph) -> tuple[tuple[str, str], ...]:
+    """Names that differ between two graphs that compute the same.
+
+    Args:
+        compiled: The graph in the PEF.
+        traced: The graph of the model at hand.
+
+    Returns:
+        Compiled and traced name of inputs, other sources and outputs, where they differ; nothing
+        if more than names differs, or nothing at all.
+    """
+    ours, theirs = _sources(compiled), _sources(traced)
+    if len(ours) != len(theirs) or len(compiled.outputs) != len(traced.outputs):
+        return ()
+    names = {there: compiled.values[here].name for here, there in zip(ours, theirs, strict=True)}
+    values = [replace(v, name=names.get(i, v.name)) for i, v in enumerate(traced.values)]
+    both = list(zip(compiled.outputs, traced.outputs, strict=True))
+    outputs = [replace(there, name=here.name) for here, there in both]
+    same = replace(traced, values=tuple(values), outputs=tuple(outputs))
+    if first_difference(compiled, same) is not None:
+        return ()
+    pairs = [(name, traced.values[there].name) for there, name in names.items()]
+    pairs += [(here.name, there.name) for here, there in both]
+    return tuple(dict.fromkeys([pair for pair in pairs if pair[0] != pair[1]]))
+
+
+def _sources(graph: Graph) -> list[int]:
+    """Values that no node makes, in the order of their appearance."""
+    made = {index for node in graph.nodes for index in node.outputs}
+    homes: dict[int, int] = {}
+    for index, value in enumerate(graph.values):
+        if index not in made and value.region >= 0:
+            homes.setdefault(value.region, index)
+    seen: dict[int, None] = dict.fromkeys(graph.inputs)
+    for node in graph.nodes:
+        seen.update(dict.fromkeys(_refs((*node.args, *[item for _, item in node.kwargs]))))
+    seen.update(dict.fromkeys([output.value for output in graph.outputs]))
+    for update in graph.updates:
+        seen.update(dict.fromkeys([homes.get(update.region, update.value), update.value]))
+    return [index for index in seen if index not in made]
+
+
+def _refs(items: Iterable[Arg]) -> Iterator[int]:
+    """Yield the values that arguments refer to, in order."""
+    for item in items:
+        if isinstance(item, Ref):
+            yield item.value
+        elif isinstance(item, tuple):
+            yield from _refs(item)
 
 
 def graph_digest(graph: Graph) -> str:

@@ -108,16 +108,16 @@ def _opened(path: str) -> Generator[tuple[_Fetch, int, str], None, None]:
     try:
         # Without O_NONBLOCK, opening a pipe would wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except (FileNotFoundError, NotADirectoryError):
         raise PefMissing(
             f"there is no file {os.path.abspath(path)} (working folder {os.getcwd()})", path=path
-        ) from error
+        ) from None
     except ValueError as error:
-        raise PefMissing(f"{path!r} is not a path: {error}", path=path) from error
+        raise PefMissing(f"{path!r} is not a path: {error}", path=path) from None
     except OSError as error:
         if error.errno == errno.ENXIO:
-            raise PefNotRegular("this is a socket or a device, not a file", path=path) from error
-        raise PefUnreadable(f"cannot open it: {error.strerror}", path=path) from error
+            raise PefNotRegular("this is a socket or a device, not a file", path=path) from None
+        raise PefUnreadable(f"cannot open it: {error.strerror}", path=path) from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -141,7 +141,7 @@ def _pread(descriptor: int, start: int, count: int, path: str) -> bytes:
         except OSError as error:
             raise PefUnreadable(
                 f"cannot read {count} bytes: {error.strerror}", path=path, offset=start
-            ) from error
+            ) from None
         if not piece:
             break
         pieces.append(piece)

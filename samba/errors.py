@@ -9,6 +9,7 @@ __all__ = [
     "ConversionError",
     "DeviceAccessError",
     "MissingPackage",
+    "NoAutograd",
     "NoGradient",
     "NoHostData",
     "NotLoaded",
@@ -157,6 +158,24 @@ class UnknownTensor(DeviceAccessError, KeyError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class NoAutograd(SambaError, RuntimeError):
+    """``backward()`` of a tensor that torch's autograd knows nothing of.
+
+    Args:
+        name: Name of the tensor; empty if it has none.
+    """
+
+    def __init__(self, *, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"backward() of SambaTensor {name or '(unnamed)'}: it does not require grad, so torch "
+            "has no graph of it. What session.run returns was computed on the device, and "
+            "session.run has run the backward pass too, where the PEF trains: gradients are in "
+            "parameter.sn_grad, and the optimizer has made its step. Leave backward() and "
+            "optimizer.step() out."
+        )
 
 
 class NoGradient(DeviceAccessError):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from samba.errors import ArgumentError, ConversionError
+from samba.errors import ArgumentError, ConversionError, NoAutograd
 from samba.tensor.bagua import BaguaTensor
 from samba.tensor.conversions import Conversions
 from samba.tensor.device_memory import DeviceMemory
@@ -137,7 +137,13 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         create_graph: bool = False,
         inputs: Any = None,
     ) -> None:
-        """Runs torch's autograd on the host from this tensor; see ``torch.Tensor.backward``."""
+        """Runs torch's autograd on the host from this tensor; see ``torch.Tensor.backward``.
+
+        Raises:
+            NoAutograd: No operation on the host has made it, such as an output of ``run``.
+        """
+        if not host_of(self).requires_grad:
+            raise NoAutograd(name=self.sn_name or "")
         if inputs is not None:
             given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
             inputs = [host_of(tensor) if isinstance(tensor, Tensor) else tensor for tensor in given]

@@ -43,10 +43,10 @@ def __getattr__(name: str) -> Any:
 def _model(name: str, base: Any, commands: list[str]) -> Any:
     try:
         pydantic = importlib.import_module("pydantic")
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         raise MissingPackage(
             what="samba.argconf.args", package="pydantic", extra="config"
-        ) from error
+        ) from None
     fields: dict[str, Any] = {
         option.dest: (Any, pydantic.Field(default_factory=lambda o=option: _default(o)))
         for option in OPTIONS

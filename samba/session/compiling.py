@@ -22,6 +22,7 @@ from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
 from samba.compiler.rounding import apply_arithmetic
 from samba.session.settings import CompileSettings, loss_index_tuple
+from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import tell
 from samba.support.progress import stages
 from samba.tracer.inputs import collect_inputs
@@ -134,6 +135,8 @@ def _text(
     metadata: Mapping[str, Any] | None, settings: CompileSettings
 ) -> tuple[tuple[str, str], ...]:
     given = {str(k): str(v) for k, v in (metadata or {}).items()}
+    if cast := autocast_in_force():
+        given[AUTOCAST] = cast
     return tuple((given | settings.arithmetic.metadata()).items())
 
 
@@ -144,7 +147,7 @@ def _write(path: Path, program: Program) -> None:
     except OSError as error:
         raise PefUnwritable(
             f"cannot make the folder {path.parent}: {error.strerror}", path=path
-        ) from error
+        ) from None
     log = f"{path}.log"
     with _kept_on_error(log):
         write_atomically(log, [pef_log(program).encode()])

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-from pef_schema import first_difference
-from pef_schema.errors import SambaError
 from pef_schema.program import Graph, Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.optimizer_groups import as_optimizers
@@ -18,9 +16,10 @@ from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.nn.converted import converted_last
 from samba.sambatensor import SambaTensor
-from samba.session.check_pef import changed_constants, check_optimizers, narrow_losses, tell_rates
+from samba.session.check_pef import check_optimizers, narrow_losses, tell_rates
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
+from samba.session.mismatch import GraphMismatch, refuse_other_graph
 from samba.session.parsing import parse_pef
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
 from samba.session.watched_groups import WatchedGroups
@@ -30,24 +29,7 @@ from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 
-
-class GraphMismatch(SambaError):
-    """The model traces to another graph than the PEF was compiled from.
-
-    Attributes:
-        pef: Path of the PEF.
-        difference: What differs first.
-    """
-
-    deviation = "changed-model"
-
-    def __init__(self, *, pef: str, difference: object) -> None:
-        self.pef, self.difference = pef, difference
-        super().__init__(
-            f"{pef}: the model is not the one this PEF was compiled from.\n{difference}\n"
-            "Compile again, or run the model, input shapes (batch size: -b) and mode "
-            "(train or inference) that were compiled."
-        )
+__all__ = ["GraphMismatch", "LoadedModel", "load_pef"]
 
 
 class LoadedModel(Loaded):
@@ -184,7 +166,8 @@ def load_pef(
             compiled ones.
         PefError: If the file is not a whole PEF of a known version.
         ArithmeticMismatch: If the options ask for another arithmetic than the compiled one.
-        GraphMismatch: If the model's graph differs from the compiled one.
+        GraphMismatch: If the model's graph differs from the compiled one; AutocastMismatch if
+            ``torch.autocast`` may be why, NamesMismatch if only names differ.
         MissingOptimizer, OptimizerMismatch: If optimizers are given that the PEF does not have.
         Disagreement: If other replicas load something else.
     """
@@ -210,12 +193,7 @@ def load_pef(
     arithmetic = compiled_arithmetic(dict(program.metadata))
     check_arithmetic(wanted_arithmetic(parsed_config(config)), arithmetic, pef=pef)
     traced = apply_arithmetic(traced, arithmetic)
-    difference = first_difference(graph, traced.graph())
-    if difference is not None:
-        raise GraphMismatch(pef=pef, difference=difference)
-    changed = changed_constants(traced, graph, program)
-    if changed:
-        raise GraphMismatch(pef=pef, difference=changed)
+    refuse_other_graph(traced, program, pef=pef)
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
     tell_rates(traced, program)

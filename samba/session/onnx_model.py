@@ -79,8 +79,8 @@ def _convert(proto: Any) -> torch.nn.Module:
     name = str(proto.graph.name)
     try:
         converter = importlib.import_module(_CONVERTER)
-    except ModuleNotFoundError as error:
-        raise MissingPackage(what="an ONNX model", package=_CONVERTER, extra="onnx") from error
+    except ModuleNotFoundError:
+        raise MissingPackage(what="an ONNX model", package=_CONVERTER, extra="onnx") from None
     except Exception as error:  # torchvision raises what its own parts do
         raise OnnxUnsupported(
             name=name,

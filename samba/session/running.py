@@ -32,6 +32,7 @@ from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watched_modes import WatchedModes
+from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tensor.views import copy_as_torch, view_as_numpy
@@ -113,6 +114,7 @@ class Runner:
         self.replicas = replicas
         self._poller = Poller()
         self._deviations = Deviations()
+        self._autocast = dict(program.metadata).get(AUTOCAST, "")
         self._choices: dict[Any, StepKey] = {}
         self._last = _NO_CALL
         self.watched = WatchedGroups()
@@ -253,6 +255,13 @@ class Runner:
         train = bool(request.train)
         self._modes.tell(train=train)
         self._writes.bring()
+        if (autocast := autocast_in_force()) and autocast != self._autocast:
+            self._deviations.tell(
+                "autocast-at-run",
+                f"session.run is called with torch.autocast in {autocast}, which changes nothing: "
+                "it acts while a model is traced. Put it into forward(), or around both "
+                "session.compile and trace_graph",
+            )
         seeds = () if grads is None else self._seeds(grads)
         argins, settings = self._hyperparameters.resolve(request.hyperparams, self._settings, train)
         for index, (where, value) in self.watched.values().items():

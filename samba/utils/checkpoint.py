@@ -213,7 +213,7 @@ def _of_index(index: Path) -> list[Path]:
         weights = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         names = sorted({str(name) for name in weights.values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadCheckpoint(path=str(index), problem=f"it is no index ({error!r})") from error
+        raise BadCheckpoint(path=str(index), problem=f"it is no index ({error!r})") from None
     for name in names:
         if os.path.basename(name) != name or not (index.parent / name).is_file():
             raise BadCheckpoint(
@@ -226,15 +226,15 @@ def _load(file: Path) -> Mapping[str, torch.Tensor]:
     if file.suffix == ".safetensors":
         try:
             library = importlib.import_module("safetensors.torch")
-        except ModuleNotFoundError as error:
+        except ModuleNotFoundError:
             raise MissingPackage(
                 what=str(file), package="safetensors", extra="checkpoint"
-            ) from error
+            ) from None
         return library.load_file(str(file))
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
-        raise BadCheckpoint(path=str(file), problem=f"torch cannot load it ({error})") from error
+        raise BadCheckpoint(path=str(file), problem=f"torch cannot load it ({error})") from None
     if not isinstance(loaded, Mapping) or not all(
         isinstance(v, torch.Tensor) for v in loaded.values()
     ):

@@ -56,12 +56,12 @@ def assert_close(
     first, second = (_float64(tensor) for tensor in (a, b))
     try:
         first, second = torch.broadcast_tensors(first, second)
-    except RuntimeError as error:
+    except RuntimeError:
         raise NotClose(
             name=name,
             problem=f"shapes {tuple(first.shape)} and {tuple(second.shape)} do not broadcast",
             max_difference=float("nan"),
-        ) from error
+        ) from None
     if first.numel() == 0:
         return
     difference = (first - second).abs()

@@ -3,6 +3,7 @@ from samba.errors import (
     ConversionError as ConversionError,
     DeviceAccessError as DeviceAccessError,
     MissingPackage as MissingPackage,
+    NoAutograd as NoAutograd,
     NoGradient as NoGradient,
     NoHostData as NoHostData,
     NotLoaded as NotLoaded,

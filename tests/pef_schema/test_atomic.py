@@ -221,7 +221,7 @@ def test_refusing_folder(
     monkeypatch.setattr(atomic, "os", FaultyOs(1, code))
     with pytest.raises(PefUnwritable, match=text) as caught:
         write_pef(tmp_path / "net.pef", small())
-    cause: Any = caught.value.__cause__
+    cause: Any = caught.value.__context__
     assert cause.errno == code
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pef_schema import DType, Graph, Node, Ref, Value, first_difference, graph_digest
+from pef_schema.fingerprint import renamed
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import training
 
@@ -169,3 +170,37 @@ def test_empty_graphs() -> None:
     assert first_difference(empty, empty) is None
     difference = first_difference(empty, one)
     assert difference is not None and difference.place == "input 0"
+
+
+def _with_names(change: Any) -> Graph:
+    """The graph with other names of all values and outputs."""
+    graph = _graph()
+    return dataclasses.replace(
+        graph,
+        values=tuple(dataclasses.replace(v, name=change(v.name)) for v in graph.values),
+        outputs=tuple(dataclasses.replace(o, name=change(o.name)) for o in graph.outputs),
+    )
+
+
+def test_other_names_alone_are_listed_in_pairs() -> None:
+    other = _with_names(lambda name: f"other_{name}")
+    assert first_difference(_graph(), other) is not None
+    pairs = renamed(_graph(), other)
+    assert pairs and all(traced == f"other_{compiled}" for compiled, traced in pairs)
+    sources = {_graph().values[i].name for i in _graph().inputs}
+    assert sources | {o.name for o in _graph().outputs} <= {compiled for compiled, _ in pairs}
+
+
+@pytest.mark.parametrize("what", _SAME)
+def test_the_same_graph_has_no_other_names(what: str) -> None:
+    assert renamed(_graph(), _SAME[what]) == ()
+
+
+def test_names_are_not_all_that_differs() -> None:
+    """Another operation, another shape, or updates that go to each other's state."""
+    names = _with_names(lambda name: f"other_{name}")
+    node = dataclasses.replace(names.nodes[0], op="aten.other.default")
+    assert renamed(_graph(), dataclasses.replace(names, nodes=(node, *names.nodes[1:]))) == ()
+    assert renamed(_graph(), dataclasses.replace(names, outputs=names.outputs[:-1])) == ()
+    longer = dataclasses.replace(names.values[0], shape=(99, *names.values[0].shape[1:]))
+    assert renamed(_graph(), dataclasses.replace(names, values=(longer, *names.values[1:]))) == ()

@@ -16,7 +16,7 @@ from samba.sambatensor import SambaTensor
 from samba.session.check_pef import changed_constants
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
-from samba.session.loading import GraphMismatch
+from samba.session.mismatch import GraphMismatch
 from samba.session.multigraph.conflicts import GraphPart
 from samba.session.multigraph.traces import GraphTrace
 from samba.session.parsing import parse_pef

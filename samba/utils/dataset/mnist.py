@@ -67,7 +67,7 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError) as error:
-            raise IdxError(path=path, found=f"{error}", wanted="an intact gzip file") from error
+            raise IdxError(path=path, found=f"{error}", wanted="an intact gzip file") from None
     if len(raw) < 4 or raw[:3] != b"\0\0\x08" or len(raw) < 4 + 4 * raw[3]:
         raise IdxError(path=path, found=f"{raw[:4]!r} at its start", wanted="an idx file of bytes")
     start = 4 + 4 * raw[3]

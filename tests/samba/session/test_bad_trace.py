@@ -8,14 +8,26 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import samba
 import samba.utils as utils
 from pef_schema.errors import PefError
 from samba.errors import SambaError
+from samba.session.mismatch import AutocastMismatch, NamesMismatch
 from tests.api.covers import covers
 from tests.samba.refusals import compile_into, line_of, refused
-from tests.samba.worlds import DROPOUT, INFERENCE, MLP, NO_OPTIMIZER, Mlp, World, named, told
+from tests.samba.worlds import (
+    DROPOUT,
+    INFERENCE,
+    MLP,
+    NO_OPTIMIZER,
+    Mlp,
+    World,
+    deviations,
+    named,
+    told,
+)
 
 here = functools.partial(line_of, __file__)
 BAD_FILES = Path(__file__).parents[2] / "bad"
@@ -100,10 +112,6 @@ def test_another_graph_shows_the_first_difference(running, pefs, tmp_path):
         utils.trace_graph(model, running.inputs, pef=pef)
     with refused(tmp_path, "input 0", "float32[5, 4]", "float32[6, 4]"):
         utils.trace_graph(running.model, named(Mlp_inputs(6)), pef=pef)
-    with refused(tmp_path, "input 0", "x:float32", "image:float32"):
-        tensors = MLP.inputs()
-        inputs = named({"image": tensors["x"], "y": tensors["y"]})
-        utils.trace_graph(running.model, inputs, pef=pef)
     with refused(tmp_path, "input 1", "int64[5]", "int32[5]"):
         tensors = MLP.inputs()
         utils.trace_graph(running.model, named({**tensors, "y": tensors["y"].int()}), pef=pef)
@@ -112,6 +120,70 @@ def test_another_graph_shows_the_first_difference(running, pefs, tmp_path):
     with refused(tmp_path, "float32", "bfloat16"):
         utils.trace_graph(MLP.build().model.bfloat16(), running.inputs, pef=pef)
     assert_still_running(running)
+
+
+class Renamed(nn.Module):
+    """The MLP with another name for its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        model = Mlp()
+        self.entry, self.drop, self.second = model.first, model.drop, model.second
+
+    def forward(self, x, y):
+        out = self.second(self.drop(self.entry(x).tanh()))
+        return F.cross_entropy(out, y), out
+
+
+Renamed.__name__ = "Mlp"
+
+
+def test_a_model_of_which_only_names_differ(running, tmp_path):
+    with refused(
+        tmp_path,
+        running.pef,
+        "only names differ",
+        "mlp__first__weight is mlp__entry__weight here",
+        "was one renamed?",
+        kind=NamesMismatch,
+    ) as caught:
+        utils.trace_graph(samba.from_torch_model_(Renamed()), running.inputs, pef=running.pef)
+    assert ("mlp__first__bias", "mlp__entry__bias") in caught.value.names
+    with refused(tmp_path, "only names differ", "x is image here"):
+        tensors = MLP.inputs()
+        utils.trace_graph(
+            running.model, named({"image": tensors["x"], "y": tensors["y"]}), pef=running.pef
+        )
+    assert_still_running(running)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_autocast_around_one_of_compile_and_trace_graph_is_named(compiled, running, tmp_path):
+    def cast(active: bool):
+        return torch.autocast("cpu", torch.bfloat16, enabled=active)
+
+    words = {True: "with torch.autocast in bfloat16", False: "without torch.autocast"}
+    with cast(compiled):
+        pef = compile_into(tmp_path, running.model, running.inputs, running.optimizer)
+    with (
+        cast(not compiled),
+        refused(
+            tmp_path,
+            f"this PEF was compiled {words[compiled]}",
+            f"trace_graph is called {words[not compiled]}",
+            "around both session.compile and trace_graph",
+            kind=AutocastMismatch,
+        ),
+    ):
+        utils.trace_graph(running.model, running.inputs, running.optimizer, pef=pef)
+    assert_still_running(running)
+
+
+def test_autocast_around_run_alone_is_told_once(running, caplog):
+    with torch.autocast("cpu", torch.bfloat16):
+        for _ in range(2):
+            running.run(section_types=["fwd"])
+    assert deviations(caplog) == ["autocast-at-run"]
 
 
 def Mlp_inputs(batch: int):

@@ -13,7 +13,7 @@ from samba import utils
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from samba.session.feeding import UnknownInput
-from samba.session.loading import GraphMismatch
+from samba.session.mismatch import GraphMismatch
 from samba.tracer.inputs import InputError
 from tests.samba.worlds import close
 

@@ -12,7 +12,7 @@ from pef_schema import read_pef, write_pef
 from pef_schema.program import Program
 from samba.errors import ArgumentError, SambaError
 from samba.graph import FwdGraph
-from samba.session.loading import GraphMismatch
+from samba.session.mismatch import GraphMismatch
 from samba.session.multigraph.conflicts import GraphConflict
 from samba.session.multigraph.traces import TiedWeights
 from tests.api.covers import covers

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import samba
-from samba.errors import ArgumentError, ConversionError
+from samba.errors import ArgumentError, ConversionError, NoAutograd
 
 
 def image(**labels) -> samba.SambaTensor:
@@ -432,3 +432,13 @@ def test_sambatensor_exports():
     program = torch.export.export(model, (samba.randn(4, 3, name="x"),), strict=False)
     targets = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
     assert targets == ["aten.linear.default", "aten.relu.default"]
+
+
+def test_backward_of_what_no_graph_knows_is_refused_as_in_torch():
+    loss = samba.from_torch_tensor(torch.ones(()), name="net__loss")
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        torch.ones(()).backward()
+    with pytest.raises(NoAutograd, match=r"net__loss.*does not require grad.*parameter.sn_grad"):
+        loss.backward()
+    with pytest.raises(NoAutograd, match="unnamed"):
+        samba.from_torch_tensor(torch.ones(())).backward()
