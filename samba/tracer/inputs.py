@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from pef_schema.errors import SambaError
 from samba.support.naming import root_name
 from samba.support.nesting import Constant, leaves
 from samba.tracer.refuse import refuse_inputs
+from samba.tracer.torch_internals import tree_map
 
 
 class InputError(SambaError):
