@@ -18,7 +18,7 @@ from samba.sambatensor import SambaTensor
 from samba.session.index_checks import FedIndices
 from samba.support.deviations import Deviations
 from samba.support.nesting import Constant, leaves
-from samba.tensor.views import copy_as_numpy, host_of, view_plainly
+from samba.tensor.views import copy_as_numpy, host_of, view_host
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
 
@@ -85,6 +85,7 @@ class Feeder:
         self._index_checks = tuple(
             (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
         )
+        self._rows = [(slot.name, slot.shape, slot.dtype, slot.region) for slot in self.slots]
         self._deviations = Deviations()
         self._constants = dict(constants)
         self._by_name = {slot.name: slot for slot in self.slots}
@@ -115,15 +116,13 @@ class Feeder:
         with torch._C.DisableTorchFunctionSubclass():
             if isinstance(inputs, (tuple, list)) and len(inputs) == len(self.slots):
                 feed = []
-                for tensor, slot in zip(inputs, self.slots, strict=True):
-                    if (
-                        getattr(tensor, "_sn_name", "") != slot.name
-                        or not tensor._has_data
-                        or (tensor := host_of(tensor)).shape != slot.shape
-                        or tensor.dtype is not slot.dtype
-                    ):
+                for tensor, (name, shape, dtype, region) in zip(inputs, self._rows, strict=True):
+                    if getattr(tensor, "_sn_name", "") != name or not tensor._has_data:
                         break
-                    feed.append((slot.region, view_plainly(tensor).copy()))
+                    host = tensor.__dict__.get("_underlying", tensor)  # host_of without the call
+                    if host.shape != shape or host.dtype is not dtype:
+                        break
+                    feed.append((region, view_host(host).copy()))
                 else:
                     for place, check in self._index_checks:
                         check.check(feed[place][1])

@@ -60,6 +60,8 @@ class FedIndices:
         """
         if self.unsigned is not None:
             # A negative number has the highest bit set: one look finds both ends.
+            if array.size == 1 and 0 <= array.item() < self.below:
+                return
             bits = array.view(self.unsigned)
             if self.part is not None:
                 bits = self._chosen(bits)

@@ -31,7 +31,11 @@ def view_as_numpy(tensor: torch.Tensor) -> np.ndarray:
 
 def view_plainly(tensor: torch.Tensor) -> np.ndarray:
     """:func:`view_as_numpy` where torch's dispatch to subclasses is off already."""
-    tensor = host_of(tensor)
+    return view_host(host_of(tensor))
+
+
+def view_host(tensor: torch.Tensor) -> np.ndarray:
+    """:func:`view_plainly` of what :func:`host_of` has given."""
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.dtype is torch.bfloat16:
         return plain.view(torch.int16).numpy().view(_BFLOAT16)
