@@ -62,7 +62,7 @@ class FrozenInForward(TraceError):
 
 
 class GradInForward(TraceError):
-    """``forward`` uses a gradient, or computes one."""
+    """``forward`` uses the gradient of a parameter."""
 
     deviation = "grad-in-forward"
 
@@ -99,10 +99,6 @@ def _grad(tensor: T) -> T | None:
     return tensor.grad
 
 
-def _backward(tensor: T, *args: Any, **kwargs: Any) -> None:
-    raise GradInForward(name="backward()")
-
-
 def _requires(tensor: T, requires_grad: bool = True) -> T:
     if isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad != requires_grad:
         raise FrozenInForward(name=_name(tensor))
@@ -126,7 +122,6 @@ _ALWAYS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
 )
 _FOR_USERS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
     {
-        T.backward: _backward,
         T.data.__set__: _set_data,  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         T.data_ptr: _data_ptr,
         T.grad.__get__: _grad,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # as above

@@ -194,7 +194,7 @@ def test_the_number_of_replicas_is_checked(capsys, count):
     assert f"{count!r} is no whole number from 1 on" in capsys.readouterr().err
 
 
-def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch):
+def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch, tmp_path):
     ended = []
 
     class Second:
@@ -208,7 +208,7 @@ def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch):
 
     monkeypatch.setattr(own_launcher, "_Replica", Second)
     with pytest.raises(OSError, match="no more"):
-        own_launcher.main(["-n=2", "script.py"])
+        own_launcher.main(["-n=2", script(tmp_path, "")])
     assert ended == [0]
 
 

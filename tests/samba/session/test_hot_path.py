@@ -79,7 +79,8 @@ def test_another_call_prepares_anew(pefs):
     samba.session.run(batch, scene.model.output_tensors)
     names = entered(lambda: samba.session.run(batch, (), section_types=["FWD"]))
     assert "running.py:_change" in names
-    assert {name.split(":")[0] for name in names} >= PREPARING
+    # "program.py" is among them only if nothing in this process has loaded the program before.
+    assert {name.split(":")[0] for name in names} >= PREPARING - {"program.py"}
 
 
 def test_its_cost_does_not_grow_with_the_program(pefs):

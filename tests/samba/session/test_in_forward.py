@@ -236,7 +236,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
         "grad-in-forward",
         "model__linear__weight",
     ),
-    "backward": (lambda m, x: m.linear(x).sum().backward(), "grad-in-forward", "backward()"),
+    "backward": (lambda m, x: m.linear(x).sum().backward(), "untraced-function", "backward()"),
     "requires_grad_": (
         lambda m, x: m.linear.weight.requires_grad_(False) @ x.T,
         "frozen-in-forward",

@@ -72,6 +72,9 @@ def test_loaders_of_given_sets():
     assert (len(train), len(test)) == (2, 2)
 
 
+# Other tests start jax by themselves; a start by this project leaves loaders alone.
+@pytest.mark.filterwarnings("ignore:os.fork\\(\\) was called:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_loaders_work_in_processes(tmp_path):
     write_set(tmp_path)
     images = Mnist(tmp_path, transform=dataset_transform({}))
