@@ -185,6 +185,55 @@ def checkpoint_and_resume(side: Side) -> None:
 
 
 @recipe()
+def the_best_state_is_loaded_back(side: Side) -> None:
+    """``load_state_dict`` in the middle of training counts at the next step."""
+    data = batches(points(32), 8)
+    run = side.train(Classifier(), data[0], sgd)
+    run.step(data[0])
+    best = {name: value.clone() for name, value in run.weights().items()}
+    for batch in data[1:]:
+        run.step(batch)
+    run.model.load_state_dict(best)
+    side.note("loss", run.step(data[1])[0])
+    side.note_all(run)
+
+
+@recipe(tells=["fixed-hyperparameter"], differs=True)
+def one_cycle_with_adam(side: Side) -> None:
+    """The cycle moves beta1 too, which a PEF holds as a number."""
+    data = batches(points(32), 8)
+    run = side.train(Classifier(), data[0], adamw)
+    schedule = lr_scheduler.OneCycleLR(run.optimizer, max_lr=0.01, total_steps=9)
+    for batch in data * 2:
+        run.step(batch)
+        schedule.step()
+    side.note_all(run)
+
+
+@recipe()
+def one_cycle_with_sgd(side: Side) -> None:
+    data = batches(points(32), 8)
+    run = side.train(Classifier(), data[0], sgd)
+    schedule = lr_scheduler.OneCycleLR(run.optimizer, max_lr=0.1, total_steps=9)
+    for batch in data * 2:
+        run.step(batch)
+        schedule.step()
+    side.note_all(run)
+
+
+@recipe(tells=["requires-grad-after-trace"], differs=True)
+def freezing_without_compiling_again(side: Side) -> None:
+    data = batches(points(32), 8)
+    run = side.train(Classifier(), data[0], sgd)
+    for epoch in range(2):
+        for batch in data:
+            run.step(batch)
+        if epoch == 0:
+            run.model.body.requires_grad_(False)
+    side.note_all(run)
+
+
+@recipe()
 def early_stopping_keeps_the_best(side: Side) -> None:
     data = batches(points(40), 8)
     run = side.train(Classifier(), data[0], sgd)

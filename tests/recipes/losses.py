@@ -226,6 +226,10 @@ class Half(Classifier):
 def mixed_precision(side: Side) -> None:
     data = batches(points(32), 8)
     run = side.train(Half(), data[0], sgd)
-    loss, logits = run.step(data[0])
-    side.note("rounded", (loss * 64).round() / 64)
-    side.note("shape", torch.tensor(logits.shape))
+    for batch in data:
+        loss, logits = run.step(batch)
+        # Each side rounds a sum to bfloat16 once: half a unit in the last of 8 bits, twice.
+        side.note("loss", loss, relative=2**-8)
+        side.note("logits", logits.float(), relative=2**-7)
+    # An update is a tenth of a gradient that is rounded so.
+    side.note_all(run, relative=2**-8 / 4)

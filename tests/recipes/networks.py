@@ -140,6 +140,33 @@ class Normed(nn.Module):
         return F.cross_entropy(logits, y), logits
 
 
+class Dropped(Normed):
+    """Dropout of rate 0: no two sides draw alike, but both have the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.0)
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.drop(self.net(x))
+        return F.cross_entropy(logits, y), logits
+
+
+@recipe()
+def evaluation_after_each_epoch(side: Side) -> None:
+    """With running statistics, in batches of another size and a smaller last one."""
+    data, held = batches(images(24), 8), images(11, seed=2)
+    run = side.train(Dropped(), data[0], sgd)
+    for _ in range(3):
+        for batch in data:
+            run.step(batch)
+        for part in (slice(0, 4), slice(4, 8), slice(8, 11)):
+            loss, logits = run.evaluate({name: t[part] for name, t in held.items()})
+            side.note("loss", loss)
+            side.note("logits", logits)
+    side.note_all(run)
+
+
 @recipe()
 def batch_norm_and_its_statistics(side: Side) -> None:
     data = batches(images(24), 8)
