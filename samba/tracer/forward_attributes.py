@@ -74,6 +74,42 @@ class GradInForward(TraceError):
         )
 
 
+class _GradFn:
+    """The function of autograd that made a tensor, as ``forward`` sees it: hooks are refused.
+
+    Args:
+        node: Torch's own.
+    """
+
+    __slots__ = ("_node",)
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("register_hook", "register_prehook"):
+            raise HookOfGradFn(name=name)
+        return getattr(self._node, name)
+
+
+class HookOfGradFn(TraceError):
+    """``forward`` puts a hook on a function of autograd, which no graph has."""
+
+    deviation = "hook-of-grad-fn"
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(
+            where=calling_line(),
+            reason=f"forward() calls grad_fn.{name}(), and the device has no grad_fn",
+            hint="Use tensor.register_hook(), which runs on the device.",
+        )
+
+
+def _grad_fn(tensor: T) -> _GradFn | None:
+    node = tensor.grad_fn
+    return None if node is None else _GradFn(node)
+
+
 def _data(tensor: T) -> T:
     return tensor.detach()
 
@@ -124,6 +160,7 @@ _FOR_USERS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
     {
         T.data.__set__: _set_data,  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         T.data_ptr: _data_ptr,
+        T.grad_fn.__get__: _grad_fn,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # as above
         T.grad.__get__: _grad,  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # as above
         T.requires_grad.__set__: _requires,  # pyright: ignore[reportAttributeAccessIssue]  # as above
         T.requires_grad_: _requires,

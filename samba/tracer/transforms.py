@@ -25,7 +25,7 @@ _CONTROL_FLOW = ("cond", "while_loop", "scan", "map", "associative_scan")
 def refuse_gradients(func: Callable[..., Any]) -> None:
     """Raise if ``forward`` asks torch for gradients that its exporter would lose.
 
-    ``torch.autograd.grad`` with respect to parameters and to what is computed of them is traced.
+    ``torch.autograd.grad`` is traced where the exporter follows it, and refused elsewhere.
 
     Args:
         func: The function that ``forward`` calls.
@@ -52,16 +52,16 @@ def refuse_gradients(func: Callable[..., Any]) -> None:
 
 
 def gradient_of_input(where: str) -> UntracedFunction:
-    """The refusal of a gradient with respect to an input.
+    """The refusal of a gradient that the exporter has lost.
 
     Args:
         where: The user's line.
     """
     return UntracedFunction(
         where=where,
-        function="torch.autograd.grad with respect to an input",
-        hint="Gradients with respect to parameters, and to what is computed of them, are traced; "
-        "write this one as operations, or compute it outside of forward().",
+        function="torch.autograd.grad",
+        hint="Write this gradient as operations, or compute it outside of forward() and pass it as "
+        "an input.",
     )
 
 

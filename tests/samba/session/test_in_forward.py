@@ -236,6 +236,11 @@ REFUSED: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
         "grad-in-forward",
         "model__linear__weight",
     ),
+    "grad_fn": (
+        lambda m, x: m.linear(x).grad_fn.register_hook(lambda *_: None),
+        "hook-of-grad-fn",
+        "grad_fn.register_hook()",
+    ),
     "backward": (lambda m, x: m.linear(x).sum().backward(), "untraced-function", "backward()"),
     "requires_grad_": (
         lambda m, x: m.linear.weight.requires_grad_(False) @ x.T,

@@ -187,9 +187,7 @@ def test_float64_beside_float32_is_told_with_the_line_and_the_conversion(caplog)
 
 def test_a_gradient_with_respect_to_an_input_is_refused_where_it_is_asked_for():
     """The exporter fails later, when it looks through what it has recorded."""
-    with pytest.raises(
-        UntracedFunction, match=r"autograd\.grad with respect to an input"
-    ) as caught:
+    with pytest.raises(UntracedFunction, match=r"calls torch\.autograd\.grad, which") as caught:
         trace(penalty)
     assert str(caught.value).startswith(here("penalty"))
     assert len("".join(traceback.format_exception(caught.value)).splitlines()) <= MOST_LINES
