@@ -53,6 +53,19 @@ _MIXED_FLOATS = frozenset(
 )
 """Functions that eager torch refuses for mixed floating dtypes and that promote here."""
 
+_UNCHECKED = frozenset(
+    {
+        F.linear,
+        F.conv1d,
+        F.conv2d,
+        F.conv3d,
+        F.conv_transpose1d,
+        F.conv_transpose2d,
+        F.conv_transpose3d,
+    }
+)
+"""Functions that refuse integers beside floats, but not for the exporter's fake tensors."""
+
 _REFUSED_TOO = frozenset(
     {
         F.batch_norm,
@@ -98,6 +111,30 @@ def promoted(
     return args, kwargs
 
 
+def integers_among_floats(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> frozenset[torch.dtype]:
+    """Dtypes of a product's operands, where eager torch refuses integers beside floats.
+
+    Args:
+        func: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        All dtypes; none where torch takes the arguments.
+
+    Example:
+        >>> found = integers_among_floats(F.linear, (torch.ones(2, 2).long(), torch.ones(2, 2)), {})
+        >>> sorted(map(str, found))
+        ['torch.float32', 'torch.int64']
+    """
+    if func not in _UNCHECKED:
+        return frozenset()
+    dtypes = frozenset(_dtypes((args, kwargs)))
+    return dtypes if len({dtype.is_floating_point for dtype in dtypes}) > 1 else frozenset()
+
+
 def mixed_floats(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> frozenset[torch.dtype]:
@@ -120,17 +157,17 @@ def mixed_floats(
     """
     dtypes = frozenset[torch.dtype]()
     if func in _MIXED_FLOATS or func in _REFUSED_TOO:
-        dtypes = frozenset(_floats((args, kwargs)))
+        dtypes = frozenset(d for d in _dtypes((args, kwargs)) if d.is_floating_point)
     return dtypes if len(dtypes) > 1 else frozenset()
 
 
-def _floats(tree: Any) -> list[torch.dtype]:
+def _dtypes(tree: Any) -> list[torch.dtype]:
     if isinstance(tree, torch.Tensor):
-        return [tree.dtype] if tree.is_floating_point() else []
+        return [tree.dtype]
     if isinstance(tree, (list, tuple)):
-        return [d for item in tree for d in _floats(item)]
+        return [d for item in tree for d in _dtypes(item)]
     if isinstance(tree, dict):
-        return [d for item in tree.values() for d in _floats(item)]
+        return [d for item in tree.values() for d in _dtypes(item)]
     return []
 
 

@@ -13,9 +13,10 @@ from samba.support.deviations import Deviations
 from samba.tensor.dispatch import CASTS, operands
 from samba.tensor.in_forward import traced_forward
 from samba.tensor.labels import keep_names
-from samba.tensor.promotion import mixed_floats, promoted
+from samba.tensor.promotion import integers_among_floats, mixed_floats, promoted
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.dropout import DROPOUTS, keep_dropout
+from samba.tracer.errors import TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
 from samba.tracer.names import called_by_this_package, calling_line
 from samba.tracer.refuse import refuse_constants
@@ -74,6 +75,14 @@ class TracedFunctions(TorchFunctionMode):
         attribute = attribute_of(func)
         if attribute is not None:
             return attribute(*args, **kwargs)
+        mixed = integers_among_floats(func, args, kwargs)
+        if mixed:
+            raise TraceError(
+                where=calling_line(),
+                reason=f"{func.__name__} of {' and '.join(sorted(map(str, mixed)))}, which torch "
+                "refuses as well",
+                hint="Convert the integers: .float(), or .to(weight.dtype).",
+            )
         if func in DROPOUTS:
             kept = keep_dropout(func, args, kwargs)
             if kept is not None:

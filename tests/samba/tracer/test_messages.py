@@ -216,3 +216,19 @@ def test_warnings_of_torch_point_at_the_users_line():
         warnings.simplefilter("error")
         with pytest.raises(TraceError, match="target size"):
             trace(broadcast)
+
+
+def test_a_product_of_integers_and_floats_is_refused_as_torch_refuses_it() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x.long())  # no product
+
+    with pytest.raises(RuntimeError, match="same dtype"):
+        Counts()(torch.ones(3, 4))
+    with pytest.raises(TraceError, match=r"linear of torch\.float32 and torch\.int64") as caught:
+        trace_model(Counts(), collect_inputs(Counts(), torch.ones(3, 4)))
+    assert caught.value.where == here("no product")
