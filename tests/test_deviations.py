@@ -108,3 +108,8 @@ def test_names_are_found_in_code():
         'class F(Exception):\n    deviation: str = "e"\n    other = "f"\n'
     )
     assert named(source) == ({"a", "b"}, {"c", "d", "e"}, 1)
+
+
+def test_every_link_to_a_test_leads_to_one():
+    for test, path in TEST.findall(PAGE.read_text()):
+        assert f"def {test}(" in (ROOT / path).read_text(), f"{test} is not in {path}"
