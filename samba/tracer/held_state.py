@@ -11,7 +11,7 @@ import itertools
 import random
 import sys
 import types
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -224,6 +224,8 @@ class HeldState:
         self._seen.add(id(value))
         if isinstance(value, _DRAWING):
             self._hold(path, owner, attribute, value, {"state": _drawing_state(value)})
+        elif isinstance(value, _CONTAINERS) and not _is_plain_container(value):
+            return  # reading it may run code of its class
         elif isinstance(value, (list, deque)):
             self._hold(path, owner, attribute, value, dict(enumerate(value)))
         elif isinstance(value, set):
@@ -275,6 +277,19 @@ class HeldState:
 
 _DRAWING = (random.Random, np.random.Generator, np.random.RandomState, itertools.count)
 """Objects that give another value at each call."""
+
+
+_CONTAINERS = (OrderedDict, dict, list, deque, set)
+_READ_BY = ("__iter__", "__len__", "__getitem__", "__setitem__", "__delitem__", "keys", "items")
+
+
+def _is_plain_container(value: Any) -> bool:
+    """Whether a container is read and filled by the methods of Python's own."""
+    kind = type(value)
+    base = next(base for base in _CONTAINERS if isinstance(value, base))
+    return kind is Counter or all(
+        getattr(kind, name, None) is getattr(base, name, None) for name in _READ_BY
+    )
 
 
 def _drawing_state(value: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import itertools
 import random
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -388,3 +389,28 @@ def test_a_buffer_in_its_place_trains_as_in_torch(tmp_path):
     for _ in range(3):
         found = samba.session.run(given(), outputs)[0].torch()
         torch.testing.assert_close(found, host(given().torch()).detach())
+
+
+class Makes(OrderedDict):
+    """As transformers' table of activations: reading an entry makes an object."""
+
+    def __getitem__(self, key):
+        raise AssertionError("a trace reads no entry that forward does not read")
+
+
+MADE = Makes(relu=torch.nn.ReLU)
+
+
+class LooksUp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = [MADE]
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x) if "relu" in MADE else x
+
+
+def test_a_container_that_runs_code_when_it_is_read_is_left_alone(tmp_path):
+    config = {"output_folder": str(tmp_path), "pef_name": "table"}
+    assert samba.session.compile(LooksUp(), torch.ones(2, 4), config_dict=config)
