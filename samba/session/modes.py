@@ -16,7 +16,7 @@ from samba.argconf.parsed import configure
 from samba.errors import ArgumentError
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.support.deviations import tell
-from samba.support.tracing import NO_GRAPHAMP, is_tracing
+from samba.support.tracing import NO_GRAPHAMP, is_tracing, is_tracing_again
 from samba.tensor.lazy_mode import current_mode
 
 
@@ -177,7 +177,7 @@ class Modes:
         Raises:
             ArgumentError: The name is empty, or another tensor has it.
         """
-        if name and self._aux.get(name) is tensor:
+        if name in self._aux and (is_tracing_again() or self._aux[name] is tensor):
             return
         if not self.is_valid_aux_tensor_name(name):
             raise ArgumentError(
@@ -189,7 +189,7 @@ class Modes:
 
     def is_valid_aux_tensor_name(self, name: str) -> bool:
         """Whether an auxiliary tensor may have this name: no other has it."""
-        return bool(name) and name not in self._aux
+        return bool(name) and (is_tracing_again() or name not in self._aux)
 
     # -- end of the process -------------------------------------------------
 

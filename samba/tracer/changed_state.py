@@ -24,6 +24,7 @@ import torch
 from pef_schema import first_difference
 from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
+from samba.support.tracing import tracing_again
 from samba.tracer.assigned_line import assigned_line
 from samba.tracer.constant_parts import constant_values, without_constant_parts
 from samba.tracer.errors import TraceError
@@ -178,9 +179,10 @@ def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) 
     changes = state.changes()
     if not changes and not state.drew:
         return traced
-    start = None if state.after is None else _real(model, trace, state)
     try:
-        again = trace(TraceState(model, start, state.draws if state.drew else None))
+        with tracing_again():
+            start = None if state.after is None else _real(model, trace, state)
+            again = trace(TraceState(model, start, state.draws if state.drew else None))
     except SambaError as error:
         raise ChangedAttributes(model, changes, f"Then it cannot be traced: {error}") from error
     difference = first_difference(without_constant_parts(traced), without_constant_parts(again))

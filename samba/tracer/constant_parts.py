@@ -20,16 +20,21 @@ __all__ = ["constant_values", "without_constant_parts"]
 def constant_values(traced: Traced) -> dict[int, torch.Tensor]:
     """Values of a graph that depend neither on inputs and weights nor on random numbers.
 
+    A buffer that the graph does not update counts as a constant.
+
     Args:
         traced: The graph.
 
     Returns:
         Their contents by value index.
     """
+    updated = {source for _, source in traced.updates}
     known: dict[int, Any] = {
-        s.value: s.tensor
+        s.value: as_plain(s.tensor)
         for s in traced.sources
-        if s.role is Role.CONSTANT and s.tensor is not None
+        if (s.role is Role.CONSTANT or (s.role is Role.BUFFER and s.value not in updated))
+        and s.tensor is not None
+        and getattr(s.tensor, "_has_data", True)
     }
     facts = op_facts()
     with torch.no_grad():
@@ -94,8 +99,13 @@ def _made(node: Node) -> list[int]:
     return [index for index in node.outputs if index >= 0] or [-1]
 
 
+def as_plain(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor of any class."""
+    return tensor.detach().as_subclass(torch.Tensor)
+
+
 def _digest(tensor: torch.Tensor) -> str:
-    plain = tensor.detach().as_subclass(torch.Tensor).contiguous()
+    plain = as_plain(tensor).contiguous()
     contents = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
     form = f"{list(plain.shape)} {plain.dtype}"
     return hashlib.sha256(form.encode() + contents).hexdigest()

@@ -414,3 +414,28 @@ class LooksUp(nn.Module):
 def test_a_container_that_runs_code_when_it_is_read_is_left_alone(tmp_path):
     config = {"output_folder": str(tmp_path), "pef_name": "table"}
     assert samba.session.compile(LooksUp(), torch.ones(2, 4), config_dict=config)
+
+
+class Registers(nn.Module):
+    """Keeps a table for the next call, and gives the session a tensor under a name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("angles", torch.arange(4.0), persistent=False)
+        self.tables = {}
+
+    def forward(self, x):
+        if "cos" not in self.tables:
+            self.tables["cos"] = self.angles.cos()
+        table = self.tables["cos"]
+        if not samba.session.is_valid_aux_tensor_name("table"):
+            raise ValueError("the name is taken")
+        samba.session.add_aux_tensor(table, "table")
+        return self.linear(x) * table
+
+
+def test_what_forward_registers_is_registered_once(tmp_path):
+    """A cache is traced twice, to see that it changes nothing."""
+    config = {"output_folder": str(tmp_path), "pef_name": "registers"}
+    assert samba.session.compile(Registers(), torch.ones(2, 4), config_dict=config)
