@@ -276,7 +276,7 @@ def _real(
         return state.after
     contents: list[torch.Tensor | None] = [None] * len(assigned)
     try:
-        whole = trace(TraceState(model, returns_assigned=True))
+        whole = trace(TraceState(model, state.before, returns_assigned=True))
         known = constant_values(whole)
         values = [output.value for output in whole.outputs[-len(assigned) :]]
         contents = [known.get(value) for value in values]

@@ -439,3 +439,32 @@ def test_what_forward_registers_is_registered_once(tmp_path):
     """A cache is traced twice, to see that it changes nothing."""
     config = {"output_folder": str(tmp_path), "pef_name": "registers"}
     assert samba.session.compile(Registers(), torch.ones(2, 4), config_dict=config)
+
+
+class Store:
+    """A cache that every model of a process shares."""
+
+    def __init__(self) -> None:
+        self.tables = {}
+
+
+STORE = Store()
+
+
+class Shares(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("angles", torch.arange(4.0), persistent=False)
+
+    def forward(self, x):
+        if "cos" not in STORE.tables:
+            STORE.tables["cos"] = (self.angles.cos(), self.angles.sin())
+        cos, sin = STORE.tables["cos"]
+        return self.linear(x) * cos + sin
+
+
+def test_a_table_that_lies_outside_of_the_model_is_a_constant(tmp_path):
+    STORE.tables.clear()
+    config = {"output_folder": str(tmp_path), "pef_name": "shares"}
+    assert samba.session.compile(Shares(), torch.ones(2, 4), config_dict=config)
