@@ -293,7 +293,7 @@ def from_torch_tensor(
     if type(tensor) is torch.Tensor and not tensor.requires_grad and traced_forward() is None:
         # What the class would do: scripts make their inputs in every step.
         result = torch.Tensor._make_subclass(SambaTensor, tensor, False)
-        result.__dict__["_underlying"] = tensor
+        vars(result)["_underlying"] = tensor
         result._label(name, batch_dim, named_dims, sized_dims, region_name)
         return result
     return SambaTensor(
