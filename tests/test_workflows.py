@@ -70,12 +70,17 @@ def test_every_python_is_tried():
     assert pythons == ["3.11", "3.12", "3.13", "3.14"]
 
 
+MADE_BY_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "PYTHON")
+
+
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """``make`` in a folder that has nothing but what it needs to begin."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
+    # These tests run under `make test`, whose settings a make below it would take over.
+    plain = {key: value for key, value in os.environ.items() if key not in MADE_BY_MAKE}
     return subprocess.run(
-        ["make", *arguments], cwd=folder, capture_output=True, text=True, check=False
+        ["make", *arguments], cwd=folder, env=plain, capture_output=True, text=True, check=False
     )
 
 
