@@ -5,6 +5,7 @@ from __future__ import annotations
 from pef_schema.errors import SambaError
 from pef_schema.program import Graph, Output, OutputGrad, Program
 from samba.compiler.sectioned import SectionedGraph
+from samba.support.deviations import some_of
 
 _NAMED = 8  # outputs that a warning names; a model with caches has dozens
 
@@ -66,8 +67,7 @@ def doubtful_losses(program: Program, *, trained: bool) -> str:
         return ""
     graph = program.graphs[0]
     losses = _losses(graph)
-    more = f" and {len(losses) - _NAMED} more" if len(losses) > _NAMED else ""
-    named = ", ".join(losses[:_NAMED]) + more
+    named = some_of(losses, _NAMED)
     if not losses:
         if not trained:
             return ""

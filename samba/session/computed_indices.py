@@ -10,7 +10,7 @@ from emulator.op_facts.index_uses import IndexUse
 from pef_schema.program import DType, Program, Role
 from samba.compiler.value_ranges import Range
 from samba.session.index_checks import FedIndices, IndexChecks, find_index_checks
-from samba.support.deviations import tell
+from samba.support.deviations import some_of, tell
 
 __all__ = ["checks_by_region", "index_checks_of", "tell_computed"]
 
@@ -94,11 +94,9 @@ def tell_computed(program: Program, computed: Mapping[int, Sequence[IndexUse]]) 
     )
     if not places:
         return
-    shown = ", ".join(list(places)[:_SHOWN])
-    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
     tell(
         "unchecked-index",
-        f"indices that the model computes itself are not checked: {shown}{more}. Where torch would "
+        f"indices that the model computes itself are not checked: {some_of(list(places), _SHOWN)}. Where torch would "
         "raise because one is out of range, results are wrong; --check-indices (or "
         "config_dict={'check_indices': True} for trace_graph) finds it, at the cost of speed",
     )

@@ -16,15 +16,13 @@ import torch
 
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor
-from samba.support.deviations import Deviations
+from samba.support.deviations import Deviations, some_of
 from samba.tensor.host_use import HostUse, twinned
 
 if TYPE_CHECKING:
     from samba.session.loaded import Loaded
 
 __all__ = ["HostWrites"]
-
-_SHOWN = 4
 
 _watching: weakref.WeakSet[HostWrites] = weakref.WeakSet()
 _hooked: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -230,10 +228,9 @@ class HostWrites:
             use.looked(entry.tensor)
         self._versions = [_state(tensor) for tensor in self._plain]
         if names:
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             self._deviations.tell(
                 "host-write",
-                f"{operation}: {', '.join(names[:_SHOWN])}{more} changed in host memory, which the "
+                f"{operation}: {some_of(names)} changed in host memory, which the "
                 "device does not read: it goes on with its own values. Call "
                 "samba.session.to_cpu(model) before such a change and samba.session.to_rdu(model) "
                 "after it",
@@ -250,10 +247,9 @@ class HostWrites:
             if new is not old
         ]
         self._trained = now
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         self._deviations.tell(
             "requires-grad-after-trace",
-            f"requires_grad of {', '.join(names[:_SHOWN])}{more} since trace_graph: the program "
+            f"requires_grad of {some_of(names)} since trace_graph: the program "
             "trains what it was compiled to train. Compile again and load, to freeze or to train",
         )
 

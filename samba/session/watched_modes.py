@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from pef_schema.program import Graph, Program, Ref
-from samba.support.deviations import Deviations
+from samba.support.deviations import Deviations, some_of
 
 __all__ = ["WatchedModes"]
 
@@ -20,8 +20,6 @@ _SENSITIVE = (
     nn.MultiheadAttention,
 )
 """Modules of torch's own that compute something else in training."""
-
-_SHOWN = 4
 
 
 class WatchedModes:
@@ -81,14 +79,14 @@ class WatchedModes:
             if names:
                 self._deviations.tell(
                     "mode-after-trace",
-                    f"{word}() was called after trace_graph, on {_list(names)}: session.run goes "
+                    f"{word}() was called after trace_graph, on {some_of(names)}: session.run goes "
                     "on in the mode that was compiled. samba.session.evaluator(model, inputs) "
                     "evaluates beside training",
                 )
         if not train and self._batch_norms:
             self._deviations.tell(
                 "batch-statistics",
-                f"run(train=False): batch norm at {_list(self._batch_norms)} still uses and "
+                f"run(train=False): batch norm at {some_of(self._batch_norms)} still uses and "
                 "updates statistics of the batch, as train=False is for dropout alone. "
                 "samba.session.evaluator(model, inputs) evaluates with running statistics",
             )
@@ -125,8 +123,3 @@ def _batch_norms(graph: Graph) -> list[str]:
         and node.args[5] is True
     ]
     return list(dict.fromkeys(found))
-
-
-def _list(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

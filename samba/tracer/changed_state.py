@@ -23,7 +23,7 @@ import torch
 
 from pef_schema import first_difference
 from pef_schema.errors import SambaError
-from samba.support.deviations import Deviations
+from samba.support.deviations import Deviations, some_of
 from samba.support.tracing import tracing_again
 from samba.tracer.assigned_line import assigned_line
 from samba.tracer.constant_parts import constant_values, without_constant_parts
@@ -202,12 +202,10 @@ def _tell(model: torch.nn.Module, changes: list[Change], drew: str) -> None:
     """Say once what a run on the device leaves out, although it computes what torch does."""
     name, deviations = type(model).__name__, _told.setdefault(model, Deviations())
     if changes:
-        paths = ", ".join([change.path for change in changes[:4]])
-        more = f" and {len(changes) - 4} more" if len(changes) > 4 else ""
         deviations.tell(
             "unchanged-attribute",
-            f"forward() of {name} changes {paths}{more}, which its results do not depend on: "
-            "session.run leaves that as it is. Make it a buffer if you read it",
+            f"forward() of {name} changes {some_of([change.path for change in changes])}, which its "
+            "results do not depend on: session.run leaves that as it is. Make it a buffer if you read it",
         )
     if drew:
         deviations.tell(
