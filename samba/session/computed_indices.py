@@ -94,9 +94,10 @@ def tell_computed(program: Program, computed: Mapping[int, Sequence[IndexUse]]) 
     )
     if not places:
         return
+    shown = some_of(list(places), _SHOWN)
     tell(
         "unchecked-index",
-        f"indices that the model computes itself are not checked: {some_of(list(places), _SHOWN)}. Where torch would "
+        f"indices that the model computes itself are not checked: {shown}. Where torch would "
         "raise because one is out of range, results are wrong; --check-indices (or "
         "config_dict={'check_indices': True} for trace_graph) finds it, at the cost of speed",
     )

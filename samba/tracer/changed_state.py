@@ -202,10 +202,11 @@ def _tell(model: torch.nn.Module, changes: list[Change], drew: str) -> None:
     """Say once what a run on the device leaves out, although it computes what torch does."""
     name, deviations = type(model).__name__, _told.setdefault(model, Deviations())
     if changes:
+        paths = some_of([change.path for change in changes])
         deviations.tell(
             "unchanged-attribute",
-            f"forward() of {name} changes {some_of([change.path for change in changes])}, which its "
-            "results do not depend on: session.run leaves that as it is. Make it a buffer if you read it",
+            f"forward() of {name} changes {paths}, which its results do not depend on: "
+            "session.run leaves that as it is. Make it a buffer if you read it",
         )
     if drew:
         deviations.tell(
