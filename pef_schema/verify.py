@@ -9,9 +9,12 @@ from __future__ import annotations
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.program import Program, Role
 from pef_schema.structure import check_twins
+from pef_schema.verify_calls import check_calls
 from pef_schema.verify_graph import check_graph
+from pef_schema.verify_optimizers import check_settings
 from pef_schema.verify_rules import Report
 from pef_schema.verify_run import check_argins, check_optimizers, check_schedules, check_sections
+from pef_schema.verify_steps import StepMemory
 
 _MAPPINGS = ("section", "spatial")
 
@@ -48,6 +51,11 @@ def verify(program: Program, *, path: str | None = None, limits: Limits = LIMITS
         check_sections(program, report)
     check_schedules(program, report)
     report.raise_if_any()
+    check_settings(program, report)
+    report.raise_if_any()
+    StepMemory(program, report).check()
+    report.raise_if_any()
+    check_calls(program, report)
     check_twins(program, report)
     report.raise_if_any()
 

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from pef_schema.program import DType, Graph, OutputGrad, Program, Role
+from pef_schema.program import DType, Graph, OutputGrad, Program, Region, Role, Value
 from pef_schema.verify_gradient import check_gradients
 from pef_schema.verify_nodes import check_nodes
 from pef_schema.verify_rules import Report
 
 _KEPT = frozenset({Role.INPUT, Role.CONSTANT, Role.WEIGHT, Role.ARGIN})
 """Roles of regions that the forward pass must not change."""
+_HOMES = frozenset(
+    {
+        Role.INPUT,
+        Role.WEIGHT,
+        Role.BUFFER,
+        Role.CONSTANT,
+        Role.ACTIVATION,
+        Role.OUTPUT,
+        Role.ARGIN,
+        Role.SEED,
+    }
+)
+"""Roles of regions that hold values of the forward pass."""
+_GRADIENTS = frozenset({Role.GRADIENT, Role.COTANGENT})
+"""Roles of regions that hold gradients of values."""
 
 
 def check_graph(program: Program, graph: Graph, where: str, report: Report) -> None:
@@ -49,14 +64,31 @@ def _check_values(program: Program, graph: Graph, where: str, report: Report) ->
                         f"{where} value {index} ({value.name[:80]}): {value.dtype.name} "
                         f"{value.shape}, its region {home.dtype.name} {home.shape}"
                     )
+                if home.role not in _HOMES:
+                    report.add(
+                        f"{where} value {index} ({value.name[:80]}): region {value.region} is "
+                        f"{home.role.name}, which holds no values of a forward pass"
+                    )
         if value.grad_region != -1:
             if not 0 <= value.grad_region < count:
                 report.index(f"{where} value {index}", "grad_region", value.grad_region, count)
-            elif regions[value.grad_region].shape != value.shape:
-                report.add(
-                    f"{where} value {index} ({value.name[:80]}): shape {value.shape}, "
-                    f"its gradient {regions[value.grad_region].shape}"
-                )
+            else:
+                _check_gradient(value, regions[value.grad_region], f"{where} value {index}", report)
+        if value.needs_grad and not value.dtype.is_floating:
+            report.add(
+                f"{where} value {index} ({value.name[:80]}): {value.dtype.name} carries no gradient"
+            )
+
+
+def _check_gradient(value: Value, home: Region, place: str, report: Report) -> None:
+    """Check the region of a value's gradient."""
+    place = f"{place} ({value.name[:80]})"
+    if home.shape != value.shape:
+        report.add(f"{place}: shape {value.shape}, its gradient {home.shape}")
+    elif home.dtype is not value.dtype:
+        report.add(f"{place}: {value.dtype.name}, its gradient {home.dtype.name}")
+    if home.role not in _GRADIENTS:
+        report.add(f"{place}: its gradient is {home.role.name}, wanted GRADIENT or COTANGENT")
 
 
 def _check_inputs(graph: Graph, where: str, report: Report) -> bytearray:
@@ -89,11 +121,13 @@ def _check_results(
         elif not -1 <= output.grad_region < count:
             report.index(place, "grad_region", output.grad_region, count)
         elif output.grad_region >= 0 and 0 <= output.value < len(graph.values):
-            shape = regions[output.grad_region].shape
-            if shape != graph.values[output.value].shape:
-                report.add(
-                    f"{place}: shape {graph.values[output.value].shape}, its gradient {shape}"
-                )
+            value, home = graph.values[output.value], regions[output.grad_region]
+            if home.shape != value.shape:
+                report.add(f"{place}: shape {value.shape}, its gradient {home.shape}")
+            elif home.dtype is not value.dtype:
+                report.add(f"{place}: {value.dtype.name}, its gradient {home.dtype.name}")
+            if home.role is not Role.OUTPUT_GRADIENT:
+                report.add(f"{place}: its gradient is {home.role.name}, wanted OUTPUT_GRADIENT")
     updated: set[int] = set()
     for index, update in enumerate(graph.updates):
         place = f"{where} update {index}"

@@ -1,0 +1,206 @@
+"""Rules of the memory of steps: what a step takes it reads or makes, what it writes it has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pef_schema.program import Graph, OptimizerParam, Program, Role, SectionKind, Step
+from pef_schema.verify_rules import Report
+
+_MOST_PAIRS = 4_000_000
+"""Pairs of a step and an output or update that it writes; more come from a file made to be slow."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ends:
+    """What of a graph leaves its sections, found by region and by value.
+
+    Args:
+        copies: Values that outputs and updates copy to a region, by region.
+        gradients: Regions of the outputs' gradients, by value.
+        run: For each way to run nodes, which have a step that does.
+    """
+
+    copies: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    gradients: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    run: dict[str, bytearray] = field(default_factory=dict[str, bytearray])
+
+
+class StepMemory:
+    """Checks what the steps of one program read and write.
+
+    Each node runs in one FWD step at most, is differentiated in one BCKWD step at most and
+    computed again in one at most, so that the check takes time in proportion to the program.
+
+    Args:
+        program: A program whose indices are in range.
+        report: Receives the problems.
+    """
+
+    def __init__(self, program: Program, report: Report) -> None:
+        self._program, self._report = program, report
+        self._pairs = 0
+        self._ends = [_ends(graph) for graph in program.graphs]
+        self._params: dict[int, tuple[int, OptimizerParam]] = {}
+        self._owner: dict[int, int] = {}
+        for index, optimizer in enumerate(program.optimizers):
+            for param in optimizer.params:
+                self._params[param.weight] = index, param
+                self._owner[param.grad] = index
+        self._checks: dict[SectionKind, Callable[[Step, str], None]] = {
+            SectionKind.FWD: self._forward,
+            SectionKind.BCKWD: self._backward,
+            SectionKind.ZEROGRAD: self._zerograd,
+            SectionKind.GRADNORM: self._gradnorm,
+            SectionKind.OPT: self._opt,
+            SectionKind.REDUCE: self._reduce,
+        }
+
+    def check(self) -> None:
+        """Check all steps of all sections."""
+        for index, section in enumerate(self._program.sections):
+            where = f"section {index} ({section.name[:80]})"
+            if len({step.graph for step in section.steps}) > 1:
+                self._report.add(f"{where}: its steps are of several graphs")
+            for step in section.steps:
+                self._checks[step.kind](step, f"{where} {step.kind.name}")
+
+    def _regions(self, problem: str, regions: set[int]) -> None:
+        """Report regions, if there are any."""
+        if regions:
+            names = [f"{r} ({self._program.regions[r].name[:80]})" for r in sorted(regions)[:8]]
+            more = f" and {len(regions) - 8} more" if len(regions) > 8 else ""
+            self._report.add(f"{problem} {', '.join(names)}{more}")
+
+    def _first_time(self, step: Step, nodes: tuple[int, ...], how: str, where: str) -> bool:
+        """Note that nodes run; False if one of them does so already."""
+        run = self._ends[step.graph].run.setdefault(
+            how, bytearray(len(self._program.graphs[step.graph].nodes))
+        )
+        twice = [i for i in nodes if run[i]]
+        for i in nodes:
+            run[i] = 1
+        if twice:
+            self._report.add(f"{where}: nodes {twice[:8]} are {how} by an earlier step")
+        return not twice
+
+    def _forward(self, step: Step, where: str) -> None:
+        if not self._first_time(step, step.nodes, "run", where):
+            return
+        program, ends = self._program, self._ends[step.graph]
+        graph, reads, writes = program.graphs[step.graph], {*step.reads}, {*step.writes}
+        made = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}
+        taken = {v for i in step.nodes for v in graph.nodes[i].refs()} - made
+        given: set[int] = set()
+        for region in step.writes:
+            for value in ends.copies.get(region, ()):
+                self._pairs += 1
+                given.add(region)
+                if value not in made:
+                    taken.add(value)
+        if self._pairs > _MOST_PAIRS:
+            self._report.add(f"{where}: outputs and updates share their regions too often")
+            return
+        self._covered(graph, taken, reads, where)
+        homes = {graph.values[v].region for v in made} - {-1}
+        kept = {r for r in homes if program.regions[r].role is Role.ACTIVATION}
+        self._regions(f"{where}: it makes but does not write", kept - writes)
+        self._regions(f"{where}: it writes but does not make", writes - kept - given)
+        if step.accumulates:
+            self._report.add(f"{where}: it accumulates, which BCKWD steps alone can")
+
+    def _covered(self, graph: Graph, taken: set[int], reads: set[int], where: str) -> None:
+        """Check that values which a step does not make come from regions that it reads."""
+        homeless = sorted(v for v in taken if graph.values[v].region < 0)
+        if homeless:
+            names = ", ".join(graph.values[v].name[:80] for v in homeless[:8])
+            self._report.add(f"{where}: it takes values that have no region: {names}")
+        homes = {graph.values[v].region for v in taken} - {-1}
+        self._regions(f"{where}: it takes but does not read", homes - reads)
+
+    def _backward(self, step: Step, where: str) -> None:
+        first = self._first_time(step, step.nodes, "differentiated", where)
+        again = self._first_time(step, step.recompute, "computed again", where)
+        if not (first and again):
+            return
+        program, ends = self._program, self._ends[step.graph]
+        graph, reads, writes = program.graphs[step.graph], {*step.reads}, {*step.writes}
+        made = {v for i in step.nodes for v in graph.nodes[i].outputs if v >= 0}
+        values = graph.values
+        taken = {v for i in step.nodes for v in graph.nodes[i].refs()} - made
+        wanting = {v for v in taken if values[v].needs_grad}
+        homeless = sorted(v for v in wanting if values[v].grad_region < 0)
+        if homeless:
+            names = ", ".join(values[v].name[:80] for v in homeless[:8])
+            self._report.add(f"{where}: gradients that have no region: {names}")
+        gradients = {values[v].grad_region for v in wanting} - {-1}
+        self._regions(f"{where}: gradients that it makes but does not write:", gradients - writes)
+        self._regions(f"{where}: it writes but does not make", writes - gradients)
+        starts = {values[v].grad_region for v in made} - {-1}
+        for v in made:
+            starts.update(ends.gradients.get(v, ()))
+        self._regions(f"{where}: gradients that it starts from but does not read:", starts - reads)
+
+    def _zerograd(self, step: Step, where: str) -> None:
+        roles = self._program.regions
+        others = {r for r in step.writes if roles[r].role is not Role.GRADIENT}
+        self._regions(f"{where}: it writes regions that are no gradients:", others)
+        self._alone(step, where)
+
+    def _gradnorm(self, step: Step, where: str) -> None:
+        regions, members = self._program.regions, {*step.optimizers}
+        reads, writes = {*step.reads}, {*step.writes}
+        foreign = {r for r in reads if self._owner.get(r) not in members}
+        self._regions(f"{where}: it reads what is no gradient of its optimizers:", foreign)
+        wanted = sum(len(self._program.optimizers[i].params) for i in step.optimizers)
+        if len(reads) - len(foreign) != wanted:
+            found = len(reads) - len(foreign)
+            self._report.add(f"{where}: it reads {found} of {wanted} gradients of its optimizers")
+        self._regions(f"{where}: gradients that it scales but does not write:", reads - writes)
+        norms = writes - reads
+        wrong = {r for r in norms if regions[r].role is not Role.METRIC or regions[r].shape}
+        wrong |= {r for r in norms if not regions[r].dtype.is_floating}
+        self._regions(f"{where}: it writes the norm to what is no number of METRIC:", wrong)
+        self._alone(step, where)
+
+    def _opt(self, step: Step, where: str) -> None:
+        program, members = self._program, {*step.optimizers}
+        reads, writes = {*step.reads}, {*step.writes}
+        needed: set[int] = set()
+        made: set[int] = set()
+        for region in step.writes:
+            owner, param = self._params.get(region, (-1, None))
+            if param is not None and owner in members:
+                needed.update((param.weight, param.grad, *param.states))
+                made.update((param.weight, *param.states))
+        counts: set[int] = set()
+        for index in step.optimizers:
+            optimizer = program.optimizers[index]
+            needed.update(region for _, region in optimizer.argins)
+            counts.add(optimizer.step)
+        counts.discard(-1)
+        self._regions(f"{where}: it needs but does not read", (needed | counts) - reads)
+        self._regions(f"{where}: it makes but does not write", made - writes)
+        self._regions(f"{where}: it writes but does not make", writes - made - counts)
+        self._alone(step, where)
+
+    def _reduce(self, step: Step, where: str) -> None:
+        self._alone(step, where)
+
+    def _alone(self, step: Step, where: str) -> None:
+        if step.graph != -1:
+            self._report.add(f"{where}: a step over regions has graph {step.graph}, wanted -1")
+        if step.accumulates:
+            self._report.add(f"{where}: it accumulates, which BCKWD steps alone can")
+
+
+def _ends(graph: Graph) -> _Ends:
+    ends = _Ends()
+    pairs = dict.fromkeys((item.region, item.value) for item in (*graph.outputs, *graph.updates))
+    for region, value in pairs:
+        ends.copies.setdefault(region, []).append(value)
+    for output in graph.outputs:
+        if output.grad_region >= 0:
+            ends.gradients.setdefault(output.value, []).append(output.grad_region)
+    return ends
