@@ -1,6 +1,7 @@
 """Run, inspect and verify PEFs without torch: ``python -m emulator run MODEL.pef``.
 
-Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad.
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad: for `verify`, also
+one whose program the device cannot run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import UnknownSection
+from emulator.errors import CannotRun, LoweringError, NoGraph, PlanError, UnknownSection
 from emulator.plans.step_choice import StepKey, all_steps, find_kind, steps_of_kinds
 from pef_schema import PefError, SambaError, read_pef
 from pef_schema.program import DType, Program, Role, SectionKind
@@ -137,13 +138,28 @@ def _parser() -> argparse.ArgumentParser:
     inspect.add_argument("pef", help="the PEF")
     inspect.add_argument("--json", action="store_true", help="print JSON")
     inspect.set_defaults(action=_inspect)
-    verify = actions.add_parser("verify", help="check a PEF")
+    verify = actions.add_parser(
+        "verify",
+        help="check that a PEF is good and that the device can run it",
+        description="Check the file and the program in it, operations and their arguments "
+        "included, and lower every section and every schedule, with and without dropout, momentum "
+        "and gradients of outputs that a host gives. Nothing is compiled or run. Exit code 0 says "
+        "that the program runs, as far as its data and the machine's memory allow; 3 that the "
+        "file is bad or the device cannot run what it holds.",
+    )
     verify.add_argument("pef", help="the PEF")
     verify.set_defaults(action=_verify)
     return parser
 
 
 def _verify(args: argparse.Namespace, program: Program) -> int:
+    from emulator.lowered_whole import lower_everything  # noqa: PLC0415  # it loads jax: inspect does not
+
+    try:
+        lower_everything(program)
+    except (CannotRun, LoweringError, PlanError) as error:
+        print(f"error: {args.pef}: {error}", file=sys.stderr)
+        return 3
     print(f"{args.pef}: good ({program.name}, {len(program.sections)} sections)")
     return 0
 
@@ -202,12 +218,14 @@ def _print_tensors(title: str, tensors: Sequence[dict[str, Any]]) -> None:
 
 
 def _run(args: argparse.Namespace, program: Program) -> int:
-    from emulator.device import Device  # noqa: PLC0415  # it loads jax: inspect and verify do not
+    from emulator.device import Device  # noqa: PLC0415  # it loads jax: inspect does not
 
     if args.iterations < 1:
         print("error: --iterations must be 1 or more", file=sys.stderr)
         return 2
     names = [graph.name for graph in program.graphs]
+    if not names:
+        raise NoGraph(program=program.name)
     if args.graph is not None and args.graph not in names:
         print(f"error: no graph {args.graph}; there are {', '.join(names)}", file=sys.stderr)
         return 2

@@ -11,15 +11,18 @@ from typing import Any
 import jax
 import numpy as np
 
+from emulator.contract.check import check_contract
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, NotSeeded, NotWritten, RegionMismatch, UnknownName
 from emulator.lowering.index_watch import Watched
 from emulator.lowering.section import Variant, starts_as_ones
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.buckets import BufferMap
+from emulator.memory.budget import check_size
 from emulator.memory.host_view import writable_view
 from emulator.memory.pool import BufferPool
-from emulator.plans.plan import Plan, compile_plan, rebind
+from emulator.plans.failures import run_failure
+from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
 from emulator.start import first_device
@@ -55,6 +58,10 @@ class Device:
         watched: Indices to look at in every run, by graph: one that is out of range is an
             :class:`~emulator.errors.IndexOutOfRange`. Runs then wait for their results.
 
+    Raises:
+        CannotRun: If the program has parts that no device can run, such as unknown operations.
+        OutOfMemory: If it needs more memory than the device may take.
+
     Example:
         >>> nothing = Program(
         ...     name="nothing", mapping="section", inference=True, regions=(), symbols=(),
@@ -65,6 +72,8 @@ class Device:
     """
 
     def __init__(self, program: Program, watched: Watched | None = None) -> None:
+        check_contract(program)
+        check_size(program)
         prepare_allocator(program)
         self._watched: Watched = watched or {}
         self.program = program
@@ -153,6 +162,19 @@ class Device:
                 self._watched,
             )
 
+    def lower(self, steps: StepKey, variant: Variant | None = None) -> None:
+        """Lower steps without compiling or running them, to find what cannot be lowered.
+
+        Args:
+            steps: ``(section, step)`` pairs in the order to run.
+            variant: What to specialise for, the present variant if None.
+
+        Raises:
+            LoweringError: If a node cannot be lowered; it names the node and its line.
+            PlanError: If the steps cannot be lowered for another reason.
+        """
+        lower_plan(self.program, self.buffer_map, steps, variant or self.variant, self._jax_device)
+
     def _shared(self, steps: StepKey) -> Plan | None:
         """The plan of a section of the same structure, over the memory of this one."""
         found = None if self._watched else self._sharing.places(steps, self.variant)
@@ -189,6 +211,7 @@ class Device:
 
         Raises:
             NotWritten: If memory it needs holds no data. Nothing has changed then.
+            PlanError: If its executable fails.
         """
         buffers = self.pool.buffers
         if id(plan) not in self._checked:
@@ -196,8 +219,11 @@ class Device:
         for region in plan.checks:
             if buffers[region] is None:
                 self._require((region,))
-        with jax.enable_x64(True):
-            results = plan.call(*[buffers[r] for r in plan.reads])
+        try:
+            with jax.enable_x64(True):
+                results = plan.call(*[buffers[r] for r in plan.reads])
+        except Exception as error:
+            raise run_failure(error, plan.kinds) from error
         for region, array in zip(plan.writes, results, strict=True):
             buffers[region] = array
         for region in plan.drops:

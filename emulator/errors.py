@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pef_schema.errors import SambaError
+from pef_schema.program import Node
+
+_SHOWN = 20
+"""Problems that a message lists; the error's ``problems`` holds all of them."""
 
 
 class DeviceError(SambaError):
@@ -103,13 +108,120 @@ class UnknownSection(DeviceError):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A part of a program that the device cannot run.
+
+    Args:
+        where: The part.
+        reason: What is wrong with it.
+        node: Position of the node in its graph, -1 where it is none.
+        op: The node's operation.
+        module: Module path of the node.
+        source: ``file:line`` of the node in the user's code, empty if unknown.
+    """
+
+    where: str
+    reason: str
+    node: int = -1
+    op: str = ""
+    module: str = ""
+    source: str = ""
+
+    @classmethod
+    def of(cls, node: Node, *, where: str, reason: str, index: int) -> Problem:
+        """A problem of a node."""
+        return cls(
+            where=where,
+            reason=reason,
+            node=index,
+            op=node.op,
+            module=node.module,
+            source=node.source,
+        )
+
+    def __str__(self) -> str:
+        op = f", {self.op}" if self.op else ""
+        module = f" in {self.module}" if self.module else ""
+        source = f" at {self.source}" if self.source else ""
+        return f"{self.where}{op}{module}{source}: {self.reason}"
+
+
+class CannotRun(DeviceError):
+    """Parts of a program are nothing that the device can run.
+
+    Attributes:
+        program: Name of the program.
+        problems: All of them, each a :class:`Problem`.
+    """
+
+    def __init__(self, *, program: str, problems: Sequence[Problem]) -> None:
+        self.program, self.problems = program, tuple(problems)
+        lines = "".join(f"\n  {problem}" for problem in self.problems[:_SHOWN])
+        if len(self.problems) > _SHOWN:
+            lines += f"\n  ... and {len(self.problems) - _SHOWN} more"
+        count = len(self.problems)
+        super().__init__(
+            f"program {program}: {count} part{'s' * (count != 1)} that the device cannot run:"
+            f"{lines}\nThe program that made it is at fault; recompile with this package."
+        )
+
+
+class NoGraph(DeviceError):
+    """A program without graphs was to be run."""
+
+    def __init__(self, *, program: str) -> None:
+        self.program = program
+        super().__init__(
+            f"program {program}: it has no graph, so there is nothing to run. Compile a model."
+        )
+
+
+class PlanError(DeviceError):
+    """Steps of a program cannot be compiled or run.
+
+    Attributes:
+        steps: Their sections, by name.
+        doing: What failed, in words.
+        reason: What was said about it.
+    """
+
+    def __init__(self, *, steps: Sequence[str], doing: str, reason: str) -> None:
+        self.steps, self.doing, self.reason = tuple(steps), doing, reason
+        shown = ", ".join(self.steps[:8]) or "no section"
+        more = f" and {len(self.steps) - 8} more" if len(self.steps) > 8 else ""
+        super().__init__(f"{doing} {shown}{more}: {reason}")
+
+
+class OutOfMemory(DeviceError, MemoryError):
+    """A program needs more memory than the device may take.
+
+    Attributes:
+        what: What needs it.
+        need: Bytes that it needs.
+        have: Bytes that the device may take.
+    """
+
+    def __init__(self, *, what: str, need: int, have: int) -> None:
+        self.what, self.need, self.have = what, need, have
+        super().__init__(
+            f"{what} needs {_bytes(need)}, the device may take {_bytes(have)}. Use smaller batches "
+            "or a smaller model, or raise the limit: EMULATOR_MEMORY_LIMIT=BYTES."
+        )
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**27 else f"{count} bytes"
+
+
 class LoweringError(DeviceError):
     """An op's lowering failed or gave another shape than the graph says."""
 
     def __init__(self, *, op: str, source: str, module: str, reason: str) -> None:
         self.op, self.source, self.module, self.reason = op, source, module, reason
-        place = f" at {source}" if source else ""
-        super().__init__(f"{op} in {module}{place}: {reason}")
+        place = f" in {module}" if module else ""
+        place += f" at {source}" if source else ""
+        super().__init__(f"{op}{place}: {reason}")
 
 
 class IndexOutOfRange(DeviceError, IndexError):

@@ -1,10 +1,11 @@
-"""Regenerate ``emulator/op_facts/_generated.py`` from the ``@op(...)``s of ``emulator/ops``.
+"""Regenerate what ``emulator/op_facts`` holds of the ops of ``emulator/ops``.
 
-    python tools/regen_op_facts.py            write the generated file
-    python tools/regen_op_facts.py --check    exit 1 if it does not match the ops
+    python tools/regen_op_facts.py            write the generated files
+    python tools/regen_op_facts.py --check    exit 1 if one does not match the ops
 
 An op is defined in one place, its decorator. The tracer and the compiler need its facts without
-its lowering, which would load jax; the generated file holds a copy of them.
+its lowering, which would load jax; ``_generated.py`` holds a copy of them. The device holds nodes
+against the signatures of torch's ops, without torch; ``_signatures.py`` holds these.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 GENERATED = ROOT / "emulator" / "op_facts" / "_generated.py"
+SIGNATURES = ROOT / "emulator" / "op_facts" / "_signatures.py"
 
 if str(ROOT) not in sys.path:  # run as a script, the ops are those of this tree
     sys.path.insert(0, str(ROOT))
 
 from emulator.op_facts.facts import OpFacts  # noqa: E402  # after the path is set
 from emulator.ops.registry import load_ops  # noqa: E402  # after the path is set
+from tools.op_signatures import generate_signatures  # noqa: E402  # after the path is set
 
 
 def facts_of(ops: Mapping[str, OpFacts]) -> dict[str, OpFacts]:
@@ -94,19 +97,21 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Regenerate the facts of the ops.")
     parser.add_argument("--check", action="store_true", help="only compare, write nothing")
     args = parser.parse_args(argv)
-    wanted = generate(load_ops())
-    current = GENERATED.read_text(encoding="utf-8") if GENERATED.exists() else ""
-    if args.check and current != wanted:
-        print(
-            f"{GENERATED.relative_to(ROOT)} does not match emulator/ops; "
-            "run python tools/regen_op_facts.py",
-            file=sys.stderr,
-        )
-        return 1
-    if not args.check:
-        GENERATED.write_text(wanted, encoding="utf-8")
-    print(f"{GENERATED.relative_to(ROOT)} {'matches' if args.check else 'written'}")
-    return 0
+    ops = load_ops()
+    stale = False
+    for path, wanted in ((GENERATED, generate(ops)), (SIGNATURES, generate_signatures(ops))):
+        current = path.read_text(encoding="utf-8") if path.exists() else ""
+        if args.check and current != wanted:
+            print(
+                f"{path.name} does not match emulator/ops; run python tools/regen_op_facts.py",
+                file=sys.stderr,
+            )
+            stale = True
+            continue
+        if not args.check:
+            path.write_text(wanted, encoding="utf-8")
+        print(f"{path.name} {'matches' if args.check else 'written'}")
+    return int(stale)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
 from emulator.lowering.channels_last import channels_last_nodes
+from emulator.lowering.failures import failures_of
 from emulator.lowering.section import (
     Pullback,
     State,
@@ -54,7 +55,7 @@ def backward(
     cotangents = _seeds(graph, step, state, variant)
     for i in reversed(step.nodes):
         node = graph.nodes[i]
-        with jax.named_scope(f"{node.module or node.op}__grad"):
+        with failures_of(node), jax.named_scope(f"{node.module or node.op}__grad"):
             pullback = None if tape is None else tape.get(i)
             new = _node_backward(graph, node, ops[node.op], env, cotangents, pullback, i in last)
         if readers is not None:

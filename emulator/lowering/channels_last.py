@@ -37,10 +37,13 @@ def channels_last_nodes(
         kind = ops[node.op].channels
         if callable(kind):
             kind = kind([graph.values[v].shape for v in refs])
+        first = next(iter(node.outputs), -1)
+        if first < 0:
+            continue  # nobody reads it
         if kind is Channels.LAST:
-            last.add(node.outputs[0])
+            last.add(first)
         elif kind is Channels.ANY:
-            rank = len(graph.values[node.outputs[0]].shape)
+            rank = len(graph.values[first].shape)
             if (
                 rank > 2
                 and not last.isdisjoint(refs)

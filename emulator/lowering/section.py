@@ -21,6 +21,7 @@ from emulator.lowering.channels_last import (
     to_channels_last,
     to_channels_second,
 )
+from emulator.lowering.failures import failures_of
 from emulator.lowering.index_watch import WatchedIndex, look
 from emulator.lowering.node_cache import call_once_traced
 from emulator.ops.registry import OpSpec, load_ops
@@ -169,7 +170,8 @@ def run_gradient(
     ops = load_ops()
     env = dict(zip(gradient.inputs, (*cotangents, *reads), strict=True))
     for node in gradient.nodes:
-        results = run_node(gradient, node, env, ops[node.op])
+        with failures_of(node):
+            results = run_node(gradient, node, env, ops[node.op])
         env.update((v, r) for v, r in zip(node.outputs, results, strict=True) if v >= 0)
     return tuple([env[v] for v in gradient.outputs])
 
@@ -301,7 +303,7 @@ def run_nodes(
     ops = load_ops()
     for i in indices:
         node = graph.nodes[i]
-        with jax.named_scope(node.module or node.op):
+        with failures_of(node), jax.named_scope(node.module or node.op):
             if tape is not None and i in tape:
                 results, tape[i] = pull_node(graph, node, env, ops[node.op], i in last)
             else:

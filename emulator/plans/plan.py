@@ -13,7 +13,9 @@ from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.section import Variant
 from emulator.memory.buckets import BufferMap
+from emulator.memory.budget import check_plan
 from emulator.plans.composition import Composition, composed
+from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
 from emulator.plans.xla_options import xla_options
@@ -69,19 +71,17 @@ def compile_plan(
 
     Returns:
         The plan.
+
+    Raises:
+        LoweringError: If a node cannot be lowered; it names the node and its line.
+        PlanError: If the steps cannot be compiled for another reason.
+        OutOfMemory: If the plan needs more memory than the device may take.
     """
-    touched = footprint(program, steps, variant)
-    buffers = signature(program, buffer_map, touched)
-    composition = Composition(
-        program=program,
-        buffer_map=buffer_map,
-        steps=steps,
-        variant=variant,
-        footprint=touched,
-        signature=buffers,
-        watched=watched_indices(program, steps, watched),
-    )
-    call = _compiled(composition, device)
+    with failures_of_plan(program, steps, "compiling"), jax.enable_x64(True):
+        composition = _composition(program, buffer_map, steps, variant, watched)
+        call = _lowered(composition, device).compile(compiler_options=xla_options(device))
+        check_plan(call, f"program {program.name}: a run of {len(steps)} step(s)")
+    touched, buffers = composition.footprint, composition.signature
     if composition.watched:
         call = checked_call(call, program, composition.watched)
     return Plan(
@@ -96,15 +96,46 @@ def compile_plan(
     )
 
 
-def _compiled(composition: Composition, device: Any) -> Callable[..., Any]:
-    """The executable of composed steps for one device."""
+def lower_plan(
+    program: Program, buffer_map: BufferMap, steps: StepKey, variant: Variant, device: Any
+) -> None:
+    """Lower steps without compiling them: what fails then would fail in :func:`compile_plan`.
+
+    Args:
+        program, buffer_map, steps, variant, device: As for :func:`compile_plan`.
+
+    Raises:
+        LoweringError: If a node cannot be lowered; it names the node and its line.
+        PlanError: If the steps cannot be lowered for another reason.
+    """
+    with failures_of_plan(program, steps, "lowering"):
+        _lowered(_composition(program, buffer_map, steps, variant, _UNWATCHED), device)
+
+
+def _composition(
+    program: Program, buffer_map: BufferMap, steps: StepKey, variant: Variant, watched: Watched
+) -> Composition:
+    touched = footprint(program, steps, variant)
+    return Composition(
+        program=program,
+        buffer_map=buffer_map,
+        steps=steps,
+        variant=variant,
+        footprint=touched,
+        signature=signature(program, buffer_map, touched),
+        watched=watched_indices(program, steps, watched),
+    )
+
+
+def _lowered(composition: Composition, device: Any) -> Any:
+    """Composed steps as a ``jax.stages.Lowered`` for one device."""
     forms, buffers = composition.buffer_map.form, composition.signature
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(*forms(home), sharding=sharding) for home in buffers.takes]
     with jax.enable_x64(True), shared_forms():
         donated = () if composition.watched else tuple(range(buffers.donated))
         jitted: Any = jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
-        return jitted.lower(*shapes).compile(compiler_options=xla_options(device))
+        return jitted.lower(*shapes)
 
 
 def rebind(plan: Plan, places: Mapping[int, int]) -> Plan:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.table import op_facts
-from samba.compiler.gradient_flow import gradient_reads
 from samba.compiler.sectioned import SectionedGraph
 
 
@@ -55,7 +55,11 @@ def _section_needs(graph: SectionedGraph, section: range, stored: frozenset[int]
     )
     decisions = _Decisions(graph, section, stored)
     decisions.decide(
-        {v for i in differentiate for v in gradient_reads(nodes[i], facts[nodes[i].op], grads)}
+        {
+            v
+            for i in differentiate
+            for v in gradient_reads(nodes[i], facts[nodes[i].op], grads.__getitem__)
+        }
     )
     return BackwardNeeds(
         nodes=differentiate,

@@ -1,33 +1,11 @@
-"""The values that carry a gradient, and those that the gradient of a node reads."""
+"""The values that carry a gradient."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from emulator.op_facts.facts import OpFacts
-from pef_schema.program import Node, refs_of
 from samba.tracer.traced import Traced
-
-
-def gradient_reads(node: Node, facts: OpFacts, grads: Sequence[bool]) -> Iterator[int]:
-    """Values whose contents the gradient of ``node`` reads.
-
-    Keyword values (a dropout's seed) always count: they decide the numbers.
-
-    Args:
-        node: The node.
-        facts: Those of its op.
-        grads: Per value, whether a gradient flows through it.
-    """
-    arguments = (*enumerate(node.args), *((-1, arg) for _, arg in node.kwargs))
-    wanting = {p for p, arg in arguments if any(grads[v] for v in refs_of(arg))}
-    for position, arg in enumerate(node.args):
-        if position in facts.linear_in and wanting <= {position}:
-            continue
-        if facts.reads is None or position in facts.reads:
-            yield from refs_of(arg)
-    for _, arg in node.kwargs:
-        yield from refs_of(arg)
 
 
 def gradient_values(

@@ -1,0 +1,133 @@
+"""How much memory a program needs, and whether the device may take it.
+
+A program is refused before it allocates: where what it keeps, or one value that it computes, is
+larger than the limit; and a plan, when XLA has laid out its memory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+from emulator.errors import DeviceError, OutOfMemory
+from pef_schema.program import Graph, Program
+
+LIMIT_VARIABLE = "EMULATOR_MEMORY_LIMIT"
+"""Environment variable with the bytes that the device may take."""
+
+_CGROUP_FILES = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+_STATM = Path("/proc/self/statm")
+
+
+class BadLimit(DeviceError):
+    """The limit in the environment is no number of bytes."""
+
+    def __init__(self, *, found: str) -> None:
+        self.found = found
+        super().__init__(
+            f"environment variable {LIMIT_VARIABLE}: found {found!r}, wanted a whole number of "
+            "bytes from 1 up. Set one, or unset it for the memory of the machine."
+        )
+
+
+def memory_limit() -> int:
+    """Bytes that the device may take: those of the environment variable, or the machine's.
+
+    The machine's are its physical memory, or less where the process has less: by a control group
+    or by a limit of its address space.
+
+    Raises:
+        BadLimit: If the environment variable is no number of bytes.
+    """
+    wanted = os.environ.get(LIMIT_VARIABLE, "").strip()
+    if wanted:
+        if not (wanted.isascii() and wanted.isdecimal() and int(wanted[:20]) > 0):
+            raise BadLimit(found=wanted[:80])
+        return int(wanted[:20])
+    page = os.sysconf("SC_PAGE_SIZE")
+    found = [os.sysconf("SC_PHYS_PAGES") * page]
+    for file in _CGROUP_FILES:
+        text = _read(file)
+        if text.isdecimal():
+            found.append(int(text))
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != resource.RLIM_INFINITY:
+        used = _read(_STATM).partition(" ")[0]
+        found.append(space - (int(used) * page if used.isdecimal() else 0))
+    return min(found)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""  # no control group of that kind, or no /proc
+
+
+def check_size(program: Program) -> None:
+    """Refuse a program that keeps, or computes in one piece, more than the device may take.
+
+    Args:
+        program: A verified program.
+
+    Raises:
+        OutOfMemory: If it does.
+    """
+    limit = memory_limit()
+    kept = sum(r.nbytes for r in program.regions if not r.role.is_transient)
+    if kept > limit:
+        largest = max(program.regions, key=lambda r: 0 if r.role.is_transient else r.nbytes)
+        raise OutOfMemory(
+            what=f"program {program.name}: its memory between runs, the largest part of it "
+            f"{largest.name} {list(largest.shape)},",
+            need=kept,
+            have=limit,
+        )
+    for graph in program.graphs:
+        _check_values(graph, limit)
+
+
+def _check_values(graph: Graph, limit: int) -> None:
+    sizes = [math.prod(v.shape) * v.dtype.itemsize for v in graph.values]
+    if max(sizes, default=0) <= limit:
+        return
+    for node in graph.nodes:
+        for v in node.outputs:
+            if v >= 0 and sizes[v] > limit:
+                place = f" at {node.source}" if node.source else ""
+                raise OutOfMemory(
+                    what=f"{node.op} in {node.module}{place}: its result "
+                    f"{list(graph.values[v].shape)}",
+                    need=sizes[v],
+                    have=limit,
+                )
+
+
+def check_plan(executable: Any, what: str) -> None:
+    """Refuse an executable that needs more than the device may take.
+
+    Args:
+        executable: A ``jax.stages.Compiled``.
+        what: What it runs, for the message.
+
+    Raises:
+        OutOfMemory: If its arguments, results and intermediate values together need more.
+    """
+    found = executable.memory_analysis()
+    if found is None:
+        return  # a backend that does not say
+    need = (
+        found.argument_size_in_bytes
+        + found.output_size_in_bytes
+        - found.alias_size_in_bytes
+        + found.temp_size_in_bytes
+    )
+    limit = memory_limit()
+    if need > limit:
+        raise OutOfMemory(what=what, need=need, have=limit)

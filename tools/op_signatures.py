@@ -1,0 +1,128 @@
+"""The signatures of ops as text, from torch's schemas: what ``emulator.op_facts`` keeps of them."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from emulator.op_facts.facts import OpFacts
+from pef_schema.program import CUSTOM_GRADIENT
+
+_KINDS = {
+    "Tensor": "t",
+    "Optional[Tensor]": "t?",
+    "List[Tensor]": "t*",
+    "List[Optional[Tensor]]": "t?*",
+    "int": "i",
+    "Optional[int]": "i?",
+    "List[int]": "i*",
+    "Optional[List[int]]": "i*?",
+    "float": "f",
+    "Optional[float]": "f?",
+    "Optional[List[float]]": "f*?",
+    "number": "n",
+    "Optional[number]": "n?",
+    "bool": "b",
+    "Optional[bool]": "b?",
+    "ScalarType": "d",
+    "Optional[ScalarType]": "d?",
+    "str": "s",
+    "Optional[str]": "s?",
+    # What means nothing on the device is left out of a graph, or None.
+    "Optional[Device]": "x",
+    "Optional[Layout]": "x",
+    "Optional[Generator]": "x",
+    "Optional[MemoryFormat]": "x",
+    "MemoryFormat": "x",
+}
+"""Letters of ``emulator.op_facts.signatures`` by torch's name of a type."""
+
+_OWN = {
+    "aten.special_round.decimals": "self:t * decimals:i > t",
+    "samba.cast_bf16.input": "self:t mode:s * seed:t?= stream:i?= > t",
+    "samba.cast_bf16.result": "self:t mode:s * seed:t?= stream:i?= > t",
+    "samba.next_seed": "seed:t > t",
+    "samba.ctc_loss.default": "log_probs:t targets:t input_lengths:t target_lengths:t longest:i "
+    "blank:i= reduction:s= zero_infinity:b= > t",
+    CUSTOM_GRADIENT: "gradient:i results:t* inputs:t* reads:t* > t*",
+    "transformers.grouped_mm_fallback.default": "input:t weight:t offs:t > t",
+}
+"""Ops that torch has no schema of."""
+
+_RATES = frozenset({"p", "dropout_p", "dropout"})
+"""Arguments that the tracer makes argins of."""
+
+
+def signature_of(name: str, facts: OpFacts) -> str:
+    """The signature of one op, as ``emulator.op_facts.signatures`` reads it.
+
+    Args:
+        name: Full name.
+        facts: Its facts: an op that draws takes a seed and a stream beside what torch knows.
+    """
+    if name in _OWN:
+        return _OWN[name]
+    namespace, packet, overload = name.split(".")
+    schema: Any = getattr(getattr(getattr(torch.ops, namespace), packet), overload)._schema
+    parts: list[str] = []
+    starred = False
+    for argument in schema.arguments:
+        if argument.kwarg_only and not starred:
+            starred = True
+            parts.append("*")
+        kind = _kind(argument, random=facts.random)
+        default = "=" if argument.has_default_value() else ""
+        parts.append(f"{argument.name}:{kind}{default}")
+    if facts.random:
+        parts += ([] if starred else ["*"]) + ["seed:t=", "stream:i="]
+    results = " ".join(_KINDS[str(r.real_type)] for r in schema.returns)
+    return f"{' '.join(parts)} > {results}"
+
+
+def _kind(argument: Any, *, random: bool) -> str:
+    if random and argument.name in _RATES:
+        return "r"
+    kind = _KINDS[str(argument.real_type)]
+    # A list of known length may be given as one number for all of it.
+    return kind.replace("*", f"*{argument.N}") if argument.N else kind
+
+
+def generate_signatures(ops: Mapping[str, OpFacts]) -> str:
+    """Return the text of the generated module.
+
+    Args:
+        ops: Ops by name.
+
+    Returns:
+        Python source: ops by signature, sorted.
+    """
+    groups: dict[str, list[str]] = {}
+    for name, facts in ops.items():
+        groups.setdefault(signature_of(name, facts), []).append(name)
+    lines = [
+        '"""Made from torch\'s schemas by tools/regen_op_facts.py; do not edit."""',
+        "",
+        "GROUPS: tuple[tuple[str, str], ...] = (",
+    ]
+    for signature, names in sorted(groups.items()):
+        lines += ["    (", *_text(signature), *_text(" ".join(sorted(names))), "    ),"]
+    return "\n".join([*lines, ")", '"""Signatures with the ops that have them."""', ""])
+
+
+def _text(text: str) -> list[str]:
+    """Words as a Python literal on lines of at most 100 characters."""
+    if len(text) < 88:
+        return [f'        "{text}",']
+    indent = " " * 8
+    body = textwrap.fill(
+        text,
+        width=100,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [f'{indent}"""', body, f'{indent}""",']
