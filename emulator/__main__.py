@@ -1,7 +1,7 @@
 """Run, inspect and verify PEFs without torch: ``python -m emulator run MODEL.pef``.
 
-Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad: for `verify`, also
-one whose program the device cannot run.
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 3 the file is missing or bad; for `verify`,
+also one whose program the device cannot run.
 """
 
 from __future__ import annotations

@@ -98,9 +98,7 @@ def parse_signature(text: str) -> Signature:
         else:
             parameters.append(_parameter(word, keyword=keyword))
     results = given.split()
-    return Signature(
-        parameters=tuple(parameters), results=-1 if "t*" in results else len(results)
-    )
+    return Signature(parameters=tuple(parameters), results=-1 if "t*" in results else len(results))
 
 
 def _parameter(word: str, *, keyword: bool) -> Parameter:

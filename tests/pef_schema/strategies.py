@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pef_schema import (
     Arg,
     Argin,
-    ArginKind,
     Call,
     DType,
     Graph,
@@ -32,13 +31,13 @@ from pef_schema import (
     Update,
     Value,
 )
+from pef_schema.verify_optimizers import OPTIMIZER_RULES
 
 NAMES = st.text(
     st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=9
 ).filter(lambda name: name not in (".", ".."))
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 DTYPES = st.sampled_from(DType)
-FLOATS = st.floats(allow_nan=False)
 
 
 def _args(known: list[int]) -> st.SearchStrategy[Arg]:
@@ -74,7 +73,11 @@ def programs(draw: st.DrawFn) -> Program:
     def value(home: int = -1, like: Region | None = None) -> int:
         shape = like.shape if like else draw(SHAPES)
         dtype = like.dtype if like else draw(DTYPES)
-        grad = region(shape, dtype, Role.GRADIENT) if draw(st.booleans()) else -1
+        if home < 0 and draw(st.booleans()):
+            home = region(shape, dtype, Role.ACTIVATION)
+        needs_grad = dtype.is_floating and draw(st.booleans())
+        wanted = needs_grad or draw(st.booleans())
+        grad = region(shape, dtype, Role.GRADIENT) if wanted else -1
         values.append(
             Value(
                 name=f"v{len(values)}{draw(NAMES)}",
@@ -82,7 +85,7 @@ def programs(draw: st.DrawFn) -> Program:
                 dtype=dtype,
                 region=home,
                 grad_region=grad,
-                needs_grad=draw(st.booleans()),
+                needs_grad=needs_grad,
             )
         )
         return len(values) - 1
@@ -127,7 +130,7 @@ def programs(draw: st.DrawFn) -> Program:
                 region=region(shape, dtype, Role.OUTPUT),
                 grad_region=-1
                 if grad is OutputGrad.ABSENT
-                else region(shape, dtype, Role.GRADIENT),
+                else region(shape, dtype, Role.OUTPUT_GRADIENT),
                 grad=grad,
             )
         )
@@ -153,8 +156,8 @@ def programs(draw: st.DrawFn) -> Program:
         graphs=(graph,),
         optimizers=optimizers,
         argins=argins,
-        sections=(sections := _sections(draw, graph, regions, len(optimizers))),
-        schedules=_schedules(draw, len(sections)),
+        sections=(sections := _sections(draw, graph, regions, optimizers)),
+        schedules=(_schedule(draw, sections),),
         regions=tuple(regions),
         segments=tuple(segments),
         metadata=tuple(
@@ -166,79 +169,129 @@ def programs(draw: st.DrawFn) -> Program:
 def _optimizers(draw: st.DrawFn, region: Any) -> tuple[tuple[Optimizer, ...], tuple[Argin, ...]]:
     optimizers, argins = [], []
     for index in range(draw(st.integers(0, 2))):
+        kind = draw(st.sampled_from(OptimizerKind))
+        rule = OPTIMIZER_RULES[kind]
+        options = {
+            name: draw(st.sampled_from([0.0, 1.0]) if name in _SWITCHES else st.floats(0.0, 0.999))
+            for name in draw(st.sets(st.sampled_from(sorted(rule.options))))
+        }
         params = []
-        count = draw(st.integers(0, 2))
         for _ in range(draw(st.integers(0, 2))):
             shape = draw(SHAPES)
-            states = [region(shape, DType.FLOAT32, Role.OPTIMIZER_STATE) for _ in range(count)]
+            states = rule.states + (options.get("amsgrad") == 1.0)
             params.append(
                 OptimizerParam(
                     weight=region(shape, DType.FLOAT32, Role.WEIGHT),
                     grad=region(shape, DType.FLOAT32, Role.GRADIENT),
-                    states=tuple(states),
+                    states=tuple(
+                        region(shape, DType.FLOAT32, Role.OPTIMIZER_STATE) for _ in range(states)
+                    ),
                 )
             )
-        home = region((), DType.FLOAT64, Role.ARGIN)
-        kind = draw(st.sampled_from([k for k in ArginKind if k is not ArginKind.DROPOUT_SEED]))
-        argins.append(Argin(name=f"a{index}", region=home, kind=kind, default=draw(FLOATS)))
-        options = draw(st.dictionaries(NAMES, FLOATS, max_size=2))
+        rows = []
+        for name in draw(st.sets(st.sampled_from(sorted(rule.argins)))):
+            home = region((), DType.FLOAT64, Role.ARGIN)
+            default = draw(st.floats(allow_nan=False, allow_infinity=False))
+            label = f"a{len(argins)}"
+            argins.append(Argin(name=label, region=home, kind=rule.argins[name], default=default))
+            rows.append((name, home))
+        counts = rule.counts or options.get("dampening") or draw(st.booleans())
         optimizers.append(
             Optimizer(
                 name=f"o{index}",
-                kind=draw(st.sampled_from(OptimizerKind)),
+                kind=kind,
                 params=tuple(params),
-                argins=((draw(NAMES), home),),
+                argins=tuple(rows),
                 options=tuple(sorted(options.items())),
-                step=region((), DType.FLOAT32, Role.OPTIMIZER_STATE) if draw(st.booleans()) else -1,
+                step=region((), DType.FLOAT32, Role.OPTIMIZER_STATE) if counts else -1,
             )
         )
     return tuple(optimizers), tuple(argins)
 
 
-def _sections(
-    draw: st.DrawFn, graph: Graph, regions: list[Region], optimizers: int
-) -> tuple[Section, ...]:
-    def some(indices: list[int]) -> tuple[int, ...]:
-        return tuple(sorted(draw(st.sets(st.sampled_from(indices))))) if indices else ()
+_SWITCHES = frozenset({"amsgrad", "maximize", "nesterov"})
 
-    nodes = list(range(len(graph.nodes)))
-    everything = list(range(len(regions)))
-    writable = [
-        i
-        for i, region in enumerate(regions)
-        if region.role not in (Role.INPUT, Role.CONSTANT, Role.ARGIN, Role.WEIGHT)
+
+def _sections(
+    draw: st.DrawFn, graph: Graph, regions: list[Region], optimizers: tuple[Optimizer, ...]
+) -> tuple[Section, ...]:
+    """A forward section for all nodes, and what else its memory allows."""
+    made = {v for node in graph.nodes for v in node.outputs if v >= 0}
+    copied = {item.value for item in (*graph.outputs, *graph.updates)}
+    taken = ({v for node in graph.nodes for v in node.refs()} | copied) - made
+    kept = {graph.values[v].region for v in made} - {-1}
+    ends = {item.region for item in (*graph.outputs, *graph.updates)}
+    nodes = tuple(range(len(graph.nodes)))
+    steps = [
+        Step(
+            kind=SectionKind.FWD,
+            graph=0,
+            nodes=nodes,
+            reads=_more(draw, regions, {graph.values[v].region for v in taken}),
+            writes=tuple(sorted(kept | ends)),
+        )
     ]
     gradients = [i for i, region in enumerate(regions) if region.role is Role.GRADIENT]
-    sections = []
-    for index in range(draw(st.integers(0, 4))):
-        kind = draw(st.sampled_from(SectionKind))
-        on_graph = kind in (SectionKind.FWD, SectionKind.BCKWD)
-        writes, reads = some(writable), some(everything)
-        if kind is SectionKind.REDUCE:
-            if not gradients:
-                continue
-            reads = writes = (gradients.pop(),)
-        step = Step(
-            kind=kind,
-            graph=0 if on_graph else -1,
-            nodes=some(nodes) if on_graph else (),
-            recompute=some(nodes) if kind is SectionKind.BCKWD else (),
-            optimizers=some(list(range(optimizers)))
-            if kind in (SectionKind.GRADNORM, SectionKind.OPT)
-            else (),
-            max_norm=draw(st.floats(0.0, allow_nan=False)),
-            reads=reads,
-            writes=writes,
-            accumulates=some(list(writes)),
+    wanting = [v for node in graph.nodes for v in node.refs() if v not in made]
+    grads = {graph.values[v].grad_region for v in wanting if graph.values[v].needs_grad}
+    if draw(st.booleans()):
+        starts = {graph.values[v].grad_region for v in made} - {-1}
+        starts |= {o.grad_region for o in graph.outputs if o.value in made and o.grad_region >= 0}
+        adding = {grad for grad in grads if draw(st.booleans())}
+        steps.append(
+            Step(
+                kind=SectionKind.BCKWD,
+                graph=0,
+                nodes=nodes,
+                recompute=tuple(i for i in nodes if draw(st.booleans())),
+                reads=_more(draw, regions, starts | adding),
+                writes=tuple(sorted(grads)),
+                accumulates=tuple(sorted(adding)),
+            )
         )
-        name = f"{draw(NAMES)}{index}"
-        sections.append(Section(name=name, steps=(step,), twin=len(sections)))
-    return tuple(sections)
+    if gradients and draw(st.booleans()):
+        zeroed = {grad for grad in gradients if draw(st.booleans())}
+        steps.append(Step(kind=SectionKind.ZEROGRAD, writes=tuple(sorted(zeroed))))
+        bucket = (draw(st.sampled_from(gradients)),)
+        steps.append(Step(kind=SectionKind.REDUCE, reads=bucket, writes=bucket))
+    for index, optimizer in enumerate(optimizers):
+        params = [p for p in optimizer.params if draw(st.booleans())]
+        every = tuple(sorted(p.grad for p in optimizer.params))
+        norm = draw(st.floats(0.0, allow_nan=False))
+        steps.append(
+            Step(
+                kind=SectionKind.GRADNORM,
+                optimizers=(index,),
+                max_norm=norm,
+                reads=every,
+                writes=every,
+            )
+        )
+        writes = {r for p in params for r in (p.weight, *p.states)}
+        reads = writes | {p.grad for p in params} | {region for _, region in optimizer.argins}
+        count = {optimizer.step} - {-1}
+        steps.append(
+            Step(
+                kind=SectionKind.OPT,
+                optimizers=(index,),
+                reads=_more(draw, regions, reads | count),
+                writes=tuple(sorted(writes | (count if draw(st.booleans()) else set()))),
+            )
+        )
+    return tuple(
+        Section(name=f"{draw(NAMES)}{i}", steps=(step,), twin=i) for i, step in enumerate(steps)
+    )
 
 
-def _schedules(draw: st.DrawFn, sections: int) -> tuple[Schedule, ...]:
-    if not sections or draw(st.booleans()):
-        return ()
-    ids = sorted(draw(st.sets(st.integers(0, 2**31 - 1), max_size=5)))
-    calls = [Call(call_id=i, section=draw(st.integers(0, sections - 1))) for i in ids]
-    return (Schedule(graph=0, calls=tuple(calls)),)
+def _more(draw: st.DrawFn, regions: list[Region], needed: set[int]) -> tuple[int, ...]:
+    """What a step reads, and something that it need not."""
+    others = [i for i, region in enumerate(regions) if not region.role.is_transient]
+    return tuple(sorted(needed | (draw(st.sets(st.sampled_from(others))) if others else set())))
+
+
+def _schedule(draw: st.DrawFn, sections: tuple[Section, ...]) -> Schedule:
+    """The forward section, then any."""
+    more = draw(st.lists(st.integers(0, len(sections) - 1), max_size=4))
+    ids = sorted(draw(st.sets(st.integers(0, 2**31 - 1), min_size=5, max_size=5)))
+    pairs = zip(ids, (0, *more), strict=False)
+    return Schedule(graph=0, calls=tuple(Call(call_id=i, section=s) for i, s in pairs))

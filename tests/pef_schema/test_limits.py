@@ -24,6 +24,7 @@ from pef_schema import (
     Ref,
     Region,
     Role,
+    Schedule,
     Section,
     SectionKind,
     Step,
@@ -148,7 +149,9 @@ def test_sections() -> None:
     def program(count: int) -> Program:
         step = (Step(kind=SectionKind.ZEROGRAD),)
         sections = tuple(Section(name=f"s{i}", steps=step, twin=0) for i in range(count))
-        return dataclasses.replace(training(), sections=sections, schedules=())
+        empty = edit(training(), "graphs.0", nodes=(), outputs=(), updates=())
+        schedules = (Schedule(graph=0, calls=()),)
+        return dataclasses.replace(empty, sections=sections, schedules=schedules)
 
     verify(program(LIMITS.sections))
     with pytest.raises(PefInvalid, match="65536 sections, at most 65535"):
