@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from pef_schema.program import (
@@ -29,7 +29,7 @@ _SEED: _Range = (
     "a whole number that torch.manual_seed takes",
 )
 
-_ADAM_OPTIONS = {
+_ADAM_OPTIONS: Mapping[str, _Range] = {
     "amsgrad": _SWITCH,
     "beta1": _FRACTION,
     "beta2": _FRACTION,
@@ -49,8 +49,8 @@ class OptimizerRule:
         counts: Whether it counts its steps in any case.
     """
 
-    options: dict[str, _Range]
-    argins: dict[str, ArginKind]
+    options: Mapping[str, _Range]
+    argins: Mapping[str, ArginKind]
     states: int
     counts: bool
 
@@ -61,7 +61,7 @@ _ADAM = OptimizerRule(
     states=2,
     counts=True,
 )
-OPTIMIZER_RULES: dict[OptimizerKind, OptimizerRule] = {
+OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
     OptimizerKind.SGD: OptimizerRule(
         options={"dampening": _FINITE, "maximize": _SWITCH, "nesterov": _SWITCH},
         argins={
@@ -90,7 +90,7 @@ OPTIMIZER_RULES: dict[OptimizerKind, OptimizerRule] = {
 
 # torch checks hyperparameters when an optimizer is made, and runs with any number that is written
 # to param_groups later: a negative learning rate climbs.
-_DEFAULTS: dict[ArginKind, _Range] = {
+_DEFAULTS: Mapping[ArginKind, _Range] = {
     ArginKind.LR: _FINITE,
     ArginKind.MOMENTUM: _FINITE,
     ArginKind.WEIGHT_DECAY: _FINITE,

@@ -6,16 +6,19 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import emulator.__main__ as cli
-from pef_schema import write_pef
+from emulator.memory.budget import LIMIT_VARIABLE
+from pef_schema import Program, read_pef, write_pef
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from tests.models.zoo import ZOO
+from tests.pef_schema.cases import edit
 from tests.tracing import trace
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +89,52 @@ def test_bad_file_exits_with_3(files: Path, capsys: pytest.CaptureFixture) -> No
     assert cli.main(["verify", str(files / "cut.pef")]) == 3
     assert cli.main(["verify", str(files / "absent.pef")]) == 3
     assert "absent.pef" in capsys.readouterr().err
+
+
+def test_verify_says_good_of_what_runs_alone(
+    files: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli.main(["verify", str(files / "mlp.pef")]) == 0
+    assert "mlp.pef: good (mlp, 2 sections)" in capsys.readouterr().out
+    program = read_pef(files / "mlp.pef")
+    graph = program.graphs[0]
+    first = next(i for i, node in enumerate(graph.nodes) if node.op == "aten.linear.default")
+    line = graph.nodes[first].source
+    for op, text in (
+        ("aten.no_such_op.default", "the device has no operation of that name"),
+        ("aten.bmm.default", "3 arguments, it takes 2 at most"),
+        ("aten.addmm.default", f"aten.addmm.default in mlp__fc1 at {line}: "),
+    ):
+        write_pef(files / "op.pef", edit(program, f"graphs.0.nodes.{first}", op=op))
+        assert cli.main(["verify", str(files / "op.pef")]) == 3
+        captured = capsys.readouterr()
+        assert text in captured.err and captured.out == ""
+    monkeypatch.setenv(LIMIT_VARIABLE, "1000")
+    assert cli.main(["verify", str(files / "mlp.pef")]) == 1
+    assert "the device may take 1000 bytes" in capsys.readouterr().err
+
+
+def test_verify_says_in_its_help_what_it_does(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["verify", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "lower every section and every schedule" in text
+    assert "Nothing is compiled or run." in text
+
+
+def test_a_program_without_graphs_cannot_be_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    parts = dict.fromkeys(
+        ("regions", "symbols", "graphs", "optimizers", "argins", "sections", "schedules"), ()
+    )
+    nothing: Any = Program
+    write_pef(
+        tmp_path / "nothing.pef", nothing(name="n", mapping="section", inference=True, **parts)
+    )
+    assert cli.main(["verify", str(tmp_path / "nothing.pef")]) == 0
+    assert cli.main(["run", str(tmp_path / "nothing.pef")]) == 1
+    assert "program n: it has no graph, so there is nothing to run" in capsys.readouterr().err
 
 
 def test_section_types_and_inspect(files: Path, capsys: pytest.CaptureFixture) -> None:
