@@ -1,9 +1,13 @@
 """Replace a file as a whole: afterwards it is the old one or the new one, never a part.
 
 The bytes go to a temporary file in the same folder, which is flushed to the disk and renamed; then
-the folder is flushed too. A process killed halfway leaves its temporary behind; the next writer of
-the same file removes it. A writer holds a lock on its temporary, so that nobody else's work in
-progress is taken for a leftover, whatever machine or process id it has.
+the folder is flushed too. A file that describes another one is written together with it: both are
+on the disk before either is renamed, and the old description is out of the way before what it
+describes is replaced, so that at no moment one of them stands beside the other of another program.
+
+A process killed halfway leaves its temporaries behind; the next writer of the same file removes
+them. A writer holds a lock on its temporary, so that nobody else's work in progress is taken for a
+leftover, whatever machine or process id it has.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from pef_schema.errors import PefUnwritable
 
@@ -22,10 +28,20 @@ _STEM = 64
 """Characters of the file's name that its temporary's name repeats, so that it is never too long."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Draft:
+    """A file that is written, but not yet in its place; its descriptor holds the lock."""
+
+    path: str
+    temporary: str
+    descriptor: int
+
+
 def write_atomically(path: str, chunks: Iterable[bytes]) -> None:
     """Write the chunks to ``path``, replacing what is there.
 
-    A symbolic link at ``path`` is replaced, not followed.
+    A symbolic link at ``path`` is replaced, not followed; a file that is replaced leaves its mode
+    to the new one.
 
     Args:
         path: The file.
@@ -35,32 +51,112 @@ def write_atomically(path: str, chunks: Iterable[bytes]) -> None:
         PefUnwritable: If anything fails; the old file, if any, is then untouched, unless the
             message says that the new one is in place.
     """
-    folder, name = os.path.split(os.path.abspath(path))
-    prefix = f".{name[:_STEM]}."
+    write_together(path, chunks, {})
+
+
+def write_together(
+    path: str, chunks: Iterable[bytes], companions: Mapping[str, Iterable[bytes]]
+) -> None:
+    """Write a file and others that describe it, replacing what is there.
+
+    Whatever happens, beside ``path`` there is a companion that was written with it, or none. A
+    process that dies while it renames them may leave a file without its companions.
+
+    Args:
+        path: The file.
+        chunks: Its content, piece by piece.
+        companions: Contents of other files of the same folder by path.
+
+    Raises:
+        PefUnwritable: If anything fails; all old files are then untouched, unless the message says
+            that the new one is in place.
+    """
+    folder = os.path.dirname(os.path.abspath(path))
+    drafts: list[_Draft] = []
+    try:
+        for name, content in ((path, chunks), *companions.items()):
+            drafts.append(_draft(name, folder, content))
+        _commit(drafts, folder)
+    finally:
+        for draft in drafts:
+            if _is_pending(draft):
+                with contextlib.suppress(OSError):
+                    os.unlink(draft.temporary)
+            # Everything is on the disk or of no use: closing can lose nothing.
+            with contextlib.suppress(OSError):
+                os.close(draft.descriptor)
+    _flush_folder(path, folder)
+
+
+def _draft(path: str, folder: str, chunks: Iterable[bytes]) -> _Draft:
+    """Write a temporary file that only has to be renamed."""
+    prefix = f".{os.path.basename(os.path.abspath(path))[:_STEM]}."
     try:
         if os.path.isdir(path) and not os.path.islink(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         _remove_leftovers(folder, prefix)
         descriptor, temporary = _create(folder, prefix)
         try:
-            try:
-                for chunk in chunks:
-                    _write(descriptor, chunk)
-                os.fsync(descriptor)
-                os.replace(temporary, path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary)
-                raise
-        finally:
-            # Everything is on the disk or of no use: closing can lose nothing.
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+            _keep_mode(path, descriptor)
+            for chunk in chunks:
+                _write(descriptor, chunk)
+            os.fsync(descriptor)
+        except BaseException:
+            _discard(descriptor, temporary)
+            raise
     except OSError as error:
         raise _unwritable(path, folder, error) from None
     except ValueError as error:
         raise PefUnwritable(f"{path!r} is not a path: {error}", path=path) from None
-    _flush_folder(path, folder)
+    return _Draft(path=path, temporary=temporary, descriptor=descriptor)
+
+
+def _is_pending(draft: _Draft) -> bool:
+    """Whether a draft is not in its place; asked of the disk, as signals may come in between."""
+    return os.path.lexists(draft.temporary)
+
+
+def _commit(drafts: Sequence[_Draft], folder: str) -> None:
+    """Rename what has been written: old companions out of the way, the file, its companions."""
+    main, *companions = drafts
+    aside: dict[str, str] = {}
+    try:
+        for draft in companions:
+            # A name that the next writer of the companion takes for a leftover.
+            away = aside[draft.path] = f"{draft.temporary[: -len('.tmp')]}.old.tmp"
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(draft.path, away)
+        for draft in drafts:
+            os.replace(draft.temporary, draft.path)
+    except OSError as error:
+        if _is_pending(main):
+            raise _unwritable(main.path, folder, error) from None
+        raise PefUnwritable(
+            f"the new file is in place, but {companions[0].path} is not: {error.strerror}",
+            path=main.path,
+            hint="Check the disk, then write again.",
+        ) from None
+    finally:
+        back = _is_pending(main)
+        for path, away in aside.items():
+            if os.path.lexists(away):
+                with contextlib.suppress(OSError):
+                    if back:
+                        os.replace(away, path)
+                    else:
+                        os.unlink(away)
+
+
+def _keep_mode(path: str, descriptor: int) -> None:
+    """Give a new file the mode of the one that it will replace."""
+    try:
+        old = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if stat.S_ISREG(old.st_mode):
+        mode = stat.S_IMODE(old.st_mode)
+        if mode != stat.S_IMODE(os.stat(descriptor).st_mode):
+            os.fchmod(descriptor, mode)
 
 
 def _create(folder: str, prefix: str) -> tuple[int, str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pef_schema._generated.pef import SCHEMA
-from pef_schema.atomic import write_atomically
+from pef_schema.atomic import write_together
 from pef_schema.envelope import (
     HEADER_SIZE,
     MIN_READER,
@@ -22,11 +22,16 @@ from pef_schema.program import Program
 from pef_schema.rows import to_rows
 from pef_schema.tables import Row
 from pef_schema.verify import verify
+from pef_schema.verify_buffer import read_tables
 from pef_schema.write_buffer import write_tables
 
 
 def write_pef(
-    path: str | os.PathLike[str], program: Program, *, limits: Limits = LIMITS
+    path: str | os.PathLike[str],
+    program: Program,
+    *,
+    limits: Limits = LIMITS,
+    log: Callable[[PefInfo], str] | None = None,
 ) -> PefInfo:
     """Write a program to a file, which afterwards is the old one or the new one, never a part.
 
@@ -34,6 +39,9 @@ def write_pef(
         path: The file; its folder must exist.
         program: The program.
         limits: Bounds to keep.
+        log: Says what the file ``<path>.log`` tells people about this one; without it, none is
+            written. At no moment the log of another program stands beside the PEF: a process that
+            is killed between the two leaves none.
 
     Returns:
         What the file's header says.
@@ -41,11 +49,13 @@ def write_pef(
     Raises:
         PefInvalid: If the program contradicts itself; nothing is written.
         PefLimit: If it is too large; nothing is written.
-        PefUnwritable: If the folder or the disk refuses; the old file is untouched.
+        PefUnwritable: If the folder or the disk refuses; the old files are untouched, unless the
+            message says that the new one is in place.
     """
     name = os.fspath(path)
     head, info = _head(program, name, limits)
-    write_atomically(name, _chunks(head, info, program))
+    beside = {} if log is None else {f"{name}.log": [log(info).encode()]}
+    write_together(name, _chunks(head, info, program), beside)
     return info
 
 
@@ -108,6 +118,8 @@ def _head(program: Program, path: str | None, limits: Limits) -> tuple[bytes, Pe
     metadata = write_tables(SCHEMA, to_rows(program, rows))
     version = version_of(program)
     header = make_header(metadata, data_length, min_reader=version, writer=version, limits=limits)
+    # What no reader would take is not written; this holds every budget of reading.
+    read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
     info = PefInfo(
         path=path,
         min_reader=version,

@@ -38,13 +38,15 @@ def section_bytes(program: Program, section: Section) -> int:
     return sum(program.regions[r].nbytes for r in regions)
 
 
-def pef_log(program: Program) -> str:
+def pef_log(program: Program, digest: str = "") -> str:
     """Describe a program: its sections with types, ops, bytes and call ids, losses and memory.
 
     ``same_as`` is the first section of the same structure, whose compiled code it shares.
 
     Args:
         program: The program.
+        digest: Digest of its PEF (``PefInfo.digest``), by which the two can be told to belong
+            together.
 
     Returns:
         Text that ends with a newline.
@@ -70,6 +72,7 @@ def pef_log(program: Program) -> str:
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]) - 1)]
     lines = [
         f"program {program.name}: mapping={program.mapping} inference={program.inference}",
+        *([f"pef: {digest}"] if digest else []),
         "",
         *(
             "  ".join(

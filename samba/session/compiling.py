@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pef_schema import write_pef
-from pef_schema.atomic import write_atomically
 from pef_schema.errors import PefUnwritable
 from pef_schema.program import Program
 from pef_schema.verify import verify
@@ -141,34 +138,11 @@ def _text(
 
 
 def _write(path: Path, program: Program) -> None:
-    """Write PEF and log; the log goes first, and back if the PEF then cannot be written."""
+    """Write PEF and log, so that both are of one program whatever happens."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PefUnwritable(
             f"cannot make the folder {path.parent}: {error.strerror}", path=path
         ) from None
-    log = f"{path}.log"
-    with _kept_on_error(log):
-        write_atomically(log, [pef_log(program).encode()])
-        write_pef(path, program)
-
-
-@contextlib.contextmanager
-def _kept_on_error(path: str) -> Iterator[None]:
-    """Put a small file back as it was if the body raises."""
-    try:
-        with open(path, "rb") as file:
-            before = file.read()
-    except OSError:
-        before = None
-    existed = os.path.lexists(path)
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(OSError, PefUnwritable):
-            if before is not None:
-                write_atomically(path, [before])
-            elif not existed:
-                os.unlink(path)
-        raise
+    write_pef(path, program, log=lambda info: pef_log(program, info.digest))
