@@ -61,10 +61,16 @@ def put_arg(arg: Arg, tags: bytearray, bits: list[int], texts: list[str]) -> Non
 
 
 class ArgDecoder:
-    """Makes arguments of tokens; equal references of a graph are one object."""
+    """Makes arguments of tokens; equal references of a graph are one object.
 
-    def __init__(self, report: Report) -> None:
+    Args:
+        report: Receives the problems.
+        values: The number of values of the graph.
+    """
+
+    def __init__(self, report: Report, values: int) -> None:
         self.report = report
+        self.values = values
         self.refs: dict[int, Ref] = {}
 
     def decode(
@@ -91,7 +97,9 @@ class ArgDecoder:
             if tag == _REF:
                 item = self.refs.get(number)
                 if item is None:
-                    item = self.refs[number] = Ref(number)
+                    item = Ref(number)
+                    if 0 <= number < self.values:
+                        self.refs[number] = item
             elif tag == _INT:
                 item = number
             elif tag == _NONE:

@@ -122,7 +122,7 @@ def data_offset(metadata_length: int, data_length: int) -> int:
     return align(end) if data_length else end
 
 
-def digest(fields: bytes | memoryview, metadata: bytes) -> bytes:
+def digest(fields: bytes | memoryview, metadata: bytes | memoryview) -> bytes:
     """Return the SHA-256 of the first 32 header bytes and the metadata."""
     state = hashlib.sha256(fields)
     state.update(metadata)
@@ -272,7 +272,9 @@ def parse_header(
     )
 
 
-def check_digest(header: Header, head: bytes, metadata: bytes, *, path: str | None) -> None:
+def check_digest(
+    header: Header, head: bytes, metadata: bytes | memoryview, *, path: str | None
+) -> None:
     """Compare the recorded digest with that of the bytes.
 
     Args:

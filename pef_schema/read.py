@@ -7,11 +7,14 @@ meaning. A digest finds accidents; the checks after it also stand against a file
 from __future__ import annotations
 
 import errno
+import gc
 import hashlib
+import io
 import os
 import stat
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from pef_schema._generated.pef import SCHEMA
 from pef_schema.envelope import (
@@ -24,6 +27,7 @@ from pef_schema.envelope import (
 )
 from pef_schema.errors import (
     PefDamaged,
+    PefLimit,
     PefMalformed,
     PefMissing,
     PefNotRegular,
@@ -38,8 +42,12 @@ from pef_schema.verify import verify
 from pef_schema.verify_buffer import read_tables
 from pef_schema.write import lay_out
 
-_Fetch = Callable[[int, int], bytes]
+_Fetch = Callable[[int, int], bytes | memoryview]
 """Returns so many bytes from an offset, fewer where the file ends."""
+
+_T = TypeVar("_T")
+_CHUNK = 16 * 2**20
+"""Bytes of a constant that are read and hashed at a time."""
 
 
 def read_pef(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> Program:
@@ -55,8 +63,12 @@ def read_pef(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> Progra
     Raises:
         PefError: One of its subclasses, according to what is wrong.
     """
-    with _opened(os.fspath(path)) as (fetch, size, shown):
-        return _read(fetch, size, shown, limits)
+
+    def read() -> Program:
+        with _opened(os.fspath(path)) as (fetch, size, shown):
+            return _read(fetch, size, shown, limits)
+
+    return _within_memory(read, os.fspath(path))
 
 
 def decode(data: bytes, *, path: str | None = None, limits: Limits = LIMITS) -> Program:
@@ -73,7 +85,12 @@ def decode(data: bytes, *, path: str | None = None, limits: Limits = LIMITS) -> 
     Raises:
         PefError: One of its subclasses, according to what is wrong.
     """
-    return _read(lambda start, count: data[start : start + count], len(data), path, limits)
+    view = memoryview(data)
+
+    def fetch(start: int, count: int) -> memoryview:
+        return view[start : start + count]
+
+    return _within_memory(lambda: _read(fetch, len(data), path, limits), path)
 
 
 def read_info(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> PefInfo:
@@ -89,17 +106,46 @@ def read_info(path: str | os.PathLike[str], *, limits: Limits = LIMITS) -> PefIn
     Raises:
         PefError: One of its subclasses, according to what is wrong.
     """
-    with _opened(os.fspath(path)) as (fetch, size, shown):
-        header, _ = _read_head(fetch, size, shown, limits)
-        return PefInfo(
-            path=shown,
-            min_reader=header.min_reader,
-            writer=header.writer,
-            size=size,
-            metadata_length=header.metadata_length,
-            data_length=header.data_length,
-            digest=header.digest.hex(),
-        )
+
+    def read() -> PefInfo:
+        with _opened(os.fspath(path)) as (fetch, size, shown):
+            header, _ = _read_head(fetch, size, shown, limits)
+            return PefInfo(
+                path=shown,
+                min_reader=header.min_reader,
+                writer=header.writer,
+                size=size,
+                metadata_length=header.metadata_length,
+                data_length=header.data_length,
+                digest=header.digest.hex(),
+            )
+
+    return _within_memory(read, os.fspath(path))
+
+
+def _within_memory(read: Callable[[], _T], path: str | None) -> _T:
+    """Read; where the memory does not suffice, say so."""
+    try:
+        return read()
+    except MemoryError:
+        pass
+    # Only here, where nothing holds what was read so far: the error may be kept for long.
+    raise PefLimit(
+        "there is not enough memory to read it", path=path, hint="Free memory, or use another host."
+    )
+
+
+@contextmanager
+def _without_collector() -> Generator[None, None, None]:
+    """Keep the cycle collector from looking through what is made: none of it is ever a cycle."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager
@@ -149,23 +195,32 @@ def _pread(descriptor: int, start: int, count: int, path: str) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _exactly(fetch: _Fetch, start: int, count: int, what: str, path: str | None) -> bytes:
+def _exactly(
+    fetch: _Fetch, start: int, count: int, what: str, path: str | None
+) -> bytes | memoryview:
     """Fetch bytes that the file's size promised; it may have shrunk since."""
     data = fetch(start, count)
     if len(data) != count:
-        raise PefTruncated(
-            f"{what} needs {count} bytes, {len(data)} are left",
-            path=path,
-            offset=start + len(data),
-            need=count,
-            have=len(data),
-        )
+        raise _ended(what, start + len(data), count, len(data), path)
     return data
 
 
-def _read_head(fetch: _Fetch, size: int, path: str | None, limits: Limits) -> tuple[Header, bytes]:
+def _ended(what: str, offset: int, need: int, have: int, path: str | None) -> PefTruncated:
+    """Make the error for a file that is shorter than it was when it was opened."""
+    return PefTruncated(
+        f"{what} needs {need} bytes, {have} are left",
+        path=path,
+        offset=offset,
+        need=need,
+        have=have,
+    )
+
+
+def _read_head(
+    fetch: _Fetch, size: int, path: str | None, limits: Limits
+) -> tuple[Header, bytes | memoryview]:
     """Return the checked header and the metadata that its digest covers."""
-    head = fetch(0, min(PROBE_SIZE, size))
+    head = bytes(fetch(0, min(PROBE_SIZE, size)))
     header = parse_header(head, size, path=path, limits=limits)
     metadata = _exactly(fetch, HEADER_SIZE, header.metadata_length, "the metadata", path)
     check_digest(header, head, metadata, path=path)
@@ -175,10 +230,13 @@ def _read_head(fetch: _Fetch, size: int, path: str | None, limits: Limits) -> tu
 def _read(fetch: _Fetch, size: int, path: str | None, limits: Limits) -> Program:
     """Go through all steps."""
     header, metadata = _read_head(fetch, size, path, limits)
-    root = read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
-    segments = _read_segments(fetch, header, root[10], path)
-    program = from_rows(root, segments, path=path, limits=limits)
-    verify(program, path=path, limits=limits)
+    with _without_collector():
+        root = read_tables(metadata, SCHEMA, base=HEADER_SIZE, path=path, limits=limits)
+        del metadata
+        segments = _read_segments(fetch, header, root[10], path)
+        program = from_rows(root, segments, path=path, limits=limits)
+        del root
+        verify(program, path=path, limits=limits)
     return program
 
 
@@ -194,18 +252,55 @@ def _read_segments(fetch: _Fetch, header: Header, rows: list[Row], path: str | N
             need=total,
             have=header.data_length,
         )
+    _check_memory(header, path)
     segments: list[bytes] = []
     end = HEADER_SIZE + header.metadata_length
     for index, (offset, length, digest) in enumerate(rows):
         start = header.data_offset + offset
-        gap = _exactly(fetch, end, max(start - end, 0), "padding", path)
-        if gap.count(0) != len(gap):
-            raise PefDamaged("padding that is not zero", path=path, offset=end)
-        segment = _exactly(fetch, start, length, f"segment {index}", path)
-        if hashlib.sha256(segment).digest() != digest:
+        if start > end:
+            gap = bytes(_exactly(fetch, end, start - end, "padding", path))
+            if gap.count(0) != len(gap):
+                raise PefDamaged("padding that is not zero", path=path, offset=end)
+        segment, found = _read_segment(fetch, start, length, f"segment {index}", path)
+        if found != digest:
             raise PefDamaged(
                 f"the SHA-256 of segment {index} is not the recorded one", path=path, offset=start
             )
         segments.append(segment)
         end = start + length
     return segments
+
+
+def _read_segment(
+    fetch: _Fetch, start: int, length: int, what: str, path: str | None
+) -> tuple[bytes, bytes]:
+    """Return a constant and its SHA-256; in memory it is there once, however large it is."""
+    state = hashlib.sha256()
+    # A large buffer grows in place, and its content is taken over without a copy.
+    buffer = io.BytesIO()
+    have = 0
+    while have < length:
+        chunk = fetch(start + have, min(_CHUNK, length - have))
+        if not len(chunk):
+            raise _ended(what, start + have, length, have, path)
+        state.update(chunk)
+        buffer.write(chunk)
+        have += len(chunk)
+    return buffer.getvalue(), state.digest()
+
+
+def _check_memory(header: Header, path: str | None) -> None:
+    """Refuse constants that are larger than all of this host's memory, before any of it is used."""
+    try:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return
+    if 0 < memory < header.data_length:
+        raise PefLimit(
+            f"constants of {header.data_length} bytes, this host has {memory} bytes of memory",
+            path=path,
+            offset=header.data_offset,
+            need=header.data_length,
+            have=memory,
+            hint="Read it on a host with more memory.",
+        )

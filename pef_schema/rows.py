@@ -37,6 +37,7 @@ from pef_schema.tables import Row
 from pef_schema.verify_rules import Report
 
 _E = TypeVar("_E", bound=enum.IntEnum)
+_T = TypeVar("_T")
 
 
 def to_rows(program: Program, segments: Sequence[Row]) -> Row:
@@ -71,7 +72,7 @@ def from_rows(
     """Build the program from the root row; cross references are not checked here.
 
     Args:
-        row: The row of the table ``Program``.
+        row: The row of the table ``Program``; the rows in it are used up.
         segments: The bytes of the constants.
         path: The file, for messages.
         limits: Bounds on nesting.
@@ -80,7 +81,8 @@ def from_rows(
         The program, to be verified.
 
     Raises:
-        PefInvalid: If an enum's number or an argument token is unknown; lists all of them.
+        PefInvalid: If an enum's number or an argument token is unknown, or a shape has too many
+            sizes to work with; lists all of them.
     """
     report = Report(limits, path)
     name, mapping, inference, regions, symbols, graphs, optimizers, argins, sections = row[:9]
@@ -88,8 +90,8 @@ def from_rows(
         name=name,
         mapping=mapping,
         inference=bool(inference),
-        regions=tuple([_region(r, i, report) for i, r in enumerate(regions)]),
-        symbols=tuple([Symbol(name=n, region=r, grad_region=g) for n, r, g in symbols]),
+        regions=_drained(regions, [_region(r, i, report) for i, r in enumerate(regions)]),
+        symbols=_drained(symbols, [Symbol(name=n, region=r, grad_region=g) for n, r, g in symbols]),
         graphs=tuple([_graph(r, i, report) for i, r in enumerate(graphs)]),
         optimizers=tuple([_optimizer(r, i, report) for i, r in enumerate(optimizers)]),
         argins=tuple([_argin(r, i, report) for i, r in enumerate(argins)]),
@@ -100,6 +102,13 @@ def from_rows(
     )
     report.raise_if_any()
     return program
+
+
+def _drained(rows: list[Row], made: list[_T]) -> tuple[_T, ...]:
+    """Drop the rows of what is made, which take as much memory, before more is made."""
+    if rows:
+        rows.clear()
+    return tuple(made)
 
 
 def _member(members: dict[int, _E], number: int, where: str, report: Report) -> _E:
@@ -125,6 +134,8 @@ _OUTPUT_GRADS = _by_number(OutputGrad)
 
 def _region(row: Row, index: int, report: Report) -> Region:
     name, shape, dtype, role, segment = row
+    if len(shape) > report.limits.rank:
+        report.add(f"region {index} ({name[:80]}): {report.shape(shape, 1)}")
     return Region(
         name=name,
         shape=shape,
@@ -164,11 +175,11 @@ def _value_row(v: Value) -> Row:
 def _graph(row: Row, index: int, report: Report) -> Graph:
     name, values, nodes, inputs, outputs, updates, gradients = row
     where = f"graph {index}"
-    decoder = ArgDecoder(report)
+    decoder = ArgDecoder(report, len(values))
     return Graph(
         name=name,
-        values=tuple([_value(r, i, where, report) for i, r in enumerate(values)]),
-        nodes=tuple([_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
+        values=_drained(values, [_value(r, i, where, report) for i, r in enumerate(values)]),
+        nodes=_drained(nodes, [_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
         inputs=inputs,
         outputs=tuple([_output(r, i, where, report) for i, r in enumerate(outputs)]),
         updates=tuple([Update(value=value, region=region) for value, region in updates]),
@@ -180,12 +191,12 @@ def _graph(row: Row, index: int, report: Report) -> Graph:
 
 def _gradient(row: Row, where: str, report: Report) -> Gradient:
     name, source, values, nodes, inputs, outputs = row
-    decoder = ArgDecoder(report)
+    decoder = ArgDecoder(report, len(values))
     return Gradient(
         name=name,
         source=source,
-        values=tuple([_value(r, i, where, report) for i, r in enumerate(values)]),
-        nodes=tuple([_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
+        values=_drained(values, [_value(r, i, where, report) for i, r in enumerate(values)]),
+        nodes=_drained(nodes, [_node(r, i, where, decoder) for i, r in enumerate(nodes)]),
         inputs=inputs,
         outputs=outputs,
     )
@@ -193,6 +204,8 @@ def _gradient(row: Row, where: str, report: Report) -> Gradient:
 
 def _value(row: Row, index: int, where: str, report: Report) -> Value:
     name, shape, dtype, region, grad_region, needs_grad = row
+    if len(shape) > report.limits.rank:
+        report.add(f"{where} value {index}: {report.shape(shape, 1)}")
     return Value(
         name=name,
         shape=shape,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain, zip_longest
 
-from pef_schema.program import Arg, OptimizerParam, Program, Ref, Section, SectionKind, Step
+from pef_schema.program import Arg, Node, OptimizerParam, Program, Ref, Section, SectionKind, Step
 from pef_schema.verify_rules import Report
 
 Key = tuple[object, ...]
@@ -61,7 +62,8 @@ class _Numbering:
             return Ref, self.value(graph, arg.value)
         if isinstance(arg, tuple):
             return tuple([self.arg(graph, item) for item in arg])
-        return type(arg), arg  # 1, 1.0 and True are equal but not the same argument
+        # 1, 1.0 and True are equal but not the same argument.
+        return arg if type(arg) is int else (type(arg), arg)
 
     def numbers(self, regions: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted([self.region(r) for r in regions]))
@@ -100,71 +102,127 @@ class Structures:
                 updates.setdefault(update.region, []).append(i)
             self._outputs.append(outputs)
             self._updates.append(updates)
-        self._params = [{p.weight: p for p in o.params} for o in program.optimizers]
+        self._owners = {
+            p.weight: (i, p) for i, o in enumerate(program.optimizers) for p in o.params
+        }
+        self._costs: dict[tuple[int, int], int] = {}
 
     def of(self, section: Section) -> Structure:
         """The structure of a section."""
         numbering = _Numbering(self._program)
-        steps = tuple([self._step(step, numbering) for step in section.steps])
-        return Structure(key=(steps, tuple(numbering.facts)), regions=tuple(numbering.regions))
+        parts = tuple(self._parts(section, numbering))
+        return Structure(key=(parts, tuple(numbering.facts)), regions=tuple(numbering.regions))
 
-    def _step(self, step: Step, numbering: _Numbering) -> Key:
-        nodes = self._nodes(step, numbering) if step.graph >= 0 else ()
-        ends = self._ends(step, numbering) if step.graph >= 0 else ()
-        optimizers = tuple([self._optimizer(i, step, numbering) for i in step.optimizers])
-        return (
-            step.kind,
-            step.max_norm,
-            len(step.recompute),
-            nodes,
-            ends,
-            optimizers,
-            numbering.numbers(step.reads),
-            numbering.numbers(step.writes),
-            numbering.numbers(step.accumulates),
-        )
+    def same(self, one: Section, two: Section) -> bool:
+        """Whether two sections have one structure; neither structure is kept as a whole."""
+        ours, theirs = _Numbering(self._program), _Numbering(self._program)
+        pairs = zip_longest(self._parts(one, ours), self._parts(two, theirs))
+        return all(a == b for a, b in pairs) and ours.facts == theirs.facts
 
-    def _nodes(self, step: Step, numbering: _Numbering) -> Key:
+    def cost(self, section: Section) -> int:
+        """How many things the structure of a section mentions."""
+        total = 0
+        for step in section.steps:
+            total += 1 + len(step.reads) + len(step.writes) + len(step.accumulates)
+            g = step.graph
+            if g >= 0:
+                total += sum([self._cost_of_node(g, i) for i in step.nodes])
+                total += sum([self._cost_of_node(g, i) for i in step.recompute])
+                for ends in (self._outputs[g], self._updates[g]):
+                    total += sum([len(ends.get(r, ())) for r in step.reads])
+                    total += sum([len(ends.get(r, ())) for r in step.writes])
+            for index in step.optimizers:
+                optimizer = self._program.optimizers[index]
+                total += 1 + len(optimizer.options) + len(optimizer.argins)
+                if step.kind is not SectionKind.OPT:
+                    total += sum([2 + len(p.states) for p in optimizer.params])
+            if step.optimizers and step.kind is SectionKind.OPT:
+                owned = [self._owners[r][1] for r in step.writes if r in self._owners]
+                total += sum([2 + len(p.states) for p in owned])
+        return total
+
+    def _cost_of_node(self, g: int, index: int) -> int:
+        known = self._costs.get((g, index))
+        if known is None:
+            graph = self._program.graphs[g]
+            node = graph.nodes[index]
+            known = _arguments(node)
+            gradient = graph.gradient_of(node)
+            if gradient is not None:
+                # Two of them are compared part by part.
+                known += len(gradient.values) + sum([_arguments(n) for n in gradient.nodes])
+            self._costs[g, index] = known
+        return known
+
+    def _parts(self, section: Section, numbering: _Numbering) -> Iterator[Key]:
+        """Yield what a section consists of, piece by piece."""
+        for step in section.steps:
+            yield (
+                step.kind,
+                step.max_norm,
+                len(step.recompute),
+                len(step.nodes),
+                len(step.optimizers),
+            )
+            if step.graph >= 0:
+                yield from self._nodes(step, numbering)
+                yield from self._ends(step, numbering)
+            yield from self._optimizers(step, numbering)
+            yield numbering.numbers(step.reads)
+            yield numbering.numbers(step.writes)
+            yield numbering.numbers(step.accumulates)
+
+    def _nodes(self, step: Step, numbering: _Numbering) -> Iterator[Key]:
         g = step.graph
-        found: list[Key] = []
-        for i in (*step.recompute, *step.nodes):
-            node = self._program.graphs[g].nodes[i]
+        graph = self._program.graphs[g]
+        for i in chain(step.recompute, step.nodes):
+            node = graph.nodes[i]
             # The index of a gradient says nothing outside of its graph.
-            gradient = self._program.graphs[g].gradient_of(node)
+            gradient = graph.gradient_of(node)
             plain = node.args if gradient is None else node.args[1:]
             args = (gradient, *[numbering.arg(g, arg) for arg in plain])
             kwargs = tuple([(name, numbering.arg(g, arg)) for name, arg in node.kwargs])
-            found.append(
-                (node.op, args, kwargs, tuple([numbering.value(g, v) for v in node.outputs]))
-            )
-        return tuple(found)
+            yield node.op, args, kwargs, tuple([numbering.value(g, v) for v in node.outputs])
 
-    def _ends(self, step: Step, numbering: _Numbering) -> Key:
+    def _ends(self, step: Step, numbering: _Numbering) -> Iterator[Key]:
         g = step.graph
         graph, touched = self._program.graphs[g], {*step.reads, *step.writes}
         outputs = {i for r in touched for i in self._outputs[g].get(r, ())}
         updates = {i for r in touched for i in self._updates[g].get(r, ())}
-        found: list[object] = []
+        yield len(outputs), len(updates)
         for output in (graph.outputs[i] for i in sorted(outputs)):
             homes = numbering.region(output.region), numbering.region(output.grad_region)
-            found.append((numbering.value(g, output.value), homes, output.grad))
+            yield numbering.value(g, output.value), homes, output.grad
         for update in (graph.updates[i] for i in sorted(updates)):
-            found.append((numbering.value(g, update.value), numbering.region(update.region)))
-        return tuple(found)
+            yield numbering.value(g, update.value), numbering.region(update.region)
 
-    def _optimizer(self, index: int, step: Step, numbering: _Numbering) -> Key:
-        optimizer, known = self._program.optimizers[index], self._params[index]
-        if step.kind is SectionKind.OPT:
-            params = [known[r] for r in step.writes if r in known]
-        else:
-            params = list(optimizer.params)
-        return (
-            optimizer.kind,
-            optimizer.options,
-            tuple([_param(p, numbering) for p in params]),
-            tuple([(name, numbering.region(region)) for name, region in optimizer.argins]),
-            numbering.region(optimizer.step),
-        )
+    def _optimizers(self, step: Step, numbering: _Numbering) -> Iterator[Key]:
+        owned: dict[int, list[OptimizerParam]] = {}
+        if step.optimizers and step.kind is SectionKind.OPT:
+            for owner, param in [self._owners[r] for r in step.writes if r in self._owners]:
+                owned.setdefault(owner, []).append(param)
+        for index in step.optimizers:
+            optimizer = self._program.optimizers[index]
+            opt = step.kind is SectionKind.OPT
+            params = owned.get(index, ()) if opt else optimizer.params
+            yield (
+                optimizer.kind,
+                optimizer.options,
+                tuple([_param(p, numbering) for p in params]),
+                tuple([(name, numbering.region(region)) for name, region in optimizer.argins]),
+                numbering.region(optimizer.step),
+            )
+
+
+def _arguments(node: Node) -> int:
+    """The number of results and arguments of a node, those in lists too."""
+    total = 1 + len(node.outputs)
+    pending = [node.args, tuple([arg for _, arg in node.kwargs])]
+    while pending:
+        items = pending.pop()
+        total += len(items)
+        pending += [item for item in items if isinstance(item, tuple)]
+    return total
 
 
 def _param(param: OptimizerParam, numbering: _Numbering) -> Key:
@@ -196,14 +254,22 @@ def check_twins(program: Program, report: Report) -> None:
     Args:
         program: A program that is valid otherwise.
         report: Where a problem is added.
+
+    Raises:
+        PefLimit: If sections share so much that comparing them would take long.
     """
+    sections = program.sections
+    twins = [(i, s) for i, s in enumerate(sections) if s.twin != i]
+    if not twins:
+        return
     structures = Structures(program)
-    first: dict[int, Structure] = {}
-    for index, section in enumerate(program.sections):
-        twin = section.twin
-        if twin == index:
-            continue
-        if twin not in first:
-            first[twin] = structures.of(program.sections[twin])
-        if structures.of(section).key != first[twin].key:
-            report.add(f"section {index}: its twin {twin} has another structure")
+    costs: dict[int, int] = {}
+    for _, section in twins:
+        if section.twin not in costs:
+            costs[section.twin] = structures.cost(sections[section.twin])
+        # Sections may share nodes, regions and optimizers that are large: all of it is counted
+        # before any of it is compared.
+        report.spend("sections and their twins", structures.cost(section) + costs[section.twin])
+    for index, section in twins:
+        if not structures.same(section, sections[section.twin]):
+            report.add(f"section {index}: its twin {section.twin} has another structure")

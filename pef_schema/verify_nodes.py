@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from pef_schema.program import Arg, DType, Gradient, Graph, Ref
+from pef_schema.program import Arg, DType, Gradient, Graph, Node, Ref
 from pef_schema.verify_rules import Report
+from pef_schema.verify_sizes import check_sizes, takes_sizes
 
+_LOW, _HIGH = -(2**63), 2**63 - 1
+_PLAIN = frozenset({DType, type(None), bool, float})
+"""Types of arguments about which there is nothing to check."""
 _ARG_TYPES = frozenset({Ref, DType, type(None), bool, int, float, str, tuple})
 
 
@@ -31,29 +35,52 @@ def check_nodes(graph: Graph | Gradient, where: str, known: bytearray, report: R
             else:
                 made[output] = 1
     for index, value in enumerate(values):
-        if not made[index] and value.region >= 0:
+        if value.region >= 0 and not made[index]:
             known[index] = 1
-    named: set[str] = set()
+    sized: dict[str, bool] = {}
     for index, node in enumerate(graph.nodes):
-        place = f"{where} node {index}"
-        if node.op not in named:
-            named.add(node.op)
-            report.name(place, node.op)
-        if node.module:
-            report.text(place, node.module, report.limits.name)
-        if node.source:
-            report.text(place, node.source, report.limits.source)
-        args: tuple[Arg, ...] = node.args
-        if node.kwargs:
-            names = [name for name, _ in node.kwargs]
-            report.unique(f"{place} keyword", names)
-            if names != sorted(names):
-                report.add(f"{place}: keyword arguments are not sorted")
-            args += tuple([arg for _, arg in node.kwargs])
-        _check_args(args, known, place, report)
+        op = node.op
+        if op not in sized:
+            report.name(f"{where} node {index}", op)
+            sized[op] = takes_sizes(op)
+        if sized[op]:
+            check_sizes(node, f"{where} node {index}", report)
+        _check_node(node, index, where, known, report)
         for output in node.outputs:
             if 0 <= output < count:
                 known[output] = 1
+
+
+def _check_node(node: Node, index: int, where: str, known: bytearray, report: Report) -> None:
+    """Check a node's texts and arguments."""
+    limits = report.limits
+    if not (node.module.isascii() and len(node.module) <= limits.name):
+        report.text(f"{where} node {index}", node.module, limits.name)
+    if not (node.source.isascii() and len(node.source) <= limits.source):
+        report.text(f"{where} node {index}", node.source, limits.source)
+    args: tuple[Arg, ...] = node.args
+    if node.kwargs:
+        place = f"{where} node {index}"
+        names = [name for name, _ in node.kwargs]
+        report.unique(f"{place} keyword", names)
+        if names != sorted(names):
+            report.add(f"{place}: keyword arguments are not sorted")
+        args += tuple([arg for _, arg in node.kwargs])
+    count = len(known)
+    for arg in args:
+        kind = type(arg)
+        if isinstance(arg, Ref):
+            # What nearly every argument is; everything else is looked at with its place.
+            if not (0 <= arg.value < count and known[arg.value]):
+                break
+        elif isinstance(arg, int) and kind is int:
+            if not _LOW <= arg <= _HIGH:
+                break
+        elif kind not in _PLAIN:
+            break
+    else:
+        return
+    _check_args(args, known, f"{where} node {index}", report)
 
 
 def _check_args(args: tuple[Arg, ...], known: bytearray, place: str, report: Report) -> None:
@@ -75,8 +102,8 @@ def _check_args(args: tuple[Arg, ...], known: bytearray, place: str, report: Rep
             elif isinstance(arg, tuple):
                 if arg:
                     inner.append(arg)
-            elif kind is int:
-                if not -(2**63) <= arg < 2**63:
+            elif isinstance(arg, int) and kind is int:
+                if not _LOW <= arg <= _HIGH:
                     report.add(f"{place}: an integer argument beyond 64 bits")
             elif kind is str:
                 report.text(place, arg, limits.source)  # pyright: ignore[reportArgumentType]  # kind says str

@@ -80,7 +80,8 @@ def _check_params(program: Program, optimizer: Optimizer, where: str, report: Re
             _check_role(program, state, (Role.OPTIMIZER_STATE,), place, report)
         shapes = [regions[region].shape for region in members]
         if any(shape != shapes[0] for shape in shapes):
-            report.add(f"{place}: weight, gradient and states have shapes {shapes}")
+            shown = ", ".join(map(str, shapes[:8]))
+            report.add(f"{place}: weight, gradient and states have shapes {shown}")
         wanted = len(optimizer.params[0].states)
         if len(param.states) != wanted:
             report.add(f"{place}: {len(param.states)} states, param 0 has {wanted}")
@@ -113,9 +114,10 @@ def check_sections(program: Program, report: Report) -> None:
     reduced: set[int] = set()
     for index, section in enumerate(sections):
         where = f"section {index}"
-        if len(section.steps) != 1 and section.kinds != _SPATIAL:
-            kinds = [kind.name for kind in section.kinds[:8]]
-            report.add(f"{where}: steps {kinds}, wanted one step or FWD and BCKWD")
+        kinds = _kinds(section)
+        if len(section.steps) != 1 and kinds != _SPATIAL:
+            names = [kind.name for kind in kinds]
+            report.add(f"{where}: steps {names}, wanted one step or FWD and BCKWD")
         for step in section.steps:
             _check_step(program, step, where, report)
             if step.kind is SectionKind.REDUCE:
@@ -124,8 +126,13 @@ def check_sections(program: Program, report: Report) -> None:
             report.index(where, "twin", section.twin, index + 1)
         elif sections[section.twin].twin != section.twin:
             report.add(f"{where}: its twin {section.twin} is not the first of its structure")
-        elif sections[section.twin].kinds != section.kinds:
+        elif _kinds(sections[section.twin]) != kinds:
             report.add(f"{where}: its twin {section.twin} has steps of other kinds")
+
+
+def _kinds(section: Section) -> tuple[SectionKind, ...]:
+    """Kinds of a section's steps, as far as they matter: no section has more than two."""
+    return tuple([step.kind for step in section.steps[:8]])
 
 
 def _check_step(program: Program, step: Step, where: str, report: Report) -> None:
@@ -205,35 +212,44 @@ def _check_order(program: Program, schedule: Schedule, where: str, report: Repor
 
     Regions that keep their contents between runs may be read first; a transient one may have been
     dropped, so that reading it first means a wrong or circular order.
+
+    Raises:
+        PefLimit: If schedules share so much that looking at all of it would take long.
     """
     regions = program.regions
-    needs: dict[int, tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]] = {}
+    missing: dict[int, list[int]] = {}
     written: set[int] = set()
     for call in schedule.calls:
-        if call.section not in needs:
-            section = program.sections[call.section]
-            needs[call.section] = _transients(program, section)
-        for reads, writes in needs[call.section]:
-            for region in reads:
-                if region not in written:
-                    report.add(
-                        f"{where}: call {call.call_id} reads region {region} "
-                        f"({regions[region].name[:80]}) before any call writes it"
-                    )
-            written.update(writes)
+        if call.section not in missing:
+            found = missing[call.section] = []
+            for reads, writes in _transients(program, program.sections[call.section], report):
+                found += [region for region in reads if region not in written]
+                written.update(writes)
+        elif missing[call.section]:
+            # What one call of a section found written, the next one does too.
+            found = missing[call.section] = [r for r in missing[call.section] if r not in written]
+        else:
+            continue
+        for region in found:
+            report.add(
+                f"{where}: call {call.call_id} reads region {region} "
+                f"({regions[region].name[:80]}) before any call writes it"
+            )
 
 
 def _transients(
-    program: Program, section: Section
-) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
+    program: Program, section: Section, report: Report
+) -> list[tuple[list[int], list[int]]]:
     """Return the transient regions that each step of a section reads and writes."""
     regions = program.regions
     count = len(regions)
+    # Each schedule may call the same sections, and sections may share long vectors.
+    report.spend("the order of calls", sum([len(s.reads) + len(s.writes) for s in section.steps]))
 
-    def transient(indices: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple([i for i in indices if 0 <= i < count and regions[i].role.is_transient])
+    def transient(indices: tuple[int, ...]) -> list[int]:
+        return [i for i in indices if 0 <= i < count and regions[i].role.is_transient]
 
-    return tuple([(transient(step.reads), transient(step.writes)) for step in section.steps])
+    return [(transient(step.reads), transient(step.writes)) for step in section.steps]
 
 
 def _in_range(program: Program, region: int, where: str, report: Report) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 
 from pef_schema import (
     PefDamaged,
+    PefError,
     PefForHardware,
+    PefInvalid,
     PefLimit,
     PefMalformed,
     PefNotOurs,
@@ -21,6 +23,7 @@ from pef_schema import (
 from pef_schema.envelope import HEADER_SIZE, MAGIC
 from tests.pef_schema.cases import add_case, set_field
 from tests.pef_schema.forge import Map, data_of, encode_rows, later_metadata, metadata_of, seal
+from tests.pef_schema.heavy import HEAVY
 from tests.pef_schema.samples import inference, training
 
 
@@ -286,3 +289,19 @@ def _first_padding() -> bytes:
 
 
 add_case("padding_before", PefDamaged, "padding that is not zero", _first_padding)
+
+
+# Files that cost more than they may.
+
+
+def _heavy(name: str, maker: str, size: int, text: str, error: type[PefError] = PefLimit) -> None:
+    add_case(name, error, text, lambda: HEAVY[maker](size))
+
+
+_heavy("budget_items", "long_vectors", 5100, "items of vectors, at most 1000000")
+_heavy("budget_memory", "overlapping_vectors", 12_000, "bytes of memory, at most")
+_heavy("budget_text", "overlapping_strings", 80_000, "bytes of memory, at most")
+_heavy("budget_twins", "twins_share_arguments", 320, "sections and their twins takes")
+_heavy("shape_shared", "long_shapes", 500, "region 1 (r1): rank 500", PefInvalid)
+_heavy("steps_shared", "steps_of_a_twin", 50, "wanted one step or FWD and BCKWD", PefInvalid)
+_heavy("name_shared", "long_names", 3000, "text of 3000 bytes", PefInvalid)

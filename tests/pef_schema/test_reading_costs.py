@@ -1,0 +1,328 @@
+"""Reading costs little time and memory, whatever is in the file; each is read in a subprocess."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pef_schema import (
+    DType,
+    PefLimit,
+    Program,
+    Region,
+    Role,
+    decode,
+    encode,
+    read,
+    read_info,
+    read_pef,
+)
+from pef_schema.envelope import data_offset
+from pef_schema.limits import LIMITS
+from tests.pef_schema.forge import metadata_of, rows_of, seal
+from tests.pef_schema.heavy import HEAVY
+from tests.pef_schema.samples import inference, training
+
+_ROOT = Path(__file__).parents[2]
+_SECONDS = 5.0
+"""CPU time that one file may take here: about five times what it takes on a quiet machine."""
+_MIB = 2**20
+
+_FAST: dict[str, tuple[int, str]] = {
+    "twins_share_arguments": (1500, "PefLimit: checking sections and their twins takes"),
+    "twins_share_outputs": (2500, "PefLimit: checking sections and their twins takes"),
+    "twins_share_params": (2000, "PefLimit: checking sections and their twins takes"),
+    "calls": (20_000, "read"),
+    "steps_of_a_twin": (12_000, "PefInvalid: "),
+    "overlapping_vectors": (100_000, "PefLimit: "),
+    "overlapping_strings": (200_000, "PefLimit: "),
+    "long_shapes": (50_000, "PefInvalid: 2 problems"),
+    "long_names": (_MIB, "PefInvalid: "),
+    "vtables": (6000, "PefLimit: 4097 vtables"),
+    "shared_vectors": (400_000, "PefLimit: "),
+    "everything": (9000, "read"),
+}
+
+_SLOW: dict[str, tuple[int, str]] = {
+    "regions_alone": (249_000, "read"),
+    "values": (235_000, "read"),
+    "nodes_alone": (199_000, "read"),
+    "tokens": (900_000, "read"),
+    "floats": (900_000, "read"),
+    "texts": (700_000, "read"),
+    "keywords": (400_000, "read"),
+    "sections_alone": (65_000, "read"),
+    "calls": (149_000, "read"),
+    "twins_share_arguments": (300, "read"),
+    "twins_share_outputs": (850, "read"),
+    "twins_share_params": (600, "read"),
+    "steps_of_a_twin": (60_000, "PefInvalid: "),
+    "shared_vectors": (240_000, "read"),
+    "long_vectors": (4900, "PefInvalid: "),
+    "long_shapes": (330_000, "PefInvalid: "),
+    "overlapping_vectors": (15 * _MIB, "PefLimit: "),
+    "overlapping_strings": (60 * _MIB, "PefLimit: "),
+    "text_of_four_bytes": (60 * _MIB, ""),
+    "plain_text": (63 * _MIB, "read"),
+    "long_names": (60 * _MIB, "PefLimit: "),
+    "vtables": (1_000_000, "PefLimit: "),
+    "segments": (124_000, "read"),
+    "everything": (249_000, "read"),
+}
+
+
+def _costs(folder: Path, cases: dict[str, tuple[int, str]], how: str) -> dict[str, Any]:
+    """Read files in one process and return what came of each, with its seconds."""
+    arguments: list[str] = []
+    for name, (size, _) in cases.items():
+        path = folder / name
+        if not path.exists():
+            path.write_bytes(HEAVY[name](size))
+        assert path.stat().st_size < 64 * _MIB + 4096
+        arguments += [str(path), how]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.pef_schema.cost_driver", *arguments],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60 + 30 * len(cases),
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return {name: (outcome, seconds) for name, outcome, seconds in found}
+
+
+def _check(found: tuple[str, float], wanted: str) -> None:
+    outcome, seconds = found
+    assert outcome.startswith(wanted), outcome
+    assert "not enough memory" not in outcome, outcome
+    assert not outcome.startswith("foreign"), outcome
+    assert seconds < _SECONDS, outcome
+
+
+@pytest.fixture(scope="module")
+def small_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of all small files, read one after the other."""
+    return _costs(tmp_path_factory.mktemp("heavy"), _FAST, "path")
+
+
+@pytest.mark.parametrize("name", _FAST)
+def test_small_files(name: str, small_files: dict[str, Any]) -> None:
+    """Files of some hundred kilobytes, of which some took minutes and others gigabytes."""
+    _check(small_files[name], _FAST[name][1])
+
+
+def test_bytes_in_memory(tmp_path: Path) -> None:
+    """The same without a file."""
+    name = "overlapping_vectors"
+    found = _costs(tmp_path, {name: _FAST[name]}, "bytes")
+    _check(found[name], _FAST[name][1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", _SLOW)
+def test_large_files(name: str, tmp_path: Path) -> None:
+    """Every kind of content, as much of it as the budgets or 64 MiB allow."""
+    for how in ("path", "bytes"):
+        found = _costs(tmp_path, {name: _SLOW[name]}, how)
+        _check(found[name], _SLOW[name][1])
+
+
+def _constant(size: int) -> Program:
+    region = Region(name="c", shape=(size,), dtype=DType.UINT8, role=Role.CONSTANT, segment=0)
+    return Program(
+        name="big", mapping="section", inference=True, regions=(region,), symbols=(), graphs=(),
+        optimizers=(), argins=(), sections=(), schedules=(), segments=(b"",),
+    )  # fmt: skip
+
+
+def _sparse(path: Path, size: int, digest: bytes) -> None:
+    """Write a PEF with a constant of zeros that takes up no disk."""
+    from pef_schema._generated.pef import SCHEMA
+    from pef_schema.write_buffer import write_tables
+
+    rows = rows_of(_constant(size))
+    rows[10] = [(0, size, digest)]
+    metadata = write_tables(SCHEMA, rows)
+    head = seal_head(metadata, size)
+    with path.open("wb") as file:
+        file.write(head)
+        file.truncate(data_offset(len(metadata), size) + size)
+
+
+def seal_head(metadata: bytes, size: int) -> bytes:
+    """Return header and metadata of a file with so many bytes of data."""
+    from pef_schema.envelope import MIN_READER, make_header
+
+    header = make_header(metadata, size, min_reader=MIN_READER, writer=MIN_READER)
+    return header + metadata
+
+
+_LIMITED = """
+import os, sys
+from tests.pef_schema.cost_driver import allow
+from pef_schema import PefError, read_pef
+
+path, more, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+real = os.pread
+os.pread = lambda descriptor, count, start: real(descriptor, min(count, most), start)
+allow(more)
+try:
+    print(len(read_pef(path).segments[0]))
+except PefError as error:
+    print(type(error).__name__, error)
+except BaseException as error:
+    print("foreign", repr(error))
+"""
+
+
+def _limited(path: Path, more: int, most: int = 2**31) -> str:
+    """Read a file with so many bytes of memory; one system call gives ``most`` bytes."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, str(path), str(more), str(most)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
+
+
+def _zeros(size: int) -> bytes:
+    state, chunk = hashlib.sha256(), bytes(_MIB)
+    for _ in range(size // _MIB):
+        state.update(chunk)
+    return state.digest()
+
+
+def test_a_constant_is_in_memory_once(tmp_path: Path) -> None:
+    """Also where the system gives it in pieces, as it does beyond 2 GiB."""
+    path, size = tmp_path / "net.pef", 128 * _MIB
+    _sparse(path, size, _zeros(size))
+    assert _limited(path, size + 64 * _MIB, most=8 * _MIB) == str(size)
+
+
+@pytest.mark.slow
+def test_a_constant_of_3_gib(tmp_path: Path) -> None:
+    path, size = tmp_path / "net.pef", 3 * 2**30
+    _sparse(path, size, _zeros(size))
+    # A buffer that grows asks for an eighth more than it has; it is given back unused.
+    assert _limited(path, size + size // 8 + 128 * _MIB) == str(size)
+
+
+def test_a_sparse_file_of_64_gib(tmp_path: Path) -> None:
+    """More than this host has, or than this process may have: said, with the path."""
+    path = tmp_path / "net.pef"
+    _sparse(path, 2**36, bytes(32))
+    said = _limited(path, 2**30)
+    assert said.startswith(f"PefLimit {path}: ")
+    assert "memory" in said
+
+
+def test_a_constant_that_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "net.pef"
+    _sparse(path, 2**28, bytes(32))
+    said = _limited(path, 2**26)
+    assert said == (
+        f"PefLimit {path}: there is not enough memory to read it. Free memory, or use another host."
+    )
+
+
+def test_a_constant_that_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file's size was another when it was opened."""
+    from pef_schema import PefTruncated
+
+    path = tmp_path / "net.pef"
+    path.write_bytes(encode(training()))
+    real = os.pread
+    end = path.stat().st_size - 100
+    monkeypatch.setattr(
+        os, "pread", lambda d, count, start: real(d, max(min(count, end - start), 0), start)
+    )
+    with pytest.raises(PefTruncated, match="segment 1 needs 300 bytes, 200 are left") as caught:
+        read_pef(path)
+    assert (caught.value.need, caught.value.have) == (300, 200)
+
+
+def test_memory_that_ends_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One boundary makes an error of this project of it, and holds on to nothing."""
+
+    def exhausted(*args: object, **keywords: object) -> None:
+        raise MemoryError
+
+    path = tmp_path / "net.pef"
+    path.write_bytes(encode(training()))
+    data = path.read_bytes()
+    for name in ("read_tables", "from_rows", "verify", "_read_segment"):
+        monkeypatch.setattr(read, name, exhausted)
+        for call in (lambda: read_pef(path), lambda: decode(data, path=str(path))):
+            with pytest.raises(PefLimit, match="not enough memory") as caught:
+                call()
+            assert caught.value.path == str(path)
+            assert caught.value.__context__ is None
+        monkeypatch.undo()
+    monkeypatch.setattr(read, "check_digest", exhausted)
+    with pytest.raises(PefLimit, match="not enough memory"):
+        read_info(path)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_it_was(enabled: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        decode(encode(training()))
+        assert gc.isenabled() is enabled
+        with pytest.raises(PefLimit):
+            decode(encode(training()), limits=dataclasses.replace(LIMITS, tables=2))
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("name", ["tables", "items", "memory", "vtables", "expanded"])
+def test_budgets_hold_for_writers_too(name: str) -> None:
+    """What no reader takes is not written; the smallest budget that suffices is the same."""
+    program, low, high = inference(), 0, 2**28
+    data = encode(program)
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            decode(data, limits=dataclasses.replace(LIMITS, **{name: middle}))
+            high = middle
+        except PefLimit:
+            low = middle + 1
+    assert encode(program, limits=dataclasses.replace(LIMITS, **{name: low})) == data
+    if low:
+        with pytest.raises(PefLimit, match="at most"):
+            encode(program, limits=dataclasses.replace(LIMITS, **{name: low - 1}))
+
+
+def test_heavy_files_are_well_formed() -> None:
+    """What makes them heavy is all that they are refused for: small ones are read."""
+    for name, size in (
+        *(("regions_alone", 9), ("values", 9), ("nodes_alone", 9), ("tokens", 9), ("texts", 9)),
+        *(("floats", 9), ("keywords", 9), ("sections_alone", 9), ("calls", 9), ("segments", 9)),
+        *(("twins_share_arguments", 9), ("twins_share_outputs", 9), ("twins_share_params", 9)),
+        *(("shared_vectors", 900), ("overlapping_strings", 60_000), ("everything", 900)),
+        *(("plain_text", 900), ("text_of_four_bytes", 900), ("vtables", 9)),
+    ):
+        program = decode(HEAVY[name](size))
+        assert decode(encode(program)) == program, name
+
+
+def test_sealed_files_are_those_of_the_writer() -> None:
+    data = encode(inference())
+    assert seal(metadata_of(data)) == data
