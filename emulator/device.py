@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain, islice, starmap
 from typing import Any
 
 import jax
 import numpy as np
 
 from emulator.contract.check import check_contract
+from emulator.counters import DeviceCounters
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, NotSeeded, NotWritten, RegionMismatch, UnknownName
+from emulator.held_signals import HELD
 from emulator.lowering.index_watch import Watched
 from emulator.lowering.section import Variant, starts_as_ones
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_size
 from emulator.memory.host_view import writable_view
+from emulator.memory.lost import LostBuffers
 from emulator.memory.pool import BufferPool
+from emulator.plans.direct_call import SLOW
 from emulator.plans.failures import run_failure
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
 from emulator.start import first_device
+from emulator.transaction import Transaction
+from emulator.wide_types import SET, SETTING, SWAP, wide_types
 from pef_schema.program import (
     ArginKind,
     OptimizerKind,
@@ -41,12 +47,8 @@ DEFINED_AT_FIRST = frozenset(
 """Roles of regions that have values before anything is written: zeros, and ones at a loss."""
 
 
-@dataclass(slots=True, kw_only=True)
-class DeviceCounters:
-    """Counts of the work that a device did since it was opened."""
-
-    compiles: int = 0
-    runs: int = 0
+_exhaust = deque[Any](maxlen=0).extend
+"""Takes everything from an iterator, in C."""
 
 
 class Device:
@@ -84,6 +86,7 @@ class Device:
         self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: set[int] = set()
+        self._lost = LostBuffers(program, self.buffer_map, self.pool)
         self._regions = {r.name: i for i, r in enumerate(program.regions)}
         for s in program.symbols:
             if s.grad_region >= 0:  # tensors that share a region share its gradient
@@ -118,18 +121,19 @@ class Device:
         """
         if self.buffer_map.buckets:
             return
-        self.buffer_map.use_buckets()
-        if not self.buffer_map.buckets:
-            return
-        self.pool.grow()
-        for region in self.buffer_map.place:
-            held = self.pool.buffers[region]
-            self.pool.drop(region)
-            if held is not None:
-                self._store(region, np.array(held, copy=True))
-        self._plans.clear()
-        self._checked.clear()
-        self._respecialise()
+        with HELD:
+            self.buffer_map.use_buckets()
+            if not self.buffer_map.buckets:
+                return
+            self.pool.grow()
+            for region in self.buffer_map.place:
+                held = self.pool.buffers[region]
+                self.pool.drop(region)
+                if held is not None:
+                    self._store(region, np.array(held, copy=True))
+            self._plans.clear()
+            self._checked.clear()
+            self._respecialise()
 
     # -- plans --------------------------------------------------------------
 
@@ -206,12 +210,19 @@ class Device:
         """Whether there is a plan for these steps in the present variant."""
         return (steps, self.variant) in self._plans
 
-    def run(self, plan: Plan) -> None:
+    def run(self, plan: Plan, count: int = 1) -> None:
         """Start a plan and return without waiting for it.
+
+        A handler of a signal runs before it or after it: it either took place or did not.
+
+        Args:
+            plan: The plan.
+            count: How many runs that is: 0 for a part of one.
 
         Raises:
             NotWritten: If memory it needs holds no data. Nothing has changed then.
-            PlanError: If its executable fails.
+            LostMemory: If memory it needs is lost, or was lost now because its executable failed.
+            PlanError: If its executable fails without having consumed anything.
         """
         buffers = self.pool.buffers
         if id(plan) not in self._checked:
@@ -219,46 +230,108 @@ class Device:
         for region in plan.checks:
             if buffers[region] is None:
                 self._require((region,))
+        wide = SETTING()
+        arrays = tuple(map(buffers.__getitem__, plan.reads))
         try:
-            with jax.enable_x64(True):
-                results = plan.call(*[buffers[r] for r in plan.reads])
-        except Exception as error:
-            raise run_failure(error, plan.kinds) from error
-        for region, array in zip(plan.writes, results, strict=True):
-            buffers[region] = array
-        for region in plan.drops:
-            buffers[region] = None
-        self.counters.runs += 1
+            # One call of C functions: from the first donated array to the last stored result there
+            # is no bytecode between which the handler of a signal could run.
+            results = starmap(plan.call, (arrays,))
+            values = chain.from_iterable(chain(results, plan.voids))
+            _exhaust(
+                chain(
+                    map(SWAP, (True,)),
+                    map(buffers.__setitem__, plan.stores, values),
+                    map(SWAP, (wide,)),
+                    islice(self.counters.ticks, count),
+                )
+            )
+        except BaseException as error:
+            SET(wide)
+            if not isinstance(error, Exception):
+                raise
+            if self.find_lost():
+                raise self._lost.error(self._lost.all()) from error
+            explained = run_failure(error, plan.kinds)
+            if explained is error:
+                raise
+            raise explained from error
+        finally:
+            if SLOW.under_way:
+                SLOW.end()
 
-    @contextmanager
-    def unchanged_on_error(self) -> Generator[None, None, None]:
-        """Put memory and argins back as they were if the body raises.
+    def unchanged_on_error(self) -> Transaction:
+        """Put memory and argins back as they were if the body raises before it commits.
 
         What a plan has consumed when its executable itself fails cannot be put back.
         """
+        return Transaction(self)
+
+    def state(self) -> tuple[Any, ...]:
+        """What :meth:`put_back` takes: buffers and argins as they are."""
+        argins = self._argin_values.copy()
+        return self.pool.buffers.copy(), argins, self._seeded, self._no_dropout, self.variant
+
+    def put_back(self, state: tuple[Any, ...]) -> None:
+        """Make buffers and argins those of an earlier :meth:`state`, where they still exist."""
+        kept, argins, self._seeded, self._no_dropout, self.variant = state
         buffers = self.pool.buffers
-        kept = buffers.copy()
-        others = self._argin_values.copy(), self._seeded, self._no_dropout, self.variant
-        try:
-            yield
-        except BaseException:
-            buffers[:] = [
-                new if isinstance(old, jax.Array) and old.is_deleted() else old
-                for old, new in zip(kept, buffers, strict=True)
-            ]
-            self._argin_values[:], self._seeded, self._no_dropout, self.variant = others
-            self._checked.clear()  # memory that a plan found prepared may be empty again
-            raise
+        buffers[:] = [
+            new if isinstance(old, jax.Array) and old.is_deleted() else old
+            for old, new in zip(kept, buffers, strict=True)
+        ]
+        self._argin_values[:] = argins
+        self._checked.clear()  # memory that a plan found prepared may be empty again
+
+    # -- memory that is lost --------------------------------------------------
+
+    def find_lost(self, *, wait: bool = False) -> bool:
+        """After an error: take note of memory that an executable has consumed or left undefined.
+
+        Args:
+            wait: Whether to wait for runs under way, and look whether they fail.
+
+        Returns:
+            Whether there is any.
+        """
+        gone = self._lost.find(wait=wait)
+        if gone:
+            self._checked.clear()
+            for index, argin in enumerate(self.program.argins):
+                if argin.region in gone and argin.kind is not ArginKind.DROPOUT_SEED:
+                    self._store_argin(index)  # its value is known
+        return bool(self._lost.among(gone))
+
+    def is_lost(self, region: int) -> bool:
+        """Whether a region's contents are lost, and were not written again since."""
+        return self.buffer_map.home(region) in self._lost
 
     def synchronize(self) -> None:
         """Wait until every run that was started is done."""
-        for buffer in self.pool.buffers:
-            if isinstance(buffer, jax.Array):
-                buffer.block_until_ready()
+        try:
+            for buffer in self.pool.buffers:
+                if isinstance(buffer, jax.Array):
+                    buffer.block_until_ready()
+        except RuntimeError as error:  # a run has failed, which shows only now
+            self.raise_if_lost(error)
+            raise
+
+    def raise_if_lost(self, error: BaseException) -> None:
+        """Turn an error of jax into one that says which memory is lost, if any is.
+
+        Args:
+            error: What reading or waiting has raised.
+
+        Raises:
+            LostMemory: If memory is lost.
+        """
+        if self.find_lost(wait=True):
+            raise self._lost.error(self._lost.all()) from error
 
     def _prepare(self, plan: Plan) -> None:
         """Before a first run: zeros where zeros are meant, an error where data is missing."""
         empty = [home for home in plan.reads if self.pool.buffers[home] is None]
+        if lost := self._lost.among([home for home in empty if home not in plan.overwritten]):
+            raise self._lost.error(lost)
         regions = self.program.regions
         filled = {
             home
@@ -271,8 +344,19 @@ class Device:
             self.zero_buffer(home)
         self._checked.add(id(plan))
 
+    def require(self, regions: Sequence[int]) -> None:
+        """Make sure that regions hold data.
+
+        Raises:
+            NotWritten: If one never did.
+            LostMemory: If one does no more.
+        """
+        self._require([self.buffer_map.home(region) for region in regions])
+
     def _require(self, homes: Sequence[int]) -> None:
         missing = [self.buffer_map.first_region(h) for h in homes if self.pool.buffers[h] is None]
+        if lost := self._lost.among(homes):
+            raise self._lost.error(lost)
         if missing:
             role = self.program.regions[missing[0]].role
             names = [
@@ -398,10 +482,20 @@ class Device:
 
         Raises:
             NotWritten: If it holds no data.
+            LostMemory: If its data are lost.
         """
+        try:
+            return self._read(region)
+        except RuntimeError as error:  # a run has failed, which shows only now
+            self.raise_if_lost(error)
+            raise
+
+    def _read(self, region: int) -> np.ndarray:
         buffer = self.pool.buffers[self.buffer_map.home(region)]
         target = self.program.regions[region]
         if buffer is None:
+            if self.is_lost(region):
+                self.require((region,))
             output = self._output_grads.get(region)
             if output is not None and starts_as_ones(*output, self.variant):
                 return np.ones(target.shape, TO_NUMPY[target.dtype])
@@ -418,7 +512,7 @@ class Device:
 
     def put(self, array: np.ndarray) -> jax.Array:
         """Take an array that nobody else will change to the device."""
-        with jax.enable_x64(True):
+        with wide_types():
             return jax.device_put(array, self._jax_device)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
     # -- argins -------------------------------------------------------------

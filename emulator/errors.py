@@ -38,6 +38,36 @@ class NotWritten(DeviceError):
         super().__init__(f"device memory: {role} region(s) {shown} hold no data. {hint}")
 
 
+class LostMemory(DeviceError):
+    """Device memory was given to an executable that failed, and there is nothing in its place.
+
+    Attributes:
+        names: Regions whose contents are lost.
+        roles: Their roles in words.
+    """
+
+    def __init__(self, *, names: Sequence[str], roles: Sequence[str]) -> None:
+        self.names, self.roles = tuple(names), tuple(roles)
+        named = [f"{role} {name}" for name, role in zip(names, roles, strict=True)]
+        shown = ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else "")
+        advice = {
+            "weight": "session.to_rdu(model)",
+            "buffer": "session.to_rdu(model)",
+            "optimizer state": "session.optimizers_to_rdu(optimizer)",
+            "seed": "session.reset_random_generator()",
+        }
+        todo = list(dict.fromkeys(advice[role] for role in roles if role in advice))
+        super().__init__(
+            f"device memory: a run failed after it had taken {shown}, whose contents are lost. "
+            + (
+                f"Load the last checkpoint into the model, or keep what the host has, and call "
+                f"{', '.join(todo)}."
+                if todo
+                else "Write them again before they are used."
+            )
+        )
+
+
 class NotSeeded(DeviceError):
     """A backward pass would start from nothing: no gradient of an output was written.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -15,10 +15,12 @@ from emulator.lowering.section import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_plan
 from emulator.plans.composition import Composition, composed
+from emulator.plans.direct_call import direct_call
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
 from emulator.plans.xla_options import xla_options
+from emulator.wide_types import wide_types
 from pef_schema.program import Program, SectionKind
 
 _UNWATCHED: Watched = MappingProxyType({})
@@ -29,7 +31,9 @@ class Plan:
     """A prepared run.
 
     Args:
-        call: The compiled executable, a function of arrays in the order of ``reads``.
+        call: The compiled executable, a function of arrays in the order of ``reads``. It holds
+            signals back where it has to: ``Device.run`` is who may call it.
+        compiled: The same as jax describes it.
         reads: Buffers it takes; the first ``donated`` of them are consumed. A buffer's number is
             that of its region, or that of a bucket of regions, see ``emulator.memory.buckets``.
         writes: Buffers it gives back, in order.
@@ -41,6 +45,7 @@ class Plan:
     """
 
     call: Callable[..., Any]
+    compiled: Any
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     drops: tuple[int, ...]
@@ -48,6 +53,13 @@ class Plan:
     donated: int
     overwritten: frozenset[int]
     kinds: frozenset[SectionKind]
+    stores: tuple[int, ...] = field(init=False, repr=False)
+    voids: tuple[tuple[None, ...], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        # What a run stores, in its order: its results, then nothing where contents are void.
+        object.__setattr__(self, "stores", self.writes + self.drops)
+        object.__setattr__(self, "voids", ((None,) * len(self.drops),))
 
 
 def compile_plan(
@@ -77,15 +89,17 @@ def compile_plan(
         PlanError: If the steps cannot be compiled for another reason.
         OutOfMemory: If the plan needs more memory than the device may take.
     """
-    with failures_of_plan(program, steps, "compiling"), jax.enable_x64(True):
+    with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = _composition(program, buffer_map, steps, variant, watched)
-        call = _lowered(composition, device).compile(compiler_options=xla_options(device))
-        check_plan(call, f"program {program.name}: a run of {len(steps)} step(s)")
+        compiled = _lowered(composition, device).compile(compiler_options=xla_options(device))
+        check_plan(compiled, f"program {program.name}: a run of {len(steps)} step(s)")
+    call = direct_call(compiled)
     touched, buffers = composition.footprint, composition.signature
     if composition.watched:
         call = checked_call(call, program, composition.watched)
     return Plan(
         call=call,
+        compiled=compiled,
         reads=buffers.takes,
         writes=buffers.gives,
         drops=tuple(sorted(touched.drops)),
@@ -132,7 +146,7 @@ def _lowered(composition: Composition, device: Any) -> Any:
     forms, buffers = composition.buffer_map.form, composition.signature
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(*forms(home), sharding=sharding) for home in buffers.takes]
-    with jax.enable_x64(True), shared_forms():
+    with wide_types(), shared_forms():
         donated = () if composition.watched else tuple(range(buffers.donated))
         jitted: Any = jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
         return jitted.lower(*shapes)

@@ -274,6 +274,9 @@ class SambaSession:
 
         Raises:
             SambaError: If anything does not fit the PEF. The device is then unchanged.
+            LostMemory: If a run has failed after it had taken memory that this one needs.
+            KeyboardInterrupt: Or what else a signal's handler raises; the run took place wholly,
+                which a note of the error says, or not at all: see ``docs/interrupts.md``.
             IndexOutOfRange: An ``IndexError``: an input is used as indices or labels, and one is
                 out of range.
             DataParallelError: If a replica is gone or does not answer in time.
@@ -388,7 +391,9 @@ class SambaSession:
 
     @property
     def counters(self) -> Counters:
-        """How often models were traced, and plans compiled and run, since the session began.
+        """How often models were traced, plans compiled, and runs took place, in this session.
+
+        A run that an exception came out of is counted if it took place for all that.
 
         Example:
             >>> import samba

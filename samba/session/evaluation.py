@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from emulator.device import Device
-from emulator.errors import NotWritten
+from emulator.held_signals import HELD
 from pef_schema.program import Program, Role
 from pef_schema.verify import verify
 from samba.compiler.arithmetic import compiled_arithmetic
@@ -128,26 +129,24 @@ class Evaluator:
         loaded.writes.bring()
         part = self._part = self._part_for(self._reshaped(input_tensors))
         here, there = part.device.pool.buffers, loaded.device.pool.buffers
-        try:
-            for mine, region in part.shared:
-                here[mine] = there[region]
-            self._bring(part)
-            outputs = self._wanted(part, output_tensors)
-            found = part.runner.run(RunRequest(input_tensors, outputs, {}, _WHOLE))
-            for mine, region in part.changed:
-                there[region] = here[mine]
-        finally:
-            for mine, _ in part.shared:
-                here[mine] = None  # or old weights would outlive the next step
-        return found
+        # What the program changes it takes from the loaded one, and gives back after the run.
+        with HELD if part.changed else nullcontext():
+            try:
+                for mine, region in part.shared:
+                    here[mine] = there[region]
+                self._bring(part)
+                outputs = self._wanted(part, output_tensors)
+                return part.runner.run(RunRequest(input_tensors, outputs, {}, _WHOLE))
+            finally:
+                for mine, region in part.changed:
+                    if here[mine] is not None:
+                        there[region] = here[mine]
+                for mine, _ in part.shared:
+                    here[mine] = None  # or old weights would outlive the next step
 
     def _bring(self, part: _Part) -> None:
         """Values that the loaded program does not hold: from the host, where it has none."""
-        missing = [mine for mine, _ in part.shared if part.device.pool.buffers[mine] is None]
-        if missing:
-            regions = part.device.program.regions
-            role = regions[missing[0]].role.name.lower()
-            raise NotWritten(names=[regions[r].name for r in missing], role=role)
+        self._loaded.device.require([region for _, region in part.shared])
         if part.own:
             model = self._loaded.model
             tensors: Mapping[str, torch.Tensor] = {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 
 from emulator.device import Device
+from emulator.held_signals import HELD
 from pef_schema.program import Program, Role
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.distributed.replicas import Replicas
@@ -204,20 +206,21 @@ class Loaded(LoadedTensors, ABC):
     ) -> None:
         """Copy tensors and optimizer state to the device; nothing changes there if it raises."""
         regions = [tensor.region for tensor in tensors] + _regions(states)
-        with (
-            self.device.unchanged_on_error(),
-            self.replicas.same_values(regions),
-            PROFILER.event("PyRT_SET_TENSORS"),
-        ):
-            for entry in tensors:
-                values = view_as_numpy(_values(entry.tensor))
-                for check in self._checks_of_region.get(entry.region, ()):
-                    check.check(np.ascontiguousarray(values))
-                self.device.write(entry.region, values, name=entry.path)
-            for entry in states:
-                self._state_to_rdu(entry)
-        self.writes.copied(tensors)
-        self.writes.copied_optimizers([entry.optimizer for entry in states])
+        # Alone, what a signal cuts short is put back; with others, all of them do the whole.
+        whole = nullcontext() if self.replicas.size == 1 else HELD
+        with self.device.unchanged_on_error() as transaction, whole:
+            with self.replicas.same_values(regions), PROFILER.event("PyRT_SET_TENSORS"):
+                for entry in tensors:
+                    values = view_as_numpy(_values(entry.tensor))
+                    for check in self._checks_of_region.get(entry.region, ()):
+                        check.check(np.ascontiguousarray(values))
+                    self.device.write(entry.region, values, name=entry.path)
+                for entry in states:
+                    self._state_to_rdu(entry)
+            with HELD:
+                transaction.commit()
+                self.writes.copied(tensors)
+                self.writes.copied_optimizers([entry.optimizer for entry in states])
 
     def optimizers_to_rdu(self, optims: Any, *, operation: str = "optimizers_to_rdu()") -> None:
         """Copy optimizer state alone to the device; nothing changes there if it raises."""
@@ -226,8 +229,7 @@ class Loaded(LoadedTensors, ABC):
     def optimizers_to_cpu(self, optims: Any, *, operation: str = "optimizers_to_cpu()") -> None:
         """Copy optimizer state alone to the host."""
         self.writes.bring(f"session.{operation}")
-        for entry in self._states(optims, operation):
-            self._state_to_cpu(entry)
+        self._take_from_device((), self._states(optims, operation), inplace=False)
 
     def _states(self, optims: Any, operation: str) -> list[HostState]:
         return self._states_of((), optims, operation)
@@ -255,7 +257,7 @@ class Loaded(LoadedTensors, ABC):
                 dtype = FROM_DTYPE[self.program.regions[region].dtype]
                 values = view_as_numpy(value.to(dtype))
                 self.device.write(region, values, name=f"{name} of the optimizer")
-            elif self.device.pool.buffers[region] is not None:
+            elif self.device.pool.buffers[region] is not None or self.device.is_lost(region):
                 self.device.zero(region)
         if entry.step >= 0:
             self.device.write(entry.step, np.array(_steps(entry, state), np.float32))
@@ -274,10 +276,7 @@ class Loaded(LoadedTensors, ABC):
         states = self._states_of(tensors, optims, operation)
         self.writes.bring(f"session.{operation}")
         wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
-        self.read_tensors(wanted, inplace)
-        with torch.no_grad():
-            for entry in states:
-                self._state_to_cpu(entry, inplace)
+        self._take_from_device(wanted, states, inplace=inplace)
 
     def read_tensors(self, tensors: Sequence[HostTensor], inplace: bool = True) -> None:
         """Copy the device's values of some tensors to the host.
@@ -286,20 +285,39 @@ class Loaded(LoadedTensors, ABC):
             tensors: The tensors.
             inplace: Whether into the memory that they have, or into new memory.
         """
+        self._take_from_device(tensors, (), inplace=inplace)
+
+    def _take_from_device(
+        self, tensors: Sequence[HostTensor], states: Sequence[HostState], *, inplace: bool
+    ) -> None:
+        """Read everything, then give it to the host: a signal finds all of it there, or nothing."""
         with self.replicas.getting_tensors():
             values = [self._read(entry.region) for entry in tensors]
-        with torch.no_grad():
+        found = [self._state_values(entry) for entry in states]
+        with HELD, torch.no_grad():
             for entry, value in zip(tensors, values, strict=True):
                 _take(entry.tensor, value, inplace)
-        self.writes.copied(tensors)
+            for entry, of_state in zip(states, found, strict=True):
+                self._state_to_cpu(entry, of_state, inplace)
+            self.writes.copied(tensors)
 
-    def _state_to_cpu(self, entry: HostState, inplace: bool = False) -> None:
-        if all(self.device.pool.buffers[r] is None for _, r in entry.states):
-            return  # it has taken no step
-        state = entry.optimizer.state[entry.parameter]
+    def _state_values(self, entry: HostState) -> dict[str, torch.Tensor]:
+        """State by torch's names; nothing if the optimizer has taken no step."""
+        device = self.device
+        regions = [region for _, region in entry.states]
+        if all(device.pool.buffers[r] is None and not device.is_lost(r) for r in regions):
+            return {}
         step = (("step", entry.step),) if entry.counts else ()
-        for name, region in (*entry.states, *step):
-            value, there = self._read(region), state.get(name)
+        return {name: self._read(region) for name, region in (*entry.states, *step)}
+
+    def _state_to_cpu(
+        self, entry: HostState, values: Mapping[str, torch.Tensor], inplace: bool
+    ) -> None:
+        if not values:
+            return
+        state = entry.optimizer.state[entry.parameter]
+        for name, value in values.items():
+            there = state.get(name)
             if inplace and isinstance(there, torch.Tensor):
                 there.copy_(value)
             else:

@@ -27,9 +27,10 @@ class PendingGradients:
         )
         self._waiting: frozenset[int] = frozenset()
         self._told = False
+        self._replaced: frozenset[int] = frozenset()
 
     def note(self, steps: StepKey) -> bool:
-        """Take note of a run, and tell if it has replaced gradients that no update has used.
+        """Take note of a run: :meth:`tell` tells if it has replaced gradients not used yet.
 
         Args:
             steps: The steps that it ran.
@@ -42,17 +43,21 @@ class PendingGradients:
             step = self._program.sections[section].steps[number]
             if step.kind is SectionKind.BCKWD:
                 replaced = self._trained.intersection(step.writes).difference(step.accumulates)
-                if not self._told and replaced & waiting:
-                    self._tell(replaced & waiting)
+                if not self._told:
+                    self._replaced |= replaced & waiting
                 waiting |= self._trained.intersection(step.writes)
             elif step.kind is SectionKind.OPT:
                 waiting = waiting.difference(step.reads)
             elif step.kind is SectionKind.ZEROGRAD:
                 waiting = waiting.difference(step.writes)
         self._waiting = waiting
-        return self._told or not waiting
+        return self._told or bool(self._replaced) or not waiting
 
-    def _tell(self, replaced: frozenset[int]) -> None:
+    def tell(self) -> None:
+        """Tell, once, of gradients that a run has replaced and no update has used."""
+        replaced = self._replaced
+        if self._told or not replaced:
+            return
         self._told = True
         first = self._program.regions[min(replaced)].name
         tell(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from emulator.held_signals import HELD
 from samba.errors import NotLoaded
 from samba.sambatensor import SambaTensor
 from samba.session.multigraph.traces import Traces
@@ -31,7 +32,7 @@ class Counters:
     Args:
         traces: Models traced, by ``compile`` and ``trace_graph``.
         compiles: Plans that XLA compiled: one for each different selection of sections.
-        runs: Plans run.
+        runs: Runs that took place, each of them wholly; also those that an interrupt came after.
     """
 
     traces: int
@@ -115,14 +116,15 @@ class ProgramSlot:
             loaded: The program.
             pef_path: Its PEF.
         """
-        counted = self.counters
-        self._compiles, self._runs = counted.compiles, counted.runs
-        self.close()
-        self.loaded = loaded
-        self.pef_path = pef_path  # what was parsed before may be another file by now
-        self.forgotten = set()
-        self.tensors = loaded.tensors_by_name()
-        show_memory(loaded)
+        with HELD:  # a signal finds the old program or the new one
+            counted = self.counters
+            self._compiles, self._runs = counted.compiles, counted.runs
+            self.close()
+            self.loaded = loaded
+            self.pef_path = pef_path  # what was parsed before may be another file by now
+            self.forgotten = set()
+            self.tensors = loaded.tensors_by_name()
+            show_memory(loaded)
 
     def close(self) -> None:
         """Take the program off the device."""

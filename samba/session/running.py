@@ -1,14 +1,17 @@
 """The run loop: from what a script passes to ``session.run`` to a started plan and back.
 
 A call that asks for what the call before it asked for walks tuples that the earlier one
-prepared. Any other call is a transaction: it changes nothing unless all of it succeeds.
+prepared. Any other call is a transaction: it changes nothing unless all of it succeeds. After any
+exception, that of a signal's handler included, a run took place wholly or not at all; which of the
+two, ``Device.counters.runs`` tells.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,17 +19,18 @@ import torch
 
 from emulator.device import DEFINED_AT_FIRST, Device
 from emulator.errors import NotWritten
+from emulator.held_signals import HELD
 from emulator.plans.plan import Plan
 from emulator.plans.polling import Poller
 from emulator.plans.step_choice import StepKey
 from pef_schema.program import Role, SectionKind
-from samba.errors import ArgumentError, NoGradient, UnknownTensor
+from samba.errors import ArgumentError, NoGradient, SambaError, UnknownTensor
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
 from samba.session.first_inputs import FirstInputs
 from samba.session.host_writes import HostWrites
-from samba.session.hyperparams import Hyperparameters
+from samba.session.hyperparams import DropoutSettings, Hyperparameters
 from samba.session.pending_gradients import PendingGradients
 from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
@@ -105,6 +109,8 @@ class Runner:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
+        self._ticks = device.counters.ticks
+        self._mark = 0
         self._graph = program.graphs[graph]
         self._feeder = feeder
         self._first_inputs = FirstInputs(program, self._feeder.slots)
@@ -143,7 +149,7 @@ class Runner:
         self._first_inputs.take(regions)
 
     def run(self, request: RunRequest) -> tuple[SambaTensor, ...]:
-        """One call of ``session.run``; nothing on the device changes if it raises.
+        """One call of ``session.run``; nothing on the device changes if it raises before it ran.
 
         Args:
             request: What the script asks for.
@@ -151,10 +157,15 @@ class Runner:
         Returns:
             The fetched outputs.
         """
-        inputs = request.input_tensors
-        feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
-        self._start(feed, request)
-        return self._fetch()
+        self._mark = length_hint(self._ticks)
+        try:
+            inputs = request.input_tensors
+            feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
+            self._start(feed, request)
+            return self._fetch()
+        except BaseException as error:
+            self._explain(error)
+            raise
 
     def run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:
         """:meth:`run` in events of the profiler, waiting for the device.
@@ -166,6 +177,14 @@ class Runner:
         Returns:
             The fetched outputs.
         """
+        self._mark = length_hint(self._ticks)
+        try:
+            return self._run_timed(request, pinned=pinned)
+        except BaseException as error:
+            self._explain(error)
+            raise
+
+    def _run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:
         types, *_ = request.sections
         types = types if isinstance(types, (list, tuple)) else [types]
         event = PROFILER.event
@@ -182,6 +201,20 @@ class Runner:
                 return ()
             with self.replicas.getting_tensors():
                 return self._fetch()
+
+    def _took_place(self) -> bool:
+        """Whether the run that this call asked for has taken place."""
+        return length_hint(self._ticks) != self._mark
+
+    def _explain(self, error: BaseException) -> None:
+        """Say of an error whether the run took place, or that memory is lost with it."""
+        if isinstance(error, RuntimeError) and not isinstance(error, SambaError):
+            self._device.raise_if_lost(error)
+        if self._took_place():
+            error.add_note(
+                "session.run: this run took place before the interruption, and "
+                "session.counters.runs counts it: device memory holds its results."
+            )
 
     def shapes(self, inputs: Any) -> dict[str, torch.Size]:
         """Shapes of inputs by the names that they would be fed under, fitting or not."""
@@ -235,18 +268,18 @@ class Runner:
     def _repeat(self, feed: Feed, plan: Plan | PreparedRun | None) -> None:
         buffers = self._buffers
         before = [(region, buffers[region]) for region, _ in feed]
-        for region, array in feed:
-            buffers[region] = array
-        if plan is not None:
-            try:
-                if type(plan) is Plan:
-                    self._device.run(plan)
-                else:
-                    plan.run()  # pyright: ignore[reportAttributeAccessIssue]  # a Plan has gone the other way
-            except BaseException:
+        try:
+            for region, array in feed:
+                buffers[region] = array
+            if type(plan) is Plan:
+                self._device.run(plan)
+            elif plan is not None:
+                plan.run()  # pyright: ignore[reportAttributeAccessIssue]  # a Plan has gone the other way
+        except BaseException:
+            if not self._took_place():
                 for region, buffer in before:
                     buffers[region] = buffer
-                raise
+            raise
 
     def _change(self, feed: Feed, request: RunRequest, *, fetches: Fetches, steps: StepKey) -> None:
         """Run a call that asks for something else than the last; on success it is the last."""
@@ -267,7 +300,8 @@ class Runner:
         for index, (where, value) in self.watched.values().items():
             if index not in argins:
                 argins[index] = self._hyperparameters.number(where, value, index)
-        with device.unchanged_on_error():
+        self._last = _NO_CALL  # what follows is no repetition, should this end early
+        with device.unchanged_on_error() as transaction:
             for index, value in argins.items():
                 if index in self._hyperparameters.seeds or device.argin(index) != value:
                     device.set_argin(index, value)
@@ -284,29 +318,39 @@ class Runner:
                 plan = self._planned(steps, wish)
             if plan is not last.plan or fetches is not last.fetches:
                 self._require_written(fetches, plan)
-            if plan is not None:
-                if self._first_inputs.waits:
-                    left_out = self._feeder.left_out(request.input_tensors)
-                    self._first_inputs.use(feed, left_out, steps, buffers)
-                self._go(plan)
-        fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
-        repeats = self._pending.note(steps)
-        self._settings = settings
+            if plan is not None and self._first_inputs.waits:
+                left_out = self._feeder.left_out(request.input_tensors)
+                self._first_inputs.use(feed, left_out, steps, buffers)
+            fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
+            made = PreparedCall(
+                output_tensors=outputs if fixed else _NO_CALL.output_tensors,
+                listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
+                hyperparams=self._repeatable(request.hyperparams, argins),
+                sections=frozen(request.sections),
+                train=train,
+                wish=wish,
+                variant=device.variant,
+                steps=steps,
+                plan=plan,
+                fetches=fetches,
+            )
+            with HELD:  # a run that took place is also known to have
+                if plan is not None:
+                    self._go(plan)
+                transaction.commit()
+                self._note(made, settings)
+
+    def _note(self, made: PreparedCall, settings: DropoutSettings) -> None:
+        """A call was made: it is what the next one may repeat. What is told comes last."""
+        self._last, self._settings = made, settings
         self.watched.take()
-        if plan is not None and SectionKind.OPT in getattr(plan, "kinds", (SectionKind.OPT,)):
+        kinds = getattr(made.plan, "kinds", (SectionKind.OPT,))
+        if made.plan is not None and SectionKind.OPT in kinds:
             self.watched.note_step()
-        self._last = PreparedCall(
-            output_tensors=outputs if fixed else _NO_CALL.output_tensors,
-            listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
-            hyperparams=self._repeatable(request.hyperparams, argins) if repeats else None,
-            sections=frozen(request.sections),
-            train=train,
-            wish=wish,
-            variant=device.variant,
-            steps=steps,
-            plan=plan,
-            fetches=fetches,
-        )
+        if not self._pending.note(made.steps):
+            self._last = replace(made, hyperparams=None)
+        self.watched.tell()
+        self._pending.tell()
 
     def _repeatable(
         self, hyperparams: Mapping[str, Any], argins: Mapping[int, float]

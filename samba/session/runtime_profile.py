@@ -27,8 +27,15 @@ _log = logging.getLogger("samba")
 class Counts(Protocol):
     """Counts of a device: plans that were compiled, and runs."""
 
-    compiles: int
-    runs: int
+    @property
+    def compiles(self) -> int:
+        """Plans compiled."""
+        ...
+
+    @property
+    def runs(self) -> int:
+        """Runs that took place."""
+        ...
 
 
 def runtime_level() -> str:

@@ -85,9 +85,12 @@ class WatchedGroups:
 
     def take(self) -> None:
         """Make the present values those that were taken last; a run has used them."""
-        self._tell_added()
         self._seen = self._present()
         self._values = [_plain(value) for value in self._seen]
+
+    def tell(self) -> None:
+        """Tell of changes that a run cannot use."""
+        self._tell_added()
         self._tell_fixed()
 
     def note_step(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import torch
 from torch import nn
@@ -45,8 +44,7 @@ def device_of(model: nn.Module) -> Device:
 
 def text_of(plan: Plan) -> str:
     """What XLA made of a plan."""
-    executable: Any = plan.call
-    return executable.as_text()
+    return plan.compiled.as_text()
 
 
 def test_every_buffer_is_its_own_successor() -> None:
