@@ -7,7 +7,7 @@ give the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,6 +62,30 @@ class ParallelPlan:
     writes: tuple[int, ...]
     drops: tuple[int, ...]
     last_drops: tuple[int, ...]
+
+    def state_after(self, ran: Collection[int]) -> str:
+        """Say in which state a run that ended early leaves the parameters of its replica.
+
+        Args:
+            ran: Indices of the parts that were run.
+        """
+        updates = [
+            i
+            for i, part in enumerate(self.parts)
+            if part.plan is not None and SectionKind.OPT in part.plan.kinds
+        ]
+        done = len([i for i in updates if i in ran])
+        if done == 0:
+            return (
+                "No update of this step was made on this rank: its parameters and optimizer states "
+                "are those after the last complete step, and can be saved."
+            )
+        if done == len(updates):
+            return "All updates of this step were made on this rank: its parameters can be saved."
+        return (
+            f"{done} of the {len(updates)} updates of this step were made on this rank: some of "
+            "its parameters are a step ahead of the others. Go on from the last checkpoint."
+        )
 
 
 class Net(Protocol):
@@ -180,9 +204,15 @@ def run_parallel(device: Device, plan: ParallelPlan, net: Net) -> None:
         net: The network.
 
     Raises:
-        Exception: What ``net.failure`` makes of a failed reduction, or what a plan raised.
+        Exception: What ``net.failure`` makes of a failed reduction, or what a plan raised; with a
+            note of the state in which it leaves the parameters.
     """
-    execute(plan.schedule, _Hands(device, plan, net))
+    hands = _Hands(device, plan, net)
+    try:
+        execute(plan.schedule, hands)
+    except Exception as error:
+        error.add_note(plan.state_after(hands.ran))
+        raise
     for region in plan.last_drops:
         device.pool.drop(region)
 
@@ -204,11 +234,13 @@ class _Hands:
         self._device, self._parts, self._net = device, plan.parts, net
         self._buffers = device.pool.buffers
         self._failed = False
+        self.ran: set[int] = set()
 
     def run(self, index: int) -> None:
         part = self._parts[index]
         assert part.plan is not None  # net tasks go to `start`
-        self._device.run(part.plan)
+        self._device.run(part.plan, 0)
+        self.ran.add(index)
         for region in part.drops:
             self._buffers[region] = None
 

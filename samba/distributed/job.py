@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+from emulator.held_signals import HELD
 from emulator.replicas.comm.errors import (
     CollectiveTimeout,
     DataParallelError,
     Disagreement,
     PeerLost,
+    StepAbandoned,
     name_ranks,
 )
 from emulator.replicas.comm.protocol import Communicator
@@ -86,9 +88,10 @@ class Job:
         """
         self.check()
         results: list[T] = []
-        work = self.thread.submit(operation, lambda: results.append(do(self.control)))
         try:
-            self.thread.wait((work,))
+            with HELD:  # a rank that stopped between asking and waiting would be out of step
+                work = self.thread.submit(operation, lambda: results.append(do(self.control)))
+                self.thread.wait((work,))
         except Disagreement:
             raise
         except Exception as error:
@@ -145,7 +148,8 @@ class Job:
             return error
         ranks, reason = error.ranks, getattr(error, "reason", "")
         if self.watchdog is not None and not ranks:
-            blame = self.watchdog.blame()
+            # Who presses Ctrl-C twice does not wait for what might show later.
+            blame = self.watchdog.blame(*((0.0,) if isinstance(error, StepAbandoned) else ()))
             ranks, reason = blame.ranks, blame.reason
         made: DataParallelError
         if isinstance(error, CollectiveTimeout):
@@ -157,6 +161,13 @@ class Job:
             )
         elif isinstance(error, PeerLost):
             made = PeerLost(operation=operation, reason=f"{reason}. {_ADVICE}", ranks=ranks)
+        elif isinstance(error, StepAbandoned):
+            made = StepAbandoned(
+                operation=operation,
+                signal=error.signal,
+                ranks=ranks,
+                reason=f"{reason}. {_ADVICE}",
+            )
         else:  # nobody need be gone: the error itself tells what it was
             blamed = f" ({name_ranks(ranks)}: {reason})" if ranks != error.ranks else ""
             text = f"{operation}: {str(error).rstrip('.')}{blamed}. {_ADVICE}"

@@ -29,6 +29,11 @@ _GRACE_SECONDS = 6.0
 """How long the others may take to notice that a replica has failed, and to say so."""
 _TERM_SECONDS = 4.0
 """How long a replica may take to end after SIGTERM."""
+_SAVE_SECONDS = 30.0
+"""How long replicas may take to end after a signal that was passed on: they finish the step that
+they are in, and their scripts may save."""
+_PATIENT_SIGNALS = 2
+"""Signals that are passed on; after another one nobody is waited for."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 
@@ -55,6 +60,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--no-prefix", action="store_true", help="do not put [rank] before lines of output"
     )
+    parser.add_argument(
+        "--grace",
+        type=_seconds,
+        default=_SAVE_SECONDS,
+        metavar="SECONDS",
+        help="how long replicas may take to end after Ctrl-C or SIGTERM, which are passed on to "
+        "them (%(default)g)",
+    )
     parser.add_argument("-m", "--module", action="store_true", help="script is a module's name")
     parser.add_argument("script", help="the script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -68,6 +81,16 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
 
 
 def _launch(args: argparse.Namespace) -> int:
@@ -96,7 +119,7 @@ def _launch(args: argparse.Namespace) -> int:
                     wait_for_workers=False,
                     master_listen_fd=listener.detach(),
                 )
-                code = _watch(replicas, received)
+                code = _watch(replicas, received, args.grace)
                 del store
             finally:
                 for replica in replicas:
@@ -188,20 +211,23 @@ class _Replica:
             self._log.close()
 
 
-def _watch(replicas: Sequence[_Replica], received: list[int]) -> int:
+def _watch(replicas: Sequence[_Replica], received: list[int], grace: float) -> int:
     """Wait until all have ended; once one fails, or a signal comes, see to it that all do."""
     for replica in replicas:
         replica.listen()
     first = 0
     end = float("inf")
     next_signal = signal.SIGTERM
+    passed_on = 0
     while any(replica.code is None for replica in replicas):
         while received:
             number = received.pop(0)
             for replica in replicas:
                 replica.send(number)
             first = first or 128 + number
-            end, next_signal = time.monotonic() + _TERM_SECONDS, signal.SIGKILL
+            passed_on += 1
+            patience = grace if passed_on <= _PATIENT_SIGNALS else 0.0
+            end, next_signal = time.monotonic() + patience, signal.SIGKILL
         failed = next((r for r in replicas if r.code not in (None, 0)), None)
         if failed is not None and end == float("inf"):
             first = first or failed.code or 1

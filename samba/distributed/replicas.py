@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,8 +14,10 @@ import numpy as np
 import torch.distributed as dist
 
 from emulator.device import Device
+from emulator.held_signals import HELD
 from emulator.memory.buckets import Bucket
 from emulator.plans.step_choice import StepKey
+from emulator.replicas.comm.errors import DataParallelError
 from emulator.replicas.comm.worker import CommThread
 from emulator.replicas.parallel import ParallelPlan, prepare_parallel, reducer, run_parallel
 from emulator.replicas.schedule import Mode
@@ -148,20 +150,23 @@ class Replicas:
     def same_values(self, regions: Sequence[int]) -> Iterator[None]:
         """After the body has written regions, give all replicas those of rank 0.
 
+        Where there are others, handlers of signals run before all of it or after.
+
         Args:
             regions: The regions; those that are a replica's own, such as inputs, are left out.
         """
-        yield
-        if not self._trains:
-            return
-        of = self._program.regions
-        chosen = [r for r in dict.fromkeys(regions) if of[r].role in _SAME_EVERYWHERE]
-        if not chosen:
-            return
-        if self._job is not None:
-            self._share(self._job, chosen)
-        if self.trainer is not None:
-            self.trainer.weights_were_set()
+        with nullcontext() if self._job is None else HELD:
+            yield
+            if not self._trains:
+                return
+            of = self._program.regions
+            chosen = [r for r in dict.fromkeys(regions) if of[r].role in _SAME_EVERYWHERE]
+            if not chosen:
+                return
+            if self._job is not None:
+                self._share(self._job, chosen)
+            if self.trainer is not None:
+                self.trainer.weights_were_set()
 
     @contextmanager
     def getting_tensors(self) -> Iterator[None]:
@@ -317,6 +322,10 @@ class Replicas:
         if self._job is not None and (self.step <= _CHECKED_RUNS or checks_every_run()):
             self._job.agree(f"step {self.step} of session.run", facts)
 
+    def count(self) -> None:
+        """Count a run that took place on the device."""
+        next(self._device.counters.ticks)
+
     def explain(self, name: str, error: Exception) -> BaseException:
         """An error that names the rank at fault, for one that an algorithm raised in this step.
 
@@ -376,9 +385,15 @@ class PreparedRun:
         return self.plan.drops
 
     def run(self) -> None:
-        """Run the plans and reductions."""
-        self.replicas.begin(self.facts)
-        self.execute()
+        """Run the plans and reductions; handlers of signals run before all of it or after."""
+        with HELD:
+            try:
+                self.replicas.begin(self.facts)
+            except DataParallelError as error:
+                error.add_note(self.plan.state_after(()))
+                raise
+            self.execute()
+            self.replicas.count()
 
 
 class _Reducer:

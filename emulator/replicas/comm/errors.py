@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from signal import Signals
 
 from pef_schema.errors import SambaError
 
@@ -51,6 +52,28 @@ class PeerLost(DataParallelError):
         self.operation, self.reason = operation, reason
         verb = "are" if len(ranks) > 1 else "is"
         super().__init__(f"{operation}: {name_ranks(ranks)} {verb} gone: {reason}", ranks=ranks)
+
+
+class StepAbandoned(DataParallelError, KeyboardInterrupt):
+    """A second signal came while a step waited for other ranks: the step is given up half-way.
+
+    It is a ``KeyboardInterrupt`` too, so that who saves after Ctrl-C does so after this one.
+
+    Attributes:
+        operation: What was waited for.
+        signal: The signal.
+        reason: What is known about the ranks that did not come; empty if nothing is.
+    """
+
+    def __init__(
+        self, *, operation: str, signal: int, ranks: Sequence[int] = (), reason: str = ""
+    ) -> None:
+        self.operation, self.signal, self.reason = operation, signal, reason
+        super().__init__(
+            f"{operation}: given up, because a second {Signals(signal).name} came while it waited "
+            f"for {name_ranks(ranks)}" + (f": {reason}" if reason else ""),
+            ranks=ranks,
+        )
 
 
 class CollectiveMismatch(DataParallelError):

@@ -8,7 +8,8 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 
-from emulator.replicas.comm.errors import CollectiveTimeout, DataParallelError
+from emulator.held_signals import HELD
+from emulator.replicas.comm.errors import CollectiveTimeout, DataParallelError, StepAbandoned
 
 _LOOK_SECONDS = 0.2
 """Seconds between two looks, while waiting, whether the job has failed elsewhere."""
@@ -88,11 +89,15 @@ class CommThread:
         Raises:
             DataParallelError: If it failed, nothing is done before the deadline, or the alarm
                 says that there is nothing to wait for.
+            StepAbandoned: If signals are held back meanwhile, and one came twice.
         """
         until = time.monotonic() + self.deadline + 2 * _LOOK_SECONDS
         with self._changed:
             while not any(work.done() for work in works):
                 if not self._changed.wait(_LOOK_SECONDS):
+                    if number := HELD.insisted():
+                        HELD.obeyed(number)
+                        raise StepAbandoned(operation=works[0].name, signal=number)
                     self.alarm(works[0].name)
                     if time.monotonic() > until:
                         raise CollectiveTimeout(operation=works[0].name, seconds=self.deadline)

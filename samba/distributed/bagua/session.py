@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
+from emulator.held_signals import HELD
 from pef_schema.program import Program, Role, SectionKind
 from samba.distributed.bagua.algorithms.base import Algorithm, register_buckets
 from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm
@@ -150,7 +151,7 @@ class AlgorithmTrainer:
             updates = SectionKind.OPT in part.plan.kinds and not updating
             updating |= updates
             moves.append(_Move(part=part, waits=waits, updates=updates))
-        return partial(self._run, tuple(moves), last >= 0, updating, plan.last_drops)
+        return partial(self._run, tuple(moves), last >= 0, updating, plan)
 
     def weights_were_set(self) -> None:
         """Called when the host has given all ranks new weights."""
@@ -162,19 +163,21 @@ class AlgorithmTrainer:
         self.trained.backend.wait_pending_comm_ops()
 
     def _run(
-        self, moves: tuple[_Move, ...], reduces: bool, updates: bool, drops: tuple[int, ...]
+        self, moves: tuple[_Move, ...], reduces: bool, updates: bool, plan: ParallelPlan
     ) -> None:
+        ran: set[int] = set()
         try:
-            self._step(moves, reduces, updates)
+            self._step(moves, reduces, updates, ran)
         except Exception as error:
             explained = self.replicas.explain(self.name, error)
+            explained.add_note(plan.state_after(ran))
             if explained is error:
                 raise
             raise explained from error
-        for region in drops:
+        for region in plan.last_drops:
             self._device.pool.drop(region)
 
-    def _step(self, moves: tuple[_Move, ...], reduces: bool, updates: bool) -> None:
+    def _step(self, moves: tuple[_Move, ...], reduces: bool, updates: bool, ran: set[int]) -> None:
         trained, algorithm, device = self.trained, self.algorithm, self._device
         if not self._registered or algorithm.need_reset():
             register_buckets(algorithm, trained)
@@ -182,7 +185,7 @@ class AlgorithmTrainer:
         if reduces:
             algorithm.before_forward(trained)
             trained.step += 1
-        for move in moves:
+        for index, move in enumerate(moves):
             part = move.part
             if part.plan is None:
                 self._ready(move)
@@ -192,7 +195,8 @@ class AlgorithmTrainer:
             if move.updates:
                 for optimizer in trained.optimizers:
                     algorithm.before_optimizer_step(trained, optimizer)
-            device.run(part.plan)
+            device.run(part.plan, 0)
+            ran.add(index)
             for region in part.drops:
                 device.pool.drop(region)
         if updates:
@@ -287,11 +291,12 @@ def attach(
         if isinstance(algorithm, QAdamAlgorithm):
             trained.moments(algorithm.optimizer)  # raises what ranks should not find in a step
         trainer = AlgorithmTrainer(replicas, trained, loaded.device)
-    replicas.agree_on_algorithm("none" if trainer is None else trainer.name)
-    if replicas.trainer is not None:
-        replicas.trainer.release()
-    replicas.use(trainer)
-    if share:
-        with replicas.same_values(range(len(loaded.program.regions))):
-            pass
+    with HELD:  # a rank that stopped in here would be out of step
+        replicas.agree_on_algorithm("none" if trainer is None else trainer.name)
+        if replicas.trainer is not None:
+            replicas.trainer.release()
+        replicas.use(trainer)
+        if share:
+            with replicas.same_values(range(len(loaded.program.regions))):
+                pass
     return trainer

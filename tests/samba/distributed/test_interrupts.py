@@ -1,0 +1,151 @@
+"""Signals around a step of several replicas: all of them make it, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from emulator.held_signals import HELD
+from emulator.replicas.comm.errors import DataParallelError, StepAbandoned
+from emulator.replicas.comm.worker import CommThread
+from tests.samba.distributed.processes import (
+    ROOT,
+    Ended,
+    all_well,
+    clean_environment,
+    run_replicas,
+    worker,
+)
+
+INTERRUPTED = worker("interrupted")
+
+
+def storm(folder: Path, steps: int, *combinations: str) -> int:
+    """Random interrupts in two replicas, which compare with themselves; returns how many."""
+    ended = run_replicas(
+        2,
+        INTERRUPTED,
+        str(folder),
+        "storm",
+        str(steps),
+        *combinations,
+        seconds=300,
+        env={"CCL_TIMEOUT": "60"},
+    )
+    all_well(ended)
+    return sum(int(line.split()[1]) for e in ended for line in e.out.splitlines())
+
+
+def test_random_interrupts_of_replicas(folder):
+    assert storm(folder, 15, "optimal:1", "gradient_allreduce") >= 20
+
+
+@pytest.mark.slow
+def test_300_random_interrupts_of_replicas(folder):
+    found = storm(
+        folder,
+        60,
+        *(f"{mode}:{on}" for mode in ("normal", "inorder", "optimal") for on in (0, 1)),
+        "gradient_allreduce",
+        "decentralized",
+        "bytegrad",
+    )
+    assert found >= 300
+
+
+def launched(folder: Path, what: str, number: signal.Signals, after: float) -> tuple[int, str]:
+    """Start two replicas with the launcher, and send it a signal; returns its end and output."""
+    command = [sys.executable, "-m", "samba", "launch", "-n", "2", *INTERRUPTED[1:]]
+    process = subprocess.Popen(
+        [*command, str(folder), what, "150", "inorder:0"],
+        env=clean_environment(CCL_TIMEOUT="60"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    out = ""
+    while out.count(" now") < 2:
+        line = process.stdout.readline()
+        assert line, out
+        out += line
+    time.sleep(after)
+    process.send_signal(number)
+    rest, _ = process.communicate(timeout=60)
+    return process.returncode, out + rest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [0.05, 0.123, 0.3])
+@pytest.mark.parametrize(
+    ("what", "number"), [("ctrl-c", signal.SIGINT), ("sigterm", signal.SIGTERM)]
+)
+def test_the_launcher_lets_replicas_save(folder, what, number, after):
+    code, out = launched(folder, what, number, after)
+    assert code == 128 + number, out
+    steps = [int(line.split()[-1]) for line in out.splitlines() if " saved " in line]
+    assert len(steps) == 2 and steps[0] == steps[1] > 0, out
+    saved = [torch.load(folder / f"{what}-{rank}.pt") for rank in range(2)]
+    assert all(torch.equal(saved[0][name], saved[1][name]) for name in saved[0])
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_while_a_peer_hangs(folder):
+    first, second = run_replicas(
+        2, INTERRUPTED, str(folder), "hang", "0", seconds=60, env={"CCL_TIMEOUT": "60"}
+    )
+    assert isinstance(first, Ended) and second.code == -signal.SIGKILL, "it was stopped"
+    assert "weights are there" in first.out, first.out + first.err
+    assert "REDUCE bucket 0 of step 3: given up, because a second SIGINT came" in first.out
+    assert "rank 1" in first.out
+    assert "those after the last complete step, and can be saved" in first.out
+
+
+def interrupts(number: int, count: int) -> threading.Thread:
+    """A thread that sends signals to this process."""
+
+    def send() -> None:
+        for _ in range(count):
+            time.sleep(0.2)
+            os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def test_who_waits_obeys_the_second_signal():
+    never = threading.Event()
+    thread = CommThread("hangs", deadline=60)
+    work = thread.submit("REDUCE gradients", lambda: never.wait(20))
+    start = time.monotonic()
+    sender = interrupts(signal.SIGINT, 2)
+    with pytest.raises(StepAbandoned, match="REDUCE gradients: given up") as caught, HELD:
+        thread.wait((work,))
+    sender.join()
+    assert time.monotonic() - start < 5
+    assert isinstance(caught.value, KeyboardInterrupt) and isinstance(
+        caught.value, DataParallelError
+    )
+    assert caught.value.signal == signal.SIGINT
+    never.set()
+
+
+def test_the_first_signal_waits_for_the_step():
+    thread = CommThread("works", deadline=60)
+    done = []
+    sender = interrupts(signal.SIGINT, 1)
+    with pytest.raises(KeyboardInterrupt) as caught, HELD:
+        thread.wait((thread.submit("REDUCE", lambda: time.sleep(0.8)),))
+        done.append(True)
+    sender.join()
+    assert done and not isinstance(caught.value, StepAbandoned)
