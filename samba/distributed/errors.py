@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from emulator.replicas.comm.errors import DataParallelError
 from samba.errors import SambaError
 
 
@@ -19,3 +20,17 @@ class NotDataParallel(SambaError, ValueError):
             "--data-parallel, so it has no REDUCE sections and the replicas' weights would "
             "diverge. Compile it with --data-parallel (or config_dict={'data_parallel': True})."
         )
+
+
+class CannotListen(DataParallelError):
+    """The address, port or interface that a job asks for is not to be had on this host.
+
+    Attributes:
+        what: What asks for it, such as an environment variable with its value.
+        address: The address with its port, or the interfaces.
+        reason: Why not.
+    """
+
+    def __init__(self, *, what: str, address: str, reason: str, hint: str) -> None:
+        self.what, self.address, self.reason = what, address, reason
+        super().__init__(f"{what}: cannot listen at {address}: {reason}. {hint}")

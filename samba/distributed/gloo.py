@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -31,13 +32,16 @@ class TorchGloo(Communicator):
         group: The group; nobody else uses it.
         ranks: Its ranks, as the default group numbers them.
         deadline: Seconds that a collective may take; the group's own timeout.
+        address: Where groups that are split off listen, as :func:`listening_at` takes it.
     """
 
     engine = "torch"
 
-    def __init__(self, group: Any, ranks: Sequence[int], *, deadline: float) -> None:
+    def __init__(
+        self, group: Any, ranks: Sequence[int], *, deadline: float, address: str = ""
+    ) -> None:
         super().__init__(rank=dist.get_rank(group), size=len(ranks), deadline=deadline)
-        self._group, self._ranks = group, tuple(ranks)
+        self._group, self._ranks, self._address = group, tuple(ranks), address
 
     def _call(self, operation: str, collective: Callable[..., Any], *args: Any, **kw: Any) -> None:
         try:
@@ -93,9 +97,9 @@ class TorchGloo(Communicator):
         mine = None
         for group in groups:
             ranks = [self._ranks[r] for r in group]
-            made = new_group(ranks, self.deadline)
+            made = new_group(ranks, self.deadline, self._address)
             if self.rank in group:
-                mine = TorchGloo(made, ranks, deadline=self.deadline)
+                mine = TorchGloo(made, ranks, deadline=self.deadline, address=self._address)
         return mine
 
 
@@ -108,9 +112,50 @@ def _send_and_receive(
         sending.wait()
 
 
-def new_group(ranks: Sequence[int], deadline: float) -> Any:
-    """A gloo group whose collectives have a deadline; every process of the job calls this."""
-    return dist.new_group(list(ranks), timeout=timedelta(seconds=deadline), backend="gloo")
+def new_group(ranks: Sequence[int], deadline: float, address: str = "") -> Any:
+    """A gloo group whose collectives have a deadline; every process of the job calls this.
+
+    Args:
+        ranks: Its ranks.
+        deadline: Seconds.
+        address: Where this process listens for the others, as :func:`listening_at` takes it.
+    """
+    with listening_at(address):
+        return dist.new_group(list(ranks), timeout=timedelta(seconds=deadline), backend="gloo")
+
+
+_choosing = threading.Lock()
+
+
+@contextmanager
+def listening_at(address: str) -> Iterator[None]:
+    """Let gloo groups that are made inside listen at one address.
+
+    Args:
+        address: Numeric address of this host; empty for what ``GLOO_SOCKET_IFNAME`` or else the
+            host's name means to gloo.
+    """
+    if not address:
+        yield
+        return
+    # gloo takes options, but neither init_process_group nor new_group hands any on to it.
+    backend: Any = dist.ProcessGroupGloo
+
+    class Listening(backend):  # torch asks for its class
+        def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+            options = backend._Options()
+            options._devices = [backend.create_device(hostname=address)]
+            options._threads = 2  # as torch has it, for each device
+            options._timeout = timeout
+            super().__init__(store, rank, size, options)
+
+    module: Any = dist.distributed_c10d
+    with _choosing:
+        module.ProcessGroupGloo = Listening
+        try:
+            yield
+        finally:
+            module.ProcessGroupGloo = backend
 
 
 def as_torch(buffer: np.ndarray) -> torch.Tensor:

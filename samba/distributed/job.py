@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import faulthandler
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -28,9 +27,10 @@ from emulator.replicas.comm.errors import (
 from emulator.replicas.comm.protocol import Communicator
 from emulator.replicas.comm.worker import CommThread
 from samba.abexit import SambaAtexit
+from samba.distributed.addresses import Place, at, choose_place, listener, prefer_loopback
 from samba.distributed.environment import Launch, detect
-from samba.distributed.gloo import TorchGloo, new_group, settle
-from samba.distributed.rendezvous import LOOPBACK, Meeting, meet
+from samba.distributed.gloo import TorchGloo, listening_at, new_group, settle
+from samba.distributed.rendezvous import Meeting, meet
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
 from samba.distributed.threads import divide_cores
@@ -269,6 +269,7 @@ def start(launch: Launch | None = None) -> Job | None:
         of the first.
 
     Raises:
+        CannotListen: If this host does not have the address or interface that is asked for.
         DataParallelError: If the others do not come.
         ArgumentError: If environment variables have values they cannot have.
     """
@@ -282,19 +283,23 @@ def start(launch: Launch | None = None) -> Job | None:
     deadline, engine = deadline_seconds(), engine_name()
     divide_cores(launch)
     with meet(launch, seconds=max(60.0, deadline)) as meeting:
+        place = _choose(meeting, launch.rank, launch.size)
+        if place.shared:
+            prefer_loopback()
         try:
-            dist.init_process_group(
-                "gloo",
-                store=PrefixStore("pg", meeting.store),
-                rank=launch.rank,
-                world_size=launch.size,
-                timeout=timedelta(seconds=deadline),
-            )
+            with listening_at(place.hostname):
+                dist.init_process_group(
+                    "gloo",
+                    store=PrefixStore("pg", meeting.store),
+                    rank=launch.rank,
+                    world_size=launch.size,
+                    timeout=timedelta(seconds=deadline),
+                )
         except RuntimeError as error:
             raise DataParallelError(
                 f"rank {launch.rank}: {launch.size} replicas did not come together: {error}"
             ) from error
-    return _join(meeting, engine, deadline)
+    return _join(meeting, place, engine, deadline)
 
 
 def adopt() -> Job:
@@ -306,18 +311,36 @@ def adopt() -> Job:
     if _current:
         return _current[-1]
     store = dist.distributed_c10d._get_default_store()
-    meeting = Meeting(
-        store=PrefixStore("samba/adopted", store),
-        host=os.environ.get("MASTER_ADDR") or LOOPBACK,
-        keeper=0,
-    )
-    return _join(meeting, engine_name(), deadline_seconds())
+    meeting = Meeting(store=PrefixStore("samba/adopted", store), host=_host_of(store), keeper=0)
+    place = _choose(meeting, dist.get_rank(), dist.get_world_size())
+    return _join(meeting, place, engine_name(), deadline_seconds())
 
 
-def _join(meeting: Meeting, engine: str, deadline: float) -> Job:
+def _host_of(store: Any) -> str:
+    """The host of whoever serves a store, as this process was told it; empty if nobody knows."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "host", "") or os.environ.get("MASTER_ADDR", "")
+
+
+def _choose(meeting: Meeting, rank: int, size: int) -> Place:
+    store = PrefixStore("places", meeting.store)
+    try:
+        return choose_place(store, meeting.host, rank=rank, size=size)
+    except DataParallelError:
+        raise
+    except RuntimeError as error:
+        raise DataParallelError(
+            f"rank {rank}: {size} replicas did not come together: {error}"
+        ) from error
+
+
+def _join(meeting: Meeting, place: Place, engine: str, deadline: float) -> Job:
     rank, size = dist.get_rank(), dist.get_world_size()
-    ranks = range(size)
-    control: Communicator = TorchGloo(new_group(ranks, deadline), ranks, deadline=deadline)
+    ranks, hostname = range(size), place.hostname
+    control: Communicator = TorchGloo(
+        new_group(ranks, deadline, hostname), ranks, deadline=deadline, address=hostname
+    )
     watchdog = None
     if size > 1:
         watchdog = Watchdog(_own_client(meeting.store), rank=rank, size=size, keeper=meeting.keeper)
@@ -325,7 +348,7 @@ def _join(meeting: Meeting, engine: str, deadline: float) -> Job:
         watchdog.start()
     data = control
     if engine == "jax" and size > 1:
-        data = _start_jax(meeting, rank, size, deadline)
+        data = _start_jax(meeting, place, rank, size, deadline)
     job = Job(control, watchdog, data)
     _current[:] = [job]
     atexit.register(job.leave)
@@ -342,15 +365,29 @@ def _own_client(store: Store) -> Any:
     return made
 
 
-def _start_jax(meeting: Meeting, rank: int, size: int, deadline: float) -> Communicator:
+def _start_jax(
+    meeting: Meeting, place: Place, rank: int, size: int, deadline: float
+) -> Communicator:
     from emulator.replicas.comm import jaxmesh  # noqa: PLC0415  # jax, for this engine only
 
     if rank == 0:
-        with socket.socket() as probe:
-            probe.bind((meeting.host, 0))
-            meeting.store.set("jax", f"{meeting.host}:{probe.getsockname()[1]}")
+        if not place.address:
+            raise DataParallelError(
+                "engine jax: the replicas are on several hosts, and nobody knows where they meet. "
+                "Set MASTER_ADDR to an address of rank 0's host that the others reach.",
+                ranks=(0,),
+            )
+        with listener(place.address, 0) as probe:
+            meeting.store.set("jax", at(place.address, probe.getsockname()[1]))
     address = meeting.store.get("jax").decode()
-    return jaxmesh.start(address, rank=rank, size=size, deadline=deadline)
+    return jaxmesh.start(
+        address,
+        rank=rank,
+        size=size,
+        deadline=deadline,
+        hostname=place.hostname or None,
+        interface=place.interfaces[0] if place.interfaces else None,
+    )
 
 
 def _hook_exceptions(job: Job) -> None:

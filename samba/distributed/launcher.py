@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,7 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TextIO
 
-from samba.distributed.rendezvous import LOOPBACK
+from samba.distributed.addresses import LOOPBACK, listener
 from samba.distributed.stores import TCPStore
 
 _GRACE_SECONDS = 6.0
@@ -98,10 +97,8 @@ def _launch(args: argparse.Namespace) -> int:
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
     if args.log_folder is not None:
         args.log_folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as listener:
-        listener.bind((LOOPBACK, 0))
-        listener.listen(args.replicas)
-        port = listener.getsockname()[1]
+    with listener(LOOPBACK, 0) as made:
+        port = made.getsockname()[1]
         with _forwarding() as received:
             replicas: list[_Replica] = []
             try:
@@ -117,7 +114,7 @@ def _launch(args: argparse.Namespace) -> int:
                     True,
                     timedelta(seconds=60),
                     wait_for_workers=False,
-                    master_listen_fd=listener.detach(),
+                    master_listen_fd=made.detach(),
                 )
                 code = _watch(replicas, received, args.grace)
                 del store

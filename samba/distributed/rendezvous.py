@@ -17,10 +17,11 @@ from pathlib import Path
 
 from emulator.replicas.comm.errors import DataParallelError
 from pef_schema.atomic import write_atomically
+from samba.distributed.addresses import LOOPBACK, at, listener, meeting_host
 from samba.distributed.environment import Launch
+from samba.distributed.errors import CannotListen
 from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore
 
-LOOPBACK = "127.0.0.1"
 _LAUNCHER_PROCESSES = ("hydra_pmi_proxy", "prterun", "prted", "orted", "slurmstepd")
 """Processes that are an ancestor of all replicas of a job on this host, and of no other's."""
 _CONNECT_SECONDS = 2.0
@@ -33,7 +34,7 @@ class Meeting:
 
     Args:
         store: Their common store.
-        host: Address of rank 0.
+        host: Address of rank 0; empty if nobody knows it.
         keeper: The rank whose process serves the store, -1 if another process does.
     """
 
@@ -55,6 +56,7 @@ def meet(launch: Launch, *, seconds: float) -> Iterator[Meeting]:
         another program under the same launcher does not find it.
 
     Raises:
+        CannotListen: If this host does not have the address that is asked for.
         DataParallelError: If the others do not come.
     """
     wait = timedelta(seconds=seconds)
@@ -72,24 +74,23 @@ def meet(launch: Launch, *, seconds: float) -> Iterator[Meeting]:
 
 
 def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Meeting:
-    host, port = address
+    port = address[1]
     # Whoever started this process may serve the store, and outlive several attempts.
     served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    host = meeting_host(launch, served=served)
     try:
-        store = TCPStore(
-            host,
-            port,
-            launch.size,
-            launch.rank == 0 and not served,
-            wait,
-            wait_for_workers=False,
-            multi_tenant=True,
-        )
+        if launch.rank == 0 and not served:
+            with listener(host, port) as made:
+                store = _serve(made, host, launch.size, wait)
+        else:
+            store = TCPStore(host, port, launch.size, False, wait, wait_for_workers=False)
+    except CannotListen:
+        raise
     except RuntimeError as error:
         raise DataParallelError(
             f"rank {launch.rank} of {launch.size} ({launch.launcher}) found nobody at "
-            f"{host}:{port} within {wait.total_seconds():g} s. MASTER_ADDR and MASTER_PORT must "
-            f"name a free port on the host of rank 0. {error}",
+            f"{at(host, port)} within {wait.total_seconds():g} s. MASTER_ADDR and MASTER_PORT must "
+            f"name a free port on the host of rank 0, and be the same for all. {error}",
             ranks=() if launch.rank == 0 else (0,),
         ) from error
     # A store that outlives a failed attempt still holds what that attempt wrote.
@@ -101,21 +102,19 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
     )
 
 
+def _serve(made: socket.socket, host: str, size: int, wait: timedelta) -> TCPStore:
+    """Serve a store at a socket that listens: torch itself would listen at all addresses."""
+    port = made.getsockname()[1]
+    return TCPStore(
+        host, port, size, True, wait, wait_for_workers=False, master_listen_fd=made.detach()
+    )
+
+
 def _by_file(launch: Launch, path: Path, wait: timedelta) -> Meeting:
     if launch.rank == 0:
-        with socket.socket() as listener:
-            listener.bind((LOOPBACK, 0))
-            listener.listen()
-            port = listener.getsockname()[1]
-            store = TCPStore(
-                LOOPBACK,
-                port,
-                launch.size,
-                True,
-                wait,
-                wait_for_workers=False,
-                master_listen_fd=listener.detach(),
-            )
+        with listener(LOOPBACK, 0) as made:
+            port = made.getsockname()[1]
+            store = _serve(made, LOOPBACK, launch.size, wait)
         token = secrets.token_hex(8)
         store.set("token", token)
         write_atomically(str(path), [f"{port} {token}\n".encode()])

@@ -17,6 +17,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import config, distributed, xla_bridge
+from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]  # nothing else takes a host
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from emulator.replicas.comm.errors import DataParallelError, PeerLost
@@ -33,7 +35,15 @@ _COLLECTIVES: dict[ReduceOp, Callable[..., jax.Array]] = {
 }
 
 
-def start(address: str, *, rank: int, size: int, deadline: float) -> JaxMesh:
+def start(
+    address: str,
+    *,
+    rank: int,
+    size: int,
+    deadline: float,
+    hostname: str | None = None,
+    interface: str | None = None,
+) -> JaxMesh:
     """Join the processes of a job; all of them call it, before any of them opens a device.
 
     Args:
@@ -41,6 +51,8 @@ def start(address: str, *, rank: int, size: int, deadline: float) -> JaxMesh:
         rank: Number of this process.
         size: How many processes there are.
         deadline: Seconds that a collective may take.
+        hostname: Address of this host at which this process listens for the others.
+        interface: Interface of this host at which it listens, in place of an address.
 
     Returns:
         The communicator of all processes.
@@ -66,11 +78,27 @@ def start(address: str, *, rank: int, size: int, deadline: float) -> JaxMesh:
             "anything runs on the device; parse_app_args does so for `run --data-parallel`.",
             ranks=(rank,),
         ) from error
+    _listen_at(hostname, interface)
     by_process: dict[int, Any] = {}
     for device in jax.devices():
         by_process.setdefault(device.process_index, device)
     devices = [by_process[r] for r in range(size)]
     return JaxMesh(devices, rank=rank, deadline=deadline)
+
+
+def _listen_at(hostname: str | None, interface: str | None) -> None:
+    """Let the processes' devices listen there: jax itself takes what the host's name means."""
+    if config.cpu_collectives_implementation.value != "gloo":
+        return  # somebody has asked for others on purpose, and those have settings of their own
+    collectives = _jax.make_gloo_tcp_collectives(
+        distributed_client=distributed.global_state.client, hostname=hostname, interface=interface
+    )
+    xla_bridge.register_backend_factory(
+        "cpu",
+        functools.partial(xla_bridge.make_cpu_client, collectives),
+        priority=0,
+        fail_quietly=False,
+    )
 
 
 class JaxMesh(Communicator):

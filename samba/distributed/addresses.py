@@ -1,0 +1,266 @@
+"""Where replicas listen: at the loopback, or where a job of several hosts was asked to.
+
+Nothing that listens is authenticated or encrypted, so nothing listens at more addresses than the
+job needs. torch's store would listen at all of them, whatever host it is given, and gloo at
+whatever the host's name means.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import ipaddress
+import os
+import socket
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from samba.distributed.environment import Launch
+from samba.distributed.errors import CannotListen
+from samba.distributed.stores import Store
+
+LOOPBACK = "127.0.0.1"
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+"""gloo's own variable: names of interfaces, with commas between them."""
+_LOOPBACK_INTERFACES = ("lo", "lo0")
+_ANY_PORT = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one replica listens for the others.
+
+    Args:
+        address: Numeric address of this host; empty if nobody knows which the others reach.
+        interfaces: The interfaces that gloo was asked to use instead.
+        shared: Whether all replicas are on this host.
+    """
+
+    address: str
+    interfaces: tuple[str, ...]
+    shared: bool
+
+    @property
+    def hostname(self) -> str:
+        """The address for gloo; empty if it has to look for itself."""
+        return "" if self.interfaces else self.address
+
+
+def choose_place(store: Store, host: str, *, rank: int, size: int) -> Place:
+    """Choose where this replica listens: at the loopback if all of them are on this host.
+
+    Args:
+        store: A store that all replicas use for this alone.
+        host: The host at which they met; empty if nobody knows it.
+        rank: Number of this replica.
+        size: How many there are.
+
+    Raises:
+        CannotListen: If an interface is asked for that this host does not have, or there is no
+            way to the host at which they met.
+    """
+    interfaces = asked_interfaces()
+    store.set(f"space/{rank}", network_space())
+    spaces = {store.get(f"space/{r}") for r in range(size)}
+    shared = len(spaces) == 1
+    address = facing(host) if host else ""
+    if shared:
+        address = address if is_loopback(address) else LOOPBACK
+    elif is_loopback(address):
+        if not interfaces:
+            raise _out_of_reach(host, address)
+        address = ""
+    return Place(address=address, interfaces=interfaces, shared=shared)
+
+
+def _out_of_reach(host: str, address: str) -> CannotListen:
+    return CannotListen(
+        what=f"MASTER_ADDR={host}",
+        address=address,
+        reason="only this host reaches that, and there are replicas on others",
+        hint="Set MASTER_ADDR to an address of rank 0's host that the others reach.",
+    )
+
+
+def is_loopback(address: str) -> bool:
+    """Whether a numeric address is of the host itself, and of no use to another one.
+
+    Example:
+        >>> is_loopback("127.0.1.1"), is_loopback("::1"), is_loopback("10.0.0.1"), is_loopback("a")
+        (True, True, False, False)
+    """
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def at(host: str, port: int) -> str:
+    """A host and a port in one text.
+
+    Example:
+        >>> at("10.0.0.1", 80), at("::1", 80)
+        ('10.0.0.1:80', '[::1]:80')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def meeting_host(launch: Launch, *, served: bool) -> str:
+    """The host at which all replicas meet, where the launcher tells of an address.
+
+    Args:
+        launch: Which replica this is, with an address.
+        served: Whether somebody else listens there already.
+
+    Returns:
+        A loopback address if the host's name means one or all replicas are known to be on one
+        host; else the host as the launcher names it.
+
+    Raises:
+        CannotListen: If replicas on other hosts would look for this one at the loopback.
+    """
+    assert launch.address is not None
+    host, port = launch.address
+    found = _addresses(host, port)
+    if found and all(is_loopback(address) for address in found):
+        if not served and 0 < launch.local_size < launch.size:
+            raise _out_of_reach(host, at(found[0], port))
+        return found[0]
+    if not served and launch.local_size == launch.size:
+        return LOOPBACK
+    return host
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    """Numeric addresses of a host, those of IPv4 first; none if it has no such name."""
+    try:
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    found = dict.fromkeys(str(info[4][0]) for info in infos)
+    return sorted(found, key=lambda address: ":" in address)
+
+
+def listener(host: str, port: int) -> socket.socket:
+    """A socket that listens at one address of this host.
+
+    Args:
+        host: The address, or a name of this host.
+        port: The port; 0 for any that is free.
+
+    Raises:
+        CannotListen: If this host has no such address, or the port is taken.
+    """
+    what = f"MASTER_ADDR={host}"
+    candidates = _addresses(host, port)
+    if not candidates:
+        raise CannotListen(
+            what=what,
+            address=at(host, port),
+            reason="no host of that name is known here",
+            hint="Set MASTER_ADDR to the address of rank 0's host.",
+        )
+    for address in candidates:
+        made = _socket(address, socket.SOCK_STREAM)
+        try:
+            # As torch does: a job may be started again at the port of the one before.
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind((address, port))
+            made.listen(socket.SOMAXCONN)
+            return made
+        except OSError as error:
+            made.close()
+            if error.errno == errno.EADDRNOTAVAIL:
+                continue
+            in_use = error.errno == errno.EADDRINUSE
+            raise CannotListen(
+                what=f"MASTER_ADDR={host} MASTER_PORT={port}",
+                address=at(address, port),
+                reason="another program listens there" if in_use else error.strerror or str(error),
+                hint="Set MASTER_PORT to a free port of rank 0's host, for all replicas.",
+            ) from error
+    raise CannotListen(
+        what=what,
+        address=at(candidates[0], port),
+        reason=f"this host, {socket.gethostname()}, has no such address",
+        hint="Start rank 0 on the host that MASTER_ADDR names, or set MASTER_ADDR to an address "
+        "of rank 0's host.",
+    )
+
+
+def facing(host: str) -> str:
+    """The address of this host from which it reaches another one.
+
+    Args:
+        host: The other one; if it is this one, its address is the answer.
+
+    Raises:
+        CannotListen: If there is no way there.
+    """
+    reason = "no host of that name is known here"
+    for address in _addresses(host, _ANY_PORT):
+        with contextlib.suppress(OSError), _socket(address, socket.SOCK_DGRAM) as probe:
+            probe.bind((address, 0))
+            return address
+        with _socket(address, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((address, _ANY_PORT))  # sends nothing
+                return str(probe.getsockname()[0])
+            except OSError as error:
+                reason = error.strerror or str(error)
+    raise CannotListen(
+        what=f"the way to {host}",
+        address=host,
+        reason=reason,
+        hint=f"Set {INTERFACE_VARIABLE} to the interface that faces the other hosts.",
+    )
+
+
+def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
+
+
+def asked_interfaces() -> tuple[str, ...]:
+    """The interfaces that ``GLOO_SOCKET_IFNAME`` asks for; none without it.
+
+    Raises:
+        CannotListen: If this host does not have one of them.
+    """
+    text = os.environ.get(INTERFACE_VARIABLE, "")
+    asked = tuple(text.split(",")) if text else ()
+    if not asked:
+        return ()
+    present = [name for _, name in socket.if_nameindex()]
+    missing = [name for name in asked if name not in present]
+    if missing:
+        raise CannotListen(
+            what=f"{INTERFACE_VARIABLE}={text}",
+            address=", ".join(map(repr, missing)),
+            reason=f"this host, {socket.gethostname()}, has the interfaces {', '.join(present)}",
+            hint="Name one of them, or leave the variable out.",
+        )
+    return asked
+
+
+def prefer_loopback() -> None:
+    """Let groups that a script makes of its own listen at the loopback too.
+
+    They are torch's, and where they listen is to be told in this variable only.
+    """
+    if os.environ.get(INTERFACE_VARIABLE):
+        return
+    present = [name for _, name in socket.if_nameindex()]
+    for name in _LOOPBACK_INTERFACES:
+        if name in present:
+            os.environ[INTERFACE_VARIABLE] = name
+            return
+
+
+def network_space() -> str:
+    """The same text in all processes that have the same loopback, and in no others."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+    return f"{sys.platform}/{socket.gethostname()}/{uuid.getnode():x}"
