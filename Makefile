@@ -8,6 +8,7 @@
 #   make types     static types
 #   make wheel     build the wheel and try it outside the tree
 #   make bench     measure this project and its peers; QUICK=1 for a look
+#   make lock      make constraints.txt anew; UPGRADE=1 for the newest versions
 #   make clean     remove .venv and everything that was made
 #   make help      this list
 
@@ -20,18 +21,23 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Wheels only, so that nothing runs while it is installed, and only those whose hashes are known.
+PIP := $(BIN)/python -m pip install --quiet --require-hashes --only-binary=:all:
+QUIET := PYTHONWARNINGS=ignore:::setuptools.command.editable_wheel
 PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all opinfo lint types wheel bench clean help
+.PHONY: setup demo test test-all opinfo lint types wheel bench lock clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+# Before the index is asked, torch is taken from where find-links of pip's settings point, if it is
+# there: a build without CUDA spares gigabytes. Its hash is checked all the same.
+$(STAMP): pyproject.toml constraints.txt tools/requirements.py
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python >= 3.11 with venv and ensurepip found; set PYTHON=<path>."; exit 1; }
 	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || $(PYTHON) -c '$(WILL_DO)' >/dev/null 2>&1 || \
@@ -40,8 +46,19 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || \
 	  { $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }; }
 	@echo 'Installing into .venv; the first time takes a minute or two.'
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python tools/requirements.py --locked pip >$(VENV)/pip.txt
+	$(PIP) -r $(VENV)/pip.txt
+	$(BIN)/python tools/requirements.py --locked torch >$(VENV)/torch.txt
+	@$(PIP) --no-index --no-deps -r $(VENV)/torch.txt >/dev/null 2>&1 || true
+	$(BIN)/python tools/requirements.py dev >$(VENV)/dev.txt
+	$(PIP) -c constraints.txt -r $(VENV)/dev.txt
+	@$(QUIET) $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
+
+lock: $(STAMP)
+	$(BIN)/python tools/requirements.py lock >$(VENV)/lock.txt
+	$(PIP) -c constraints.txt -r $(VENV)/lock.txt
+	$(BIN)/python tools/regen_constraints.py $(if $(UPGRADE),--upgrade)
 
 demo: $(STAMP)
 	$(BIN)/python examples/lenet.py compile --pef-name=lenet --output-folder=$(OUT)

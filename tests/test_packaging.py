@@ -10,9 +10,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from emulator.versions import JAX, TORCH, UnsupportedVersion, Versions
 from pef_schema.errors import SambaError
+from tools.requirements import locked, name_of, requirements
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -81,3 +83,77 @@ def test_packages_are_typed_and_the_bench_is_not_installed():
     for package in installed:
         assert "py.typed" in tools["package-data"][package]
         assert (ROOT / package / "py.typed").exists()
+
+
+# -- what is installed from an index ---------------------------------------------
+
+PIN = re.compile(r"==(?P<version>[^\s;]+)( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+")
+
+
+def test_every_entry_of_the_constraints_is_pinned_with_hashes():
+    entries = locked()
+    assert len(entries) > 60
+    for name, entry in entries.items():
+        assert PIN.fullmatch(entry[len(name) :]), entry
+    assert list(entries) == sorted(entries)
+
+
+@pytest.mark.parametrize("extra", ["dev", "lock", "examples"])
+def test_what_is_required_is_in_the_constraints(extra):
+    entries = locked()
+    required = requirements(extra)
+    assert len(required) == len(set(map(name_of, required)))
+    for requirement in map(Requirement, required):
+        found = PIN.fullmatch(entries[name_of(requirement.name)][len(requirement.name) :])
+        assert found is not None
+        assert requirement.specifier.contains(found["version"]), requirement
+
+
+def test_what_installs_and_builds_is_pinned():
+    assert {"pip", "setuptools"} <= set(locked())
+    assert "setuptools>=68" in requirements("dev")  # it is built without isolation
+
+
+def test_extras_bring_what_they_take_of_other_extras():
+    told = {
+        "build-system": {"requires": ["builder"]},
+        "project": {
+            "name": "Own.Name",
+            "dependencies": ["a>=1"],
+            "optional-dependencies": {
+                "x": ["b", "own-name[y, z]"],
+                "y": ["c[d]>=2; python_version > '3'"],
+                "z": ["own_name[y]", "a>=1"],
+                "other": ["e"],
+            },
+        },
+    }
+    assert requirements("x", told) == ["builder", "a>=1", "b", "c[d]>=2; python_version > '3'"]
+
+
+@pytest.mark.parametrize("file", ["Makefile", "tools/try_wheel.sh"])
+def test_nothing_is_installed_whose_hash_is_not_known(file):
+    """Every use of pip is that which checks hashes, or brings this project without dependencies."""
+    text = (ROOT / file).read_text().replace("\\\n", " ")
+    uses = re.findall(r"^.*-m pip (?:install|wheel).*$", text, re.MULTILINE)
+    checked = [use for use in uses if "--require-hashes --only-binary=:all:" in use]
+    assert len(checked) == 1  # by a name; the uses of it name requirements with hashes
+    own = [use for use in uses if use not in checked]
+    assert own
+    for use in own:
+        assert "--no-deps" in use
+        assert "--no-build-isolation" in use or "--no-index" in use
+    assert not re.search(r"\bpip (install|download|wheel)", text.replace("-m pip", ""))
+
+
+def test_workflows_install_by_make_and_the_script_only():
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        assert not re.search(r"\b(pip|uv|pipx) (install|run|sync)", path.read_text())
+
+
+def test_hashes_that_no_index_has_are_in_the_constraints():
+    """They are of files that hosts have; pyproject.toml says of each what it is."""
+    for pin, hashes in PROJECT["tool"]["constraints"]["more-hashes"].items():
+        entry = locked()[name_of(pin)]
+        assert entry.startswith(pin + " ")
+        assert all(f"--hash={one}" in entry for one in hashes)

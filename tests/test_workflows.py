@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -73,14 +76,21 @@ def test_every_python_is_tried():
 MADE_BY_MAKE = ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "PYTHON")
 
 
-def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def make(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """``make`` in a folder that has nothing but what it needs to begin."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, folder)
+        if not (folder / name).exists():
+            shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "tools", folder / "tools", dirs_exist_ok=True)
     # These tests run under `make test`, whose settings a make below it would take over.
     plain = {key: value for key, value in os.environ.items() if key not in MADE_BY_MAKE}
     return subprocess.run(
-        ["make", *arguments], cwd=folder, env=plain, capture_output=True, text=True, check=False
+        ["make", *arguments],
+        cwd=folder,
+        env=plain | env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -117,3 +127,21 @@ def test_make_setup_replaces_an_environment_of_an_old_python(tmp_path):
     assert make(tmp_path, "setup", f"PYTHON={new}").returncode != 0
     assert "-m venv --clear .venv" in calls.read_text()
     assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.slow
+def test_make_setup_installs_nothing_that_has_another_hash(tmp_path):
+    """The first that it installs is a pip, which stands for all: the same options hold for them."""
+    wheel = tmp_path / "pip-99.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as made:
+        made.writestr(
+            "pip-99.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: pip\nVersion: 99\n"
+        )
+    (tmp_path / "constraints.txt").write_text(f"pip==99.0 \\\n    --hash=sha256:{'0' * 64}\n")
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    done = make(tmp_path, "setup", f"PYTHON={sys.executable}", **offline)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in done.stderr
+    assert not (tmp_path / ".venv" / ".installed").exists()
+    assert not list(tmp_path.glob(".venv/lib/*/site-packages/pip-99*"))

@@ -1,0 +1,81 @@
+"""What pip is to install, from ``pyproject.toml`` and ``constraints.txt``.
+
+    tools/requirements.py dev           requirements of an extra, and of building the package
+    tools/requirements.py --locked pip  a package with its version and hashes
+
+``pip install --require-hashes`` takes packages of an index only, not this project with its extras;
+so its requirements are installed first, and it then without any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+LOCK = ROOT / "constraints.txt"
+
+
+def name_of(requirement: str) -> str:
+    """The package of a requirement, as indexes write it.
+
+    Example:
+        >>> name_of("Ml_Dtypes>=0.6; python_version > '3'")
+        'ml-dtypes'
+    """
+    found = re.match(r"[\w.-]+", requirement)
+    assert found is not None, requirement
+    return re.sub(r"[-_.]+", "-", found[0]).lower()
+
+
+def requirements(extra: str, project: dict[str, Any] | None = None) -> list[str]:
+    """The requirements of this project with an extra, and those of building it.
+
+    Args:
+        extra: The extra; what it takes of other extras is among them.
+        project: ``pyproject.toml`` as read; the file of this tree if None.
+    """
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text()) if project is None else project
+    extras, own = told["project"]["optional-dependencies"], told["project"]["name"]
+    found = [*told["build-system"]["requires"], *told["project"]["dependencies"]]
+    todo = [extra]
+    for name in todo:
+        for requirement in extras[name]:
+            if name_of(requirement) == name_of(own):
+                inside = requirement[requirement.index("[") + 1 : requirement.index("]")]
+                todo += [part.strip() for part in inside.split(",")]
+            else:
+                found.append(requirement)
+    return list(dict.fromkeys(found))
+
+
+def locked(text: str | None = None) -> dict[str, str]:
+    """The entries of the constraints, each with its hashes, by package.
+
+    Args:
+        text: The constraints; those of this tree if None.
+    """
+    text = LOCK.read_text() if text is None else text
+    lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    entries = re.split(r"\n(?=\S)", lines.strip())
+    return {name_of(entry): entry for entry in entries}
+
+
+def main() -> None:
+    """Print what the command line asks for."""
+    parser = argparse.ArgumentParser(description="What pip is to install.")
+    parser.add_argument("names", nargs="+", help="extras, or packages with --locked")
+    parser.add_argument("--locked", action="store_true", help="packages with version and hashes")
+    args = parser.parse_args()
+    if args.locked:
+        entries = locked()
+        print("\n".join(entries[name_of(name)] for name in args.names))
+    else:
+        print("\n".join(dict.fromkeys(r for name in args.names for r in requirements(name))))
+
+
+if __name__ == "__main__":
+    main()
