@@ -21,12 +21,14 @@ def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[t
         inputs hold, and what is kept of its results. Rounding itself is left out.
     """
     rounded = {
-        v: node.outputs[0]
+        v: output
         for node in nodes
         if node.op == CAST_RESULT
-        for v in refs_of(node.args[0])
+        for v in refs_of(node.args[:1])
+        for output in node.outputs[:1]
+        if output >= 0
     }
-    coarse = {node.outputs[0] for node in nodes if node.op in CASTS}
+    coarse = {output for node in nodes if node.op in CASTS for output in node.outputs[:1]}
     for i, node in enumerate(nodes):
         if node.op in CASTS or node.op == NEXT_SEED:
             continue
@@ -36,11 +38,21 @@ def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[t
             if values[v].dtype.is_floating and not (takes_rate(node.op) and values[v].shape == ())
         }
         given = {_held(rounded.get(v, v), values, coarse) for v in node.outputs if v >= 0}
-        if node.op.split(".")[1] in MOVES and taken == {"bfloat16"}:
+        if plain_name(node.op) in MOVES and taken == {"bfloat16"}:
             coarse.update(v for v in node.outputs if v >= 0)
             given = taken
         left, right = "+".join(sorted(taken)), "+".join(sorted(given))
         yield i, right if left in ("", right) else f"{left} -> {right}"
+
+
+def plain_name(op: str) -> str:
+    """What an operation is called without its library and its overload.
+
+    Example:
+        >>> plain_name("aten.add.Tensor"), plain_name("add")
+        ('add', 'add')
+    """
+    return (op.split(".") * 2)[1]
 
 
 def _held(value: int, values: tuple[Value, ...], coarse: set[int]) -> str:

@@ -47,8 +47,8 @@ def choose_losses(graph: SectionedGraph, given: tuple[int, ...] | None) -> froze
 
 
 def losses_line(program: Program) -> str:
-    """The losses of a program in one line, as ``position:name``; empty for inference."""
-    if program.inference:
+    """The losses of a program in one line, as ``position:name``; empty where there can be none."""
+    if program.inference or not program.graphs:
         return ""
     return "losses: " + (", ".join(_losses(program.graphs[0])) or "none")
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from pef_schema.program import OptimizerParam, Program, Role, Section, SectionKind, Step
 from samba.compiler.arithmetic import compiled_arithmetic
-from samba.compiler.logged_precision import precisions
+from samba.compiler.logged_precision import plain_name, precisions
 from samba.compiler.losses import losses_line
 
 
@@ -140,7 +140,7 @@ def _operations(program: Program, section: Section) -> str:
     counts: Counter[str] = Counter()
     for step in section.steps:
         for i in step.nodes:
-            counts[program.graphs[step.graph].nodes[i].op.split(".")[1]] += 1
+            counts[plain_name(program.graphs[step.graph].nodes[i].op)] += 1
         for i in step.optimizers:
             counts[program.optimizers[i].kind.name.lower()] += len(_updated(program, step, i))
         if step.kind is SectionKind.REDUCE:
