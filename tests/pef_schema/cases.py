@@ -1,4 +1,4 @@
-"""The table of broken files, which ``bad_bytes`` and ``bad_programs`` fill."""
+"""The table of broken files, which ``bad_bytes``, ``bad_programs`` and ``bad_sections`` fill."""
 
 from __future__ import annotations
 

@@ -1,0 +1,107 @@
+"""Every rule of the reader has a broken file in ``tests/bad`` that it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pef_schema import PefError, PefInvalid, decode, encode, read_pef
+from tests.pef_schema.bad_cases import FOLDER
+from tests.pef_schema.cases import edit
+from tests.pef_schema.forge import encode_unchecked
+from tests.pef_schema.rules import PACKAGE, Reached, Rule, find_rules
+from tests.pef_schema.samples import inference, small
+
+_TESTS = Path(__file__).parent
+_READ = "test_read.py"
+_LIMITS = "test_limits.py"
+_HERE = "test_rules.py"
+ELSEWHERE: dict[str, str] = {
+    # What lies at a path, or happens to a file while it is read.
+    "PefMissing(f'there is no file": _READ,
+    "PefMissing(f'{path!r} is not a path": _READ,
+    "PefNotRegular('this is a socket": _READ,
+    "PefNotRegular(f'this is {kind}": _READ,
+    "PefUnreadable(f'cannot open it": _READ,
+    "PefUnreadable(f'cannot read": _READ,
+    "PefTruncated(f'{what} needs {count} bytes": _READ,
+    # Refused in programs alone: a file that held it could not be written, or says it otherwise.
+    "cannot be written as UTF-8": _HERE,
+    "an integer argument beyond 64 bits": _HERE,
+    "argument of type": _HERE,
+    "lists nested more than": _LIMITS,
+    "PefLimit(f'metadata of {len(metadata)}": _LIMITS,
+    "PefLimit(f'file of {start + data_length}": _LIMITS,
+    # A file of megabytes, or deeper than our schema: under lower limits.
+    "nodes, at most": _LIMITS,
+    "sections, at most": _LIMITS,
+    "self.limit('tables'": _LIMITS,
+    "self.limit('bytes of strings and vectors'": _LIMITS,
+    "self.limit('depth of tables'": _LIMITS,
+}
+"""Rules that no file of ``tests/bad`` can break, by a part of their code, and whose test does."""
+
+
+def test_every_rule_has_a_file() -> None:
+    rules = find_rules()
+    reached = Reached(rules)
+    for path in sorted(FOLDER.glob("*.pef")):
+        with reached, pytest.raises(PefError):
+            read_pef(path)
+    left = [rule for rule in reached.left if not _elsewhere(rule)]
+    assert len(rules) > 120
+    assert sorted(map(str, left)) == [], "each needs a case: see bad_cases.py"
+    assert len(list(FOLDER.glob("*.pef"))) >= 60
+
+
+def _elsewhere(rule: Rule) -> list[str]:
+    return [part for part in ELSEWHERE if part in rule.code]
+
+
+@pytest.mark.parametrize("part", ELSEWHERE)
+def test_exceptions_are_needed_and_tested(part: str) -> None:
+    assert (_TESTS / ELSEWHERE[part]).exists()
+    assert [rule for rule in find_rules() if part in rule.code]
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("an integer argument beyond 64 bits", {"args": (2**63,)}),
+        ("argument of type builtins.bytes", {"args": (b"bytes",)}),
+        (r"'\\udc80' cannot be written as UTF-8", {"args": ("\udc80",)}),
+        (r"'\\udc80' cannot be written as UTF-8", {"source": "\udc80"}),
+    ],
+)
+def test_what_only_a_program_can_hold(text: str, changes: dict[str, Any]) -> None:
+    with pytest.raises(PefInvalid, match=text):
+        encode(edit(small(), "graphs.0.nodes.0", **changes))
+
+
+def test_a_rule_without_a_file_is_found() -> None:
+    """A look at one file alone leaves all rules but its own."""
+    rules = find_rules()
+    reached = Reached(rules)
+    with reached, pytest.raises(PefError):
+        read_pef(FOLDER / "twin_later.pef")
+    assert len(rules) - 6 < len(reached.left) < len(rules)
+    assert "check_sections" in {rule.function for rule in set(rules) - reached.left}
+
+
+def test_good_files_break_no_rule() -> None:
+    reached = Reached(rules := find_rules())
+    with reached:
+        for program in (small(), inference()):
+            assert decode(encode(program)) == program
+            assert encode_unchecked(program) == encode(program)
+    assert reached.left == set(rules)
+
+
+def test_rules_are_read_from_the_code() -> None:
+    """As many as somebody counts who looks for the words."""
+    text = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.glob("verify*.py"))
+    verifier = [rule for rule in find_rules() if rule.module.startswith("verify")]
+    words = ("report.add(", "report.index(", "raise self.", "self.add(", "self.index(")
+    assert abs(sum(text.count(word) for word in words) - len(verifier)) <= 12
