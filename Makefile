@@ -3,6 +3,7 @@
 #   make demo      compile and train a LeNet on handwritten digits
 #   make test      lint, types and the fast tests; the default
 #   make test-all  the slow tests too
+#   make fuzz      damaged files and drawn arguments; finds go to out/fuzz; MINUTES=n for less
 #   make opinfo    every operator of torch's test database; writes docs/op_coverage.md
 #   make lint      style and import rules
 #   make types     static types
@@ -28,7 +29,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all opinfo lint types wheel bench lock clean help
+.PHONY: setup demo test test-all fuzz opinfo lint types wheel bench lock clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -71,6 +72,11 @@ test: lint types
 
 test-all: lint types
 	XLA_FLAGS= $(PYTEST)
+
+# 200,000 files read, 5,000 programs run, every operation on drawn arguments; under an hour.
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz --readings 200000 --runs 5000 --op-cases 20 \
+	  --seed $(or $(SEED),0) --minutes $(or $(MINUTES),90) --corpus $(OUT)/fuzz
 
 # Every operator of torch's own test database; about half an hour.
 opinfo: $(STAMP)

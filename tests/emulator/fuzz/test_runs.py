@@ -1,0 +1,40 @@
+"""A damaged program that is accepted runs, or is refused with a documented error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.campaign import Campaign
+from tests.fuzz.pool import Worker
+from tests.pef_schema.fuzz.seeds import FOLDER, load_seeds
+
+
+def _run(count: int, folder: Path, *, seed: int, workers: int) -> None:
+    campaign = Campaign(target="run", folder=folder)
+    finds = campaign.go(count, seed=seed, workers=workers)
+    assert finds == [], "\n".join([campaign.table(), *finds])
+    assert campaign.counts.total() == count
+    assert sum(n for (_, label), n in campaign.counts.items() if label == "ran") > count / 10
+
+
+def test_runs(tmp_path: Path) -> None:
+    _run(12, tmp_path, seed=0, workers=1)
+
+
+@pytest.mark.slow
+def test_many_runs(tmp_path: Path) -> None:
+    _run(300, tmp_path, seed=1, workers=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [seed.name for seed in load_seeds() if not seed.golden])
+def test_every_seed_runs(name: str) -> None:
+    """Undamaged ones: or a change of one would be refused for what the seed lacks."""
+    worker = Worker("run")
+    try:
+        (result,) = worker.tries([f"rows:0@{FOLDER / name}.pef+-"])
+    finally:
+        worker.close()
+    assert (result.outcome.label, result.outcome.text[:1]) == ("ran", "["), result.outcome

@@ -1,0 +1,78 @@
+"""A process that tries cases: ``python -m tests.fuzz.worker TARGET``.
+
+It reads a JSON line for each batch of cases and answers with a line for each case, so that whoever
+reads them knows which case it was on when it died or fell silent.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from tests.fuzz import plants
+from tests.fuzz.outcome import Outcome
+from tests.pef_schema.fuzz.cases import Case
+from tests.pef_schema.fuzz.seeds import load_seeds
+
+TARGETS = {
+    "reading": "tests.pef_schema.fuzz.reading",
+    "run": "tests.emulator.fuzz.running",
+}
+"""Modules with a function ``attempt(name, pef)`` and the limit of memory ``SPARE`` in bytes."""
+
+Attempt = Callable[[str, bytes], Outcome]
+
+
+def main(target: str, plant: str = "") -> None:
+    """Answer batches until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a case prints is no answer
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
+    module = importlib.import_module(TARGETS[target])
+    load_seeds()  # while nothing is planted yet, and before memory is counted
+    if plant:
+        plants.PLANTS[plant]()
+    print(json.dumps({"ready": True, "cpu": time.process_time()}), file=answers)
+    for line in sys.stdin:
+        for name in json.loads(line):
+            outcome, seconds = _limited(module.attempt, name, module.SPARE)
+            print(
+                outcome.as_json(
+                    case=name,
+                    seconds=seconds,
+                    cpu=time.process_time(),
+                    peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                ),
+                file=answers,
+            )
+
+
+def _limited(attempt: Attempt, name: str, spare: int) -> tuple[Outcome, float]:
+    """Try a case with so much address space: what is in use, three times the file, and spare.
+
+    Returns:
+        The outcome, and the seconds that it took once the file was made.
+    """
+    pef = Case.parse(name).build()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (used + 3 * len(pef) + spare, hard))
+    started = time.perf_counter()
+    try:
+        outcome = attempt(name, pef)
+        return outcome, time.perf_counter() - started
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
