@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from pef_schema import PefInvalid, Program, Section
+from pef_schema import DType, OptimizerParam, PefInvalid, Program, Region, Role, Section
 from tests.pef_schema.cases import add_case, edit
 from tests.pef_schema.forge import encode_unchecked
 from tests.pef_schema.samples import small
@@ -72,4 +72,24 @@ _meaning(
     "value_rank",
     "value 4: rank 17, at most 16",
     lambda program: edit(program, "graphs.0.values.4", shape=(1,) * 17),
+)
+
+
+def _whole(program: Program) -> Program:
+    """A second parameter under the optimizer, of integers."""
+    roles = (Role.WEIGHT, Role.GRADIENT, Role.OPTIMIZER_STATE)
+    count = len(program.regions)
+    more = tuple(
+        Region(name=f"whole{role}", shape=(2,), dtype=DType.INT32, role=role) for role in roles
+    )
+    param = OptimizerParam(weight=count, grad=count + 1, states=(count + 2,))
+    program = dataclasses.replace(program, regions=(*program.regions, *more))
+    return edit(program, "optimizers.0", params=(*program.optimizers[0].params, param))
+
+
+_meaning("optimizer_weight_whole", "is INT32, wanted a floating type", _whole)
+_meaning(
+    "update_adds",
+    "it accumulates, which BCKWD steps alone can",
+    lambda program: edit(program, "sections.3.steps.0", accumulates=(1,)),
 )

@@ -17,6 +17,7 @@ from tests.pef_schema.samples import inference, small
 _TESTS = Path(__file__).parent
 _READ = "test_read.py"
 _LIMITS = "test_limits.py"
+_COSTS = "test_reading_costs.py"
 _HERE = "test_rules.py"
 ELSEWHERE: dict[str, str] = {
     # What lies at a path, or happens to a file while it is read.
@@ -26,7 +27,9 @@ ELSEWHERE: dict[str, str] = {
     "PefNotRegular(f'this is {kind}": _READ,
     "PefUnreadable(f'cannot open it": _READ,
     "PefUnreadable(f'cannot read": _READ,
-    "PefTruncated(f'{what} needs {count} bytes": _READ,
+    "raise _ended(": _READ,
+    "there is not enough memory": _COSTS,
+    "constants of {header.data_length} bytes": _COSTS,
     # Refused in programs alone: a file that held it could not be written, or says it otherwise.
     "cannot be written as UTF-8": _HERE,
     "an integer argument beyond 64 bits": _HERE,
@@ -38,6 +41,8 @@ ELSEWHERE: dict[str, str] = {
     "nodes, at most": _LIMITS,
     "sections, at most": _LIMITS,
     "self.limit('tables'": _LIMITS,
+    "self.limit('vtables'": _LIMITS,
+    "share their regions too often": "test_verify_steps.py",
     "self.limit('bytes of strings and vectors'": _LIMITS,
     "self.limit('depth of tables'": _LIMITS,
 }
