@@ -147,11 +147,13 @@ def _dimension_problems(node: Node, values: Sequence[Value]) -> Iterator[str]:
     """Dimensions that the first argument does not have."""
     signature = signature_of(node.op)
     first = node.args[0] if node.args else None
-    if isinstance(first, tuple) and first:
-        first = first[0]
-    if signature is None or not isinstance(first, Ref):
+    tensors = [
+        arg for arg in (first if isinstance(first, tuple) else (first,)) if isinstance(arg, Ref)
+    ]
+    if signature is None or not tensors:
         return
-    rank = len(values[first.value].shape) + (node.op in _ONE_MORE)
+    # The largest: torch joins empty vectors to tensors of any rank.
+    rank = max(len(values[arg.value].shape) for arg in tensors) + (node.op in _ONE_MORE)
     named = dict(node.kwargs)
     for position, parameter in enumerate(signature.parameters):
         if parameter.kind != "i" or parameter.name not in _DIMENSIONS:

@@ -11,7 +11,7 @@ import pytest
 from emulator.contract.check import check_contract
 from emulator.device import Device
 from emulator.errors import CannotRun
-from pef_schema import DType, Ref, verify
+from pef_schema import DType, Ref, Region, Role, Value, verify
 from pef_schema.program import Arg, SectionKind
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
@@ -150,3 +150,16 @@ def test_it_takes_time_in_proportion_to_the_program() -> None:
 def test_numbers_stand_for_tensors_as_torch_lets_them() -> None:
     Device(with_node("aten.mul.Tensor", (X, 2)))
     Device(with_node("aten.add.Tensor", (X, X), alpha=math.inf))
+
+
+def test_an_empty_vector_may_be_joined_to_anything() -> None:
+    empty = Region(name="e", shape=(0,), dtype=DType.FLOAT32, role=Role.INPUT)
+    value = Value(name="e", shape=(0,), dtype=DType.FLOAT32, region=3)
+    program = replace(inference(), regions=(*inference().regions, empty))
+    program = edit(program, "graphs.0", values=(*program.graphs[0].values, value))
+    program = edit(program, "graphs.0.nodes.0", op="aten.cat.default", args=((Ref(2), X), 1))
+    program = edit(program, "sections.0.steps.0", reads=(0, 3))
+    verify(program)
+    Device(program)
+    with pytest.raises(CannotRun, match="dim 2 is none of its 2 dimensions"):
+        Device(edit(program, "graphs.0.nodes.0", args=((Ref(2), X), 2)))
