@@ -20,6 +20,7 @@ from bench.peers import CONTENDERS
 from bench.run import SUITES, run
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
+from pef_schema.printable import say, say_text
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -104,12 +105,12 @@ def _run(args: argparse.Namespace) -> int:
             threads=args.threads,
             quick=args.quick,
             caches=Path(caches),
-            tell=lambda text: print(text, file=sys.stderr, flush=True),
+            tell=lambda text: say_text(text, file=sys.stderr),
         )
         results = run(args.suite, settings)
-    print(report.table(results))
-    print()
-    print(targets.table(targets.rows(results)))
+    say_text(report.table(results))
+    say()
+    say_text(targets.table(targets.rows(results)))
     past = []
     if args.history is not None:
         history.add(args.history, results)
@@ -125,30 +126,30 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _table(args: argparse.Namespace) -> int:
-    print(targets.table(targets.rows(load(args.results))))
+    say_text(targets.table(targets.rows(load(args.results))))
     return 0
 
 
 def _compare(args: argparse.Namespace) -> int:
     text, slower = report.comparison(load(args.base), load(args.head))
-    print(text)
+    say_text(text)
     return int(slower)
 
 
 def _gate(args: argparse.Namespace) -> int:
     different = counts.check()
-    print("\n".join(different) or "counts: as kept")
+    say_text("\n".join(different) or "counts: as kept")
     earlier = file_at(args.base, "bench/counts.json")
     if earlier is not None:
         for line in counts.changes(json.loads(earlier)["cases"], counts.kept_counts()):
-            print(f"since {args.base}: {line}")
+            say(f"since {args.base}: {line}")
     settings = GateSettings(
         processes=args.processes, rounds=args.rounds, threads=args.threads, plants={}
     )
     with tree_of(args.base) as base, tree_of(None) as head:
         verdicts = gate_times(args.model or GATED, base, head, settings)
     for verdict in verdicts:
-        print(verdict)
+        say_text(str(verdict))
     if args.json is not None:
         found = {"counts": different, "cases": [verdict.fields() for verdict in verdicts]}
         args.json.write_text(json.dumps(found, indent=1) + "\n")
@@ -163,7 +164,7 @@ def _counts(args: argparse.Namespace) -> int:
         counts.update()
         return 0
     different = counts.check()
-    print("\n".join(different) or "counts: as kept")
+    say_text("\n".join(different) or "counts: as kept")
     return int(bool(different))
 
 
@@ -174,7 +175,7 @@ def _selftest(args: argparse.Namespace) -> int:
     good = True
 
     def tell(text: str) -> None:
-        print(text, flush=True)
+        say_text(text)
 
     if args.plant is not None:
         section, _, factor = args.plant.rpartition("=")
@@ -190,7 +191,7 @@ def main(argv: list[str]) -> int:
     try:
         return args.action(args)
     except BenchError as error:
-        print(f"bench: {error}", file=sys.stderr)
+        say_text(f"bench: {error}", file=sys.stderr)
         return 2
 
 

@@ -12,6 +12,7 @@ from bench.peers import PEERS
 from bench.report import shown
 from bench.suites.limit import LIMIT
 from bench.suites.sections import SUM
+from pef_schema.printable import printable
 
 MOST_SECTIONS = 16
 """Bars of a case's sections; the rest is summed up in words."""
@@ -46,15 +47,20 @@ _LEFT, _WIDTH = 190, 900
 """Room for labels, and the width of a plot, in user units."""
 
 
+def _escaped(text: str) -> str:
+    """Text for a page, with nothing in it that a browser would not show."""
+    return html.escape(printable(text))
+
+
 def _text(x: float, y: float, words: str, *, anchor: str = "start", faint: bool = False) -> str:
     kind = ' class="faint"' if faint else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kind}>{html.escape(words)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{kind}>{_escaped(words)}</text>'
 
 
 def _svg(height: float, parts: Sequence[str], label: str, *, width: float = _WIDTH) -> str:
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" '
-        f'aria-label="{html.escape(label)}">{"".join(parts)}</svg>'
+        f'aria-label="{_escaped(label)}">{"".join(parts)}</svg>'
     )
 
 
@@ -83,7 +89,7 @@ def bars(
             length = max(1.0, room * value / most)
             parts.append(
                 f'<rect class="s{index}" x="{_LEFT}" y="{y:.1f}" width="{length:.1f}" height="11" '
-                f'rx="1.5"><title>{html.escape(f"{name}: {text}")}</title></rect>'
+                f'rx="1.5"><title>{_escaped(f"{name}: {text}")}</title></rect>'
             )
             parts.append(_text(_LEFT + length + 6, y + 10, text, faint=True))
             y += 14
@@ -123,7 +129,7 @@ def curve(values: Sequence[tuple[float, str]], label: str) -> str:
     for (x, y), (_, text) in zip(points, values, strict=True):
         parts.append(
             f'<circle class="s0" cx="{x:.1f}" cy="{y:.1f}" r="3">'
-            f"<title>{html.escape(text)}</title></circle>"
+            f"<title>{_escaped(text)}</title></circle>"
         )
     parts.append(_text(points[-1][0] + 7, points[-1][1] + 4, f"{values[-1][0]:.2f}"))
     return _svg(height, parts, label, width=width)
@@ -135,7 +141,7 @@ def _goals(results: Results) -> str:
     for row in targets.rows(results):
         kind, word = kinds[row.met]
         cells = (row.what, row.reach, row.measured or "not measured")
-        shown_cells = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+        shown_cells = "".join(f"<td>{_escaped(cell)}</td>" for cell in cells)
         lines.append(f'<tr>{shown_cells}<td class="{kind}">{word}</td></tr>')
     head = "<tr><th>what</th><th>reach</th><th>measured</th><th>met</th></tr>"
     return f'<h2>Goals</h2><div class="wide"><table>{head}{"".join(lines)}</table></div>'
@@ -165,7 +171,7 @@ def _ratios(results: Results) -> str:
     if not rows:
         return ""
     keys = "".join(
-        f'<span class="key k{i}"></span>{html.escape(name)}'
+        f'<span class="key k{i}"></span>{_escaped(name)}'
         for i, name in enumerate((*(f"time / {peer}" for peer in PEERS), "limit / time"))
     )
     plot = bars(rows, "Step time over each peer's", one=True)
@@ -188,7 +194,7 @@ def _sections(results: Results) -> str:
         if len(own) > MOST_SECTIONS:
             rest = sum(m.median for m in own[MOST_SECTIONS:])
             more = f"<p>{len(own) - MOST_SECTIONS} shorter ones take {shown(rest, 's')}.</p>"
-        parts.append(f"<h3>{html.escape(case)}</h3>{bars(rows, f'Sections of {case}')}{more}")
+        parts.append(f"<h3>{_escaped(case)}</h3>{bars(rows, f'Sections of {case}')}{more}")
     return f"<h2>Sections</h2>{''.join(parts)}" if parts else ""
 
 
@@ -205,7 +211,7 @@ def _history(past: Sequence[Entry]) -> str:
             if case in e.ratios
         ]
         plot = curve(values, f"History of {case}")
-        plots.append(f"<div><h3>{html.escape(case)}</h3>{plot}</div>")
+        plots.append(f"<div><h3>{_escaped(case)}</h3>{plot}</div>")
     if not plots:
         return ""
     return (
@@ -232,6 +238,6 @@ def page(results: Results, past: Sequence[Entry] = ()) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>SambaFlow emulator: benchmark</title><style>{_STYLE}</style></head><body>"
-        f"<h1>Benchmark of {html.escape(str(e.get('commit', '')) or 'this tree')}</h1>"
-        f"<p>{html.escape(facts)}</p>{body}</body></html>\n"
+        f"<h1>Benchmark of {_escaped(str(e.get('commit', '')) or 'this tree')}</h1>"
+        f"<p>{_escaped(facts)}</p>{body}</body></html>\n"
     )

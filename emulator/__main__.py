@@ -7,7 +7,6 @@ also one whose program the device cannot run.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from emulator.dtypes import TO_NUMPY
 from emulator.errors import CannotRun, LoweringError, NoGraph, PlanError, UnknownSection
 from emulator.plans.step_choice import StepKey, all_steps, find_kind, steps_of_kinds
 from pef_schema import PefError, SambaError, read_pef
+from pef_schema.printable import json_text, say, say_text
 from pef_schema.program import DType, Program, Role, SectionKind
 
 
@@ -103,12 +103,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         program = read_pef(args.pef)
     except PefError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_text(f"error: {error}", file=sys.stderr)
         return 3
     try:
         return args.action(args, program)
     except SambaError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_text(f"error: {error}", file=sys.stderr)
         return 1
 
 
@@ -158,9 +158,9 @@ def _verify(args: argparse.Namespace, program: Program) -> int:
     try:
         lower_everything(program)
     except (CannotRun, LoweringError, PlanError) as error:
-        print(f"error: {args.pef}: {error}", file=sys.stderr)
+        say(f"error: {args.pef}: {error}", file=sys.stderr)
         return 3
-    print(f"{args.pef}: good ({program.name}, {len(program.sections)} sections)")
+    say(f"{args.pef}: good ({program.name}, {len(program.sections)} sections)")
     return 0
 
 
@@ -195,39 +195,39 @@ def _inspect(args: argparse.Namespace, program: Program) -> int:
         "metadata": dict(program.metadata),
     }
     if args.json:
-        print(json.dumps(report, indent=2))
+        say_text(json_text(report, indent=2))
         return 0
-    print(f"{report['name']}: mapping={program.mapping} inference={program.inference}")
+    say(f"{report['name']}: mapping={program.mapping} inference={program.inference}")
     for graph in graphs:
         title = f" of graph {graph['name']}" if len(graphs) > 1 else ""
         _print_tensors(f"inputs{title}", graph["inputs"])
         _print_tensors(f"outputs{title}", graph["outputs"])
     _print_tensors("weights", report["weights"])
-    print("argins: " + (", ".join(f"{k}={v:g}" for k, v in report["argins"].items()) or "none"))
-    print("sections:")
+    say("argins: " + (", ".join(f"{k}={v:g}" for k, v in report["argins"].items()) or "none"))
+    say("sections:")
     for section in report["sections"]:
         kinds = "+".join(section["types"])
-        print(f"  {section['id']:4d}  {kinds:<10} {section['name']}  {section['nodes']} nodes")
+        say(f"  {section['id']:4d}  {kinds:<10} {section['name']}  {section['nodes']} nodes")
     return 0
 
 
 def _print_tensors(title: str, tensors: Sequence[dict[str, Any]]) -> None:
-    print(f"{title}:")
+    say(f"{title}:")
     for tensor in tensors:
-        print(f"  {tensor['name']}  {tensor['shape']} {tensor['dtype']}")
+        say(f"  {tensor['name']}  {tensor['shape']} {tensor['dtype']}")
 
 
 def _run(args: argparse.Namespace, program: Program) -> int:
     from emulator.device import Device  # noqa: PLC0415  # it loads jax: inspect does not
 
     if args.iterations < 1:
-        print("error: --iterations must be 1 or more", file=sys.stderr)
+        say("error: --iterations must be 1 or more", file=sys.stderr)
         return 2
     names = [graph.name for graph in program.graphs]
     if not names:
         raise NoGraph(program=program.name)
     if args.graph is not None and args.graph not in names:
-        print(f"error: no graph {args.graph}; there are {', '.join(names)}", file=sys.stderr)
+        say(f"error: no graph {args.graph}; there are {', '.join(names)}", file=sys.stderr)
         return 2
     graph = names.index(args.graph) if args.graph is not None else 0
     steps = _steps(args, program, graph)
@@ -259,7 +259,7 @@ def _run(args: argparse.Namespace, program: Program) -> int:
     missing = [r for r in missing if device.pool.buffers[r] is None]
     if missing:
         _draw(device, program, missing, args.init_seed)
-        print(
+        say(
             f"{len(missing)} weight(s) and buffer(s) are in no .npz file: "
             f"drawn with seed {args.init_seed}",
             file=sys.stderr,
@@ -306,11 +306,11 @@ def _report(outputs: dict[str, np.ndarray], seconds: float, args: argparse.Names
         for name, a in outputs.items()
     }
     if args.json:
-        print(json.dumps({"seconds_per_run": seconds, "outputs": rows}, indent=2))
+        say_text(json_text({"seconds_per_run": seconds, "outputs": rows}, indent=2))
         return
     for name, row in rows.items():
-        print(f"{name}  {row['shape']} {row['dtype']}  mean {row['mean']}")
-    print(f"{seconds * 1e3:.3f} ms per run, {args.iterations} run(s)")
+        say(f"{name}  {row['shape']} {row['dtype']}  mean {row['mean']}")
+    say(f"{seconds * 1e3:.3f} ms per run, {args.iterations} run(s)")
 
 
 def _load(path: str, names: Sequence[str] = ()) -> dict[str, np.ndarray]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from pef_schema.printable import one_line, printable
+
 _SHOWN = 20
 """Problems that a message lists; the error's ``problems`` holds all of them."""
 
@@ -12,12 +14,17 @@ _SHOWN = 20
 class SambaError(Exception):
     """Base of every error this project raises on purpose.
 
+    Its text has nothing that would steer a terminal; attributes keep names as they were found.
+
     Attributes:
         deviation: Name of the row of ``docs/deviations.md`` if it refuses what torch or a
             documented page allows; else empty.
     """
 
     deviation: str = ""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*[printable(a) if isinstance(a, str) else a for a in args])
 
 
 class PefError(SambaError):
@@ -54,7 +61,7 @@ class PefError(SambaError):
         where = "PEF in memory" if self.path is None else self.path
         if self.offset is not None:
             where += f": byte {self.offset}"
-        return f"{where}: {self.what}." + (f" {self.hint}" if self.hint else "")
+        return printable(f"{where}: {self.what}." + (f" {self.hint}" if self.hint else ""))
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default would call __init__ with args alone and lose the keywords.
@@ -151,7 +158,7 @@ class PefInvalid(PefError):
         self, problems: Sequence[str], *, path: str | os.PathLike[str] | None = None
     ) -> None:
         self.problems = tuple(problems)
-        shown = "".join(f"\n  {problem}" for problem in self.problems[:_SHOWN])
+        shown = "".join(f"\n  {one_line(problem)}" for problem in self.problems[:_SHOWN])
         if len(self.problems) > _SHOWN:
             shown += f"\n  ... and {len(self.problems) - _SHOWN} more"
         count = len(self.problems)
@@ -159,4 +166,4 @@ class PefInvalid(PefError):
 
     def __str__(self) -> str:
         where = "program" if self.path is None else self.path
-        return f"{where}: {self.what}{self.hint}"
+        return printable(f"{where}: {self.what}{self.hint}")

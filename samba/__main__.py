@@ -10,6 +10,8 @@ import difflib
 import sys
 from collections.abc import Sequence
 
+from pef_schema.printable import say, say_text
+
 _COMMANDS = ("compare", "launch")
 
 
@@ -24,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
     if arguments[:1] in ([], ["-h"], ["--help"]):
-        print(__doc__)
+        say_text(__doc__ or "")
         return 0 if arguments else 2
     if arguments[0] == "launch":
         from samba.distributed.launcher import main as launch  # noqa: PLC0415  # this command alone
@@ -33,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[0] != "compare":
         close = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0.4)
         meant = f", did you mean {close[0]!r}?" if close else "."
-        print(
+        say(
             f"python -m samba: no command {arguments[0]!r}{meant} "
             f"The commands are {' and '.join(_COMMANDS)}; --help says what they do.",
             file=sys.stderr,

@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from pef_schema.printable import say_text
+
 __all__ = ["SambaAtexit"]
 
 _log = logging.getLogger("samba")
@@ -105,5 +107,5 @@ def _status(code: Any) -> int:
     """Exit status for a ``SystemExit``; text is printed, as Python does."""
     if code is None or isinstance(code, int):
         return code or 0
-    print(code, file=sys.stderr)
+    say_text(str(code), file=sys.stderr)
     return 1

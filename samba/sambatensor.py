@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pef_schema.printable import one_line
 from samba.errors import ArgumentError, ConversionError, NoAutograd
 from samba.tensor.bagua import BaguaTensor
 from samba.tensor.conversions import Conversions
@@ -185,7 +186,7 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
             values = f"tensor(..., size={tuple(shape)}, dtype={self.dtype})"
         return (
             f"{values}\n"
-            f"samba.{type(self).__name__}(name: {self._sn_name}, shape: {shape}, "
+            f"samba.{type(self).__name__}(name: {one_line(self._sn_name)}, shape: {shape}, "
             f"dtype: {self.dtype},\n"
             f"batch_dim: {self._batch_dim}, named_dims: {dims}, keep_data: {self._has_data}, "
             f"materializer_provided: {self.materializer_provided})"

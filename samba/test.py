@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from pef_schema.atomic import write_atomically
+from pef_schema.printable import say
 from samba.errors import SambaError
 from samba.sambatensor import to_torch
 from samba.session.process import session
@@ -119,11 +120,11 @@ class TestWithGold:
                     found[f"{name}__grad"] = memory.read_grad(name)
         if not self.path.exists():
             write_atomically(str(self.path), [_saved(found)])
-            print(f"{self.name}: gold file {self.path} written")
+            say(f"{self.name}: gold file {self.path} written")
             return
         gold = torch.load(self.path, weights_only=True)
         _compare(f"{self.name}: gold file {self.path}", gold, found)
-        print(f"{self.name}: {len(gold)} tensors are those of {self.path}")
+        say(f"{self.name}: {len(gold)} tensors are those of {self.path}")
 
 
 def _saved(tensors: Mapping[str, torch.Tensor]) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pef_schema.printable import say, say_text
 from samba.comparison.report import Comparison
 from samba.comparison.walk import compare
 from samba.compiler.arithmetic import Bf16Cast, Preset
@@ -56,7 +57,7 @@ def run(argv: Sequence[str]) -> int:
             return _compare_app(args)
         return _report(_compare_factory(args), args)
     except SambaError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say_text(f"error: {error}", file=sys.stderr)
         return _TROUBLE
 
 
@@ -91,14 +92,14 @@ def _is_script(target: str) -> bool:
 
 def _report(found: Comparison, args: argparse.Namespace) -> int:
     if args.json == "-":
-        print(found.to_json())
+        say_text(found.to_json())
     else:
-        print(found.text(all_rows=args.all))
+        say_text(found.text(all_rows=args.all))
         if args.json:
             try:
                 Path(args.json).write_text(found.to_json() + "\n", encoding="utf-8")
             except OSError as error:
-                print(f"error: cannot write {args.json}: {error.strerror}", file=sys.stderr)
+                say(f"error: cannot write {args.json}: {error.strerror}", file=sys.stderr)
                 return _TROUBLE
     return 0 if found.ok else 1
 
@@ -178,7 +179,7 @@ def _compare_app(args: argparse.Namespace) -> int:
                 bf16_cast=args.bf16_cast or settings.arithmetic.cast.value,
             )
         except SambaError as error:
-            print(f"error: {error}", file=sys.stderr)
+            say_text(f"error: {error}", file=sys.stderr)
             codes.append(_TROUBLE)
         else:
             codes.append(_report(found, args))

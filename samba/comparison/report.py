@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import json
 import math
 from dataclasses import dataclass
 from typing import Any
+
+from pef_schema.printable import json_text, one_line, printable
 
 _SHOWN = 12
 """Rows that ``str`` shows of what is beyond tolerance, and of the largest accumulated errors."""
@@ -87,7 +88,7 @@ class Statistics:
 
     def __str__(self) -> str:
         text = (
-            f"{self.name}  {self.dtype}{list(self.shape)}  min {self.minimum:.4g}  "
+            f"{one_line(self.name)}  {self.dtype}{list(self.shape)}  min {self.minimum:.4g}  "
             f"max {self.maximum:.4g}  mean {self.mean:.4g}  std {self.std:.4g}"
         )
         return text + (f"  NaN {self.nans}  inf {self.infs}" if self.nans or self.infs else "")
@@ -138,12 +139,12 @@ class Row:
     def lines(self) -> list[str]:
         """The row in full."""
         what = "gradient of" if self.phase is Phase.BACKWARD else "result"
-        lines = [f"{self.place}, {self.op}: {self.status.value}"]
+        lines = [f"{self.place}, {one_line(self.op)}: {self.status.value}"]
         if self.module:
-            lines.append(f"  module   {self.module}")
+            lines.append(f"  module   {one_line(self.module)}")
         if self.source:
-            lines.append(f"  line     {self.source}")
-        lines.append(f"  {what:8} {self.name}  {self.dtype}{list(self.shape)}")
+            lines.append(f"  line     {one_line(self.source)}")
+        lines.append(f"  {what:8} {one_line(self.name)}  {self.dtype}{list(self.shape)}")
         if self.local is not None:
             lines.append(f"  error    {_gap(self.local)}")
         if self.whole is not None:
@@ -211,7 +212,7 @@ class Comparison:
         """
         counts = {phase: sum(row.phase is phase for row in self.rows) for phase in Phase}
         tested = ", ".join(f"{n} {phase.value}" for phase, n in counts.items() if n)
-        lines = [f"{self.model}: compared {tested or 'nothing'}"]
+        lines = [f"{one_line(self.model)}: compared {tested or 'nothing'}"]
         first = self.first
         if first is None:
             lines.append("no operation is beyond its tolerance")
@@ -225,7 +226,7 @@ class Comparison:
             title = "all rows" if all_rows else "beyond tolerance, or largest accumulated error"
             lines += ["", f"{title}:", *_table(shown)]
         lines += [f"note: {note}" for note in self.notes]
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def _worth_a_look(self) -> list[Row]:
         wrong = [row for row in self.rows if row.status.is_wrong][:_SHOWN]
@@ -252,7 +253,7 @@ class Comparison:
             "rows": [_plain(dataclasses.asdict(row)) for row in self.rows],
             "notes": list(self.notes),
         }
-        return json.dumps(report, indent=1)
+        return json_text(report, indent=1)
 
 
 def _plain(value: Any) -> Any:
@@ -270,7 +271,8 @@ def _table(rows: Any) -> list[str]:
     for row in rows:
         own = "-" if row.local is None else f"{row.local.relative:.2g}"
         total = "-" if row.whole is None else f"{row.whole.relative:.2g}"
-        cells.append((row.place, row.op, row.name, own, total, row.status.value))
+        name = one_line(row.name)
+        cells.append((row.place, one_line(row.op), name, own, total, row.status.value))
     widths = [max(len(line[c]) for line in cells) for c in range(len(cells[0]))]
     return [
         "  " + "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from pef_schema.printable import one_line
 from pef_schema.program import OptimizerParam, Program, Role, Section, SectionKind, Step
 from samba.compiler.arithmetic import compiled_arithmetic
 from samba.compiler.logged_precision import plain_name, precisions
@@ -49,7 +50,7 @@ def pef_log(program: Program, digest: str = "") -> str:
             together.
 
     Returns:
-        Text that ends with a newline.
+        Text that ends with a newline; names are shown as a terminal may show them.
     """
     calls: dict[int, list[int]] = {}
     for schedule in program.schedules:
@@ -61,12 +62,12 @@ def pef_log(program: Program, digest: str = "") -> str:
             (
                 str(i),
                 section_types(section),
-                section.name,
+                one_line(section.name),
                 str(section_ops(program, section)),
                 str(section_bytes(program, section)),
                 ",".join(map(str, calls.get(i, ()))) or "-",
                 str(section.twin) if section.twin != i else "-",
-                _operations(program, section),
+                one_line(_operations(program, section)),
             )
         )
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]) - 1)]
@@ -93,7 +94,7 @@ def pef_log(program: Program, digest: str = "") -> str:
         totals[region.role] += region.nbytes
     lines += [f"  {role.name.lower()}: {totals[role]}" for role in Role if totals[role]]
     lines += _precision(program)
-    return "\n".join(lines) + "\n"
+    return "".join(f"{one_line(line)}\n" for line in lines)
 
 
 def _schedules(program: Program) -> list[str]:

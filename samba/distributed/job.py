@@ -26,6 +26,7 @@ from emulator.replicas.comm.errors import (
 )
 from emulator.replicas.comm.protocol import Communicator
 from emulator.replicas.comm.worker import CommThread
+from pef_schema.printable import say
 from samba.abexit import SambaAtexit
 from samba.distributed.addresses import Place, at, choose_place, listener, prefer_loopback
 from samba.distributed.environment import Launch, detect
@@ -191,7 +192,7 @@ class Job:
         if not isinstance(error, DataParallelError) and _is_of_collective(error):
             blame = self.watchdog.blame()
             text = f"a collective of {name_ranks(blame.ranks)}"
-            print(f"samba: {name_ranks(blame.ranks)} at fault: {blame.reason}", file=sys.stderr)
+            say(f"samba: {name_ranks(blame.ranks)} at fault: {blame.reason}", file=sys.stderr)
             self.watchdog.tell("failed", text, blame.ranks)
         blames = error.ranks if isinstance(error, DataParallelError) else ()
         self.watchdog.tell("failed", f"{type(error).__name__}: {error}".strip(), blames)

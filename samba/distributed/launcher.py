@@ -21,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, TextIO
 
+from pef_schema.printable import say
 from samba.distributed.addresses import LOOPBACK, listener
 from samba.distributed.stores import TCPStore
 
@@ -229,7 +230,7 @@ def _watch(replicas: Sequence[_Replica], received: list[int], grace: float) -> i
         if failed is not None and end == float("inf"):
             first = first or failed.code or 1
             end = time.monotonic() + _GRACE_SECONDS
-            print(f"launch: rank {failed.rank} ended with code {failed.code}", file=sys.stderr)
+            say(f"launch: rank {failed.rank} ended with code {failed.code}", file=sys.stderr)
         if time.monotonic() >= end:
             for replica in replicas:
                 replica.send(next_signal)

@@ -10,6 +10,7 @@ import torch
 
 from pef_schema import write_pef
 from pef_schema.errors import PefUnwritable
+from pef_schema.printable import say
 from pef_schema.program import Program
 from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
@@ -76,7 +77,7 @@ def compile_pef(
         stage.start("writing the PEF")
         _write(path, program)
     if line := losses_line(program):
-        print(line)
+        say(line)
     if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(found))):
         tell("chosen-losses", doubt)
     return path

@@ -13,6 +13,7 @@ from os import PathLike, fspath
 from typing import Protocol
 
 from pef_schema.atomic import write_atomically
+from pef_schema.printable import say
 
 __all__ = ["LEVEL_VARIABLE", "RuntimeProfile", "runtime_level"]
 
@@ -114,7 +115,7 @@ class RuntimeProfile:
             return
         seconds = time.perf_counter() - running.start
         if running.tell:
-            print(f"runtime profile: {seconds:.6f} s between start and end")
+            say(f"runtime profile: {seconds:.6f} s between start and end")
         write_atomically(fspath(log_file), [_text(running, seconds).encode()])
 
     def _stop(self) -> _Running | None:
@@ -126,11 +127,11 @@ class RuntimeProfile:
 
 def _text(running: _Running, seconds: float) -> str:
     out = io.StringIO()
-    print(f"runtime profile ({running.level.lower()}): {seconds:.6f} s", file=out)
+    say(f"runtime profile ({running.level.lower()}): {seconds:.6f} s", file=out)
     if running.counts is not None:
         runs = running.counts.runs - running.runs
         compiles = running.counts.compiles - running.compiles
-        print(f"device: {runs} runs, {compiles} plans compiled", file=out)
+        say(f"device: {runs} runs, {compiles} plans compiled", file=out)
     if running.profile is not None:
         stats = pstats.Stats(running.profile, stream=out).sort_stats("cumulative")
         if running.level == "SUMMARY":

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from pef_schema.printable import printable
+
 __all__ = ["Deviations", "named", "some_of", "tell"]
 
 _log = logging.getLogger("samba")
@@ -26,7 +28,7 @@ def named(deviation: str, text: str) -> str:
         >>> named("zero-output", "output y is zeros: nothing has computed it")
         'output y is zeros: nothing has computed it [deviation: zero-output]'
     """
-    return f"{text} [deviation: {deviation}]"
+    return printable(f"{text} [deviation: {deviation}]")
 
 
 def some_of(names: Sequence[str], most: int = 4) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
+from pef_schema.printable import one_line
+
 __all__ = ["counted", "stages"]
 
 _EVERY = 0.1
@@ -95,7 +97,7 @@ class BarLine:
 
 def _line(title: str, total: int) -> Line | None:
     """A line on the terminal; None if standard error is none."""
-    stream = sys.stderr
+    stream, title = sys.stderr, one_line(title)
     if stream is None or not stream.isatty():
         return None
     try:

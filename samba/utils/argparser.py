@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pef_schema.printable import say
 from samba.argconf.options import COMMANDS, OPTIONS
 from samba.argconf.parsed import (
     default_fields,
@@ -129,7 +130,7 @@ def _free_of_pef(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
 def _tell_nothing_tested() -> None:
     """Prints that nothing has run on the device, where a script drops the command ``test``."""
     if not hasattr(sys, "last_value") and not session.has_run:
-        print(
+        say(
             "test: nothing was tested, because nothing has run on the device: the script does "
             "nothing with this command. It would have to call samba.utils.trace_graph(...) and "
             "samba.session.run(...), and compare.",
@@ -140,7 +141,7 @@ def _tell_nothing_tested() -> None:
 def _tell_nothing_measured(command: str) -> None:
     """Prints that nothing was measured: some apps drop the command that asks for it."""
     if not hasattr(sys, "last_value"):  # an uncaught error has said enough
-        print(
+        say(
             f"{command}: nothing was measured, because the script does nothing with this command. "
             f"It would have to call samba.utils.{command.replace('-', '_')}(...) or "
             "samba.utils.common.common_app_driver(...).",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from pef_schema.printable import say
 from samba.errors import SambaError
 from samba.sambatensor import to_torch
 
@@ -66,7 +67,7 @@ def assert_close(
         return
     difference = (first - second).abs()
     if visualize:
-        print(f"{name}: max difference {difference.max():.6g}, mean {difference.mean():.6g}")
+        say(f"{name}: max difference {difference.max():.6g}, mean {difference.mean():.6g}")
     wrong = ~torch.isclose(first, second, rtol=rtol, atol=threshold, equal_nan=True)
     if not wrong.any():
         return

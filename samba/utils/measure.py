@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import statistics
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pef_schema.atomic import write_atomically
+from pef_schema.printable import json_text, one_line, say, say_text
 from samba.compiler.report import section_types
 from samba.errors import ArgumentError
 from samba.session.process import session
@@ -99,12 +99,12 @@ def measure_performance(
     graph = loaded.program.graphs[0]
     types = ["FWD"] if inference else []
     fetch = () if run_graph_only else tuple(output.name for output in graph.outputs)
-    print("initial run starts.")
+    say("initial run starts.")
     replicas = loaded.replicas
     parallel = replicas.keywords(data_parallel, reduce_on_rdu)
     session.run(inputs, fetch, section_types=types, **parallel)
     session.synchronize()
-    print("initial run completes.")
+    say("initial run completes.")
     feed = None if run_graph_only else inputs
     done = 0
     start = time.perf_counter()
@@ -120,11 +120,11 @@ def measure_performance(
     throughput = done * batch_size / total
     latency = total / done
     what = "graph_only" if run_graph_only else "e2e"
-    print(
+    say(
         f"{what}_throughput: {throughput} samples/s, measured over {done} iterations. "
         f"Average latency: {latency} s."
     )
-    print(f"{what}_latency: {total} s")
+    say(f"{what}_latency: {total} s")
     report = {
         "throughput_samples_per_s": throughput,
         "average_latency_s": latency,
@@ -136,7 +136,7 @@ def measure_performance(
     }
     for path in (json, compiled_stats_json):
         if path:
-            write_atomically(path, [(json_module.dumps(report, indent=2) + "\n").encode()])
+            write_atomically(path, [(json_text(report, indent=2) + "\n").encode()])
     return throughput, latency
 
 
@@ -219,11 +219,11 @@ def measure_sections(
         )
         for s, t in times.items()
     )
-    print(format_sections(rows))
-    print(f"sum of medians: {total * 1e3:.3f} ms, {batch_size / total:.3f} samples/s")
+    say_text(format_sections(rows))
+    say(f"sum of medians: {total * 1e3:.3f} ms, {batch_size / total:.3f} samples/s")
     if json:
         write_atomically(
-            json, [(json_module.dumps([asdict(row) for row in rows], indent=2) + "\n").encode()]
+            json, [(json_text([asdict(row) for row in rows], indent=2) + "\n").encode()]
         )
     return rows
 
@@ -242,7 +242,7 @@ def _traced_batch(inputs: Any, batch_size: int, function: str) -> int:
     if len(sizes) != 1 or batch_size in sizes:
         return batch_size
     (traced,) = sizes
-    print(f"{function}: the inputs are batches of {traced}, which counts; {batch_size} was given.")
+    say(f"{function}: the inputs are batches of {traced}, which counts; {batch_size} was given.")
     return traced
 
 
@@ -276,7 +276,7 @@ def format_sections(rows: Sequence[SectionTime]) -> str:
         (
             str(r.section_id),
             r.type,
-            r.name,
+            one_line(r.name),
             str(r.calls),
             f"{r.min_ms:.3f}",
             f"{r.median_ms:.3f}",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from pef_schema.printable import say
+
 __all__ = ["main"]
 
 
@@ -17,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status 0.
     """
-    print(
+    say(
         "read_perf_counters: an emulated device has no hardware counters. "
         "Use the measure-sections command, or samba.session.samba_profile(...)."
     )

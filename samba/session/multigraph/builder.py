@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from pef_schema.printable import say
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph, SambaGraph
 from samba.sambatensor import SambaTensor
@@ -170,7 +171,7 @@ class GraphBuilder:
         )
         if path is None:
             return None
-        print(f"PEF file {path} created")
+        say(f"PEF file {path} created")
         return str(path)
 
     def init_multigraph_runtime(self, pef: str, transfer_device: bool = True) -> None:
@@ -184,8 +185,11 @@ class GraphBuilder:
             SambaError: The PEF cannot be read, or its graphs are not those that were added. What
                 was loaded before stays loaded.
         """
+        from emulator.forks import refuse_in_child  # noqa: PLC0415  # loads jax
         from samba.session.multigraph.load import load_graphs  # noqa: PLC0415  # loads jax
 
+        refuse_in_child("session.init_multigraph_runtime()")
+        self._slot.refuse_inside("init_multigraph_runtime()")
         path = str(pef) or self._slot.pef_path
         if not path:
             raise ArgumentError(
