@@ -15,6 +15,7 @@ from emulator.contract.check import check_contract
 from emulator.counters import DeviceCounters
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, NotSeeded, NotWritten, RegionMismatch, UnknownName
+from emulator.forks import refuse_in_child, watch_forks
 from emulator.held_signals import HELD
 from emulator.lowering.index_watch import Watched
 from emulator.lowering.section import Variant, starts_as_ones
@@ -23,7 +24,7 @@ from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_size
 from emulator.memory.host_view import writable_view
 from emulator.memory.lost import LostBuffers
-from emulator.memory.pool import BufferPool
+from emulator.memory.pool import BufferPool, UnreachablePool
 from emulator.plans.direct_call import SLOW
 from emulator.plans.failures import run_failure
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
@@ -113,6 +114,11 @@ class Device:
                 data = np.frombuffer(program.segments[region.segment], TO_NUMPY[region.dtype])
                 self.write(i, data.reshape(region.shape))
         self._respecialise()
+        watch_forks(self)
+
+    def forked(self) -> None:
+        """In a forked child there is no device: whatever needs its memory is refused."""
+        self.pool = UnreachablePool(self.pool)
 
     def use_buckets(self) -> None:
         """Keep gradients in buckets from now on, so that they can be reduced with other replicas.
@@ -155,6 +161,7 @@ class Device:
         return found
 
     def _compile(self, steps: StepKey) -> Plan:
+        refuse_in_child("compiling for the device")
         self.counters.compiles += 1
         with garbage_given_back():
             return compile_plan(
@@ -512,6 +519,7 @@ class Device:
 
     def put(self, array: np.ndarray) -> jax.Array:
         """Take an array that nobody else will change to the device."""
+        refuse_in_child("writing device memory")
         with wide_types():
             return jax.device_put(array, self._jax_device)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,26 @@ _SHOWN = 20
 
 class DeviceError(SambaError):
     """Base of all errors of the emulated device."""
+
+
+class ForkedProcess(DeviceError, RuntimeError):
+    """A process that was forked while a device was open asks for the device.
+
+    Attributes:
+        operation: What it asked for.
+        parent: The process that has the device.
+    """
+
+    deviation = "forked-process"
+
+    def __init__(self, *, operation: str, parent: int) -> None:
+        self.operation, self.parent = operation, parent
+        super().__init__(
+            f"{operation}: process {os.getpid()} was forked from process {parent} while a device "
+            "was open there, and has none of the threads that run it. Use the device in the "
+            "process that opened it, or start the other one with "
+            'multiprocessing.get_context("spawn") and load the PEF there.'
+        )
 
 
 class NotWritten(DeviceError):

@@ -2,7 +2,8 @@
 
 Two lines concern nobody who uses this project: that there is no TPU, and that a process forks while
 jax's threads run. The second is right where the child goes on with jax; the workers of torch's
-``DataLoader`` load data and never do. All other forks are still warned of.
+``DataLoader`` load data and never do. All other forks are still warned of, and a child that asks
+for a device is refused (:mod:`emulator.forks`).
 """
 
 from __future__ import annotations
@@ -17,18 +18,26 @@ from typing import Any, cast
 import jax
 from jax._src import xla_bridge  # what jax does before a fork, and whether it does it already
 
+from emulator.forks import refuse_in_child, watch_forks
+
 __all__ = ["first_device"]
 
-_LOADER = "torch.utils.data.dataloader"
+_LOADERS = ("torch.utils.data.", "torchdata.")
+"""Packages that fork workers which load data."""
 
 
 def first_device() -> Any:
     """The device that programs run on; starts jax if nothing has started it yet.
 
+    Raises:
+        ForkedProcess: In a process that was forked while a device was open.
+
     Example:
         >>> first_device().id
         0
     """
+    refuse_in_child("opening a device")
+    watch_forks()
     with _quiet_start():
         return cast("Any", jax).local_devices()[0]  # jax types it in part
 
@@ -65,10 +74,10 @@ def _names_no_tpu(record: logging.LogRecord) -> bool:
 
 
 def _in_loader() -> bool:
-    """Whether torch's ``DataLoader`` is starting a worker."""
+    """Whether a loader of torch's is starting a worker."""
     frame = inspect.currentframe()
     while frame is not None:
-        if frame.f_globals.get("__name__") == _LOADER:
+        if str(frame.f_globals.get("__name__")).startswith(_LOADERS):
             return True
         frame = frame.f_back
     return False

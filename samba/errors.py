@@ -12,9 +12,11 @@ __all__ = [
     "NoAutograd",
     "NoGradient",
     "NoHostData",
+    "NotCopyable",
     "NotLoaded",
     "NotTraced",
     "SambaError",
+    "SessionInUse",
     "UnknownTensor",
     "UnsupportedKeyword",
 ]
@@ -111,6 +113,37 @@ class NotLoaded(SambaError, RuntimeError):
         super().__init__(
             f"samba.session.{operation}: nothing is on the device. "
             "Call samba.utils.trace_graph(model, inputs, optimizer, pef=<path>) first."
+        )
+
+
+class SessionInUse(SambaError, RuntimeError):
+    """A session is asked for something in the middle of a call with which it does not go.
+
+    Args:
+        operation: What was asked for.
+        problem: What the session is doing, as a sentence with its advice.
+    """
+
+    deviation = "run-within-a-run"
+
+    def __init__(self, *, operation: str, problem: str) -> None:
+        self.operation = operation
+        super().__init__(f"samba.session.{operation}: {problem}")
+
+
+class NotCopyable(SambaError, TypeError):
+    """A session, or what it has on the device, is to be copied or pickled.
+
+    Args:
+        what: What it is.
+    """
+
+    def __init__(self, *, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"a {what} cannot be copied or pickled: it has memory on the device. Copy or pickle "
+            "the model after samba.session.to_cpu(model), and give another process the path of the "
+            "PEF for a trace_graph of its own."
         )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import jax
 import numpy as np
 
+from emulator.forks import refuse_in_child
 from emulator.memory.buckets import BufferMap
 
 
@@ -36,3 +39,22 @@ class BufferPool:
     def drop(self, home: int) -> None:
         """Free a buffer."""
         self.buffers[home] = None
+
+
+class UnreachablePool(BufferPool):
+    """What a device has in the place of its memory in a forked child: every use is refused.
+
+    Args:
+        pool: The memory, which is kept: freeing it would need the threads of the parent.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._kept = pool
+
+    @property
+    def buffers(self) -> NoReturn:  # pyright: ignore[reportIncompatibleVariableOverride]  # nothing is read or set here
+        """Raises ``ForkedProcess``."""
+        refuse_in_child("device memory")
+        raise AssertionError

@@ -7,11 +7,13 @@ is in ``compiling.py``, loading in ``loading.py``, running in ``running.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from threading import get_ident
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 
-from samba.errors import NotLoaded
+from pef_schema.printable import say
+from samba.errors import NotCopyable, NotLoaded
 from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_param
 from samba.profiler import PROFILER, Profiler
 from samba.sambatensor import DimInfo, SambaTensor
@@ -26,8 +28,9 @@ from samba.session.request import RunRequest
 from samba.session.runtime_profile import RuntimeProfile
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.session.transfers import Transfers
+from samba.support import tracing
 from samba.support.keywords import refuse_unknown
-from samba.support.tracing import is_tracing, set_tracing
+from samba.support.tracing import is_tracing, refuse_while_tracing, set_tracing
 
 if TYPE_CHECKING:
     from pef_schema.program import Program
@@ -70,6 +73,10 @@ class SambaSession:
         self._runtime_profile = RuntimeProfile()
         self._start()
         self._open(pef_path)
+
+    def __reduce_ex__(self, protocol: object, /) -> NoReturn:
+        """A session stays where it is: neither ``copy`` nor ``pickle`` take it along."""
+        raise NotCopyable(what="session")
 
     def _open(self, pef_path: str) -> None:
         if pef_path:
@@ -157,7 +164,7 @@ class SambaSession:
                 loss_indices=loss_indices,
                 metadata=pef_metadata,
             )
-        print(f"PEF file {path} created")
+        say(f"PEF file {path} created")
         self._slot.pef_path = str(path)
         return str(path)
 
@@ -199,8 +206,11 @@ class SambaSession:
             SambaError: If the PEF cannot be read, or model, inputs or optimizers are not
                 the compiled ones. What was loaded before stays loaded.
         """
+        from emulator.forks import refuse_in_child  # noqa: PLC0415  # loads jax
         from samba.session.loading import load_pef  # noqa: PLC0415  # loads jax
 
+        refuse_in_child("utils.trace_graph()")
+        self._slot.refuse_inside("load()")
         path = pef or self._slot.pef_path
         model = self._slot.onnx.module(model, "utils.trace_graph")
         with self._slot.tracing():
@@ -280,12 +290,17 @@ class SambaSession:
             IndexOutOfRange: An ``IndexError``: an input is used as indices or labels, and one is
                 out of range.
             DataParallelError: If a replica is gone or does not answer in time.
+            SessionInUse: If it is called within a run, by a signal handler or a callback. Another
+                thread waits instead, until the run under way has returned.
+            ForkedProcess: In a process that was forked after the program was loaded.
         """
         if unknown:
             refuse_unknown("session.run", SambaSession.run, unknown)
         loaded = self._slot.loaded
         if loaded is None:
             raise NotLoaded(operation="run()")
+        if tracing.active:
+            refuse_while_tracing("run()")
         if data_parallel_mode != "normal":
             check_data_parallel_mode(data_parallel_mode, "session.run")
         if type(section_types) not in _PLAIN:
@@ -307,9 +322,19 @@ class SambaSession:
         runner = loaded.only
         if runner is None or graph_name is not None:
             runner = loaded.runner(graph_name)
+        in_turn = loaded.turns
         if PROFILER.started:
-            return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
-        return runner.run(request)
+            with in_turn.running("run()"):
+                return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
+        if get_ident() == in_turn.owner and not in_turn.marked:
+            try:
+                in_turn.marked = True
+                if in_turn.owner:
+                    return runner.run(request)
+            finally:
+                in_turn.marked = False
+        with in_turn.running("run()"):
+            return runner.run(request)
 
     def evaluator(self, model: torch.nn.Module | Any, inputs: Any = None) -> Evaluator:
         """The loaded model in evaluation mode: running statistics, no dropout, any batch size.
@@ -335,14 +360,18 @@ class SambaSession:
 
     def synchronize(self) -> None:
         """Wait until everything that was started on the device is done."""
-        self._slot.need("synchronize()").device.synchronize()
+        loaded = self._slot.need("synchronize()")
+        with loaded.turns.held():
+            loaded.device.synchronize()
 
     def reset_random_generator(self) -> None:
         """Restart the device's random stream from its present seed."""
-        device = self._slot.need("reset_random_generator()").device
-        for name in self.get_dropout_seed_argin_names():
-            index = device.argin_index[name]
-            device.set_argin(index, device.argin(index))
+        loaded = self._slot.need("reset_random_generator()")
+        device = loaded.device
+        with loaded.turns.held():
+            for name in self.get_dropout_seed_argin_names():
+                index = device.argin_index[name]
+                device.set_argin(index, device.argin(index))
 
     # -- life cycle ---------------------------------------------------------
 

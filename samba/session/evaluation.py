@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from emulator.device import Device
+from emulator.forks import refuse_in_child
 from emulator.held_signals import HELD
 from pef_schema.program import Program, Role
 from pef_schema.verify import verify
@@ -18,7 +19,7 @@ from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import Replicas
-from samba.errors import ArgumentError, NotLoaded
+from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import index_checks_of
 from samba.session.feeding import Feeder
@@ -27,6 +28,7 @@ from samba.session.program_slot import ProgramSlot
 from samba.session.request import RunRequest
 from samba.session.running import Runner
 from samba.support.progress import stages
+from samba.support.tracing import refuse_while_tracing
 from samba.tensor.views import view_as_numpy
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import TraceInputs, collect_inputs
@@ -81,6 +83,7 @@ class Evaluator:
 
     def __init__(self, slot: ProgramSlot, model: torch.nn.Module, inputs: Any = None) -> None:
         loaded = slot.need("evaluator()")
+        refuse_in_child("session.evaluator()")
         if not isinstance(loaded, LoadedModel):
             raise ArgumentError(
                 where="session.evaluator(...)",
@@ -99,6 +102,10 @@ class Evaluator:
         self._given = loaded.given if inputs is None else collect_inputs(model, inputs)
         self._parts: dict[Shapes, _Part] = {}
         self._part = self._part_for(self._given)
+
+    def __reduce_ex__(self, protocol: object, /) -> NoReturn:
+        """What is on the device stays there: neither ``copy`` nor ``pickle`` take it along."""
+        raise NotCopyable(what="session's evaluator")
 
     @property
     def output_tensors(self) -> tuple[SambaTensor, ...]:
@@ -126,11 +133,16 @@ class Evaluator:
         loaded = self._loaded
         if self._slot.loaded is not loaded:
             raise NotLoaded(operation="evaluator(...).run()")
-        loaded.writes.bring()
+        refuse_in_child("evaluator(...).run()")
+        refuse_while_tracing("evaluator(...).run()")
+        # A new part is traced, for which other threads may be waited; nobody waits for this one.
         part = self._part = self._part_for(self._reshaped(input_tensors))
-        here, there = part.device.pool.buffers, loaded.device.pool.buffers
         # What the program changes it takes from the loaded one, and gives back after the run.
-        with HELD if part.changed else nullcontext():
+        whole = HELD if part.changed else nullcontext()
+        in_turn = loaded.turns
+        with in_turn.running("evaluator(...).run()"), whole:
+            loaded.writes.bring()
+            here, there = part.device.pool.buffers, loaded.device.pool.buffers
             try:
                 for mine, region in part.shared:
                     here[mine] = there[region]
@@ -196,8 +208,9 @@ class Evaluator:
             leaves[place] = leaf.new_empty(shapes.get(entry.name, leaf.shape))
             named.append(replace(entry, tensor=leaves[place]))
         args, kwargs = tree_unflatten(leaves, spec)
-        self._given = replace(self._given, args=args, kwargs=kwargs, tensors=tuple(named))
-        return self._given
+        given = replace(self._given, args=args, kwargs=kwargs, tensors=tuple(named))
+        self._given = given
+        return given
 
     def _part_for(self, given: TraceInputs) -> _Part:
         key = tuple([tuple(entry.tensor.shape) for entry in given.tensors])

@@ -208,7 +208,7 @@ class Loaded(LoadedTensors, ABC):
         regions = [tensor.region for tensor in tensors] + _regions(states)
         # Alone, what a signal cuts short is put back; with others, all of them do the whole.
         whole = nullcontext() if self.replicas.size == 1 else HELD
-        with self.device.unchanged_on_error() as transaction, whole:
+        with self.turns.held(), self.device.unchanged_on_error() as transaction, whole:
             with self.replicas.same_values(regions), PROFILER.event("PyRT_SET_TENSORS"):
                 for entry in tensors:
                     values = view_as_numpy(_values(entry.tensor))
@@ -228,8 +228,9 @@ class Loaded(LoadedTensors, ABC):
 
     def optimizers_to_cpu(self, optims: Any, *, operation: str = "optimizers_to_cpu()") -> None:
         """Copy optimizer state alone to the host."""
-        self.writes.bring(f"session.{operation}")
-        self._take_from_device((), self._states(optims, operation), inplace=False)
+        with self.turns.held():
+            self.writes.bring(f"session.{operation}")
+            self._take_from_device((), self._states(optims, operation), inplace=False)
 
     def _states(self, optims: Any, operation: str) -> list[HostState]:
         return self._states_of((), optims, operation)
@@ -274,9 +275,10 @@ class Loaded(LoadedTensors, ABC):
         """Copy device values to the host, into new memory or into that which is there."""
         tensors = self.model_tensors(model, operation)
         states = self._states_of(tensors, optims, operation)
-        self.writes.bring(f"session.{operation}")
-        wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
-        self._take_from_device(wanted, states, inplace=inplace)
+        with self.turns.held():
+            self.writes.bring(f"session.{operation}")
+            wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
+            self._take_from_device(wanted, states, inplace=inplace)
 
     def read_tensors(self, tensors: Sequence[HostTensor], inplace: bool = True) -> None:
         """Copy the device's values of some tensors to the host.
@@ -291,7 +293,7 @@ class Loaded(LoadedTensors, ABC):
         self, tensors: Sequence[HostTensor], states: Sequence[HostState], *, inplace: bool
     ) -> None:
         """Read everything, then give it to the host: a signal finds all of it there, or nothing."""
-        with self.replicas.getting_tensors():
+        with self.turns.held(), self.replicas.getting_tensors():
             values = [self._read(entry.region) for entry in tensors]
         found = [self._state_values(entry) for entry in states]
         with HELD, torch.no_grad():

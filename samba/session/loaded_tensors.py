@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import torch
 
 from emulator.device import Device
 from emulator.errors import DeviceError
 from samba.distributed.replicas import Replicas
+from samba.errors import NotCopyable
 from samba.profiler import PROFILER
+from samba.session.turns import Turns
 from samba.tensor.views import view_as_numpy, view_as_torch
 
 
@@ -21,6 +25,11 @@ class LoadedTensors:
 
     def __init__(self, device: Device, replicas: Replicas) -> None:
         self.device, self.replicas = device, replicas
+        self.turns = Turns()
+
+    def __reduce_ex__(self, protocol: object, /) -> NoReturn:
+        """What is on the device stays there: neither ``copy`` nor ``pickle`` take it along."""
+        raise NotCopyable(what="loaded program")
 
     def knows(self, name: str) -> bool:
         """Whether the program has a tensor of that name."""
@@ -36,20 +45,26 @@ class LoadedTensors:
 
     def read(self, name: str) -> torch.Tensor:
         """A fresh copy of a tensor's device memory."""
-        with self.replicas.getting_tensors():
+        with self.turns.held(), self.replicas.getting_tensors():
             return view_as_torch(self.device.read(self.device.region_of(name)))
 
     def read_grad(self, name: str) -> torch.Tensor:
         """A fresh copy of its gradient."""
-        return view_as_torch(self.device.read(self.device.gradient_of(name)))
+        with self.turns.held():
+            return view_as_torch(self.device.read(self.device.gradient_of(name)))
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to the device."""
         region = self.device.region_of(name)
-        with self.replicas.same_values((region,)), PROFILER.event("PyRT_SET_TENSORS"):
+        with (
+            self.turns.held(),
+            self.replicas.same_values((region,)),
+            PROFILER.event("PyRT_SET_TENSORS"),
+        ):
             self.device.write(region, view_as_numpy(tensor), name=name)
 
     def write_grad(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to its gradient on the device."""
         region = self.device.gradient_of(name)
-        self.device.write(region, view_as_numpy(tensor), name=f"{name}__grad")
+        with self.turns.held():
+            self.device.write(region, view_as_numpy(tensor), name=f"{name}__grad")

@@ -109,6 +109,18 @@ class ProgramSlot:
             raise NotLoaded(operation=operation)
         return self.loaded
 
+    def refuse_inside(self, operation: str) -> None:
+        """Refuse to load something else in the middle of a run of the same thread.
+
+        Args:
+            operation: What is about to be done.
+
+        Raises:
+            SessionInUse: In the middle of a run.
+        """
+        if self.loaded is not None:
+            self.loaded.turns.refuse_inside(operation)
+
     def take(self, loaded: Loaded, pef_path: str) -> None:
         """Make a loaded program the session's, and the one that SambaTensors see.
 
@@ -116,6 +128,8 @@ class ProgramSlot:
             loaded: The program.
             pef_path: Its PEF.
         """
+        if self.loaded is not None:
+            self.loaded.turns.close("load()")
         with HELD:  # a signal finds the old program or the new one
             counted = self.counters
             self._compiles, self._runs = counted.compiles, counted.runs
@@ -129,6 +143,7 @@ class ProgramSlot:
     def close(self) -> None:
         """Take the program off the device."""
         if self.loaded is not None:
+            self.loaded.turns.close()
             hide_memory(self.loaded)
             self.loaded.close()
             self.loaded = None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from samba.errors import SessionInUse
 
 __all__ = [
     "NO_GRAPHAMP",
     "is_tracing",
     "is_tracing_again",
     "one_trace",
+    "refuse_while_tracing",
     "set_tracing",
     "tracing",
     "tracing_again",
@@ -19,21 +23,42 @@ __all__ = [
 NO_GRAPHAMP = "samba_no_graphamp"
 """Key that ``session.disable_graphamp()`` leaves on what is traced inside."""
 
-_active = False
+active = False
+"""Whether a model is being traced, for those who have no time to call :func:`is_tracing`."""
+
 _again = False
-_ONE_AT_A_TIME = threading.RLock()
+_tracer = 0
+"""The thread that traces; 0 if none does."""
+_one_at_a_time = threading.RLock()
 """Held by the thread that traces: torch's exporter and what is patched for it are the process's."""
 
 
 def is_tracing() -> bool:
     """Whether a model is being traced now."""
-    return _active
+    return active
 
 
-def set_tracing(active: bool) -> None:
+def set_tracing(wanted: bool) -> None:
     """Say whether a model is being traced; old scripts set it through ``session.tracing``."""
-    global _active
-    _active = bool(active)
+    global active
+    active = bool(wanted)
+
+
+def refuse_while_tracing(operation: str) -> None:
+    """Raise in the thread that traces a model: its tensors have no values meanwhile.
+
+    Args:
+        operation: What was asked of the session.
+
+    Raises:
+        SessionInUse: There. Other threads go on.
+    """
+    if _tracer == threading.get_ident():
+        raise SessionInUse(
+            operation=operation,
+            problem="it is called while a model is being traced, by forward() or by a signal "
+            "handler. Call it before or after session.compile and trace_graph.",
+        )
 
 
 def is_tracing_again() -> bool:
@@ -58,17 +83,35 @@ def tracing() -> Iterator[None]:
 
     Another thread that is about to trace waits for the end.
     """
+    global _tracer
     with one_trace():
-        before = is_tracing()
-        set_tracing(True)
+        before, tracer = is_tracing(), _tracer
         try:
+            _tracer = threading.get_ident()
+            set_tracing(True)
             yield
         finally:
             set_tracing(before)
+            _tracer = tracer
 
 
 @contextmanager
 def one_trace() -> Iterator[None]:
     """No other thread traces a model meanwhile; it waits."""
-    with _ONE_AT_A_TIME:
+    if not _forks_watched:
+        _forks_watched.append(True)
+        os.register_at_fork(after_in_child=_in_child)
+    with _one_at_a_time:
         yield
+
+
+_forks_watched: list[bool] = []
+
+
+def _in_child() -> None:
+    """In a forked child: what another thread traces, nobody traces there."""
+    global _one_at_a_time, _tracer, _again
+    if _tracer != threading.get_ident():
+        _one_at_a_time = threading.RLock()
+        _tracer, _again = 0, False
+        set_tracing(False)
