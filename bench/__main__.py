@@ -68,6 +68,13 @@ def _positive(text: str) -> int:
     return value
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a number of seconds above 0")
+    return value
+
+
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="suites")
     parser.add_argument("--model", nargs="+", choices=CASES, default=list(CASES), help="cases")
@@ -75,8 +82,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--contender", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="who runs"
     )
     parser.add_argument("--rounds", type=_positive, default=9, help="turns of each contender")
-    parser.add_argument("--round-seconds", type=float, default=0.3, help="length of a turn")
-    parser.add_argument("--warm-seconds", type=float, default=0.7, help="warming up, at least")
+    parser.add_argument("--round-seconds", type=_seconds, default=0.3, help="length of a turn")
+    parser.add_argument("--warm-seconds", type=_seconds, default=0.7, help="warming up, at least")
     parser.add_argument("--threads", type=_positive, default=2, help="cores for each contender")
     parser.add_argument("--quick", action="store_true", help="a look: few and short turns")
     parser.add_argument("--json", type=Path, help="write all numbers here")
@@ -141,7 +148,8 @@ def _gate(args: argparse.Namespace) -> int:
     say_text("\n".join(different) or "counts: as kept")
     earlier = file_at(args.base, "bench/counts.json")
     if earlier is not None:
-        for line in counts.changes(json.loads(earlier)["cases"], counts.kept_counts()):
+        before = counts.parsed_counts(earlier, f"bench/counts.json at {args.base}")
+        for line in counts.changes(before["cases"], counts.kept_counts()):
             say(f"since {args.base}: {line}")
     settings = GateSettings(
         processes=args.processes, rounds=args.rounds, threads=args.threads, plants={}

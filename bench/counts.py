@@ -176,9 +176,10 @@ def kept_counts(path: Path = FILE) -> dict[str, Any]:
         BadResults: If it cannot be used, or is of other versions than those installed.
     """
     try:
-        found = json.loads(path.read_text())
+        text = path.read_text()
     except (OSError, ValueError) as error:
         raise BadResults(path=str(path), reason=f"cannot be read: {error}") from error
+    found = parsed_counts(text, str(path))
     here = _versions()
     if found["versions"] != here:
         raise BadResults(
@@ -187,6 +188,27 @@ def kept_counts(path: Path = FILE) -> dict[str, Any]:
             "constraints.txt names, or run `python -m bench counts --update`",
         )
     return found["cases"]
+
+
+def parsed_counts(text: str, where: str) -> dict[str, Any]:
+    """What a file of counts says.
+
+    Args:
+        text: Its text.
+        where: The file, and perhaps its revision, for errors.
+
+    Raises:
+        BadResults: If it is something else.
+    """
+    try:
+        found = json.loads(text)
+        if isinstance(found["versions"], dict) and all(
+            isinstance(case, dict) for case in found["cases"].values()
+        ):
+            return found
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        pass
+    raise BadResults(path=where, reason="no counts, wanted an object of versions and cases")
 
 
 def check(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:

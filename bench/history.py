@@ -61,12 +61,17 @@ def load(path: Path) -> list[Entry]:
     """Read a history file.
 
     Raises:
-        BadResults: If a line is not an entry.
+        BadResults: If it cannot be read, or a line is not an entry.
     """
     found = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise BadResults(path=str(path), reason=f"cannot be read: {error}") from error
+    for number, line in enumerate(lines, 1):
         try:
             found.append(Entry(**json.loads(line)))
-        except (TypeError, ValueError) as error:
-            raise BadResults(path=f"{path}:{number}", reason=f"not an entry: {error}") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            reason = f"not an entry: {error!s:.200}"
+            raise BadResults(path=f"{path}:{number}", reason=reason) from error
     return found

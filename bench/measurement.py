@@ -214,7 +214,7 @@ def from_json(found: Any, *, where: str) -> Results:
         got = found.get("format") if isinstance(found, dict) else type(found).__name__
         raise BadResults(path=where, reason=f"found format {got!r}, wanted {FORMAT}")
     try:
-        return Results(
+        results = Results(
             measurements=[
                 Measurement(**{**m, "values": tuple(m["values"])}) for m in found["measurements"]
             ],
@@ -222,8 +222,13 @@ def from_json(found: Any, *, where: str) -> Results:
             environment=found["environment"],
             settings=found["settings"],
         )
-    except (KeyError, TypeError) as error:
-        raise BadResults(path=where, reason=f"not a whole result: {error}") from error
+        good = all(isinstance(x, dict) for x in (results.environment, results.settings))
+        good &= all(isinstance(x, (int, float)) for m in results.measurements for x in m.values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadResults(path=where, reason=f"not a whole result: {error!r:.200}") from error
+    if not good:
+        raise BadResults(path=where, reason="not a whole result: values that are no numbers")
+    return results
 
 
 def load(path: Path) -> Results:
@@ -236,8 +241,8 @@ def load(path: Path) -> Results:
         found = json.loads(path.read_text())
     except OSError as error:
         raise BadResults(path=str(path), reason=f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise BadResults(path=str(path), reason=f"not JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadResults(path=str(path), reason=f"not JSON: {error!s:.200}") from error
     return from_json(found, where=str(path))
 
 

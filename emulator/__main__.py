@@ -10,32 +10,17 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
+from emulator.arrays import check_output, read_arrays, savez_call, write_arrays
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import CannotRun, LoweringError, NoGraph, PlanError, UnknownSection
 from emulator.plans.step_choice import StepKey, all_steps, find_kind, steps_of_kinds
 from pef_schema import PefError, SambaError, read_pef
 from pef_schema.printable import json_text, say, say_text
 from pef_schema.program import DType, Program, Role, SectionKind
-
-
-class BadArrays(SambaError):
-    """An ``.npz`` file cannot be used.
-
-    Args:
-        path: The file.
-        reason: What was found.
-        names: Names of the arrays that it may hold.
-    """
-
-    def __init__(self, *, path: str, reason: str, names: Sequence[str] = ()) -> None:
-        self.path, self.reason, self.names = path, reason, tuple(names)
-        super().__init__(f"{path}: {reason}. Make it with {_savez(names)}.")
 
 
 class MissingInputs(SambaError):
@@ -54,7 +39,7 @@ class MissingInputs(SambaError):
         listed = ", ".join(f"{t['name']} {t['shape']} {t['dtype']}" for t in missing)
         super().__init__(
             f"{pef}: no array for input {listed}. Make a file with "
-            f"{_savez(names, 'inputs.npz')} and give it: "
+            f"{savez_call(names, 'inputs.npz')} and give it: "
             f"python -m emulator run {pef} inputs.npz"
         )
 
@@ -68,26 +53,6 @@ class WrongDtype(SambaError):
             f"array {name}: found {found}, the program was compiled for {wanted}. "
             f"Save it as {name}=array.astype({wanted!r})."
         )
-
-
-class UnwritableOutput(SambaError):
-    """The outputs cannot be written where ``--output`` says."""
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        self.path, self.reason = path, reason
-        super().__init__(
-            f"--output {path}: {reason}. Name an .npz file in a folder that exists and can be "
-            "written."
-        )
-
-
-def _savez(names: Sequence[str], path: str = "path") -> str:
-    """The call of numpy that makes a file of arrays with these names."""
-    quoted = path if path == "path" else repr(path)
-    listed = ", ".join(f"{name}=..." for name in names) if names else "name=array, ..."
-    if not all(name.isidentifier() for name in names):
-        listed = "**{" + ", ".join(f"{name!r}: ..." for name in names) + "}"
-    return f"numpy.savez({quoted}, {listed})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -220,9 +185,13 @@ def _print_tensors(title: str, tensors: Sequence[dict[str, Any]]) -> None:
 def _run(args: argparse.Namespace, program: Program) -> int:
     from emulator.device import Device  # noqa: PLC0415  # it loads jax: inspect does not
 
-    if args.iterations < 1:
-        say("error: --iterations must be 1 or more", file=sys.stderr)
-        return 2
+    for option, value, least in (
+        ("--iterations", args.iterations, 1),
+        ("--init-seed", args.init_seed, 0),
+    ):
+        if value < least:
+            say(f"error: {option} must be {least} or more", file=sys.stderr)
+            return 2
     names = [graph.name for graph in program.graphs]
     if not names:
         raise NoGraph(program=program.name)
@@ -231,27 +200,34 @@ def _run(args: argparse.Namespace, program: Program) -> int:
         return 2
     graph = names.index(args.graph) if args.graph is not None else 0
     steps = _steps(args, program, graph)
-    if args.output and (
-        Path(args.output).is_dir() or not Path(args.output).absolute().parent.is_dir()
-    ):
-        found = "a folder" if Path(args.output).is_dir() else "its folder does not exist"
-        raise UnwritableOutput(path=args.output, reason=found)
+    if args.output:
+        others = {"the PEF": args.pef, "the inputs": args.inputs, "--inputs": args.inputs_option}
+        check_output(args.output, others | {"--weights": args.weights})
     inputs = [
         _tensor(program, program.graphs[graph].values[v].region)
         for v in program.graphs[graph].inputs
     ]
     device = Device(program)
     arrays: dict[str, np.ndarray] = {}
+
+    def fits(name: str, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        region = device.region_of(name)
+        wanted = program.regions[region]
+        if dtype == np.float64 and wanted.dtype is DType.FLOAT32:
+            raise WrongDtype(name=name, found="float64", wanted="float32")
+        if shape != wanted.shape:
+            device.check(region, shape, dtype, name=name)
+
     for path, wanted in (
         (args.weights, ()),
         (args.inputs, [t["name"] for t in inputs]),
         (args.inputs_option, [t["name"] for t in inputs]),
     ):
         if path:
-            arrays.update(_load(path, wanted))
+            arrays.update(read_arrays(path, fits, wanted))
     for name, array in arrays.items():
         region = device.region_of(name)
-        device.write(region, _as_region(array, program.regions[region].dtype, name), name=name)
+        device.write(region, _as_region(array, program.regions[region].dtype), name=name)
     absent = [t for t in inputs if device.pool.buffers[device.region_of(t["name"])] is None]
     if absent and any(program.sections[s].steps[k].kind is SectionKind.FWD for s, k in steps):
         raise MissingInputs(pef=args.pef, missing=absent, names=[t["name"] for t in inputs])
@@ -272,10 +248,7 @@ def _run(args: argparse.Namespace, program: Program) -> int:
     seconds = (time.perf_counter() - start) / args.iterations
     outputs = {o.name: device.read(o.region) for o in program.graphs[graph].outputs}
     if args.output:
-        try:
-            np.savez(args.output, **{k: _portable(v) for k, v in outputs.items()})  # pyright: ignore[reportArgumentType]  # names are keywords
-        except OSError as error:
-            raise UnwritableOutput(path=args.output, reason=error.strerror or str(error)) from None
+        write_arrays(args.output, {k: _portable(v) for k, v in outputs.items()})
     _report(outputs, seconds, args)
     return 0
 
@@ -313,27 +286,8 @@ def _report(outputs: dict[str, np.ndarray], seconds: float, args: argparse.Names
     say(f"{seconds * 1e3:.3f} ms per run, {args.iterations} run(s)")
 
 
-def _load(path: str, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
-    try:
-        loaded: Any = np.load(path, allow_pickle=False)
-        if not hasattr(loaded, "files"):
-            found = f"one array without a name, {list(loaded.shape)} {loaded.dtype}"
-            raise BadArrays(path=path, reason=f"{found}, wanted an .npz of named ones", names=names)
-        with loaded as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        path = str(Path(path).absolute())
-        raise BadArrays(path=path, reason="there is no such file", names=names) from None
-    except (ValueError, OSError, EOFError, BadZipFile) as error:
-        why = "it holds Python objects" if "pickle" in str(error) else str(error)
-        found = f"not an .npz file of plain arrays ({why})"
-        raise BadArrays(path=path, reason=found, names=names) from None
-
-
-def _as_region(array: np.ndarray, dtype: DType, name: str) -> np.ndarray:
+def _as_region(array: np.ndarray, dtype: DType) -> np.ndarray:
     """Bring bfloat16 data, which ``.npz`` cannot name, to the region's dtype."""
-    if array.dtype == np.float64 and dtype is DType.FLOAT32:
-        raise WrongDtype(name=name, found="float64", wanted="float32")
     if dtype is DType.BFLOAT16 and array.dtype.kind in "Vf":
         wanted = TO_NUMPY[dtype]
         return (

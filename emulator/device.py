@@ -47,6 +47,9 @@ DEFINED_AT_FIRST = frozenset(
 )
 """Roles of regions that have values before anything is written: zeros, and ones at a loss."""
 
+MOST_PLANS = 256
+"""Plans that a device keeps; a script may ask for ever new lists of sections."""
+
 
 _exhaust = deque[Any](maxlen=0).extend
 """Takes everything from an iterator, in C."""
@@ -86,7 +89,7 @@ class Device:
         self._jax_device: Any = first_device()
         self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
-        self._checked: set[int] = set()
+        self._checked: dict[int, Plan] = {}
         self._lost = LostBuffers(program, self.buffer_map, self.pool)
         self._regions = {r.name: i for i, r in enumerate(program.regions)}
         for s in program.symbols:
@@ -157,6 +160,8 @@ class Device:
         if found is None:
             self._require_seeds(steps)
             found = self._shared(steps) or self._compile(steps)
+            while len(self._plans) >= MOST_PLANS:
+                self._plans.pop(next(iter(self._plans)))
             self._plans[key] = found
         return found
 
@@ -349,7 +354,9 @@ class Device:
         self._require([home for home in empty if home not in filled])
         for home in sorted(filled):
             self.zero_buffer(home)
-        self._checked.add(id(plan))
+        if len(self._checked) >= MOST_PLANS:
+            self._checked.clear()  # they are looked at again
+        self._checked[id(plan)] = plan
 
     def require(self, regions: Sequence[int]) -> None:
         """Make sure that regions hold data.

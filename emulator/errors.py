@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pef_schema.errors import SambaError
+from pef_schema.errors import SambaError, quoted
 from pef_schema.program import Node
 
 _SHOWN = 20
@@ -112,7 +112,7 @@ class UnknownName(DeviceError, KeyError):
         self.name, self.close = name, tuple(close)
         near = f" Close names: {', '.join(close)}." if close else ""
         super().__init__(
-            f"tensor {name!r}: the program has no tensor or region of that name.{near}"
+            f"tensor {name!r:.200}: the program has no tensor or region of that name.{near}"
         )
 
     def __str__(self) -> str:
@@ -125,8 +125,8 @@ class NoGradientRegion(DeviceError):
     def __init__(self, *, name: str) -> None:
         self.name = name
         super().__init__(
-            f"gradient of {name}: the program computes none; it was compiled for inference, with "
-            "requires_grad=False for this tensor, or no output depends on it. "
+            f"gradient of {quoted(name)}: the program computes none; it was compiled for "
+            "inference, with requires_grad=False for this tensor, or no output depends on it. "
             "Set requires_grad before compiling and compile again."
         )
 
@@ -141,7 +141,7 @@ class RegionMismatch(DeviceError):
             "for the new one."
         )
         super().__init__(
-            f"tensor {name}: found {found}, the program was compiled for {wanted}. "
+            f"tensor {quoted(name)}: found {found}, the program was compiled for {wanted}. "
             f"Shapes and dtypes are fixed when a model is compiled: {advice}"
         )
 
@@ -153,8 +153,9 @@ class UnknownSection(DeviceError):
         self, *, found: Sequence[object], wanted: Sequence[object], what: str, hint: str = ""
     ) -> None:
         self.found, self.wanted, self.what, self.hint = tuple(found), tuple(wanted), what, hint
+        more = f" and {len(found) - 8} more" if len(found) > 8 else ""
         super().__init__(
-            f"{what}: found {', '.join(map(str, found))}; "
+            f"{what}: found {', '.join([quoted(f) for f in found[:8]])}{more}; "
             f"this program has {', '.join(map(str, wanted))}" + (f". {hint}" if hint else "")
         )
 

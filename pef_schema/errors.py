@@ -11,6 +11,27 @@ _SHOWN = 20
 """Problems that a message lists; the error's ``problems`` holds all of them."""
 
 
+def quoted(name: object, most: int = 200) -> str:
+    """A name from outside as part of a message: one line, all of it visible, not too long.
+
+    Args:
+        name: The name, or whatever a script gave in its place.
+        most: Characters to write out.
+
+    Example:
+        >>> quoted("fc1__weight"), quoted("a\\x1b[31m\\n"), quoted("x" * 99, most=4)
+        ('fc1__weight', "'a\\\\x1b[31m\\\\n'", 'xxxx... (99 characters)')
+    """
+    if not isinstance(name, str):
+        try:
+            name = repr(name)
+        except Exception:  # what a script's own class does
+            return f"a {type(name).__name__}"
+    cut = name[:most]
+    more = f"... ({len(name)} characters)" if len(name) > most else ""
+    return (cut if cut and cut.isprintable() else ascii(cut)) + more
+
+
 class SambaError(Exception):
     """Base of every error this project raises on purpose.
 
@@ -58,7 +79,7 @@ class PefError(SambaError):
         super().__init__(what)
 
     def __str__(self) -> str:
-        where = "PEF in memory" if self.path is None else self.path
+        where = "PEF in memory" if self.path is None else quoted(self.path, 1024)
         if self.offset is not None:
             where += f": byte {self.offset}"
         return printable(f"{where}: {self.what}." + (f" {self.hint}" if self.hint else ""))

@@ -33,6 +33,7 @@ from pef_schema.errors import (
     PefNotRegular,
     PefTruncated,
     PefUnreadable,
+    quoted,
 )
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.program import Program
@@ -156,7 +157,9 @@ def _opened(path: str) -> Generator[tuple[_Fetch, int, str], None, None]:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         raise PefMissing(
-            f"there is no file {os.path.abspath(path)} (working folder {os.getcwd()})", path=path
+            f"there is no file {quoted(os.path.abspath(path), 1024)} "
+            f"(working folder {quoted(os.getcwd(), 1024)})",
+            path=path,
         ) from None
     except ValueError as error:
         raise PefMissing(f"{path!r} is not a path: {error}", path=path) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pef_schema.errors import SambaError
+from pef_schema.errors import SambaError, quoted
 
 __all__ = [
     "ArgumentError",
@@ -19,7 +19,46 @@ __all__ = [
     "SessionInUse",
     "UnknownTensor",
     "UnsupportedKeyword",
+    "described",
+    "literal",
 ]
+
+_LONGEST = 1000
+"""Characters of a part of a message; the error's attributes hold all of it."""
+
+
+def literal(value: object) -> str:
+    """The beginning of a value as Python writes it, on one line, for messages.
+
+    Args:
+        value: Anything, also what cannot be written out.
+
+    Example:
+        >>> literal(0.5), literal("a\\0b"), literal(10**5000)
+        ('0.5', "'a\\\\x00b'", '(not to be written out)')
+    """
+    try:
+        text = f"{value!r:.60}"
+    except Exception:  # what a script's own class does, or too many digits
+        return "(not to be written out)"
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def described(value: object) -> str:
+    """Type and value of what a script has passed, for messages.
+
+    Args:
+        value: Anything, also what cannot be written out.
+
+    Example:
+        >>> described(0.5), described(10**5000)
+        ('float 0.5', 'int (not to be written out)')
+    """
+    return f"{type(value).__name__} {literal(value)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
 
 
 class ArgumentError(SambaError, ValueError):
@@ -42,7 +81,7 @@ class ArgumentError(SambaError, ValueError):
         self.wanted = wanted
         self.hint = hint
         advice = f" {hint}" if hint else ""
-        super().__init__(f"{where}: found {found}, wanted {wanted}.{advice}")
+        super().__init__(f"{_cut(where)}: found {_cut(found)}, wanted {wanted}.{advice}")
 
 
 class ConversionError(ArgumentError, TypeError):
@@ -81,9 +120,10 @@ class NoHostData(SambaError, RuntimeError):
         self.operation = operation
         self.name = name
         self.shape = shape
+        whose = quoted(name) if name else "(unnamed)"
         super().__init__(
-            f"{operation}: SambaTensor {name or '(unnamed)'} of shape {shape} holds a shape and "
-            "a dtype but no values. Call materialize_() on it (it needs a materializer), or "
+            f"{operation}: SambaTensor {whose} of shape {shape} holds a shape and a dtype "
+            "but no values. Call materialize_() on it (it needs a materializer), or "
             "assign a tensor to its .data."
         )
 
@@ -159,7 +199,8 @@ class DeviceAccessError(SambaError, RuntimeError):
     def __init__(self, *, operation: str, name: str, problem: str) -> None:
         self.operation = operation
         self.name = name
-        super().__init__(f"{operation} of {name or 'an unnamed SambaTensor'}: {problem}")
+        whose = quoted(name) if name else "an unnamed SambaTensor"
+        super().__init__(f"{operation} of {whose}: {problem}")
 
 
 class NotTraced(DeviceAccessError):
@@ -202,9 +243,10 @@ class NoAutograd(SambaError, RuntimeError):
 
     def __init__(self, *, name: str) -> None:
         self.name = name
+        whose = quoted(name) if name else "(unnamed)"
         super().__init__(
-            f"backward() of SambaTensor {name or '(unnamed)'}: it does not require grad, so torch "
-            "has no graph of it. What session.run returns was computed on the device, and "
+            f"backward() of SambaTensor {whose}: it does not require grad, so torch has no "
+            "graph of it. What session.run returns was computed on the device, and "
             "session.run has run the backward pass too, where the PEF trains: gradients are in "
             "parameter.sn_grad, and the optimizer has made its step. Leave backward() and "
             "optimizer.step() out."

@@ -15,6 +15,7 @@ from samba.errors import ArgumentError
 
 __all__ = ["MEASUREMENTS", "PROFILER", "Profiler", "UnknownEvent"]
 
+_NAMES = 10_000
 _LIMIT = 1_000_000
 """Times kept of one event: 8 MB. Later ones are counted only."""
 
@@ -125,6 +126,8 @@ class Profiler:
     def _record(self, name: str, seconds: float) -> None:
         times = self._times.get(name)
         if times is None:
+            # The rest of ever new names have one, so that they do not grow either.
+            name = name if len(self._times) < _NAMES else "(other events)"
             times = self._times.setdefault(name, array("d"))
         if len(times) < _LIMIT:
             times.append(seconds)

@@ -360,9 +360,16 @@ def _share(cls: type[SambaTensor], source: torch.Tensor) -> SambaTensor:
     """Shares memory; if it has a gradient, as a differentiable alias."""
     with torch._C.DisableTorchFunctionSubclass():
         source = host_of(source)
-        if source.requires_grad:
-            return source.as_subclass(cls)
-        return torch.Tensor._make_subclass(cls, source, False)
+        try:
+            if source.requires_grad:
+                return source.as_subclass(cls)
+            return torch.Tensor._make_subclass(cls, source, False)
+        except (RuntimeError, NotImplementedError):
+            raise ConversionError(
+                where=f"{cls.__name__}(...)",
+                found=f"a {type(source).__name__}, a class with its own way of holding values",
+                wanted="a plain torch.Tensor",
+            ) from None
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

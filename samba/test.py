@@ -18,6 +18,7 @@ from samba.errors import SambaError
 from samba.sambatensor import to_torch
 from samba.session.process import session
 from samba.tensor.visible_memory import visible_memory
+from samba.utils.checkpoint import read_pickled
 
 __all__ = ["Different", "TestWithGold", "consistency_test"]
 
@@ -106,6 +107,7 @@ class TestWithGold:
 
         Raises:
             Different: A tensor differs from that of the file, or is in one of them only.
+            BadCheckpoint: The file is damaged.
             SambaError: Nothing is traced, or the file cannot be written.
         """
         memory = visible_memory()
@@ -122,7 +124,7 @@ class TestWithGold:
             write_atomically(str(self.path), [_saved(found)])
             say(f"{self.name}: gold file {self.path} written")
             return
-        gold = torch.load(self.path, weights_only=True)
+        gold = read_pickled(self.path, mmap=False)
         _compare(f"{self.name}: gold file {self.path}", gold, found)
         say(f"{self.name}: {len(gold)} tensors are those of {self.path}")
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,18 +128,21 @@ def detect(env: Mapping[str, str] | None = None) -> Launch | None:
     return None
 
 
+_DIGITS, _LAST_PORT, _MOST_NODES = 18, 65_535, 1_000_000
+
+
 def _number(env: Mapping[str, str], name: str) -> int:
     text = env[name]
     if not _is_whole(text):
         raise ArgumentError(
-            where=f"environment variable {name}", found=repr(text), wanted="a whole number"
+            where=f"environment variable {name}", found=literal(text), wanted="a whole number"
         )
     return int(text)
 
 
 def _is_whole(text: str) -> bool:
     # isdigit alone takes characters such as "²", of which int makes no number.
-    return text.isascii() and text.isdigit()
+    return text.isascii() and text.isdigit() and len(text) < _DIGITS
 
 
 def _is_batch_script(env: Mapping[str, str]) -> bool:
@@ -155,8 +158,8 @@ def _local_size(env: Mapping[str, str], family: _Family, size: int) -> int:
         text = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or ""
         counts: list[int] = []
         for part in filter(None, text.split(",")):
-            match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part)
-            if match is None:
+            match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,9})\))?", part)
+            if match is None or int(match[2] or 1) > _MOST_NODES:
                 return 0
             counts += [int(match[1])] * int(match[2] or 1)
         node = env.get("SLURM_NODEID", "0")
@@ -174,7 +177,14 @@ def _address(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
             wanted="both, or on a single host neither",
         )
     if env.get("MASTER_ADDR"):
-        return env["MASTER_ADDR"], _number(env, "MASTER_PORT")
+        port = _number(env, "MASTER_PORT")
+        if port > _LAST_PORT:
+            raise ArgumentError(
+                where="environment variable MASTER_PORT",
+                found=str(port),
+                wanted=f"a port, {_LAST_PORT} at most",
+            )
+        return env["MASTER_ADDR"], port
     if launcher == "slurm":
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
         count = env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or "1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, literal
 
 ENGINES = ("torch", "jax")
 _DEADLINE_SECONDS = 600.0
@@ -66,10 +66,10 @@ def bucket_bytes() -> int:
     if not text:
         return DEFAULT_BUCKET_BYTES
     # isdigit alone takes characters such as "²", of which int makes no number.
-    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+    if not (text.isascii() and text.isdigit() and len(text) < 19) or int(text) < 1:
         raise ArgumentError(
             where="environment variable BAGUA_DEFAULT_BUCKET_SIZE",
-            found=repr(text),
+            found=literal(text),
             wanted="a number of bytes, 1 or more",
         )
     return int(text)

@@ -293,11 +293,21 @@ class Watchdog:
         texts = self._store.multi_get([f"sign/{r}" for r in self._others])
         now = self._reached = time.monotonic()
         for rank, text in zip(self._others, texts, strict=True):
-            fields = json.loads(text)
-            sign = Sign(**{**fields, "blames": tuple(fields["blames"])})
+            sign = _sign(text)
+            if sign is None:
+                continue
             before = self._seen.get(rank)
             if before is None or before[1].beat != sign.beat:
                 self._seen[rank] = (now, sign)
+
+
+def _sign(text: bytes) -> Sign | None:
+    """A sign of life; None of what no rank has written: that one then gives no sign."""
+    try:
+        fields = json.loads(text)
+        return Sign(**{**fields, "blames": tuple(fields["blames"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _pid_space() -> str:

@@ -24,7 +24,7 @@ from samba.session.modes import Modes
 from samba.session.multigraph.builder import GraphBuilder
 from samba.session.profiling import Profiling
 from samba.session.program_slot import Counters, ProgramSlot
-from samba.session.request import RunRequest
+from samba.session.request import RunRequest, listed
 from samba.session.runtime_profile import RuntimeProfile
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.session.transfers import Transfers
@@ -224,10 +224,14 @@ class SambaSession:
                 data_parallel_mode=data_parallel_mode,
                 distlearn_config=distlearn_config,
             )
-        if not init_output_grads:
-            loaded.device.leave_losses_alone()
-        if transfer_device:
-            loaded.to_device()
+        try:
+            if not init_output_grads:
+                loaded.device.leave_losses_alone()
+            if transfer_device:
+                loaded.to_device()
+        except BaseException:
+            loaded.close()  # or notes about its tensors would outlive it
+            raise
         self._slot.take(loaded, path)
         model.output_tensors = loaded.outputs  # pyright: ignore[reportArgumentType]  # where scripts look for it
         return loaded.outputs
@@ -304,9 +308,9 @@ class SambaSession:
         if data_parallel_mode != "normal":
             check_data_parallel_mode(data_parallel_mode, "session.run")
         if type(section_types) not in _PLAIN:
-            section_types = list(section_types)
+            section_types = listed(section_types, "session.run(section_types=...)")
         if type(section_ids) not in _PLAIN:
-            section_ids = list(section_ids)
+            section_ids = listed(section_ids, "session.run(section_ids=...)")
         replicas, wish = loaded.replicas, None
         if data_parallel or replicas.size > 1:
             wish = replicas.wish(data_parallel, reduce_on_rdu, data_parallel_mode)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pef_schema import write_pef
-from pef_schema.errors import PefUnwritable
+from pef_schema.errors import PefUnwritable, quoted
 from pef_schema.printable import say
 from pef_schema.program import Program
 from pef_schema.verify import verify
@@ -140,10 +142,25 @@ def _text(
 
 def _write(path: Path, program: Program) -> None:
     """Write PEF and log, so that both are of one program whatever happens."""
+    with _folders_of(path):
+        write_pef(path, program, log=lambda info: pef_log(program, info.digest))
+
+
+@contextlib.contextmanager
+def _folders_of(path: Path) -> Iterator[None]:
+    """Make the folders of a file, and remove those that were made if the body raises."""
+    made = [folder for folder in path.parents if not os.path.lexists(folder)]
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PefUnwritable(
-            f"cannot make the folder {path.parent}: {error.strerror}", path=path
-        ) from None
-    write_pef(path, program, log=lambda info: pef_log(program, info.digest))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            where = quoted(str(path.parent), 1024)
+            raise PefUnwritable(
+                f"cannot make the folder {where}: {error.strerror}", path=path
+            ) from None
+        yield
+    except BaseException:
+        for folder in made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise

@@ -29,7 +29,7 @@ from samba.session.request import RunRequest
 from samba.session.running import Runner
 from samba.support.progress import stages
 from samba.support.tracing import refuse_while_tracing
-from samba.tensor.views import view_as_numpy
+from samba.tensor.views import read_as_numpy
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.torch_internals import tree_flatten, tree_unflatten
@@ -65,6 +65,10 @@ class _Part:
     shared: tuple[tuple[int, int], ...]
     changed: tuple[tuple[int, int], ...]
     own: tuple[tuple[int, str], ...]
+
+
+MOST_FORMS = 32
+"""Forms of inputs whose programs are kept; a script may come with ever new batch sizes."""
 
 
 class Evaluator:
@@ -169,7 +173,7 @@ class Evaluator:
                 values = tensors[path]
                 if not getattr(values, "_has_data", True):
                     values = values.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
-                part.device.write(region, view_as_numpy(values), name=path)
+                part.device.write(region, read_as_numpy(values, path), name=path)
 
     def _wanted(self, part: _Part, outputs: Any) -> Any:
         """Outputs to fetch, with handles of the loaded program replaced by their like here."""
@@ -216,7 +220,10 @@ class Evaluator:
         key = tuple([tuple(entry.tensor.shape) for entry in given.tensors])
         found = self._parts.get(key)
         if found is None:
-            found = self._parts[key] = self._made(given)
+            found = self._made(given)
+            while len(self._parts) >= MOST_FORMS:
+                self._parts.pop(next(iter(self._parts)))
+            self._parts[key] = found
         return found
 
     def _made(self, given: TraceInputs) -> _Part:

@@ -12,12 +12,14 @@ import numpy as np
 import torch
 
 from emulator.errors import RegionMismatch
+from pef_schema.errors import quoted
 from pef_schema.program import Program
-from samba.errors import ArgumentError, NoHostData
+from samba.errors import ArgumentError, NoHostData, literal
 from samba.sambatensor import SambaTensor
 from samba.session.index_checks import FedIndices
 from samba.support.deviations import Deviations
 from samba.support.nesting import Constant, leaves
+from samba.tensor.readable import readable
 from samba.tensor.views import copy_as_numpy, host_of, view_host
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
@@ -85,7 +87,9 @@ class Feeder:
         self._index_checks = tuple(
             (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
         )
-        self._rows = [(slot.name, slot.shape, slot.dtype, slot.region) for slot in self.slots]
+        self._rows = [
+            (slot.name, slot.shape, slot.dtype, slot.region, _nbytes(slot)) for slot in self.slots
+        ]
         self._deviations = Deviations()
         self._constants = dict(constants)
         self._by_name = {slot.name: slot for slot in self.slots}
@@ -111,22 +115,29 @@ class Feeder:
             UnknownInput: If a tensor belongs to no input.
             ArgumentError: If something is no tensor, or an input is given twice.
             RegionMismatch: If a shape is not the compiled one, or a dtype of another kind.
+            UnreadableTensor: If a tensor has no plain values in host memory.
             IndexOutOfRange: If an input is used as indices and one of them is out of range.
         """
         with torch._C.DisableTorchFunctionSubclass():
             if isinstance(inputs, (tuple, list)) and len(inputs) == len(self.slots):
                 feed = []
-                for tensor, (name, shape, dtype, region) in zip(inputs, self._rows, strict=True):
-                    if getattr(tensor, "_sn_name", "") != name or not tensor._has_data:
-                        break
-                    host = tensor.__dict__.get("_underlying", tensor)  # host_of without the call
-                    if host.shape != shape or host.dtype is not dtype:
-                        break
-                    feed.append((region, view_host(host).copy()))
-                else:
-                    for place, check in self._index_checks:
-                        check.check(feed[place][1])
-                    return feed
+                try:
+                    for tensor, row in zip(inputs, self._rows, strict=True):
+                        name, shape, dtype, region, nbytes = row
+                        if getattr(tensor, "_sn_name", "") != name or not tensor._has_data:
+                            break
+                        host = tensor.__dict__.get("_underlying", tensor)  # host_of, not called
+                        if host.shape != shape or host.dtype is not dtype:
+                            break
+                        if host.untyped_storage().nbytes() < nbytes:  # expanded, or freed
+                            break
+                        feed.append((region, view_host(host).copy()))
+                    else:
+                        for place, check in self._index_checks:
+                            check.check(feed[place][1])
+                        return feed
+                except (RuntimeError, NotImplementedError, TypeError):
+                    pass  # no plain values in host memory: told with its name below
             return [
                 (slot.region, self._checked(tensor, slot)) for slot, tensor in self._matched(inputs)
             ]
@@ -141,7 +152,8 @@ class Feeder:
             ArgumentError: If something is no tensor or belongs to no input.
         """
         with torch._C.DisableTorchFunctionSubclass():
-            return {slot.name: tensor.shape for slot, tensor in self._matched(inputs)}
+            matched = self._matched(inputs)
+            return {slot.name: _readable(tensor, slot).shape for slot, tensor in matched}
 
     def left_out(self, inputs: Any) -> frozenset[int]:
         """Regions of inputs in whose place None is given.
@@ -158,7 +170,7 @@ class Feeder:
         return frozenset(slot.region for slot in found if slot is not None)
 
     def _checked(self, tensor: torch.Tensor, slot: InputSlot) -> np.ndarray:
-        tensor = host_of(tensor)
+        tensor = _readable(host_of(tensor), slot)
         if tensor.shape != slot.shape:
             raise RegionMismatch(
                 name=slot.name,
@@ -217,7 +229,7 @@ class Feeder:
         times = Counter([id(tensor) for _, _, tensor in given])
         matched: dict[str, tuple[InputSlot, torch.Tensor]] = {}
         for place, key, tensor in given:
-            where = f"session.run(input_tensors[{key!r}])" if key else _where(place)
+            where = f"session.run(input_tensors[{literal(key)}])" if key else _where(place)
             meant = self._by_key.get(key) if key else places.get(place)
             if times[id(tensor)] > 1 and meant is not None and self._may_be_named(tensor):
                 slot = meant  # one tensor for several inputs: its name can be that of one only
@@ -247,7 +259,7 @@ class Feeder:
         compiled = self._constants[key]
         if type(item) is not type(compiled) or item != compiled:
             raise ArgumentError(
-                where=f"session.run(input_tensors[{key!r}])",
+                where=f"session.run(input_tensors[{literal(key)}])",
                 found=repr(item),
                 wanted=f"{compiled!r}, which the graph was traced with",
                 hint="An argument that is no tensor is a constant of the graph: compile again "
@@ -269,7 +281,7 @@ class Feeder:
         if named is not None and keyed is not None and named is not keyed:
             raise ArgumentError(
                 where=where,
-                found=f"a tensor named {name}",
+                found=f"a tensor named {quoted(name)}",
                 wanted=f"a tensor for input {keyed.name}",
                 hint="Its name and its key are those of two inputs; rename one of them.",
             )
@@ -281,11 +293,23 @@ class Feeder:
         names = ", ".join(slot.name for slot in self.slots)
         raise UnknownInput(
             where=where,
-            found=f"a tensor named {name or key!r}" if name or key else "one tensor too many",
+            found=f"a tensor named {literal(name or key)}"
+            if name or key
+            else "one tensor too many",
             wanted=f"inputs named {names}" if names else "no inputs",
             hint="Inputs are matched by name: use samba.from_torch_tensor(tensor, name=...) "
             "with the names used when the model was compiled.",
         )
+
+
+def _readable(tensor: torch.Tensor, slot: InputSlot) -> torch.Tensor:
+    """The tensor, unless it has values that cannot be read."""
+    return readable(tensor, slot.name) if getattr(tensor, "_has_data", True) else tensor
+
+
+def _nbytes(slot: InputSlot) -> int:
+    """Bytes of the input's values."""
+    return slot.shape.numel() * slot.dtype.itemsize
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import math
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pef_schema.program import ArginKind, Program
-from samba.errors import ArgumentError
-from samba.support.deviations import Deviations
+from samba.errors import ArgumentError, described, literal
+from samba.support.deviations import Deviations, some_of
 
 GROUP_KEYS = {
     "lr": ArginKind.LR,
@@ -25,7 +26,9 @@ _RANGES = {
     ArginKind.DROPOUT_RATE: (1.0, "a number from 0 to 1"),
     ArginKind.DROPOUT_SEED: (2.0**32 - 1, f"a whole number from 0 to {2**32 - 1}"),
 }
-_ANY = (sys.float_info.max, "a finite number, 0 or more")
+_ANY = (float(np.finfo(np.float32).max), "a finite number, 0 or more, that float32 holds")
+_MOST_IGNORED = 1000
+"""Unknown keys that are kept, so that each is told once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +55,7 @@ class Hyperparameters:
         self._argins = program.argins
         self._targets = _targets(program)
         self._deviations = Deviations()
+        self._ignored: set[str] = set()
         self.seeds = frozenset(
             i for i, a in enumerate(program.argins) if a.kind is ArginKind.DROPOUT_SEED
         )
@@ -89,16 +93,11 @@ class Hyperparameters:
                 wanted="a dict of numbers by name",
             )
         values: dict[int, float] = {}
+        unknown: list[Any] = []
         for key, value in given.items():
             targets = self._targets.get(key)
             if targets is None:
-                near = difflib.get_close_matches(str(key), self._targets, n=1)
-                known = ", ".join(k for k, t in self._targets.items() if t)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; it has {known or 'none'}"
-                self._deviations.tell(
-                    "unknown-hyperparameter",
-                    f"hyperparameter {key!r} has no argin in this PEF and is ignored{hint}",
-                )
+                unknown.append(key)
                 continue
             if not targets and self._of_kind(GROUP_KEYS[key]):
                 names = ", ".join(self._of_kind(GROUP_KEYS[key]))
@@ -109,10 +108,30 @@ class Hyperparameters:
             for index in targets:
                 where = f"session.run(hyperparam_dict[{key!r}])"
                 values[index] = self.number(where, value, index)
+        self._tell_unknown(unknown)
         rates = {i: values.pop(i, rate) for i, rate in settings.rates.items()}
         for index, rate in rates.items():
             values[index] = rate if train else 0.0
         return values, DropoutSettings(rates=rates, training=train)
+
+    def _tell_unknown(self, keys: Sequence[Any]) -> None:
+        """Name the keys of a call that no argin has, once each and all in one warning."""
+        if not keys or len(self._ignored) >= _MOST_IGNORED:
+            return
+        new = {text: key for key in keys if (text := literal(key)) not in self._ignored}
+        if not new:
+            return
+        self._ignored.update(list(new)[: _MOST_IGNORED - len(self._ignored)])
+        names = [key for key in list(new.values())[:4] if isinstance(key, str)]
+        near = [n for name in names for n in difflib.get_close_matches(name, self._targets, n=1)]
+        known = ", ".join(k for k, t in self._targets.items() if t)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {known or 'none'}"
+        one = f"hyperparameter {next(iter(new))} has no argin in this PEF and is ignored"
+        many = (
+            f"{len(new)} hyperparameters have no argin in this PEF and are ignored: "
+            f"{some_of(list(new))}"
+        )
+        self._deviations.tell("unknown-hyperparameter", f"{many if len(new) > 1 else one}; {hint}")
 
     def _of_kind(self, kind: ArginKind) -> list[str]:
         return [a.name for a in self._argins if a.kind is kind]
@@ -130,19 +149,26 @@ class Hyperparameters:
         """
         kind = self._argins[argin].kind
         try:
-            number = math.nan if isinstance(value, (str, bytes)) else float(value)
-        except (TypeError, ValueError, RuntimeError):  # torch raises the last
+            number = math.nan if _is_no_number(value) else float(value)
+        except Exception:  # of torch, numpy, decimal: too large, no number, no single one
             number = math.nan
         largest, wanted = _RANGES.get(kind, _ANY)
         whole = kind is not ArginKind.DROPOUT_SEED or number.is_integer()
         if not (whole and 0.0 <= number <= largest):
             raise ArgumentError(
                 where=where,
-                found=f"{type(value).__name__} {value!r:.60}",
+                found=described(value),
                 wanted=wanted,
                 hint="Nothing was run and no hyperparameter was changed.",
             )
         return number
+
+
+def _is_no_number(value: Any) -> bool:
+    """Whether ``float`` would make a number of what is none: of text, or of part of a number."""
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
+        return True
+    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind not in "biufO"
 
 
 def _prefixed(program: Program) -> frozenset[int]:

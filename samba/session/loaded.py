@@ -15,7 +15,7 @@ from emulator.held_signals import HELD
 from pef_schema.program import Program, Role
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.distributed.replicas import Replicas
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described, literal
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import checks_by_region, index_checks_of, tell_computed
@@ -27,7 +27,8 @@ from samba.session.running import Runner
 from samba.session.watched_modes import WatchedModes
 from samba.tensor.host_use import overwrite, replace
 from samba.tensor.labels import mark_fast_access
-from samba.tensor.views import view_as_numpy, view_as_torch
+from samba.tensor.readable import readable
+from samba.tensor.views import read_as_numpy, view_as_torch
 from samba.tracer.inputs import Constant, NamedInput
 from samba.tracer.traced import FROM_DTYPE, Source
 
@@ -120,15 +121,18 @@ class Loaded(LoadedTensors, ABC):
         Raises:
             ArgumentError: There is no graph of that name, or there are several and none is named.
         """
-        found = self.only if graph_name is None else self._runners.get(graph_name)
+        found = self.only if graph_name is None else self._named(graph_name)
         if found is None:
             raise ArgumentError(
                 where="session.run(graph_name=...)",
-                found="none" if graph_name is None else repr(graph_name),
+                found="none" if graph_name is None else literal(graph_name),
                 wanted=" or ".join(map(repr, self._runners)),
                 hint="The .pef.log beside the PEF lists its graphs.",
             )
         return found
+
+    def _named(self, graph_name: Any) -> Runner | None:
+        return self._runners.get(graph_name) if isinstance(graph_name, str) else None
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to the device.
@@ -142,7 +146,7 @@ class Loaded(LoadedTensors, ABC):
         """
         region = self.device.region_of(name)
         for check in self._checks_of_region.get(region, ()):
-            check.check(np.ascontiguousarray(view_as_numpy(tensor)))
+            check.check(np.ascontiguousarray(read_as_numpy(tensor, name)))
         super().write(name, tensor)
         self.note_written((region,))
 
@@ -185,7 +189,8 @@ class Loaded(LoadedTensors, ABC):
             tensor = source.tensor
             if getattr(tensor, "has_data", True) or getattr(tensor, "materializer_provided", False):
                 region = values[source.value].region
-                self.device.write(region, view_as_numpy(_values(tensor)), name=source.name)
+                array = read_as_numpy(_values(tensor), source.name)
+                self.device.write(region, array, name=source.name)
 
     def to_rdu(
         self,
@@ -211,7 +216,7 @@ class Loaded(LoadedTensors, ABC):
         with self.turns.held(), self.device.unchanged_on_error() as transaction, whole:
             with self.replicas.same_values(regions), PROFILER.event("PyRT_SET_TENSORS"):
                 for entry in tensors:
-                    values = view_as_numpy(_values(entry.tensor))
+                    values = read_as_numpy(_values(entry.tensor), entry.path)
                     for check in self._checks_of_region.get(entry.region, ()):
                         check.check(np.ascontiguousarray(values))
                     self.device.write(entry.region, values, name=entry.path)
@@ -256,8 +261,9 @@ class Loaded(LoadedTensors, ABC):
             value = state.get(name)
             if isinstance(value, torch.Tensor):
                 dtype = FROM_DTYPE[self.program.regions[region].dtype]
-                values = view_as_numpy(value.to(dtype))
-                self.device.write(region, values, name=f"{name} of the optimizer")
+                whose = f"{name} of the optimizer"
+                array = read_as_numpy(readable(value, whose).to(dtype), whose)
+                self.device.write(region, array, name=whose)
             elif self.device.pool.buffers[region] is not None or self.device.is_lost(region):
                 self.device.zero(region)
         if entry.step >= 0:
@@ -348,7 +354,15 @@ def _values(tensor: torch.Tensor) -> torch.Tensor:
 def _steps(entry: HostState, state: Mapping[str, Any]) -> float:
     """Steps that torch's state stands for; where it keeps no count, whether there was any."""
     if entry.counts:
-        return float(state.get("step", 0.0))
+        step = state.get("step", 0.0)
+        try:
+            return float(step)
+        except Exception:  # what a state_dict from elsewhere may hold
+            raise ArgumentError(
+                where="step of the optimizer's state",
+                found=described(step),
+                wanted="a number of steps",
+            ) from None
     return float(any(isinstance(state.get(name), torch.Tensor) for name, _ in entry.states))
 
 

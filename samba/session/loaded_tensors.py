@@ -12,7 +12,7 @@ from samba.distributed.replicas import Replicas
 from samba.errors import NotCopyable
 from samba.profiler import PROFILER
 from samba.session.turns import Turns
-from samba.tensor.views import view_as_numpy, view_as_torch
+from samba.tensor.views import read_as_numpy, view_as_torch
 
 
 class LoadedTensors:
@@ -61,10 +61,11 @@ class LoadedTensors:
             self.replicas.same_values((region,)),
             PROFILER.event("PyRT_SET_TENSORS"),
         ):
-            self.device.write(region, view_as_numpy(tensor), name=name)
+            self.device.write(region, read_as_numpy(tensor, name), name=name)
 
     def write_grad(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to its gradient on the device."""
         region = self.device.gradient_of(name)
+        values = read_as_numpy(tensor, f"{name}__grad")
         with self.turns.held():
-            self.device.write(region, view_as_numpy(tensor), name=f"{name}__grad")
+            self.device.write(region, values, name=f"{name}__grad")

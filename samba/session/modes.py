@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from torch.fx.traceback import annotate, preserve_node_meta
 
+from pef_schema.errors import quoted
 from samba.abexit import SambaAtexit
 from samba.argconf.parsed import configure
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, literal
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.support.deviations import tell
+from samba.support.strict_json import parse_json
 from samba.support.tracing import NO_GRAPHAMP, is_tracing, is_tracing_again
 from samba.tensor.lazy_mode import current_mode
 
@@ -221,9 +222,9 @@ def _ranges(config: Mapping[str, Any] | str | PathLike[str]) -> dict[str, dict[s
     where = "session.load_dynamic_dims_config(config)"
     found: Any = config
     if not isinstance(config, Mapping):
-        where = f"{where}, file {Path(config)}"
+        where = f"{where}, file {quoted(fspath(config))}"
         try:
-            found = json.loads(Path(config).read_text(encoding="utf-8"))
+            found = parse_json(Path(config).read_bytes())
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) else f"no JSON ({error})"
             raise ConfigUnreadable(
@@ -238,7 +239,7 @@ def _ranges(config: Mapping[str, Any] | str | PathLike[str]) -> dict[str, dict[s
         if not (name and whole and keys <= _LIMITS and {"min", "max"} <= keys):
             raise ArgumentError(
                 where=where,
-                found=f"{name}: {limits!r}" if name else repr(limits),
+                found=f"{quoted(name)}: {literal(limits)}" if name else literal(limits),
                 wanted="for each dimension whole numbers min and max, and perhaps factor",
             )
     for name, limits in ranges.items():

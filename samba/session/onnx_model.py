@@ -13,6 +13,8 @@ from samba.errors import ArgumentError, MissingPackage
 __all__ = ["OnnxModels", "OnnxUnsupported"]
 
 _CONVERTER = "onnx2torch"
+_MOST = 32
+"""Models that are kept; a script may make ever new ones."""
 
 
 class OnnxUnsupported(SambaError, RuntimeError):
@@ -31,7 +33,7 @@ class OnnxUnsupported(SambaError, RuntimeError):
 
 
 class OnnxModels:
-    """Torch models in the place of ONNX models: one for each, however often it is asked for."""
+    """Torch models in the place of ONNX models: the same for one that is asked for again."""
 
     def __init__(self) -> None:
         self._made: list[tuple[Any, torch.nn.Module]] = []
@@ -63,7 +65,7 @@ class OnnxModels:
             if proto is model:
                 return module
         made = _convert(model)
-        self._made.append((model, made))
+        self._made = [*self._made[1 - _MOST :], (model, made)]
         return made
 
 

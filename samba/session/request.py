@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from samba.errors import ArgumentError, described
 
 if TYPE_CHECKING:
     from samba.distributed.replicas import Wish
 
-__all__ = ["RunRequest", "SectionRequest"]
+__all__ = ["RunRequest", "SectionRequest", "listed"]
+
+_MOST = 1_000_000
+"""Entries of a list that a call takes: an endless generator is told as such."""
+
+
+def listed(items: Any, where: str) -> list[Any]:
+    """What a script passed for a list, as a list.
+
+    Args:
+        items: Anything that can be iterated.
+        where: The argument, for the error.
+
+    Raises:
+        ArgumentError: If it cannot be iterated, or has no end.
+    """
+    try:
+        found = list(itertools.islice(iter(items), _MOST + 1))
+    except TypeError:
+        raise ArgumentError(
+            where=where, found=described(items), wanted="a list or a tuple"
+        ) from None
+    if len(found) > _MOST:
+        raise ArgumentError(
+            where=where, found=f"more than {_MOST} entries", wanted="a list or a tuple"
+        )
+    return found
 
 
 class SectionRequest(NamedTuple):

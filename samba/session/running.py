@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from emulator.device import DEFINED_AT_FIRST, Device
+from emulator.device import DEFINED_AT_FIRST, MOST_PLANS, Device
 from emulator.errors import NotWritten
 from emulator.held_signals import HELD
 from emulator.plans.plan import Plan
 from emulator.plans.polling import Poller
 from emulator.plans.step_choice import StepKey
 from pef_schema.program import Role, SectionKind
-from samba.errors import ArgumentError, NoGradient, SambaError, UnknownTensor
+from samba.errors import ArgumentError, NoGradient, SambaError, UnknownTensor, described
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
@@ -32,14 +32,14 @@ from samba.session.first_inputs import FirstInputs
 from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import DropoutSettings, Hyperparameters
 from samba.session.pending_gradients import PendingGradients
-from samba.session.request import RunRequest, SectionRequest
+from samba.session.request import RunRequest, SectionRequest, listed
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watched_modes import WatchedModes
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
-from samba.tensor.views import copy_as_torch, view_as_numpy
+from samba.tensor.views import copy_as_torch, read_as_numpy
 
 if TYPE_CHECKING:
     from samba.distributed.replicas import PreparedRun, Replicas, Wish
@@ -225,7 +225,10 @@ class Runner:
         last = self._last
         _, outputs, hyperparams, sections, grads, train, wish = request
         same_outputs = outputs is last.output_tensors or _same_items(outputs, last.listed)
-        same_sections = sections == last.sections
+        try:
+            same_sections = sections == last.sections
+        except Exception:  # a tensor of several numbers among them, or lists nested without end
+            same_sections = False  # refused below
         if (
             same_outputs
             and same_sections
@@ -239,7 +242,9 @@ class Runner:
         ):
             try:
                 repeats = hyperparams == last.hyperparams
-            except (RuntimeError, ValueError):  # a tensor or array of several numbers
+            except (
+                Exception
+            ):  # a tensor or array of several numbers, a number that compares to none
                 repeats = False  # refused below
             if repeats:
                 self._repeat(feed, last.plan)
@@ -285,7 +290,7 @@ class Runner:
         """Run a call that asks for something else than the last; on success it is the last."""
         device, buffers, last = self._device, self._buffers, self._last
         grads, outputs, wish = request.grad_of_outputs, request.output_tensors, request.wish
-        train = bool(request.train)
+        train = _flag(request.train)
         self._modes.tell(train=train)
         self._writes.bring()
         if (autocast := autocast_in_force()) and autocast != self._autocast:
@@ -390,15 +395,17 @@ class Runner:
     # -- what a call asks for -----------------------------------------------
 
     def _resolve_steps(self, sections: SectionRequest) -> StepKey:
-        key = repr(sections)
+        key = self._chooser.settled(sections)
         steps = self._choices.get(key)
         if steps is None:
-            choice = self._chooser.choose(sections)
+            choice = self._chooser.choose(key)
             for kind in choice.absent:
                 self._deviations.tell(
                     "absent-section",
                     f"this PEF has no {kind.name} section; there is nothing to run for it",
                 )
+            if len(self._choices) >= MOST_PLANS:
+                self._choices.clear()
             steps = self._choices[key] = choice.steps
         return steps
 
@@ -407,12 +414,13 @@ class Runner:
             return ()
         if isinstance(outputs, (torch.Tensor, str)):
             outputs = (outputs,)
+        outputs = listed(outputs, "session.run(output_tensors=...)")
         return tuple([self._resolve_output(i, output) for i, output in enumerate(outputs)])
 
     def _resolve_output(self, position: int, output: Any) -> tuple[int, str]:
         name = output if isinstance(output, str) else getattr(output, "sn_name", None)
         where = f"session.run(output_tensors[{position}])"
-        if name is None:
+        if not isinstance(name, str):
             raise ArgumentError(
                 where=where,
                 found=f"a {type(output).__name__}",
@@ -449,7 +457,7 @@ class Runner:
         where = "session.run(grad_of_outputs=...)"
         if isinstance(grads, torch.Tensor):
             grads = (grads,)
-        grads = tuple(grads)
+        grads = listed(grads, where)
         outputs = self._graph.outputs
         if len(grads) > len(outputs):
             raise ArgumentError(
@@ -468,13 +476,28 @@ class Runner:
                 )
             if output.grad_region < 0:
                 raise NoGradient(operation=where, name=output.name)
-            seeds.append((output.grad_region, view_as_numpy(grad), f"{output.name}__grad"))
+            name = f"{output.name}__grad"
+            seeds.append((output.grad_region, read_as_numpy(grad, name), name))
         return seeds
+
+
+def _flag(train: Any) -> bool:
+    try:
+        return bool(train)
+    except Exception:  # a tensor or array of several values, or what a class of a script says
+        raise ArgumentError(
+            where="session.run(train=...)", found=described(train), wanted="True or False"
+        ) from None
 
 
 def _plain(value: Any) -> Any:
     """The present content of a value: a tensor or an array may be changed in place later."""
-    return value.tolist() if isinstance(value, (torch.Tensor, np.ndarray)) else value
+    if not isinstance(value, (torch.Tensor, np.ndarray)):
+        return value
+    try:
+        return value.tolist()
+    except (RuntimeError, NotImplementedError):  # a sparse tensor has none
+        return object()  # equal to nothing, so that no call repeats it
 
 
 def _same_items(outputs: Any, kept: list[Any] | tuple[Any, ...] | None) -> bool:

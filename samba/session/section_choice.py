@@ -11,10 +11,13 @@ from emulator.errors import UnknownSection
 from emulator.plans.step_choice import StepKey, all_steps, find_kind
 from pef_schema.errors import SambaError
 from pef_schema.program import Call, Program, SectionKind
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described, literal
 from samba.session.request import SectionRequest
 
 _SEE_LOG = "The .pef.log beside the PEF lists its sections, their types and call ids."
+
+_DEEPEST = 128
+"""Lists around a section id: each costs Python some of its stack."""
 
 
 class NoOptimizer(SambaError):
@@ -59,6 +62,24 @@ class SectionChooser:
             if any(kind in section.kinds for section in program.sections)
         )
 
+    def settled(self, request: SectionRequest) -> SectionRequest:
+        """A request with the same answer in one form, which can be a key.
+
+        Args:
+            request: Types, ids or bounds, as the script passed them.
+
+        Returns:
+            Section kinds and section ids as flat tuples, and the bounds.
+
+        Raises:
+            ArgumentError, UnknownSection: As for :meth:`choose`.
+        """
+        types, ids, *bounds = request
+        for what, value in zip(("run_from_call_id", "run_until_call_id"), bounds, strict=True):
+            self._check_call(what, value)
+        kinds = tuple([self._kind(t) for t in _listed(types)])
+        return SectionRequest(kinds, tuple(_numbers(ids, ())), *bounds)
+
     def choose(self, request: SectionRequest) -> SectionChoice:
         """Find the steps that a call asks for.
 
@@ -73,15 +94,13 @@ class SectionChooser:
             UnknownSection: If a type, a section or a call does not exist.
             NoOptimizer: If OPT is asked of a training program without an optimizer.
         """
-        types, ids, from_call, until_call = request
-        kinds = [self._kind(t) for t in _listed(types)]
-        sections = list(_numbers(ids))
+        kinds, sections, from_call, until_call = self.settled(request)
         bounded = from_call is not None or until_call is not None
         if sections and (kinds or bounded):
             other = f"section_types={_names(kinds)}" if kinds else "run_from/until_call_id"
             raise ArgumentError(
                 where="session.run(section_ids=...)",
-                found=f"section_ids={sections} together with {other}",
+                found=f"section_ids={literal(list(sections))} together with {other}",
                 wanted="one of the two",
                 hint="Leave one out: section_ids name the sections and their order completely.",
             )
@@ -102,10 +121,12 @@ class SectionChooser:
         )
 
     def _kind(self, name: Any) -> SectionKind:
+        if isinstance(name, SectionKind):
+            return name
         if not isinstance(name, str):
             raise ArgumentError(
                 where="session.run(section_types=...)",
-                found=f"{type(name).__name__} {name!r:.60}",
+                found=described(name),
                 wanted="names of section types, such as 'FWD'",
             )
         kind = find_kind(name)
@@ -134,16 +155,18 @@ class SectionChooser:
         sections = self._program.sections
         return tuple((c.section, k) for c in calls for k in range(len(sections[c.section].steps)))
 
+    def _check_call(self, what: str, value: Any) -> None:
+        known = [c.call_id for c in self._calls]
+        if value is not None and not _is_one_of(value, known):
+            raise UnknownSection(
+                found=[value],
+                wanted=[f"calls {known[0]} to {known[-1]}"] if known else ["no calls"],
+                what=f"session.run({what}=...)",
+                hint=_SEE_LOG,
+            )
+
     def _bounded(self, from_call: int | None, until_call: int | None) -> tuple[Call, ...]:
         known = [c.call_id for c in self._calls]
-        for what, value in (("run_from_call_id", from_call), ("run_until_call_id", until_call)):
-            if value is not None and value not in known:
-                raise UnknownSection(
-                    found=[value],
-                    wanted=[f"calls {known[0]} to {known[-1]}"],
-                    what=f"session.run({what}=...)",
-                    hint=_SEE_LOG,
-                )
         first = 0 if from_call is None else known.index(from_call)
         last = len(known) - 1 if until_call is None else known.index(until_call)
         if first > last:
@@ -159,7 +182,14 @@ def frozen(value: Any) -> Any:
     """A copy of nested lists and tuples that a caller who changes a list does not change."""
     if isinstance(value, list):
         return [frozen(item) for item in value]
-    return tuple(frozen(item) for item in value) if isinstance(value, tuple) else value
+    return tuple([frozen(item) for item in value]) if isinstance(value, tuple) else value
+
+
+def _is_one_of(value: Any, known: Sequence[int]) -> bool:
+    try:
+        return value in known
+    except Exception:  # a tensor of several numbers, or what a class of a script says
+        return False
 
 
 def _names(kinds: Sequence[SectionKind]) -> list[str]:
@@ -169,21 +199,30 @@ def _names(kinds: Sequence[SectionKind]) -> list[str]:
 def _listed(value: Any) -> list[Any]:
     if value is None:
         return []
-    return [value] if isinstance(value, str) else list(value)
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _numbers(ids: Any) -> Iterator[int]:
+def _numbers(ids: Any, around: tuple[int, ...]) -> Iterator[int]:
     if ids is None:
         return
+    itself = id(ids) in around
+    if itself or len(around) > _DEEPEST:
+        raise ArgumentError(
+            where="session.run(section_ids=...)",
+            found=f"a {type(ids).__name__} that holds itself"
+            if itself
+            else f"lists nested more than {_DEEPEST} deep",
+            wanted="section ids: whole numbers, or lists of them",
+        )
     for item in ids if isinstance(ids, (list, tuple)) else [ids]:
         if isinstance(item, (list, tuple)):
-            yield from _numbers(item)
+            yield from _numbers(item, (*around, id(ids)))
             continue
         try:
             yield operator.index(item)
-        except TypeError:
+        except Exception:  # what a class of a script says instead of a number
             raise ArgumentError(
                 where="session.run(section_ids=...)",
-                found=f"{type(item).__name__} {item!r:.60}",
+                found=described(item),
                 wanted="section ids: whole numbers, or lists of them",
             ) from None

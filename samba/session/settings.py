@@ -14,7 +14,7 @@ from samba.argconf.options import OPTIONS
 from samba.argconf.parsed import divides_batch, last_parsed_args
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
 from samba.distributed.settings import bucket_bytes
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described, literal
 from samba.support.deviations import Deviations
 
 _MAPPINGS = ("section", "spatial")
@@ -168,16 +168,50 @@ def _pef(config: Mapping[str, Any], name: str) -> Path:
                 wanted="one of them",
                 hint="-p names the file itself, --pef-name a file below the output folder.",
             )
-        return Path(given)
+        return _path(given, "compile -p")
     pef_name = str(config.get("pef_name") or name).removesuffix(".pef")
-    if not pef_name or os.path.basename(pef_name) != pef_name or pef_name in (".", ".."):
+    if (
+        not is_path(pef_name)
+        or not pef_name
+        or os.path.basename(pef_name) != pef_name
+        or pef_name in (".", "..")
+    ):
         raise ArgumentError(
             where="pef_name",
-            found=repr(pef_name),
+            found=literal(pef_name),
             wanted="the name of a file, without folders",
             hint="Put the folder in output_folder.",
         )
-    return Path(config.get("output_folder") or "out") / pef_name / f"{pef_name}.pef"
+    folder = _path(config.get("output_folder") or "out", "output_folder")
+    return folder / pef_name / f"{pef_name}.pef"
+
+
+def _path(given: Any, where: str) -> Path:
+    """A path that the system has a form for.
+
+    Raises:
+        ArgumentError: If there is none.
+    """
+    try:
+        path = Path(given)
+    except TypeError:
+        path = None
+    if path is None or not is_path(str(path)):
+        raise ArgumentError(where=where, found=described(given), wanted="a path")
+    return path
+
+
+def is_path(text: str) -> bool:
+    """Whether a text can be a path: it can be encoded, and holds no NUL.
+
+    Example:
+        >>> is_path("out/a"), is_path("a\\0b"), is_path("\\ud800")
+        (True, False, False)
+    """
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def loss_index_tuple(indices: Sequence[Any] | None) -> tuple[int, ...] | None:

@@ -11,6 +11,7 @@ import torch
 from samba.errors import ArgumentError, UnknownTensor
 from samba.sambatensor import SambaTensor
 from samba.session.program_slot import ProgramSlot
+from samba.tensor.readable import readable
 
 __all__ = ["Transfers"]
 
@@ -171,6 +172,8 @@ class Transfers:
             ArgumentError: If no traced tensor has that name, or the values do not fit it.
         """
         traced = self.get_samba_tensor_by_name(name)
+        if isinstance(tensor, torch.Tensor) and getattr(tensor, "has_data", True):
+            readable(tensor, name)
         if tensor is None:
             del self._slot.tensors[name]
             self._slot.forgotten.add(name)

@@ -78,7 +78,11 @@ class WatchedGroups:
         found = {}
         for (optimizer, index, key, argin), last in zip(self._entries, self._values, strict=True):
             value = _plain(optimizer.param_groups[index][key])
-            if value != last:
+            try:
+                differs = bool(value != last)
+            except Exception:  # what a script's own class says; it is refused as no number
+                differs = True
+            if differs:
                 name = type(optimizer).__name__
                 found[argin] = (f"{name}.param_groups[{index}][{key!r}]", value)
         return found

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 
 from pef_schema.printable import printable
 
-__all__ = ["Deviations", "named", "some_of", "tell"]
+__all__ = ["MOST_TOLD", "Deviations", "named", "some_of", "tell"]
+
+MOST_TOLD = 32
+"""Texts that are told of one deviation: a loop of a script may find ever new ones."""
 
 _log = logging.getLogger("samba")
 
@@ -57,12 +60,16 @@ def tell(deviation: str, text: str) -> None:
 
 
 class Deviations:
-    """Says each deviation once for what it belongs to, such as a loaded program."""
+    """Says each deviation once for what it belongs to, such as a loaded program.
+
+    What was said is kept, so it is bounded: :data:`MOST_TOLD` texts of each deviation, the last
+    with the remark that further ones are not told.
+    """
 
     __slots__ = ("_told",)
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._told: dict[str, set[str]] = {}
 
     def tell(self, deviation: str, text: str) -> None:
         """Log a deviation as a warning, unless the same text was logged before.
@@ -71,6 +78,9 @@ class Deviations:
             deviation: Name of a row of the page, as a literal.
             text: What differs and what to do; without a full stop.
         """
-        if text not in self._told:
-            self._told.add(text)
-            tell(deviation, text)
+        told = self._told.setdefault(deviation, set())
+        if text in told or len(told) >= MOST_TOLD:
+            return
+        told.add(text)
+        last = "; further cases of this are not told" if len(told) == MOST_TOLD else ""
+        tell(deviation, text + last)

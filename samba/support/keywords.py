@@ -7,7 +7,10 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pef_schema.errors import SambaError
+from pef_schema.errors import SambaError, quoted
+
+_LISTED = 20
+"""Keywords that a message lists; the error's ``found`` holds all of them."""
 
 
 class UnknownKeyword(SambaError, TypeError):
@@ -21,11 +24,13 @@ class UnknownKeyword(SambaError, TypeError):
 
     def __init__(self, *, function: str, found: Sequence[str], wanted: Sequence[str]) -> None:
         self.function, self.found, self.wanted = function, tuple(found), tuple(wanted)
-        near = {f: difflib.get_close_matches(f, wanted, 1) for f in found}
+        listed = [quoted(f) for f in found[:_LISTED]]
+        near = {f: difflib.get_close_matches(f, wanted, 1) for f in listed}
+        more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         guesses = ", ".join(f"{close[0]} for {f}" for f, close in near.items() if close)
         advice = f"Did you mean {guesses}?" if guesses else f"It has {', '.join(wanted)}."
         super().__init__(
-            f"{function}() got an unexpected keyword argument: {', '.join(found)}. {advice}"
+            f"{function}() got an unexpected keyword argument: {', '.join(listed)}{more}. {advice}"
         )
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from samba.errors import ArgumentError
+
 __all__ = ["Constant", "leaves"]
 
 Constant = bool | int | float | str
 """What an argument of ``forward`` by name may be beside tensors: it is part of the graph."""
+
+_DEEPEST = 128
+"""Containers around a leaf: each costs Python some of its stack, and no model takes as many."""
 
 
 def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -18,16 +23,32 @@ def leaves(key: str, value: Any) -> Iterator[tuple[str, Any]]:
         key: Name of the whole; empty where it has none, and so have the leaves.
         value: A leaf, or leaves in containers.
 
+    Raises:
+        ArgumentError: If a container holds itself, or containers are nested beyond all need.
+
     Example:
         >>> list(leaves("past", [(1, 2), {"k": 3}]))
         [('past_0_0', 1), ('past_0_1', 2), ('past_1_k', 3)]
     """
+    yield from _leaves(key, value, ())
+
+
+def _leaves(key: str, value: Any, around: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
-        items = list(value.items())
+        items = value.items()
     elif isinstance(value, (tuple, list)):
-        items = list(enumerate(value))
+        items = enumerate(value)
     else:
         yield key, value
         return
-    for inner, item in items:
-        yield from leaves(f"{key}_{inner}" if key else "", item)
+    itself = id(value) in around
+    if itself or len(around) >= _DEEPEST:
+        raise ArgumentError(
+            where=f"input {key:.80}" if key else "inputs",
+            found=f"a {type(value).__name__} that holds itself"
+            if itself
+            else f"containers nested more than {_DEEPEST} deep",
+            wanted="tensors in lists, tuples or dicts",
+        )
+    for inner, item in list(items):
+        yield from _leaves(f"{key}_{inner}" if key else "", item, (*around, id(value)))

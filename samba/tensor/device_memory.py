@@ -10,6 +10,7 @@ from torch import Tensor
 from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor
 from samba.tensor.host_memory import HostMemory, kind, plain
 from samba.tensor.host_use import note_same, overwrite
+from samba.tensor.readable import readable
 from samba.tensor.visible_memory import DeviceTensors, visible_memory
 
 
@@ -31,7 +32,7 @@ class DeviceMemory(HostMemory):
     @sn_data.setter
     def sn_data(self, value: Tensor) -> None:
         device, name = self._on_device("sn_data")
-        device.write(name, _values(value, "sn_data"))
+        device.write(name, _values(value, "sn_data", name))
 
     @property
     def sn_grad(self) -> Tensor:
@@ -48,7 +49,7 @@ class DeviceMemory(HostMemory):
     @sn_grad.setter
     def sn_grad(self, value: Tensor) -> None:
         device, name = self._grad_on_device("sn_grad")
-        device.write_grad(name, _values(value, "sn_grad"))
+        device.write_grad(name, _values(value, "sn_grad", f"{name}__grad"))
 
     def rdu(self) -> None:
         """Copies the values, and the gradient if there is one, from the host to the device.
@@ -134,9 +135,10 @@ class DeviceMemory(HostMemory):
         return device, name
 
 
-def _values(value: Any, operation: str) -> torch.Tensor:
+def _values(value: Any, operation: str, name: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise ConversionError(
             where=f"{operation} = ...", found=kind(value), wanted="a torch.Tensor"
         )
-    return plain(value.torch_tensor() if isinstance(value, HostMemory) else value).detach()
+    values = value.torch_tensor() if isinstance(value, HostMemory) else value
+    return plain(readable(values, name)).detach()

@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from samba.errors import ArgumentError, ConversionError, NoHostData
+from samba.errors import ArgumentError, ConversionError, NoHostData, described
 from samba.tensor.empty import empty_data
 from samba.tensor.host_use import note_alias, note_no_gradient, note_replaced, twinned
 from samba.tensor.labels import Labels
@@ -257,4 +257,4 @@ def _call_materializer(materializer: Materializer, tensor: Labels) -> Any:
 
 def kind(obj: object) -> str:
     """Type and value of an object, for messages."""
-    return f"{type(obj).__name__} {obj!r:.60}"
+    return described(obj)

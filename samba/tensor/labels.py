@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 else:
     _Base = object
 
+_MOST = 100_000
 _fast_access: set[str] = set()
 
 
@@ -146,6 +147,8 @@ class Labels(_Base):
 
 def mark_fast_access(names: Iterable[str]) -> None:
     """Marks names as ``fast_access``."""
+    if len(_fast_access) >= _MOST:
+        _fast_access.clear()  # of programs that are long gone, most of them; they are recorded only
     _fast_access.update(names)
 
 

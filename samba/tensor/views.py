@@ -6,7 +6,9 @@ import ml_dtypes
 import numpy as np
 import torch
 
+from pef_schema.errors import quoted
 from samba.errors import ArgumentError
+from samba.tensor.readable import readable
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -40,6 +42,29 @@ def view_host(tensor: torch.Tensor) -> np.ndarray:
     if plain.dtype is torch.bfloat16:
         return plain.view(torch.int16).numpy().view(_BFLOAT16)
     return plain.numpy()
+
+
+def read_as_numpy(tensor: torch.Tensor, name: str) -> np.ndarray:
+    """The values of a host tensor as a numpy array, for reading only.
+
+    Args:
+        tensor: What a script has passed.
+        name: Its name, for the error.
+
+    Raises:
+        UnreadableTensor: If it has no plain values in host memory.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        host = readable(host_of(tensor), name)
+        try:
+            return view_host(host)
+        except TypeError:  # numpy and the device do not have its type
+            raise ArgumentError(
+                where=f"tensor {quoted(name) if name else '(unnamed)'}",
+                found=f"one of {host.dtype}",
+                wanted="a type that the device has",
+                hint="Pass tensor.float().",
+            ) from None
 
 
 def view_flat_as_numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -22,7 +22,7 @@ class InputError(SambaError):
     def __init__(self, *, found: str, wanted: str) -> None:
         self.found, self.wanted = found, wanted
         super().__init__(
-            f"inputs for tracing: found {found}; wanted {wanted}. "
+            f"inputs for tracing: found {found:.1000}; wanted {wanted}. "
             "Pass the tensors that forward() takes, in its order, or a dict of keyword arguments."
         )
 

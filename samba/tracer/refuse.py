@@ -7,9 +7,10 @@ from collections.abc import Iterable
 import torch
 
 from samba.support.naming import root_name
+from samba.tensor.readable import foreign_layout
 from samba.tracer.errors import TraceError, UnsupportedOp, UnsupportedOps
 from samba.tracer.names import calling_line, node_line
-from samba.tracer.torch_internals import FakeTensor, as_plain_tensors
+from samba.tracer.torch_internals import FakeTensor
 from samba.tracer.traced import TO_DTYPE
 
 DEPENDS_ON_DATA = "the shape of its result depends on data"
@@ -52,7 +53,7 @@ def _reason(node: torch.fx.Node) -> str:
             return "takes a number out of a tensor"
         if not isinstance(value, torch.Tensor):
             continue
-        reason = foreign_layout(value)
+        reason = foreign_reason(value)
         if reason:
             return reason
         if value.dtype not in TO_DTYPE:
@@ -63,16 +64,10 @@ def _reason(node: torch.fx.Node) -> str:
     return ""
 
 
-def foreign_layout(tensor: torch.Tensor) -> str:
+def foreign_reason(tensor: torch.Tensor) -> str:
     """Why a tensor is not one block of plain numbers; empty if it is."""
-    with as_plain_tensors():  # an empty SambaTensor can be asked too
-        if tensor.layout is not torch.strided:
-            return f"{str(tensor.layout).removeprefix('torch.')} tensors are not supported"
-        if tensor.is_nested:
-            return "nested tensors are not supported"
-        if tensor.is_quantized:
-            return "quantized tensors are not supported"
-    return ""
+    kind = foreign_layout(tensor)
+    return f"{kind} tensors are not supported" if kind else ""
 
 
 def refuse_inputs(model: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -85,7 +80,7 @@ def refuse_inputs(model: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> No
     Raises:
         UnsupportedOps: If some are sparse, nested or quantized.
     """
-    reasons = [(name, foreign_layout(tensor)) for name, tensor in tensors]
+    reasons = [(name, foreign_reason(tensor)) for name, tensor in tensors]
     bad = [
         UnsupportedOp(name=f"input {name}", count=1, lines=(), reason=reason)
         for name, reason in reasons
@@ -108,7 +103,7 @@ def refuse_constants(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) ->
         UnsupportedOps: If one is sparse, nested or quantized; with the line that uses it.
     """
     for tensor in tensors:
-        reason = "" if tensor.layout is torch.strided else foreign_layout(tensor)
+        reason = "" if tensor.layout is torch.strided else foreign_reason(tensor)
         if reason and (not isinstance(tensor, FakeTensor) or "_path" in vars(tensor)):
             name = vars(tensor).get("_path", "")
             op = UnsupportedOp(

@@ -60,7 +60,6 @@ __all__ = [
     "OpOverload",
     "accumulation_hooks",
     "arguments_of",
-    "as_plain_tensors",
     "buffers_of",
     "changes_of",
     "contents_of",
@@ -175,11 +174,6 @@ def differentiates_functions() -> bool:
 
 
 # -- tensors and modules ------------------------------------------------------
-
-
-def as_plain_tensors() -> AbstractContextManager[None]:
-    """While active, subclasses of tensors are treated as tensors: nothing is overridden (2.0)."""
-    return DisableTorchFunctionSubclass()
 
 
 def contents_of(tensor: torch.Tensor) -> tuple[int, int]:

@@ -191,6 +191,8 @@ def parse_yaml_to_args(yaml_file: str | Path, args: argparse.Namespace) -> argpa
     """
     try:
         text = Path(yaml_file).read_text(encoding="utf-8")
+    except ValueError as error:  # no UTF-8, or no path
+        raise YamlUnreadable(path=str(yaml_file), found=str(error)) from None
     except OSError as error:
         kind = YamlMissing if isinstance(error, FileNotFoundError) else YamlUnreadable
         raise kind(path=str(yaml_file), found=error.strerror or str(error)) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,28 +14,28 @@ import torch
 from torch import nn
 
 from pef_schema.atomic import write_atomically
-from pef_schema.errors import SambaError
-from samba.errors import MissingPackage
+from pef_schema.errors import SambaError, quoted
+from samba.errors import ArgumentError, MissingPackage, described, literal
 from samba.sambatensor import SambaTensor, to_torch
+from samba.support.deviations import some_of
 from samba.support.naming import join_name, root_of
+from samba.support.strict_json import NotJson, parse_json
+from samba.tensor.readable import UnreadableTensor, readable
+from samba.utils.safetensors_header import DTYPES, HEADER_BYTES, BadHeader, read_header
 
 __all__ = ["BadCheckpoint", "LoadResult", "load_sharded_checkpoint", "save_checkpoint"]
 
 _INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""Names of element types in safetensors files."""
+_WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
+_DTYPES = {DTYPES[name]: name for name in _WRITTEN}
+"""Names of the types of parameters and buffers in safetensors files."""
+
+_ADVICE = ("Weights only load failed", "Please file an issue", "Check the documentation")
+"""Beginnings of lines in torch's messages that are not about the file."""
+
+_LISTED = 8
+"""Keys that a message lists."""
 
 
 class BadCheckpoint(SambaError, ValueError):
@@ -48,7 +48,7 @@ class BadCheckpoint(SambaError, ValueError):
 
     def __init__(self, *, path: str, problem: str) -> None:
         self.path = path
-        super().__init__(f"{path}: {problem}")
+        super().__init__(f"{quoted(path, most=1024)}: {problem}")
 
 
 class LoadResult(NamedTuple):
@@ -90,10 +90,10 @@ def save_checkpoint(model: nn.Module, path: str | PathLike[str]) -> None:
         raise BadCheckpoint(
             path=str(path), problem=f"{', '.join(bad)}, which safetensors files cannot hold"
         )
-    write_atomically(str(path), _chunks(tensors))
+    write_atomically(str(path), _chunks(tensors, str(path)))
 
 
-def _chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes]:
+def _chunks(tensors: Mapping[str, torch.Tensor], path: str) -> Iterator[bytes]:
     """A safetensors file: the size of its header, the header, then tensor after tensor."""
     # The largest elements first, so that all are aligned.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
@@ -109,14 +109,23 @@ def _chunks(tensors: Mapping[str, torch.Tensor]) -> Iterator[bytes]:
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > HEADER_BYTES:
+        raise BadCheckpoint(
+            path=path,
+            problem=f"names and shapes take {len(text)} bytes, wanted {HEADER_BYTES} at most",
+        )
     yield len(text).to_bytes(8, "little")
     yield text
     for name in names:
         tensor = tensors[name]
         values = tensor.torch_tensor() if isinstance(tensor, SambaTensor) else tensor
-        flat = to_torch(values).detach().contiguous().reshape(-1)
+        try:
+            flat = readable(to_torch(values), name).detach().contiguous().reshape(-1)
+        except UnreadableTensor as error:
+            raise BadCheckpoint(path=path, problem=f"not written: {error}") from None
         if flat.numel():
-            yield flat.view(torch.uint8).numpy().data
+            bytes_of: Any = flat.view(torch.uint8).numpy().data
+            yield bytes_of
 
 
 def _regions(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -154,32 +163,51 @@ def load_sharded_checkpoint(
         Keys without a partner.
 
     Raises:
-        BadCheckpoint: There is no checkpoint, or it does not fit. The model may then be
-            loaded in part.
+        BadCheckpoint: There is no checkpoint, a file of it is damaged, or it does not fit. Every
+            file is looked at before the first tensor is written: the model is then as it was.
         MissingPackage: It holds safetensors, and that package is not installed.
     """
-    place = Path(path)
-    targets = _targets(model)
-    found: set[int] = set()
-    unexpected: list[str] = []
-    for file in _files(place):
-        for key, values in _load(file).items():
-            target = targets.get(key)
-            if target is None:
-                unexpected.append(key)
-                continue
-            _put(target, values, key, str(file), ignore_dtype_mismatch)
-            found.add(id(target))
-    missing = [
-        key for key, target in model.state_dict(keep_vars=True).items() if id(target) not in found
-    ]
-    if strict and (missing or unexpected):
+    place = _place(path)
+    try:
+        files = _files(place)
+        forms = _forms(files)
+        targets = _targets(model)
+        unexpected = [key for key in forms if key not in targets]
+        found = {id(targets[key]) for key in forms if key in targets}
+        state = model.state_dict(keep_vars=True)
+        missing = [key for key, target in state.items() if id(target) not in found]
+        _check_fit(targets, forms, ignore_dtype_mismatch)
+        if strict and (missing or unexpected):
+            raise BadCheckpoint(
+                path=str(place),
+                problem=f"the model's {_listed(missing)} are missing, and the checkpoint's "
+                f"{_listed(unexpected)} are not in the model; strict=False lets that pass",
+            )
+        for file in files:
+            for key, values in _load(file).items():
+                if key in targets:
+                    with torch.no_grad():
+                        targets[key].copy_(to_torch(values))
+    except OSError as error:
         raise BadCheckpoint(
-            path=str(place),
-            problem=f"the model's {missing or 'none'} are missing, and the checkpoint's "
-            f"{unexpected or 'none'} are not in the model; strict=False lets that pass",
-        )
+            path=str(error.filename or place), problem=f"cannot be read: {error.strerror or error}"
+        ) from None
     return LoadResult(missing, unexpected)
+
+
+def _place(path: str | PathLike[str]) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        raise ArgumentError(
+            where="load_sharded_checkpoint(model, path)",
+            found=described(path),
+            wanted="the path of a file or folder",
+        ) from None
+
+
+def _listed(keys: list[str]) -> str:
+    return f"[{some_of([literal(key) for key in keys], most=_LISTED)}]" if keys else "none"
 
 
 def _targets(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -210,16 +238,54 @@ def _files(place: Path) -> list[Path]:
 
 def _of_index(index: Path) -> list[Path]:
     try:
-        weights = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted({str(name) for name in weights.values()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadCheckpoint(path=str(index), problem=f"it is no index ({error!r})") from None
+        with index.open("rb") as file:
+            text = file.read(HEADER_BYTES + 1)
+        if len(text) > HEADER_BYTES:
+            raise BadHeader(f"it has more than {HEADER_BYTES} bytes")
+        weights = parse_json(text)
+        weights = weights.get("weight_map") if isinstance(weights, dict) else None
+        if not isinstance(weights, dict) or not all(isinstance(v, str) for v in weights.values()):
+            raise BadHeader('wanted {"weight_map": {"name of a tensor": "name of a file"}}')
+    except (BadHeader, NotJson) as error:
+        raise BadCheckpoint(path=str(index), problem=f"it is no index: {error}") from None
+    names = sorted(set(weights.values()))
     for name in names:
-        if os.path.basename(name) != name or not (index.parent / name).is_file():
+        # A name alone leads nowhere else. Links are followed: caches of downloads are made of them.
+        if not _is_name(name) or not os.path.isfile(index.parent / name):
             raise BadCheckpoint(
-                path=str(index), problem=f"it names {name!r}, which is no file in its folder"
+                path=str(index), problem=f"it names {literal(name)}, which is no file in its folder"
             )
     return [index.parent / name for name in names]
+
+
+def _is_name(name: str) -> bool:
+    return os.path.basename(name) == name and name not in ("", ".", "..") and "\0" not in name
+
+
+def _forms(files: Sequence[Path]) -> dict[str, tuple[Path, torch.dtype, torch.Size]]:
+    """What all files hold, before anything of it is used.
+
+    Raises:
+        BadCheckpoint: If a file is damaged, or two of them hold the same.
+    """
+    forms: dict[str, tuple[Path, torch.dtype, torch.Size]] = {}
+    for file in files:
+        for key, (dtype, shape) in _forms_of(file).items():
+            if key in forms:
+                raise BadCheckpoint(
+                    path=str(file), problem=f"{literal(key)} is in {forms[key][0].name} as well"
+                )
+            forms[key] = (file, dtype, torch.Size(shape))
+    return forms
+
+
+def _forms_of(file: Path) -> dict[str, tuple[torch.dtype, Sequence[int]]]:
+    if file.suffix != ".safetensors":
+        return {key: (values.dtype, values.shape) for key, values in _load(file).items()}
+    try:
+        return {key: (entry.dtype, entry.shape) for key, entry in read_header(file).items()}
+    except BadHeader as error:
+        raise BadCheckpoint(path=str(file), problem=f"no safetensors file: {error}") from None
 
 
 def _load(file: Path) -> Mapping[str, torch.Tensor]:
@@ -230,28 +296,66 @@ def _load(file: Path) -> Mapping[str, torch.Tensor]:
             raise MissingPackage(
                 what=str(file), package="safetensors", extra="checkpoint"
             ) from None
-        return library.load_file(str(file))
+        try:
+            return library.load_file(str(file))
+        except Exception as error:
+            raise BadCheckpoint(
+                path=str(file), problem=f"safetensors cannot load it ({error})"
+            ) from None
+    return read_pickled(file)
+
+
+def read_pickled(file: Path, mmap: bool = True) -> Mapping[str, torch.Tensor]:
+    """A dict of tensors that ``torch.save`` wrote; nothing in the file is executed.
+
+    Args:
+        file: The file.
+        mmap: Whether the tensors are read where they are used, which the oldest form does not
+            allow.
+
+    Raises:
+        BadCheckpoint: If torch cannot load it, or it holds something else.
+    """
     try:
-        loaded: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        loaded: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:
-        raise BadCheckpoint(path=str(file), problem=f"torch cannot load it ({error})") from None
-    if not isinstance(loaded, Mapping) or not all(
-        isinstance(v, torch.Tensor) for v in loaded.values()
-    ):
-        raise BadCheckpoint(path=str(file), problem="it holds no dict of tensors")
-    return loaded
-
-
-def _put(
-    target: torch.Tensor, values: torch.Tensor, key: str, file: str, ignore_dtype: bool
-) -> None:
-    values = to_torch(values)
-    if target.shape != values.shape or (target.dtype != values.dtype and not ignore_dtype):
         raise BadCheckpoint(
-            path=file,
-            problem=f"{key} has shape {list(values.shape)} {values.dtype}, the model wants "
-            f"{list(target.shape)} {target.dtype}"
-            + ("" if target.shape != values.shape else "; ignore_dtype_mismatch=True casts it"),
+            path=str(file), problem=f"torch cannot load it ({_reason(error)})"
+        ) from None
+    if not isinstance(loaded, Mapping) or not all(
+        isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in loaded.items()
+    ):
+        raise BadCheckpoint(path=str(file), problem="it holds no dict of tensors by name")
+    try:
+        return {key: readable(values, key) for key, values in loaded.items()}
+    except UnreadableTensor as error:
+        raise BadCheckpoint(path=str(file), problem=str(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """The line of torch's message that says why, without its advice to load with all rights."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(_ADVICE)] or ["no reason given"]
+    return quoted(told[0])
+
+
+def _check_fit(
+    targets: Mapping[str, torch.Tensor],
+    forms: Mapping[str, tuple[Path, torch.dtype, torch.Size]],
+    ignore_dtype: bool,
+) -> None:
+    """Raise unless everything in the files has the shape and dtype of the model's."""
+    problems: dict[str, str] = {}
+    for key, (file, dtype, shape) in forms.items():
+        target = targets.get(key)
+        if target is None or (target.shape == shape and (ignore_dtype or target.dtype == dtype)):
+            continue
+        casts = "" if target.shape != shape else "; ignore_dtype_mismatch=True casts it"
+        problems[
+            f"{quoted(key)} has shape {literal(list(shape))} {dtype}, the model wants "
+            f"{list(target.shape)} {target.dtype}{casts}"
+        ] = str(file)
+    if problems:
+        raise BadCheckpoint(
+            path=next(iter(problems.values())), problem=some_of(list(problems), most=_LISTED)
         )
-    with torch.no_grad():
-        target.copy_(values)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from pef_schema.errors import quoted
 from samba.errors import SambaError
 
 __all__ = ["YamlError", "YamlMissing", "YamlUnreadable", "parse_flat_yaml"]
@@ -57,8 +58,8 @@ class YamlUnreadable(SambaError, OSError):
     def __init__(self, *, path: str, found: str) -> None:
         self.path, self.found = path, found
         super().__init__(
-            f"{path}: found {found!r}, wanted a YAML file of 'name: value' lines. "
-            "Check the path and its permissions."
+            f"{quoted(path, 1024)}: found {found!r:.200}, wanted a YAML file of 'name: value' "
+            "lines. Check the path and its permissions."
         )
 
 
@@ -125,7 +126,11 @@ def _scalar(text: str, where: str, line: int) -> Any:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if _NUMBER.match(text):
-        return int(text)
+        try:
+            return int(text)
+        except ValueError:  # too many digits, or a lone underscore
+            wanted = "a whole number of some digits"
+            raise YamlError(where=where, line=line, text=text[:80], wanted=wanted) from None
     if _FLOAT.match(text):
         return float(text)
     if text[:1] in tuple("[]{}&*!|>%@`?") or text.startswith("- ") or ": " in text:

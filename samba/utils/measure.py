@@ -14,7 +14,7 @@ import torch
 from pef_schema.atomic import write_atomically
 from pef_schema.printable import json_text, one_line, say, say_text
 from samba.compiler.report import section_types
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described
 from samba.session.process import session
 from samba.support.nesting import leaves
 from samba.support.progress import counted
@@ -90,6 +90,7 @@ def measure_performance(
         SambaError: If nothing is loaded, or the model or the inputs do not fit it.
     """
     note_measured()
+    _check_duration(min_duration)
     for what, value in (("n_iterations", n_iterations), ("batch_size", batch_size)):
         _at_least_one(f"measure_performance({what})", value)
     _in_a_folder("measure_performance", json, compiled_stats_json)
@@ -173,6 +174,7 @@ def measure_sections(
         SambaError: If nothing is loaded, or the model or the inputs do not fit it.
     """
     note_measured()
+    _check_duration(min_duration)
     for what, value in (
         ("n_iterations", n_iterations),
         ("num_sections", num_sections),
@@ -293,3 +295,11 @@ def format_sections(rows: Sequence[SectionTime]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+def _check_duration(seconds: Any) -> None:
+    """Refuse a time that is never over."""
+    if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
+        raise ArgumentError(
+            where="min_duration", found=described(seconds), wanted="a number of seconds, 0 or more"
+        )

@@ -11,4 +11,6 @@ from samba.errors import (
     SambaError as SambaError,
     UnknownTensor as UnknownTensor,
     UnsupportedKeyword as UnsupportedKeyword,
+    described as described,
+    literal as literal,
 )

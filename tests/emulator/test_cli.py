@@ -167,7 +167,7 @@ def test_each_mistake_of_run_is_one_line(files: Path, capsys: pytest.CaptureFixt
         "Make it with numpy.savez(path, x=..., y=...).": [str(files / "in.npy")],
         "no array for input x [4, 12] float32, y [4] int64. Make a file with "
         "numpy.savez('inputs.npz', x=..., y=...) and give it: python -m emulator run": [],
-        "text.npz: not an .npz file of plain arrays (it holds Python objects)": [
+        "text.npz: not an .npz file of plain arrays (File is not a zip file)": [
             str(files / "text.npz")
         ],
         "array x: found float64, the program was compiled for float32. "

@@ -7,8 +7,10 @@ dimensions, each size as a big-endian 32-bit integer, then the elements.
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
+import zlib
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,12 +20,23 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from pef_schema.errors import quoted
 from samba.errors import ArgumentError, SambaError
 
-__all__ = ["IdxError", "Mnist", "dataset_transform", "prepare_dataloader", "read_idx"]
+__all__ = [
+    "IdxError",
+    "IdxUnreadable",
+    "Mnist",
+    "dataset_transform",
+    "prepare_dataloader",
+    "read_idx",
+]
 
 MEAN, STD = 0.1307, 0.3081
 """Mean and standard deviation of the training pixels, scaled to 0..1."""
+
+_LARGEST = 2**30
+"""Bytes that a packed file may hold: MNIST has 47 million, the largest set of its form 550."""
 
 _FOLDER_KEYS = ("data_dir", "data_folder")
 _FILES = {
@@ -44,9 +57,13 @@ class IdxError(SambaError):
     def __init__(self, *, path: str | os.PathLike[str], found: str, wanted: str) -> None:
         self.path, self.found, self.wanted = os.fspath(path), found, wanted
         super().__init__(
-            f"{self.path}: found {found}, wanted {wanted}. "
+            f"{quoted(self.path, 1024)}: found {found}, wanted {wanted}. "
             "Put the four MNIST files there, packed with gzip or not."
         )
+
+
+class IdxUnreadable(IdxError, OSError):
+    """The system does not let an idx file be read."""
 
 
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
@@ -60,14 +77,23 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
 
     Raises:
         IdxError: The file is not an idx file of bytes, or its length does not fit its sizes.
-        OSError: It cannot be read.
+        IdxUnreadable: It cannot be read; an ``OSError`` too.
     """
-    raw = Path(path).read_bytes()
+    try:
+        raw = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        found = getattr(error, "strerror", None) or str(error)
+        raise IdxUnreadable(path=path, found=found, wanted="an idx file") from None
     if raw[:2] == b"\x1f\x8b":
         try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError) as error:
+            with gzip.open(io.BytesIO(raw)) as packed:
+                raw = packed.read(_LARGEST + 1)
+        except (OSError, EOFError, zlib.error) as error:
             raise IdxError(path=path, found=f"{error}", wanted="an intact gzip file") from None
+        if len(raw) > _LARGEST:
+            raise IdxError(
+                path=path, found=f"more than {_LARGEST} bytes", wanted="a set of MNIST's form"
+            )
     if len(raw) < 4 or raw[:3] != b"\0\0\x08" or len(raw) < 4 + 4 * raw[3]:
         raise IdxError(path=path, found=f"{raw[:4]!r} at its start", wanted="an idx file of bytes")
     start = 4 + 4 * raw[3]

@@ -1,0 +1,639 @@
+"""Tensors, containers, numbers and names of every kind given to a session: torch's answer, or an
+error of this project that names what was given, with device and host as they were."""
+
+from __future__ import annotations
+
+import decimal
+import fractions
+import itertools
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import samba
+import samba.utils as utils
+from samba.errors import SambaError
+from samba.utils.argparser import parse_yaml_to_args
+from samba.utils.dataset.mnist import IdxError, read_idx
+from samba.utils.flat_yaml import YamlError, parse_flat_yaml
+from tests.samba.session.test_bad_run import memory, refused
+from tests.samba.worlds import DROPOUT, MLP, named
+
+X = torch.arange(20, dtype=torch.float32).reshape(5, 4) / 20
+Y = torch.tensor([0, 1, 2, 0, 1])
+NAMES = {
+    "NUL": "a\0b",
+    "surrogate": "a\ud800",
+    "newline": "a\nb",
+    "escape": "\x1b[31mred",
+    "bidirectional": "\u202egpj",
+    "long": "n" * 10_000,
+}
+
+
+class Sub(torch.Tensor):
+    """A subclass over the same memory."""
+
+
+class Wrapper(torch.Tensor):
+    """A subclass without memory of its own."""
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapper:
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError("no operation")
+
+
+def with_storage(nbytes: int) -> torch.Tensor:
+    tensor = X.clone()
+    tensor.untyped_storage().resize_(nbytes)
+    return tensor
+
+
+class Hostile:
+    """What a script's own class may do where it is asked."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __float__(self) -> float:
+        raise OSError("no number")
+
+    def __bool__(self) -> bool:
+        raise ValueError("neither")
+
+    def __eq__(self, other: object) -> bool:
+        raise LookupError("no comparison")
+
+    def __index__(self) -> int:
+        raise KeyError("no index")
+
+    __hash__ = object.__hash__
+
+
+READ: dict[str, Callable[[], torch.Tensor]] = {
+    "expanded": lambda: X[:1].expand(5, 4),
+    "of no stride": lambda: X[0, 0].expand(5, 4),
+    "not contiguous": lambda: X.t().contiguous().t(),
+    "a window": lambda: torch.arange(40.0).reshape(5, 8)[:, 2:6],
+    "negated when it is read": lambda: torch.complex(X, X).conj().imag,
+    "with a gradient": lambda: X.clone().requires_grad_(),
+    "a result of autograd": lambda: X.clone().requires_grad_() * 2,
+    "a subclass": lambda: X.as_subclass(Sub),
+    "float8, which is cast": lambda: X.to(torch.float8_e4m3fn),
+}
+"""Tensors of which torch reads the values, and so do we."""
+
+FOREIGN: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
+    "sparse": (lambda: X.to_sparse(), "a sparse_coo tensor"),
+    "sparse rows": (lambda: X.to_sparse_csr(), "a sparse_csr tensor"),
+    "meta": (lambda: X.to("meta"), "a tensor on device meta"),
+    "quantized": (
+        lambda: torch.quantize_per_tensor(X, 0.1, 0, torch.qint8),
+        "a quantized tensor",
+    ),
+    "nested": (lambda: torch.nested.nested_tensor(list(X)), "a nested tensor"),
+    "jagged": (
+        lambda: torch.nested.nested_tensor(list(X), layout=torch.jagged),
+        "a jagged tensor",
+    ),
+    "of another library": (lambda: X.to_mkldnn(), "a _mkldnn tensor"),
+    "fake": (lambda: FakeTensorMode().from_tensor(X), "a FakeTensor"),
+    "a wrapper": (lambda: Wrapper(X), "a Wrapper"),
+    "freed": (lambda: with_storage(0), "whose memory was freed"),
+    "freed in part": (lambda: with_storage(40), "whose memory was freed"),
+}
+"""Tensors without plain values in host memory."""
+
+QUIET = pytest.mark.filterwarnings(
+    "ignore:.*nested tensors:UserWarning", "ignore:.*quantize.*", "ignore:Sparse CSR.*"
+)
+
+
+@pytest.fixture
+def scene(pefs):
+    scene = pefs.loaded(DROPOUT)
+    scene.run((samba.from_torch_tensor(X, name="x"), Y), train=False)
+    return scene
+
+
+def check_what_torch_reads_is_read(scene, case, by):
+    tensor = READ[case]()
+    given: Any = (tensor, Y)
+    if by == "name":
+        given = (samba.from_torch_tensor(tensor, name="x"), named({"y": Y})[0])
+    elif by == "key":
+        given = {"y": Y, "x": tensor}
+    options = {"section_types": ["fwd"], "train": False}
+    got = scene.run(given, **options)[1]
+    want = scene.run((tensor.detach().float().clone(), Y), **options)[1]
+    assert torch.equal(got, want) and bool(got.isfinite().all())
+
+
+@QUIET
+def test_what_torch_reads_is_read(scene):
+    for case in READ:
+        for by in ("place", "name", "key"):
+            check_what_torch_reads_is_read(scene, case, by)
+
+
+def check_what_has_no_plain_values_is_refused_by_name(scene, case):
+    make, part = FOREIGN[case]
+    batch = (make(), Y)
+    with refused("tensor x", part, "in host memory", case="run"):
+        scene.run(batch, hyperparam_dict={"lr": 0.9})
+    with refused("tensor x", part, case="run by key"):
+        scene.run({"x": make(), "y": Y})
+    with refused("second__linear__outputs__0__grad", part, case="grad_of_outputs"):
+        scene.run(grad_of_outputs=[None, make()])
+    with refused("tensor x", part, case="update_tensor"):
+        samba.session.update_tensor("x", make())
+    with refused("tensor x", part, case="sn_data"):
+        scene.inputs[0].sn_data = make()
+    with refused("second__linear__outputs__0__grad", part, case="sn_grad"):
+        scene.model.output_tensors[1].sn_grad = make()
+    with refused("tensor x", part, case="evaluator"):
+        samba.session.evaluator(scene.model).run((make(), Y))
+
+
+@QUIET
+def test_what_has_no_plain_values_is_refused_by_name(scene):
+    for case in FOREIGN:
+        check_what_has_no_plain_values_is_refused_by_name(scene, case)
+
+
+def check_a_named_one_is_refused_where_it_gets_its_name_or_where_it_is_used(scene, case):
+    make, _ = FOREIGN[case]
+    with refused(case=case):
+        scene.run((samba.from_torch_tensor(make(), name="x"), named({"y": Y})[0]))
+
+
+@QUIET
+def test_a_named_one_is_refused_where_it_gets_its_name_or_where_it_is_used(scene):
+    for case in FOREIGN:
+        check_a_named_one_is_refused_where_it_gets_its_name_or_where_it_is_used(scene, case)
+
+
+@QUIET
+@pytest.mark.parametrize("case", ["sparse", "meta", "fake", "freed"])
+def test_inputs_of_a_trace_leave_what_was_loaded(pefs, case):
+    scene = pefs.loaded(MLP)
+    before, loaded = memory(), samba.session._slot.loaded
+    other = pefs.scene(MLP)
+    with pytest.raises(SambaError, match=r"\bx\b"):
+        other.inputs = (FOREIGN[case][0](), other.inputs[1])
+        other.trace()
+    assert samba.session._slot.loaded is loaded
+    assert all(np.array_equal(a, b) for a, b in zip(memory(), before, strict=True) if b is not None)
+    scene.run()
+
+
+@QUIET
+@pytest.mark.parametrize("case", ["sparse", "meta", "quantized"])
+def test_weights_and_states_that_cannot_be_read(pefs, case):
+    scene = pefs.loaded(MLP)
+    scene.run()
+    weight = scene.model.first.weight
+    make, part = FOREIGN[case]
+    with refused("momentum_buffer of the optimizer", part, case="state"):
+        samba.session.to_cpu(scene.model, scene.optimizer)
+        scene.optimizer.state[weight]["momentum_buffer"] = make()
+        samba.session.to_rdu(scene.model, scene.optimizer)
+
+
+# -- containers --------------------------------------------------------------------------------
+
+
+def holding_itself() -> list[Any]:
+    items: list[Any] = [X, Y]
+    items.append(items)
+    return items
+
+
+def dict_holding_itself() -> dict[str, Any]:
+    items: dict[str, Any] = {"x": X, "y": Y}
+    items["z"] = [items]
+    return items
+
+
+def nested(depth: int, inner: Any) -> Any:
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
+CONTAINERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a list that holds itself": (holding_itself, "a list that holds itself"),
+    "a dict that holds itself": (dict_holding_itself, "that holds itself"),
+    "lists in lists": (lambda: [nested(100_000, X), Y], "nested more than 128 deep"),
+    "a generator": (lambda: (t for t in (X, Y)), "a generator, wanted a tensor"),
+    "an endless generator": (lambda: itertools.repeat(X), "a repeat, wanted a tensor"),
+    "a set": (lambda: {1, 2}, "a set, wanted a tensor"),
+    "a text": (lambda: "x", "a str, wanted a tensor"),
+    "200,000 tensors": (lambda: [X] * 200_000, "one tensor too many"),
+    "hostile": (lambda: [Hostile(), Y], "a Hostile"),
+    "keys that are no text": (lambda: {1: X, 2: Y}, "a tensor named"),
+    "a tuple as key": (lambda: {("x",): X}, "a tensor named ('x',)"),
+    **{
+        f"a key with {what}": (lambda key=key: {key: X, "y": Y}, "a tensor named")
+        for what, key in NAMES.items()
+    },
+}
+
+
+def check_containers(scene, case):
+    make, part = CONTAINERS[case]
+    with refused("input", part, case=case):
+        scene.run(make(), hyperparam_dict={"lr": 0.9})
+    with pytest.raises(SambaError) as caught:
+        scene.run(make())
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 2500
+
+
+def test_containers(scene):
+    for case in CONTAINERS:
+        check_containers(scene, case)
+
+
+def test_containers_for_a_trace(tmp_path):
+    scene, config = MLP.build(), {"output_folder": str(tmp_path)}
+    for given in (holding_itself(), {"x": X, "y": holding_itself()}, {"x": X, "y": nested(500, Y)}):
+        with pytest.raises(SambaError, match=r"that holds itself|nested more than 128 deep"):
+            samba.session.compile(scene.model, given, None, config_dict=config)
+    assert not list(tmp_path.iterdir())
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+NO_NUMBERS: dict[str, Any] = {
+    "a whole number of 400 digits": 10**400,
+    "below zero with 400 digits": -(10**400),
+    "5,000 digits": 10**5000,
+    "a large fraction": fractions.Fraction(10**400, 3),
+    "a large decimal": decimal.Decimal("1e400"),
+    "a signalling decimal": decimal.Decimal("sNaN"),
+    "a complex number": 1j,
+    "no number": float("nan"),
+    "infinite": float("inf"),
+    "below zero": -1,
+    "beyond float32": 1e39,
+    "numpy's infinity": np.float32("inf"),
+    "numpy's long": np.longdouble("1e4000"),
+    "numpy's complex": np.complex64(1),
+    "an array of an object": np.array(10**400, dtype=object),
+    "an array of a text": np.array("0.1"),
+    "two numbers": np.ones(2),
+    "a text": "0.1",
+    "bytes": b"0.1",
+    "a bytearray": bytearray(b"0.1"),
+    "None": None,
+    "a list": [0.1],
+    "lists in lists": nested(100_000, 0.1),
+    "hostile": Hostile(),
+    "a tensor without values": torch.ones((), device="meta"),
+    "a complex tensor": torch.tensor(1j),
+    "two tensors": torch.ones(2),
+}
+
+
+def check_hyperparameters_that_are_no_numbers(scene, key, case):
+    value = NO_NUMBERS[case]
+    for _ in range(2):
+        with refused(f"hyperparam_dict['{key}']", "wanted", "no hyperparameter was", case=case):
+            scene.run(hyperparam_dict={"momentum": 0.5, key: value})
+
+
+def test_hyperparameters_that_are_no_numbers(scene):
+    for key in ("lr", "mlp__seed", "p"):
+        for case in NO_NUMBERS:
+            check_hyperparameters_that_are_no_numbers(scene, key, case)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(fractions.Fraction(1, 4), decimal.Decimal("0.25"), np.float16(0.25), np.array(0.25)),
+        *(torch.tensor(0.25), torch.tensor([0.25], dtype=torch.float64)),
+        torch.tensor([0.25]).to_sparse(),
+    ],
+)
+def test_numbers_of_every_kind_are_that_number(pefs, value):
+    scene = pefs.loaded(MLP)
+    for _ in range(2):
+        scene.run(hyperparam_dict={"lr": value})
+        for group in scene.host_optimizer.param_groups:
+            group["lr"] = 0.25
+        scene.host_step()
+    scene.assert_follows()
+
+
+@pytest.mark.parametrize("value", [10**400, float("nan"), "0.1", None, Hostile()])
+def test_numbers_of_an_optimizer(scene, value):
+    with refused("lr", "wanted a finite number", case=str(type(value))):
+        scene.optimizer.param_groups[0]["lr"] = value
+        scene.run()
+
+
+def test_keys_of_every_kind_are_told_escaped(scene, caplog):
+    keys = [*NAMES.values(), 1, None, ("lr",), "", Hostile(), torch.ones(3)]
+    for key in keys:
+        scene.run(hyperparam_dict={key: 1.0})
+    told = [r.getMessage() for r in caplog.records if r.name == "samba"]
+    assert len(told) == len(keys)
+    assert all(text.isprintable() and len(text) < 300 for text in told)
+
+
+OTHER_ARGUMENTS: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "outputs that are a number": (lambda: {"output_tensors": 3}, "output_tensors"),
+    "outputs without end": (
+        lambda: {"output_tensors": itertools.repeat("x")},
+        "more than 1000000 entries",
+    ),
+    "outputs that are numbers": (lambda: {"output_tensors": [3]}, "output_tensors[0]"),
+    "hostile outputs": (lambda: {"output_tensors": Hostile()}, "output_tensors"),
+    "types that are a number": (lambda: {"section_types": 3}, "section_types"),
+    "types without end": (lambda: {"section_types": itertools.repeat("fwd")}, "section_types"),
+    "hostile types": (lambda: {"section_types": [Hostile()]}, "section_types"),
+    "ids that hold themselves": (
+        lambda: {"section_ids": (lambda ids: ids.append(ids) or ids)([0])},
+        "a list that holds itself",
+    ),
+    "ids in lists": (lambda: {"section_ids": nested(100_000, 0)}, "nested more than 128 deep"),
+    "ids without end": (lambda: {"section_ids": itertools.count()}, "section_ids"),
+    "an id of 5,000 digits": (lambda: {"section_ids": [10**5000]}, "section_ids"),
+    "100,000 ids": (lambda: {"section_ids": [77] * 100_000}, "and 99992 more"),
+    "hostile ids": (lambda: {"section_ids": [Hostile()]}, "section_ids"),
+    "calls that are tensors": (lambda: {"run_from_call_id": torch.ones(2)}, "run_from_call_id"),
+    "hostile calls": (lambda: {"run_until_call_id": Hostile()}, "run_until_call_id"),
+    "a list as graph": (lambda: {"graph_name": ["mlp"]}, "graph_name"),
+    "hostile graph": (lambda: {"graph_name": Hostile()}, "graph_name"),
+    "train that is a tensor": (lambda: {"train": torch.ones(2)}, "train"),
+    "hostile train": (lambda: {"train": Hostile()}, "train"),
+    "gradients that are a number": (lambda: {"grad_of_outputs": 3}, "grad_of_outputs"),
+    "gradients without end": (
+        lambda: {"grad_of_outputs": itertools.repeat(None)},
+        "grad_of_outputs",
+    ),
+    "20,000 keywords": (lambda: {f"k{n}": 1 for n in range(20_000)}, "and 19980 more"),
+    **{
+        f"{argument} with {what}": (lambda a=argument, n=name, f=form: {a: f(n)}, argument)
+        for what, name in NAMES.items()
+        for argument, form in {
+            "output_tensors": lambda n: [n],
+            "section_types": lambda n: [n],
+            "graph_name": lambda n: n,
+            "data_parallel_mode": lambda n: n,
+        }.items()
+    },
+    **{f"keyword with {what}": (lambda n=name: {n: 1}, "keyword") for what, name in NAMES.items()},
+}
+
+
+def check_other_arguments(scene, case):
+    make, part = OTHER_ARGUMENTS[case]
+    scene.run(run_until_call_id=0)
+    for _ in range(2):
+        with refused(part, case=case):
+            samba.session.run(
+                scene.inputs, **{"output_tensors": scene.model.output_tensors} | make()
+            )
+    with pytest.raises(SambaError) as caught:
+        samba.session.run(scene.inputs, **make())
+    text = str(caught.value)
+    assert text.isprintable() and len(text) < 2500, text
+
+
+def test_other_arguments(scene):
+    for case in OTHER_ARGUMENTS:
+        check_other_arguments(scene, case)
+
+
+# -- names and paths ---------------------------------------------------------------------------
+
+
+def check_names_of_tensors_that_do_not_exist(scene, what):
+    name = NAMES[what]
+    for call in (
+        lambda: samba.session.get_tensors_by_name([name]),
+        lambda: samba.session.get_samba_tensor_by_name(name),
+        lambda: samba.session.update_tensor(name, None),
+        lambda: samba.from_torch_tensor(X, name=name).sn_data,
+        lambda: setattr(samba.from_torch_tensor(X, name=name), "sn_data", X),
+        lambda: samba.session.run((samba.from_torch_tensor(X, name=name), Y)),
+        lambda: samba.session.create_dynamic_dim(name, 5, 1),
+        lambda: samba.session.load_dynamic_dims_config(name),
+        lambda: samba.session.load_dynamic_dims_config({name: {"min": 0.5}}),
+        lambda: samba.session.__class__(name),
+        lambda: parse_yaml_to_args(name, Namespace()),
+    ):
+        with pytest.raises(SambaError) as caught:
+            call()
+        assert str(caught.value).isprintable() and len(str(caught.value)) < 2500
+
+
+def test_names_of_tensors_that_do_not_exist(scene):
+    for what in NAMES:
+        check_names_of_tensors_that_do_not_exist(scene, what)
+
+
+BAD_PEF_NAMES = {**NAMES, "a path": "a/b", "above": "..", "a root": "/x"}
+
+
+@pytest.mark.parametrize("what", ["NUL", "surrogate", "long", "a path", "above", "a root"])
+def test_names_of_pefs(tmp_path, what):
+    scene = MLP.build()
+    with pytest.raises(SambaError) as caught:
+        scene.compile(tmp_path, pef_name=BAD_PEF_NAMES[what])
+    assert str(caught.value).isprintable() and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("key", ["output_folder", "pef"])
+@pytest.mark.parametrize("what", ["NUL", "surrogate", "long", "number", "list"])
+def test_folders_of_pefs(tmp_path, monkeypatch, key, what):
+    monkeypatch.chdir(tmp_path)
+    path = {"number": 5, "list": ["a"]}.get(what) or NAMES[what]
+    more = {"command": "compile", "pef_name": ""} if key == "pef" else {}
+    scene = MLP.build()
+    with pytest.raises(SambaError) as caught:
+        scene.compile(tmp_path, **{key: path}, **more)
+    assert str(caught.value).isprintable() and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "surrogate",
+        *(pytest.param(w, marks=pytest.mark.slow) for w in ("NUL", "newline", "escape", "long")),
+    ],
+)
+@pytest.mark.parametrize("of", ["tensor", "region", "parameter", "program", "argin", "metadata"])
+def test_names_in_a_pef(tmp_path, what, of):
+    """What no PEF holds is an error that quotes it, and leaves no folder behind."""
+    name, scene, more = NAMES[what], MLP.build(), {}
+    if of == "tensor":
+        scene.inputs = (samba.from_torch_tensor(X, name=name), scene.inputs[1])
+    elif of == "region":
+        scene.inputs = (
+            samba.from_torch_tensor(X, name="x", region_name=name),
+            scene.inputs[1],
+        )
+    elif of == "parameter":
+        scene.model.first.weight.sn_name = name
+    elif of == "argin":
+        scene.optimizer = samba.optim.SGD(scene.model.parameters(), lr=0.1, argin_region_name=name)
+    elif of == "program":
+        more = {"name": name}
+    else:
+        more = {"pef_metadata": {name: name}}
+    config = {"output_folder": str(tmp_path), "pef_name": "mlp"}
+    with pytest.raises(SambaError) as caught:
+        samba.session.compile(
+            scene.model, scene.inputs, scene.optimizer, config_dict=config, **more
+        )
+    lines = str(caught.value).splitlines()
+    assert all(line.isprintable() for line in lines) and len(str(caught.value)) < 5000
+    assert not list(tmp_path.iterdir())
+
+
+# -- files, variables and numbers beside them --------------------------------------------------
+
+DIMENSIONS: dict[str, bytes] = {
+    "empty": b"",
+    "cut": b'{"batch": {"min": 1',
+    "no UTF-8": b'{"\xff": 1}',
+    "a list": b"[1]",
+    "NaN": b'{"batch": {"min": 1, "max": NaN}}',
+    "a key twice": b'{"batch": {"min": 1, "max": 2}, "batch": {"min": 1, "max": 3}}',
+    "nested": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "5,000 digits": b'{"batch": {"min": 1, "max": ' + b"9" * 5000 + b"}}",
+    "a text": b'{"batch": {"min": "1", "max": 2}}',
+    "true": b'{"batch": {"min": true, "max": 2}}',
+    "null": b"null",
+}
+
+
+@pytest.mark.parametrize("case", DIMENSIONS)
+def test_damaged_files_of_dimensions(tmp_path, case):
+    file = tmp_path / "dims.json"
+    file.write_bytes(DIMENSIONS[case])
+    before = dict(samba.session.dynamic_dims) if hasattr(samba.session, "dynamic_dims") else None
+    with pytest.raises(SambaError) as caught:
+        samba.session.load_dynamic_dims_config(file)
+    assert str(file) in str(caught.value) and len(str(caught.value)) < 1500
+    if before is not None:
+        assert dict(samba.session.dynamic_dims) == before
+
+
+@pytest.mark.parametrize("content", [b"a: \xff", b"\xff\xfe", b"a: 1__0", b"a: " + b"9" * 5000])
+def test_damaged_yaml_files(tmp_path, content):
+    file = tmp_path / "options.yaml"
+    file.write_bytes(content)
+    with pytest.raises(SambaError) as caught:
+        parse_yaml_to_args(file, Namespace())
+    assert str(file) in str(caught.value) and len(str(caught.value)) < 1500
+
+
+def test_yaml_numbers_of_some_digits_are_read():
+    assert parse_flat_yaml("a: 1_000") == {"a": 1000}
+    with pytest.raises(YamlError, match="YAML:1"):
+        parse_flat_yaml("a: 1_")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"\x1f\x8b", b"\x1f\x8b\x08\0\0\0\0\0\0\xff\xff\xff\xff\xff", b"\0\0\x08\x7f"],
+)
+def test_damaged_idx_files(tmp_path, content):
+    file = tmp_path / "train-images-idx3-ubyte"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    with pytest.raises(IdxError) as caught:
+        read_idx(file)
+    assert caught.value.path == str(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("BAGUA_DEFAULT_BUCKET_SIZE", "9" * 5000),
+        ("BAGUA_DEFAULT_BUCKET_SIZE", "-1"),
+        ("BAGUA_DEFAULT_BUCKET_SIZE", "\x1b[31m"),
+        ("BAGUA_DEFAULT_BUCKET_SIZE", "1e6"),
+        ("CCL_TIMEOUT", "nan"),
+        ("CCL_TIMEOUT", "inf"),
+        ("CCL_TIMEOUT", "-1"),
+        ("CCL_TIMEOUT", "soon"),
+        ("SN_DP_ENGINE", "gloo\n"),
+        ("RANK", "9" * 5000),
+        ("RANK", "²"),
+        ("RANK", "2"),
+        ("WORLD_SIZE", "two"),
+        ("MASTER_PORT", "65536"),
+        ("MASTER_PORT", "-1"),
+    ],
+)
+def test_environment_variables(monkeypatch, name, value):
+    from samba.distributed import environment, settings
+
+    for key, text in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+        name: value,
+    }.items():
+        monkeypatch.setenv(key, text)
+    with pytest.raises(SambaError) as caught:
+        settings.bucket_bytes()
+        settings.deadline_seconds()
+        settings.engine_name()
+        environment.detect()
+    text = str(caught.value)
+    assert name in text and text.isprintable() and len(text) < 500
+
+
+@pytest.mark.parametrize("tasks", ["1(x999999999999)", "9" * 5000, "1(x" + "9" * 5000 + ")"])
+def test_slurms_tasks_that_no_cluster_has(tasks):
+    from samba.distributed.environment import detect
+
+    found = detect(
+        {
+            "SLURM_PROCID": "0",
+            "SLURM_NTASKS": "2",
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_TASKS_PER_NODE": tasks,
+        }
+    )
+    assert found is not None and found.local_size == 0
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, "1"])
+def test_times_that_are_never_over(pefs, seconds):
+    scene = pefs.loaded(MLP)
+    with pytest.raises(SambaError, match="min_duration"):
+        utils.measure_performance(
+            scene.model, scene.inputs, 5, n_iterations=1, min_duration=seconds
+        )
+    with pytest.raises(SambaError, match="min_duration"):
+        utils.measure_sections(scene.model, scene.inputs, min_duration=seconds)
+
+
+def test_signs_of_life_that_no_rank_wrote():
+    from samba.distributed.watchdog import _sign
+
+    for text in (b"", b"[]", b"{}", b'{"blames": 1}', b'{"blames": [], "x": 1}', b"[" * 100_000):
+        assert _sign(text) is None
