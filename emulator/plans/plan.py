@@ -19,6 +19,7 @@ from emulator.plans.direct_call import direct_call
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
+from emulator.plans.traced_sizes import check_traced_sizes
 from emulator.plans.xla_options import xla_options
 from emulator.wide_types import wide_types
 from pef_schema.program import Program, SectionKind
@@ -149,7 +150,9 @@ def _lowered(composition: Composition, device: Any) -> Any:
     with wide_types(), shared_forms():
         donated = () if composition.watched else tuple(range(buffers.donated))
         jitted: Any = jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
-        return jitted.lower(*shapes)
+        traced = jitted.trace(*shapes)
+        check_traced_sizes(traced.jaxpr)
+        return traced.lower()
 
 
 def rebind(plan: Plan, places: Mapping[int, int]) -> Plan:
