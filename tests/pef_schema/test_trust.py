@@ -26,13 +26,16 @@ _ALLOWED = {
     "hashlib",
     "io",
     "itertools",
+    "json",
     "math",
     "operator",
     "os",
     "pef_schema",
+    "re",
     "secrets",
     "stat",
     "struct",
+    "sys",
     "typing",
 }
 _FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "getattr", "globals", "open"}
