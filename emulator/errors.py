@@ -276,6 +276,48 @@ class LoweringError(DeviceError):
         super().__init__(f"{op}{place}: {reason}")
 
 
+class OpLimit(LoweringError):
+    """An op is asked for more than the device computes with, where torch has no bound.
+
+    Attributes:
+        argument: Which argument, or what follows from several, in words.
+        found: How much is asked for.
+        most: The most that is allowed.
+    """
+
+    deviation = "op-limit"
+
+    def __init__(
+        self,
+        *,
+        argument: str,
+        found: int,
+        most: int,
+        op: str = "",
+        source: str = "",
+        module: str = "",
+    ) -> None:
+        self.argument, self.found, self.most = argument, found, most
+        super().__init__(
+            op=op,
+            source=source,
+            module=module,
+            reason=f"{argument} is {found}; the device computes with {most} at most. "
+            "Ask for less, or divide the tensor.",
+        )
+
+    def at(self, *, op: str, source: str, module: str) -> OpLimit:
+        """The same error with the node that it came from."""
+        return OpLimit(
+            argument=self.argument,
+            found=self.found,
+            most=self.most,
+            op=op,
+            source=source,
+            module=module,
+        )
+
+
 class IndexOutOfRange(DeviceError, IndexError):
     """An index is none that torch allows.
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import LoweringError
+from emulator.errors import LoweringError, OpLimit
 from emulator.lowering.channels_last import (
     channels_last_nodes,
     to_channels_last,
@@ -119,16 +119,20 @@ def run_node(
 
     Raises:
         LoweringError: If a result has another shape than the graph states.
+        OpLimit: If the op is asked for more than the device computes with.
     """
     if last:
         env = {v: to_channels_last(env[v]) for v in node.refs()}
     kwargs = {name: resolve(arg, env) for name, arg in node.kwargs}
     gradient = _gradient_of(graph, node)
-    if gradient is None:
-        found: Any = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
-    else:
-        lists = (resolve(arg, env) for arg in node.args[1:])
-        found = spec.lower(partial(run_gradient, gradient), *lists)
+    try:
+        if gradient is None:
+            found: Any = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
+        else:
+            lists = (resolve(arg, env) for arg in node.args[1:])
+            found = spec.lower(partial(run_gradient, gradient), *lists)
+    except OpLimit as limit:
+        raise limit.at(op=node.op, source=node.source, module=node.module) from None
     results = cast("Sequence[Any]", found) if isinstance(found, (tuple, list)) else (found,)
     if len(results) < len(node.outputs):
         raise _failure(node, f"gave {len(results)} result(s), the graph has {len(node.outputs)}")

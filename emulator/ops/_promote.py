@@ -83,7 +83,8 @@ def wide_type(dtype: Any) -> np.dtype:
 
 def constant(value: float, dtype: Any) -> np.ndarray:
     """A python scalar as a 0-d constant of a dtype, wrapping as torch does."""
-    return np.asarray(value).astype(dtype)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is what torch has then, too
+        return np.asarray(value).astype(dtype)
 
 
 def cast(x: Any, dtype: Any) -> Any:

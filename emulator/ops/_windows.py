@@ -16,6 +16,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.errors import OpLimit
+
+_MANY_PHASES = 64
+"""Strides of more phases are undone tap by tap, so that the code does not grow with them."""
+
+_MOST_PADDED = 2**26
+"""Elements of padded data, where that is more than 16 times the data."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -78,7 +86,16 @@ def pad(x: jax.Array, window: Window, value: float | int, inner: int = 0) -> jax
 
     Returns:
         The padded data.
+
+    Raises:
+        OpLimit: If it would be many times the data.
     """
+    axes = x.shape[x.ndim - window.ndim - inner : x.ndim - inner]
+    sides = zip(axes, window.low, window.high, strict=True)
+    padded = math.prod(size + max(lo, 0) + max(hi, 0) for size, lo, hi in sides)
+    padded *= x.size // max(math.prod(axes), 1)
+    if padded > max(_MOST_PADDED, 16 * x.size):
+        raise OpLimit(argument="the padded data, in elements,", found=padded, most=_MOST_PADDED)
     if not any(window.low) and not any(window.high):
         return x
     config = [(0, 0, 0)] * (x.ndim - window.ndim - inner)
@@ -224,6 +241,8 @@ def untaps(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) ->
     """
     n = window.ndim
     lead = parts[0].shape[:-n]
+    if math.prod(window.stride) > _MANY_PHASES:
+        return _untaps_apart(parts, window, size)
     padded = [s + lo + hi for s, lo, hi in zip(size, window.low, window.high, strict=True)]
     coarse = [-(-p // s) for p, s in zip(padded, window.stride, strict=True)]
     zero = jnp.zeros((), parts[0].dtype)
@@ -252,3 +271,17 @@ def untaps(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) ->
     start = [0] * len(lead) + list(window.low)
     stop = [*lead, *(lo + s for lo, s in zip(window.low, size, strict=True))]
     return lax.slice(y, start, stop)
+
+
+def _untaps_apart(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) -> jax.Array:
+    """See :func:`untaps`: every tap spread over the whole, one after the other."""
+    lead = parts[0].shape[: -window.ndim]
+    total = jnp.zeros((*lead, *size), parts[0].dtype)
+    for position, part in zip(window.positions(), parts, strict=True):
+        config = [(0, 0, 0)] * len(lead)
+        for d, t in enumerate(position):
+            offset = t * window.dilation[d] - window.low[d]
+            span = (window.out[d] - 1) * window.stride[d] + 1
+            config.append((offset, size[d] - offset - span, window.stride[d] - 1))
+        total = total + lax.pad(part, jnp.zeros((), part.dtype), config)
+    return total

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
+from emulator.errors import OpLimit
 from emulator.ops._promote import DEFAULT_FLOAT, broadcast_to, cast, constant, is_float
 from emulator.ops.registry import op
 from pef_schema.program import DType
@@ -138,8 +139,9 @@ def arange_step(
     start: float, end: float, step: float = 1, *, dtype: DType | None = None
 ) -> jax.Array:
     """``start, start + step, ...`` up to but without ``end``."""
-    kind = _dtype(dtype, _number_type(start, end, step))
-    if is_float(kind) or any(isinstance(n, float) for n in (start, end, step)):
+    floats = any(isinstance(n, float) for n in (start, end, step))
+    kind = _dtype(dtype, DEFAULT_FLOAT if floats else np.int64)
+    if is_float(kind) or floats:
         count = math.ceil((end - start) / step)
     else:
         count = -((start - end) // step)  # exact: a quotient of large integers would round
@@ -213,7 +215,17 @@ def logspace(
     return jnp.power(base, _spaced(start, end, steps, np.float64)).astype(_dtype(dtype))
 
 
+_MOST_OF_RECTANGLE = 2**28
+"""Coordinates are written down when the graph is lowered, from a mask of the rectangle."""
+
+
 def _triangle(row: int, col: int, offset: int, dtype: DType | None, *, lower: bool) -> jax.Array:
+    if row * col > _MOST_OF_RECTANGLE:
+        raise OpLimit(
+            argument="the rectangle around the triangle, in elements,",
+            found=row * col,
+            most=_MOST_OF_RECTANGLE,
+        )
     inside = np.tri(row, col, offset if lower else offset - 1, dtype=bool)
     return jnp.asarray(np.stack(np.nonzero(inside == lower)), _dtype(dtype, np.int64))
 

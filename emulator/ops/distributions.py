@@ -41,9 +41,13 @@ def binomial(
     """Numbers of successes among ``count`` trials of probability ``prob``."""
     del generator
     shape = jnp.broadcast_shapes(count.shape, prob.shape)
+    n, p = count.astype(np.float64), prob.astype(np.float64)
+    # The sampler does not end for every number that is none of a binomial's, -0.0 among them.
+    none = (n <= 0) | (p <= 0)
     drawn = jax.random.binomial(
-        _key(seed, stream), count.astype(np.float64), prob.astype(np.float64), shape, np.float64
+        _key(seed, stream), jnp.where(none, 0, n), jnp.where(none, 0, p), shape, np.float64
     )
+    drawn = jnp.where(none & ~jnp.isnan(n + p), 0, jnp.where(p >= 1, n, drawn))
     return drawn.astype(count.dtype)
 
 

@@ -6,29 +6,33 @@ where an output falls between two inputs depends on that rounding.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from emulator.ops._precision import widen
-from emulator.ops._resample import Table, resample, table
+from emulator.ops._resample import Table, check_places, dense_table, resample, span_entries
 from emulator.ops.registry import op
 
 MakeTable = Callable[[int, int, float | None, Any], Table]
 """``(input size, output size, scale factor, numpy float type) -> Table`` for one axis."""
 
 
+def _counts(scale: float | None) -> TypeGuard[float]:
+    """Whether torch takes a scale factor that it is given."""
+    return scale is not None and scale > 0
+
+
 def _nearest(offset: float) -> MakeTable:
     def make(size: int, out: int, scale: float | None, real: Any) -> Table:
         del real  # torch takes float32 for every dtype here
-        step = np.float32(1.0 / scale if scale else size / out)
+        step = np.float32(1.0 / scale if _counts(scale) else size / out)
         at = (np.arange(out, dtype=np.float32) + np.float32(offset)) * step
-        index = np.minimum(np.floor(at).astype(np.int64), size - 1)
-        return table([[(int(i), 1.0)] for i in index], size)
+        index = np.clip(np.floor(at).astype(np.int64), 0, size - 1)[:, None]
+        return dense_table(index, np.ones(index.shape), size)
 
     return make
 
@@ -36,7 +40,7 @@ def _nearest(offset: float) -> MakeTable:
 def _step(size: int, out: int, scale: float | None, align: bool, real: Any) -> Any:
     if align:
         return real(size - 1) / real(out - 1) if out > 1 else real(0)
-    return real(1.0 / scale) if scale else real(size) / real(out)
+    return real(1.0 / scale) if _counts(scale) else real(size) / real(out)
 
 
 def _sources(size: int, out: int, scale: float | None, align: bool, real: Any) -> np.ndarray:
@@ -48,64 +52,66 @@ def _sources(size: int, out: int, scale: float | None, align: bool, real: Any) -
 
 def _linear(align: bool) -> MakeTable:
     def make(size: int, out: int, scale: float | None, real: Any) -> Table:
-        rows = []
-        for at in np.maximum(_sources(size, out, scale, align, real), real(0)):
-            low = min(int(at), size - 1)
-            part = min(max(at - real(low), real(0)), real(1))
-            high = min(low + 1, size - 1)
-            rows.append([(low, float(real(1) - part)), (high, float(part))])
-        return table(rows, size)
+        at = np.maximum(_sources(size, out, scale, align, real), real(0))
+        low = np.minimum(at, size - 1).astype(np.int64)
+        part = np.clip(at - low.astype(real), real(0), real(1))
+        index = np.stack([low, np.minimum(low + 1, size - 1)], axis=1)
+        return dense_table(index, np.stack([real(1) - part, part], axis=1), size)
 
     return make
 
 
-def _cubic_weight(x: Any, a: Any) -> Any:
+def _cubic_weight(x: np.ndarray, a: Any) -> np.ndarray:
     """Cubic convolution kernel with parameter a (Keys 1981)."""
-    x = abs(x)
-    if x <= 1:
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a if x < 2 else x * 0
+    x = np.abs(x)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x <= 1, near, np.where(x < 2, far, x * 0))
 
 
 def _cubic(align: bool) -> MakeTable:
     def make(size: int, out: int, scale: float | None, real: Any) -> Table:
-        rows = []
-        for at in _sources(size, out, scale, align, real):
-            low = math.floor(at)
-            part = at - real(low)
-            row = []
-            for j in range(-1, 3):
-                weight = _cubic_weight(part - real(j), real(-0.75))
-                row.append((min(max(low + j, 0), size - 1), float(weight)))
-            rows.append(row)
-        return table(rows, size)
+        at = _sources(size, out, scale, align, real)
+        low = np.floor(at)
+        part = at - low
+        # Two before the first place and two behind the last all are the end itself.
+        place = np.clip(low, -2, size + 1).astype(np.int64)
+        steps = range(-1, 3)
+        weight = [_cubic_weight(part - real(j), real(-0.75)) for j in steps]
+        index = [np.clip(place + j, 0, size - 1) for j in steps]
+        return dense_table(np.stack(index, axis=1), np.stack(weight, axis=1), size)
 
     return make
 
 
-def _hat(x: Any, _a: Any) -> Any:
-    return max(1 - abs(x), 0)
+def _hat(x: np.ndarray, _a: Any) -> np.ndarray:
+    return np.maximum(1 - np.abs(x), 0)
 
 
-def _antialiased(kernel: Callable[[Any, Any], Any], width: int, align: bool) -> MakeTable:
+def _antialiased(
+    kernel: Callable[[np.ndarray, Any], np.ndarray], width: int, align: bool
+) -> MakeTable:
     """A filter as wide as the spacing of the outputs when shrinking."""
 
     def make(size: int, out: int, scale: float | None, real: Any) -> Table:
         step = _step(size, out, scale, align, real)
         spread = max(step, real(1))
         support = real(width * 0.5) * spread
-        rows = []
-        for o in range(out):
-            center = step * (real(o) + real(0.5))
-            low = max(int(center - support + real(0.5)), 0)
-            high = min(int(center + support + real(0.5)), size)
-            weights = [
-                kernel((real(j) - center + real(0.5)) / spread, real(-0.5))
-                for j in range(low, high)
-            ]
-            total = sum(weights)
-            rows.append([(low + j, float(w / total)) for j, w in enumerate(weights)])
-        return table(rows, size)
+        center = step * (np.arange(out, dtype=real) + real(0.5))
+        low = np.trunc(np.clip(center - support + real(0.5), 0, size)).astype(np.int64)
+        high = np.trunc(np.clip(center + support + real(0.5), 0, size)).astype(np.int64)
+        source, target = span_entries(low, np.maximum(high - low, 0))
+        at = (source.astype(real) - center[target] + real(0.5)) / spread
+        weight = kernel(at, real(-0.5))
+        total = np.zeros(out, real)
+        np.add.at(total, target, weight)  # one after the other, as torch adds them
+        return Table(
+            source=source,
+            target=target,
+            weight=(weight / total[target]).astype(np.float64),
+            size=size,
+            out=out,
+        )
 
     return make
 
@@ -116,8 +122,11 @@ def _interpolate(
     y = widen(x)
     real = np.float64 if x.dtype == jnp.float64 else np.float32
     first = x.ndim - len(size)
+    if 0 in (*x.shape[:first], *size):
+        return jnp.zeros((*x.shape[:first], *size), x.dtype)
     for d, (out, scale) in enumerate(zip(size, scales, strict=True)):
         axis = first + d
+        check_places(x.shape[axis], out)
         t = make(x.shape[axis], out, scale, real)
         y = resample(y, t, axis)
     return y.astype(x.dtype)
@@ -134,6 +143,11 @@ def _sizes(
     return [int(x.shape[first + d] * f) for d, f in enumerate(factors)], list(factors)
 
 
+def _one_each(size: Sequence[int], scales: Sequence[float | None]) -> list[float | None]:
+    """Scale factors of a ``.default`` overload; those at the end may be left out."""
+    return [*scales, *[None] * (len(size) - len(scales))]
+
+
 def _register_nearest(name: str, offset: float) -> None:
     make = _nearest(offset)
 
@@ -143,7 +157,7 @@ def _register_nearest(name: str, offset: float) -> None:
 
     @op(f"aten.{name}.default", reads=())
     def default(x: jax.Array, size: Sequence[int], *scales: float | None) -> jax.Array:
-        return _interpolate(x, size, scales or [None] * len(size), make)
+        return _interpolate(x, size, _one_each(size, scales), make)
 
 
 def _register_aligned(name: str, of: Callable[[bool], MakeTable]) -> None:
@@ -160,7 +174,7 @@ def _register_aligned(name: str, of: Callable[[bool], MakeTable]) -> None:
     def default(
         x: jax.Array, size: Sequence[int], align_corners: bool, *scales: float | None
     ) -> jax.Array:
-        return _interpolate(x, size, scales or [None] * len(size), of(align_corners))
+        return _interpolate(x, size, _one_each(size, scales), of(align_corners))
 
 
 for _n in (1, 2, 3):

@@ -6,11 +6,20 @@ import jax
 import numpy as np
 from jax import lax
 
+from emulator.errors import OpLimit
 from emulator.ops._promote import result_type
 from emulator.ops.registry import op
 
 Size = tuple[int, ...]
 Arrays = tuple[jax.Array, ...]
+
+_MOST_PIECES = 2**14
+"""Of one tensor: every piece is an operation of its own."""
+
+
+def _check_pieces(count: int) -> None:
+    if count > _MOST_PIECES:
+        raise OpLimit(argument="the number of pieces", found=count, most=_MOST_PIECES)
 
 
 @op("aten.cat.default", "aten.concat.default", "aten.concatenate.default", reads=(), cheap=True)
@@ -42,6 +51,7 @@ def split(x: jax.Array, split_size: int | Size, dim: int = 0) -> Arrays:
     if size == 0:
         return (x,)
     starts = range(0, size, split_size)
+    _check_pieces(len(starts))
     return split_with_sizes(x, tuple(min(split_size, size - s) for s in starts), dim)
 
 
@@ -53,6 +63,7 @@ def split(x: jax.Array, split_size: int | Size, dim: int = 0) -> Arrays:
 )
 def split_with_sizes(x: jax.Array, sizes: Size, dim: int = 0) -> Arrays:
     """Pieces of the sizes listed."""
+    _check_pieces(len(sizes))
     ends = np.cumsum(sizes, dtype=np.int64)
     return tuple(
         lax.slice_in_dim(x, int(end) - n, int(end), axis=dim)
@@ -62,13 +73,17 @@ def split_with_sizes(x: jax.Array, sizes: Size, dim: int = 0) -> Arrays:
 
 @op("aten.chunk.default", "aten.unsafe_chunk.default", reads=(), cheap=True)
 def chunk(x: jax.Array, chunks: int, dim: int = 0) -> Arrays:
-    """At most ``chunks`` pieces of one size (the last may be smaller)."""
+    """At most ``chunks`` pieces of one size (the last may be smaller); of nothing, all empty."""
+    if x.shape[dim] == 0:
+        _check_pieces(chunks)
+        return (x,) * chunks
     return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
 
 
 @op("aten.unbind.int", "aten.unbind_copy.int", reads=(), cheap=True)
 def unbind(x: jax.Array, dim: int = 0) -> Arrays:
     """Every slice along a dimension."""
+    _check_pieces(x.shape[dim])
     return tuple(select(x, dim, i) for i in range(x.shape[dim]))
 
 
@@ -98,6 +113,7 @@ def narrow(x: jax.Array, dim: int, start: int, length: int) -> jax.Array:
 def tensor_split(x: jax.Array, sections: int | Size, dim: int = 0) -> Arrays:
     """Near-equal pieces, or pieces cut before each index."""
     if isinstance(sections, int):
+        _check_pieces(sections)
         whole, extra = divmod(x.shape[dim], sections)
         return split_with_sizes(x, tuple(whole + (i < extra) for i in range(sections)), dim)
     cuts = [slice(None, c).indices(x.shape[dim])[1] for c in sections]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 from emulator.ops import _gemm as gemm
 from emulator.ops._gemm import contract
 from emulator.ops._precision import compute_dtype, widen, widened
-from emulator.ops._promote import is_float
+from emulator.ops._promote import elementwise, is_float
 from emulator.ops.registry import op
 
 
@@ -21,7 +22,7 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     if weight.ndim == 1:
         y = gemm.matmul(x, weight)
     else:
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         y = contract("ni,oi->no", rows, weight).reshape(*x.shape[:-1], weight.shape[0])
     return (y if bias is None else y + widen(bias)).astype(x.dtype)
 
@@ -89,7 +90,7 @@ def outer(a: jax.Array, b: jax.Array) -> jax.Array:
 def inner(a: jax.Array, b: jax.Array) -> jax.Array:
     """Products along the last axes; a scalar multiplies."""
     if a.ndim == 0 or b.ndim == 0:
-        return a * b
+        return elementwise(jnp.multiply, a, b)
     return tensordot(a, b, (-1,), (-1,))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from emulator.ops import _slopes as slopes
+from emulator.ops._integers import greatest_common_divisor, least_common_multiple
 from emulator.ops._promote import broadcast_all, constant, elementwise, is_float
 from emulator.ops.registry import Channels, op
 
@@ -106,6 +108,11 @@ def frac(x: jax.Array) -> jax.Array:
     return elementwise(lambda a: a - lax.stop_gradient(jnp.trunc(a)), x)
 
 
+def _ten_to(exponent: int) -> float:
+    """A power of ten; infinity above those of float64."""
+    return 10.0**exponent if exponent <= sys.float_info.max_10_exp else math.inf
+
+
 @op("aten.round.decimals", "aten.special_round.decimals", reads=(), cheap=True)
 def round_decimals(x: jax.Array, *, decimals: int) -> jax.Array:
     """Rounded half to even after scaling by a power of ten."""
@@ -113,7 +120,7 @@ def round_decimals(x: jax.Array, *, decimals: int) -> jax.Array:
         return x
 
     def scaled(a: jax.Array) -> jax.Array:
-        power = constant(10.0 ** abs(decimals), a.dtype)
+        power = constant(_ten_to(abs(decimals)), a.dtype)
         if decimals < 0:
             return _round_even(a / power) * power
         return _round_even(a * power) / power
@@ -263,10 +270,10 @@ def nextafter(x: jax.Array, other: jax.Array) -> jax.Array:
 @op("aten.gcd.default", cheap=True, differentiable=False)
 def gcd(x: jax.Array, other: jax.Array) -> jax.Array:
     """Greatest common divisor."""
-    return elementwise(jnp.gcd, x, other)
+    return elementwise(greatest_common_divisor, x, other)
 
 
 @op("aten.lcm.default", cheap=True, differentiable=False)
 def lcm(x: jax.Array, other: jax.Array) -> jax.Array:
     """Least common multiple."""
-    return elementwise(jnp.lcm, x, other)
+    return elementwise(least_common_multiple, x, other)

@@ -12,6 +12,10 @@ from jax import lax
 from emulator.ops._promote import elementwise
 from emulator.ops.registry import op
 
+MOST_DEGREE = 2**16
+"""Above this degree a recurrence gives NaN instead of running on (torch has no such bound, but
+for Hermite's). Where a formula or an end of the interval gives the value, there is no bound."""
+
 Step = Callable[[jax.Array, jax.Array, jax.Array, jax.Array], jax.Array]
 """``(x, k, p, q)`` to the polynomial after ``q``, where ``p`` comes before it."""
 
@@ -27,8 +31,10 @@ def _recur(x: jax.Array, n: jax.Array, first: jax.Array, step: Step, start: int)
         start: ``k`` of the first step; the last one has ``n - 2 + start``.
 
     Returns:
-        Values of the shape of ``x``.
+        Values of the shape of ``x``; NaN for degrees above :data:`MOST_DEGREE`.
     """
+    too_high = n > MOST_DEGREE
+    n = jnp.where(too_high, 0, n)
 
     def goes_on(state: tuple[jax.Array, ...]) -> jax.Array:
         k, _, q = state
@@ -42,7 +48,8 @@ def _recur(x: jax.Array, n: jax.Array, first: jax.Array, step: Step, start: int)
 
     begin = (jnp.asarray(start, n.dtype), jnp.ones_like(x), first)
     _, _, q = lax.while_loop(goes_on, advance, begin)
-    return jnp.where(n < 0, 0, jnp.where(n == 0, 1, q)).astype(x.dtype)
+    value = jnp.where(n < 0, 0, jnp.where(n == 0, 1, q))
+    return jnp.where(too_high, jnp.nan, value).astype(x.dtype)
 
 
 def _chebyshev_step(x: jax.Array, k: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
@@ -160,8 +167,8 @@ _FUNCTIONS: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
 
 def _register(name: str, function: Callable[[jax.Array, jax.Array], jax.Array]) -> None:
     def degree(x: jax.Array, n: jax.Array) -> jax.Array:
-        # A degree that is no number counts as negative.
-        return function(x, jnp.where(jnp.isfinite(n), n, -1).astype(jnp.int64))
+        # A degree that is no number of int64 counts as negative.
+        return function(x, jnp.where(jnp.abs(n) < 2.0**63, n, -1).astype(jnp.int64))
 
     names = [f"aten.special_{name}.{kind}" for kind in ("default", "n_scalar", "x_scalar")]
 

@@ -10,6 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.ops._gradient import with_gradient
+from emulator.ops._long_windows import (
+    LONG,
+    put_back,
+    spread_sum,
+    window_argmax,
+    window_max,
+    window_sum,
+)
 from emulator.ops._precision import widen
 from emulator.ops._windows import Window, expand, pad, taps, untaps
 from emulator.ops.registry import op
@@ -82,11 +90,35 @@ def _argmax(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
     return best, where
 
 
+def _long_axis(window: Window) -> int | None:
+    """The axis of a window along one axis that has too many taps to write down; None for others."""
+    longest = max(window.kernel)
+    return window.kernel.index(longest) if longest > LONG else None
+
+
+def _max_places(x: jax.Array, window: Window) -> jax.Array:
+    """The place of each maximum in the flattened axes of the window, int64; see :func:`_argmax`."""
+    n = window.ndim
+    size = x.shape[x.ndim - n :]
+    place = jnp.arange(math.prod(size)).reshape(size)
+    best, where = pad(x, window, lowest(x.dtype)), pad(place, window, -1)
+    where = jnp.broadcast_to(where, best.shape)
+    for d in reversed(range(n)):
+        k, step, stride = window.kernel[d], window.dilation[d], window.stride[d]
+        axis = x.ndim - n + d
+        best, where = window_argmax(best, where, k, step, stride, window.out[d], axis)
+    return where
+
+
 def _max_pool_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
     return _max_pool(x, window), x
 
 
 def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    if _long_axis(window) is not None:
+        lead, size = x.shape[: -window.ndim], x.shape[-window.ndim :]
+        where = _max_places(x, window).reshape(*lead, -1)
+        return (put_back(g.reshape(*lead, -1), where, math.prod(size)).reshape(x.shape),)
     _, where = _argmax(x, window)
     zero = jnp.zeros((), g.dtype)
     parts = [jnp.where(where == tap, g, zero) for tap in range(math.prod(window.kernel))]
@@ -95,6 +127,11 @@ def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.
 
 @with_gradient(_max_pool_forward, _max_pool_backward, static=(1,))
 def _max_pool(x: jax.Array, window: Window) -> jax.Array:
+    long = _long_axis(window)
+    if long is not None:
+        wide = pad(x, window, lowest(x.dtype))
+        k, step, stride = window.kernel[long], window.dilation[long], window.stride[long]
+        return window_max(wide, k, step, stride, window.out[long], x.ndim - window.ndim + long)
     y, *rest = taps(pad(x, window, lowest(x.dtype)), window)
     for v in rest:
         y = jnp.maximum(y, v)
@@ -181,6 +218,9 @@ def _max_with_indices(
     n: int,
 ) -> tuple[jax.Array, jax.Array]:
     window = _pool_window(x, kernel, stride, padding, dilation, ceil_mode, n)
+    if math.prod(window.kernel) > LONG:
+        indices = _max_places(jax.lax.stop_gradient(x), window)
+        return _max(x, kernel, stride, padding, dilation, ceil_mode, n), indices
     _, where = _argmax(jax.lax.stop_gradient(x), window)
     origin, offset = np.zeros(window.out, np.int64), np.zeros(window.kernel, np.int64)
     for d in range(n):
@@ -242,11 +282,22 @@ def _sum_pool_forward(
 def _sum_pool_backward(
     window: Window, size: tuple[int, ...], _saved: None, g: jax.Array
 ) -> tuple[jax.Array]:
+    long = _long_axis(window)
+    if long is not None:
+        k, step, stride = window.kernel[long], window.dilation[long], window.stride[long]
+        axis, low = g.ndim - window.ndim + long, window.low[long]
+        wide = spread_sum(g, k, step, stride, size[long] + low + window.high[long], axis)
+        return (jax.lax.slice_in_dim(wide, low, low + size[long], axis=axis),)
     return (untaps([g] * math.prod(window.kernel), window, size),)
 
 
 @with_gradient(_sum_pool_forward, _sum_pool_backward, static=(1, 2))
 def _sum_pool(x: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
+    long = _long_axis(window)
+    if long is not None:
+        wide = pad(x, window, 0)
+        k, step, stride = window.kernel[long], window.dilation[long], window.stride[long]
+        return window_sum(wide, k, step, stride, window.out[long], x.ndim - window.ndim + long)
     y, *rest = taps(pad(x, window, 0), window)
     for v in rest:
         y = y + v

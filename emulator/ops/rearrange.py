@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.ops._long_windows import LONG, window_places
 from emulator.ops._promote import broadcast_to, result_type
 from emulator.ops._reduction import normalize_axis
 from emulator.ops.registry import op
@@ -100,13 +101,19 @@ def repeat_interleave(
 
 
 @op(
-    *("aten.diagonal.default", "aten.diagonal_copy.default", "aten.linalg_diagonal.default"),
+    *("aten.diagonal.default", "aten.diagonal_copy.default"),
     reads=(),
     cheap=True,
 )
 def diagonal(x: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
     """A diagonal of two dimensions as a new last dimension."""
     return jnp.diagonal(x, offset, dim1, dim2)
+
+
+@op("aten.linalg_diagonal.default", reads=(), cheap=True)
+def linalg_diagonal(x: jax.Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
+    """:func:`diagonal` of the last two dimensions unless others are named."""
+    return diagonal(x, offset, dim1, dim2)
 
 
 @op("aten.diag_embed.default", reads=(), cheap=True)
@@ -161,6 +168,8 @@ def unfold(x: jax.Array, dimension: int, size: int, step: int) -> jax.Array:
         return x.reshape((size,))
     axis = dimension % x.ndim
     count = (x.shape[axis] - size) // step + 1
+    if size > LONG:
+        return jnp.moveaxis(jnp.take(x, window_places(size, 1, step, count), axis=axis), axis, -1)
     taps = [
         lax.slice_in_dim(x, tap, tap + (count - 1) * step + 1, step, axis=axis)
         for tap in range(size)

@@ -133,8 +133,8 @@ def t(x: jax.Array) -> jax.Array:
     cheap=True,
 )
 def matrix_transpose(x: jax.Array) -> jax.Array:
-    """The last two dimensions swapped."""
-    return jnp.swapaxes(x, -1, -2)
+    """The last two dimensions swapped; a number stays."""
+    return jnp.swapaxes(x, -1, -2) if x.ndim else x
 
 
 @op(

@@ -14,7 +14,7 @@ from jax import lax
 from jax.scipy import special
 
 from emulator.ops import _slopes as slopes
-from emulator.ops._promote import elementwise
+from emulator.ops._promote import constant, elementwise
 from emulator.ops.registry import op
 
 Operand = Any
@@ -60,14 +60,37 @@ _EULER = (
 """Coefficients of the Euler-Maclaurin sum, ``(2k)! / B_2k``."""
 
 
-def _zeta_of(s: jax.Array, q: jax.Array) -> jax.Array:
-    """Hurwitz zeta: terms up to 9, then the Euler-Maclaurin sum (Cephes).
+_FAR = 4096.0
+"""How far below zero the terms of zeta are added one by one; torch's loop may never end there."""
 
-    The number of terms before 9 depends on how far below zero ``q`` is. In float64: terms next
-    to a pole are large, and XLA's float32 powers are off by many units in the last place.
+
+def _zeta_of(s: jax.Array, q: jax.Array) -> jax.Array:
+    """Hurwitz zeta, in float64.
+
+    Terms next to a pole are large, and XLA's float32 powers are off by many units in the last
+    place. Far below zero, where ``s`` is whole, the first terms are those of two positive
+    arguments: ``zeta(s, q) = zeta(s, q + n) + (-1)**s (zeta(s, 1 - q - n) - zeta(s, 1 - q))``.
     """
     dtype = q.dtype
     s, q = s.astype(np.float64), q.astype(np.float64)
+    far = (q < -_FAR) & (jnp.floor(q) != q) & (jnp.floor(s) == s)
+    near = jnp.where(far, q - jnp.floor(q) - _FAR, q)
+
+    def first_terms() -> jax.Array:
+        ends = jnp.stack([jnp.where(far, 1 - near, 1), jnp.where(far, 1 - q, 1)])
+        after = _zeta_sum(jnp.broadcast_to(s, ends.shape), ends)
+        return jnp.where(far, jnp.where(s % 2 == 0, 1, -1) * (after[0] - after[1]), 0)
+
+    value = _zeta_sum(s, near)
+    value = value + lax.cond(jnp.any(far), first_terms, lambda: jnp.zeros_like(value))
+    return value.astype(dtype)
+
+
+def _zeta_sum(s: jax.Array, q: jax.Array) -> jax.Array:
+    """Hurwitz zeta: terms up to 9, then the Euler-Maclaurin sum (Cephes).
+
+    The number of terms before 9 depends on how far below zero ``q`` is.
+    """
     eps = np.finfo(np.float64).eps / 2
     total = q**-s
     at_pole = (q <= 0) & (jnp.floor(q) == q)
@@ -101,8 +124,8 @@ def _zeta_of(s: jax.Array, q: jax.Array) -> jax.Array:
     value = jnp.where(negligible, total, total + rest)
     value = jnp.where(undefined, jnp.nan, value)
     value = jnp.where(at_pole, jnp.inf, value)
-    value = jnp.where(s < 1, jnp.nan, jnp.where(s == 1, jnp.inf, value))
-    return jnp.where(jnp.isnan(s) | jnp.isnan(q), jnp.nan, value).astype(dtype)
+    value = jnp.where((s < 1) | jnp.isnan(s) | jnp.isnan(q), jnp.nan, value)
+    return jnp.where(s == 1, jnp.inf, value)
 
 
 @jax.custom_jvp
@@ -116,14 +139,19 @@ def _(primals: Any, tangents: Any) -> Any:
     return _zeta(s, q), dq * -s * _zeta(s + 1, q)
 
 
+_MOST_FACTORIAL = 170
+"""The largest number whose factorial a float64 holds; torch has infinity above, too."""
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _polygamma(n: int, x: jax.Array) -> jax.Array:
     if n == 0:
         return _digamma(x)
     if n == 1:
         return _trigamma(x)
-    order = jnp.full_like(x, n + 1)
-    return (-1) ** (n + 1) * math.factorial(n) * _zeta_of(order, x)
+    order = jnp.full_like(x, float(n + 1))
+    size = float(math.factorial(n)) if n <= _MOST_FACTORIAL else math.inf
+    return jnp.asarray(constant((-1) ** (n + 1) * size, x.dtype)) * _zeta_of(order, x)
 
 
 @_polygamma.defjvp

@@ -23,6 +23,25 @@ def _diagonal(x: jax.Array) -> jax.Array:
     return x[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
 
 
+def _made_finite(a: jax.Array, read: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Zeros for each matrix of which something read is not finite: LAPACK may never end there.
+
+    Args:
+        a: Matrices ``(..., m, n)``.
+        read: What is read of them, of the same shape.
+
+    Returns:
+        The matrices, and which are as they were, ``(..., 1, 1)``.
+    """
+    finite = jnp.isfinite(read).all(axis=(-2, -1), keepdims=True)
+    return jnp.where(finite, a, 0), finite
+
+
+def _or_nan(finite: jax.Array, x: jax.Array) -> jax.Array:
+    """``x`` where a matrix was finite, else NaN; torch raises there, or gives NaN."""
+    return jnp.where(finite, x, jnp.nan).astype(x.dtype)
+
+
 Factors = tuple[jax.Array, jax.Array, jax.Array]
 
 
@@ -61,8 +80,9 @@ def _svd_backward(full: bool, saved: Factors, cotangents: Factors) -> tuple[jax.
 def _svd(a: jax.Array, full: bool) -> Factors:
     if 0 in a.shape:
         return _empty_svd(a, full)
+    a, finite = _made_finite(a, a)
     u, s, vh = jnp.linalg.svd(a, full_matrices=full)
-    return u, s, vh
+    return _or_nan(finite, u), _or_nan(finite[..., 0], s), _or_nan(finite, vh)
 
 
 def _empty_svd(a: jax.Array, full: bool) -> Factors:
@@ -120,8 +140,9 @@ def _eigh_backward(lower: bool, saved: Pair, cotangents: Pair) -> tuple[jax.Arra
 def _eigh(a: jax.Array, lower: bool) -> Pair:
     if a.size == 0:
         return jnp.zeros(a.shape[:-1], a.dtype), jnp.zeros(a.shape, a.dtype)
+    a, finite = _made_finite(a, jnp.tril(a) if lower else jnp.triu(a))
     values, vectors = jnp.linalg.eigh(a, UPLO="L" if lower else "U", symmetrize_input=False)
-    return values, vectors
+    return _or_nan(finite[..., 0], values), _or_nan(finite, vectors)
 
 
 @op("aten._linalg_eigh.default", reads=(0,))
@@ -195,6 +216,8 @@ def pseudo_inverse(
         relative = jnp.where(absolute > 0, 0, default).astype(a.dtype)
     else:
         relative = jnp.asarray(rtol, a.dtype)
+    batch = jnp.broadcast_shapes(a.shape[:-2], absolute.shape, relative.shape)
+    a = jnp.broadcast_to(a, (*batch, *a.shape[-2:]))
     largest = jnp.max(_singular_values(jax.lax.stop_gradient(a), hermitian), axis=-1)
     return _pinv(a, jnp.maximum(absolute, relative * largest), hermitian)
 

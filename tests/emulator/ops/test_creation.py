@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
+from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check
 
@@ -85,3 +86,13 @@ def test_copies() -> None:
     check("aten.to.other", X, torch.ones(1, dtype=INT))
     check("aten.type_as.default", X, torch.ones(1, dtype=DOUBLE))
     check("aten.zero.default", X)
+
+
+def test_a_range_of_booleans_is_one_of_integers() -> None:
+    check("aten.arange.start_step", False, True, True)
+
+
+def test_a_triangle_of_more_than_is_written_down_is_refused() -> None:
+    lower = load_ops()["aten.tril_indices.default"].lower
+    with pytest.raises(OpLimit, match="in elements, is 1000000000000; the device"):
+        lower(10**6, 10**6, -(10**6))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 import torch
 
+from emulator.errors import OpLimit
+from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check
 
 SIZES: list[tuple[tuple[int, ...] | None, tuple[float, ...] | None]] = [
@@ -63,3 +67,42 @@ def test_other_dtypes() -> None:
     x = data(1, 2, 7, 9, dtype=torch.float64)
     check("aten.upsample_bilinear2d.vec", x, [5, 11], False, None)
     check("aten.upsample_nearest2d.vec", data(1, 2, 7, 9).bfloat16(), [14, 18], None)
+
+
+def test_a_long_axis_is_cut_without_a_loop_over_it() -> None:
+    x = torch.randn(1, 1, 3000, generator=torch.Generator().manual_seed(0))
+    check("aten.upsample_linear1d.default", x, [7], False)
+    y = torch.randn(1, 1, 600, 2, generator=torch.Generator().manual_seed(0))
+    check("aten._upsample_bilinear2d_aa.default", y, [2, 2], False)
+
+
+def test_an_axis_of_millions_takes_no_python_step_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    lower = load_ops()["aten.upsample_linear1d.default"].lower
+    x = jnp.zeros((1, 1, 2))
+    lower(x, (3,), False)
+    sys.setprofile(count)
+    try:
+        lower(x, (10**6,), False)
+    finally:
+        sys.setprofile(None)
+    assert calls < 100_000
+
+
+@pytest.mark.parametrize("scales", [(0.5,), (-1.0, 2.0), (None, float("inf"))])
+def test_scales_that_are_left_out_or_do_not_count(scales: tuple[float | None, ...]) -> None:
+    x = torch.randn(1, 2, 4, 6, generator=torch.Generator().manual_seed(0))
+    check("aten.upsample_bilinear2d.default", x, [3, 5], False, *scales)
+    check("aten.upsample_nearest2d.default", x, [3, 5], *scales)
+
+
+def test_longer_axes_than_float32_counts_are_refused() -> None:
+    lower = load_ops()["aten.upsample_nearest1d.default"].lower
+    with pytest.raises(OpLimit, match=r"the output's size is 1000000000; .* with 16777216 at most"):
+        lower(jnp.zeros((1, 1, 2)), (10**9,))
+    assert lower(jnp.zeros((0, 1, 2)), (10**9,)).shape == (0, 1, 10**9)

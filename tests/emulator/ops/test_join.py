@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from emulator.errors import OpLimit
+from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check
 
 G = torch.Generator().manual_seed(0)
@@ -64,3 +67,15 @@ def test_at_least(rank: int, x: torch.Tensor) -> None:
 )
 def test_any_slice(start: int | None, end: int | None, step: int) -> None:
     check("aten.slice.Tensor", VECTOR, 0, start, end, step)
+
+
+def test_nothing_in_pieces() -> None:
+    check("aten.chunk.default", torch.zeros(2, 0), 4, 1)
+
+
+def test_more_pieces_than_the_device_cuts_are_refused() -> None:
+    lower = load_ops()["aten.hsplit.int"].lower
+    with pytest.raises(OpLimit, match=r"the number of pieces is 1000000000; .* with 16384 at most"):
+        lower(jnp.zeros((2, 3)), 10**9)
+    with pytest.raises(OpLimit, match="the number of pieces is 100000"):
+        load_ops()["aten.split.Tensor"].lower(jnp.zeros(10**5), 1)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
+from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check
 
 
@@ -60,3 +64,33 @@ def test_cross() -> None:
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(2, 3, 5, generator=generator) for _ in range(2))
     check("aten.linalg_cross.default", a, b, dim=1)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_matrices_that_are_not_finite_give_nan_and_leave_the_others_alone(bad: float) -> None:
+    """LAPACK's loop for singular values may never end there; torch raises, or gives NaN."""
+    rng = np.random.default_rng(0)
+    good = rng.standard_normal((3, 3)).astype(np.float32)
+    a = np.stack([good, good])
+    a[0, 0, 0] = bad
+    ops = load_ops()
+    for op in ("aten._linalg_svd.default", "aten._linalg_eigh.default", "aten.linalg_pinv.default"):
+        lower = ops[op].lower
+
+        def both(x: jax.Array, lower: Any = lower) -> Any:
+            return jax.tree.leaves(jax.vjp(lower, x)[0])
+
+        for found in jax.jit(both)(jnp.asarray(a)):
+            assert np.isnan(np.asarray(found)[0]).all(), op
+            assert np.isfinite(np.asarray(found)[1]).all(), op
+    check("aten.linalg_pinv.default", torch.from_numpy(good), 1e-15)
+
+
+def test_a_triangle_that_is_not_read_may_hold_nan() -> None:
+    a = torch.tensor([[2.0, float("nan")], [1.0, 3.0]])
+    check("aten._linalg_eigh.default", a, "L", False, grad=False)
+
+
+def test_thresholds_of_more_batches_than_matrices() -> None:
+    rcond = torch.tensor([[0.1], [1e-3]])
+    check("aten.linalg_pinv.rcond_tensor", torch.randn(2, 4, 3), rcond, frozen=(1,))

@@ -157,3 +157,11 @@ def test_bfloat16(case: Callable[[], tuple[Any, ...]]) -> None:
 
 def test_float16() -> None:
     check_narrow(*NARROW[0](), dtype=torch.float16)
+
+
+def test_linear_of_no_features() -> None:
+    check("aten.linear.default", torch.zeros(4, 0), torch.zeros(2, 0), torch.ones(2))
+
+
+def test_inner_with_a_number_promotes_as_torch_does() -> None:
+    check("aten.inner.default", torch.tensor(3), torch.arange(4, dtype=torch.int32))

@@ -34,3 +34,12 @@ def test_unpool() -> None:
     check("aten.max_unpool2d.default", values, indices, [6, 8])
     values, indices = torch.ops.aten.max_pool3d_with_indices(data(2, 3, 4, 4, 4), [2, 2, 2])
     check("aten.max_unpool3d.default", values, indices, [4, 4, 4], [2, 2, 2], [0, 0, 0])
+
+
+def test_many_taps() -> None:
+    """More than 64 are gathered, and added back by one scatter."""
+    x = torch.randn(1, 2, 12, 30, generator=torch.Generator().manual_seed(0))
+    window = ((9, 9), (1, 2), (3, 2), (2, 3))
+    check("aten.im2col.default", x, *window)
+    columns = torch.nn.functional.unfold(x, *window)
+    check("aten.col2im.default", columns, (12, 30), *window)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 
+from emulator.ops.registry import load_ops
+from pef_schema.program import DType
+from samba.comparison.judge import Tol
 from tests.emulator.ops.checks import check
 from tests.emulator.ops.narrow import check_narrow
 
@@ -138,3 +144,54 @@ def test_special_by_series() -> None:
 @pytest.mark.parametrize("name", ["exp", "log", "sqrt", "rsqrt", "sin", "erf"])
 def test_half(name: str) -> None:
     check_narrow(f"aten.{name}.default", X.abs() + 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("name", ["gcd", "lcm"])
+def test_divisors_of_the_smallest_number(name: str, dtype: torch.dtype) -> None:
+    """It is its own absolute value: the loop has to end there, and to wrap around as torch's."""
+    low = torch.iinfo(dtype).min
+    values = torch.tensor([low, low + 1, -low - 1, 0, 1, -1, 2, 6, -6, 10, 96, low // 2])
+    x, y = torch.meshgrid(values.to(dtype), values.to(dtype), indexing="ij")
+    if name == "lcm":  # torch's own process dies of dividing the smallest number by -1
+        dies = (x == low) & (torch.gcd(x, y) == -1)
+        x = torch.where(dies, torch.ones((), dtype=dtype), x)
+    check(f"aten.{name}.default", x.contiguous(), y.contiguous())
+
+
+@pytest.mark.parametrize("n", [20, 21, 30, 36, 171, 1000, 10**9])
+def test_polygamma_of_high_orders(n: int) -> None:
+    """``n!`` is infinite from 171 on, in float32 from 35 on; no order takes longer than another."""
+    x = torch.tensor([0.5, 1.0, 2.0, 1e-3, 30.0, 0.0, NAN, INF])
+    for dtype in (torch.float32, torch.float64):
+        tol = Tol(rtol=1e-5, atol=0.0)  # torch takes exp(lgamma(n + 1)) for the factorial
+        limits = {DType.FLOAT32: tol, DType.FLOAT64: Tol(rtol=1e-10, atol=0.0)}
+        check("aten.polygamma.default", n, x.to(dtype), grad=False, tol=limits)
+
+
+def test_zeta_far_below_zero() -> None:
+    """Each term once is as many as the distance to zero, which torch never walks."""
+    q = torch.tensor([-4096.25, -4097.5, -5000.75, -20000.5], dtype=torch.float64)
+    for s in (2.0, 3.0, 4.0):
+        check("aten.special_zeta.self_scalar", s, q, grad=False)
+    zeta = load_ops()["aten.special_zeta.self_scalar"].lower
+    with jax.enable_x64(True):
+        far = jax.jit(lambda x: zeta(2.0, x))(jnp.asarray([-(2.0**50) + 0.5, -1e12 + 0.25]))
+    both_sides = [np.pi**2, np.pi**2 / np.sin(np.pi / 4) ** 2]
+    np.testing.assert_allclose(np.asarray(far), both_sides, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["legendre_polynomial_p", "laguerre_polynomial_l"])
+def test_polynomials_above_the_highest_degree_are_nan(name: str) -> None:
+    x = torch.tensor([0.25, 0.5], dtype=torch.float64)
+    check(f"aten.special_{name}.n_scalar", x, 3000, grad=False)
+    check(f"aten.special_{name}.n_scalar", x, 1e30, grad=False)  # no int64: torch's is negative
+    lower = load_ops()[f"aten.special_{name}.n_scalar"].lower
+    with jax.enable_x64(True):
+        value = np.asarray(jax.jit(lambda a: lower(a, 2.0**62))(jnp.asarray(x.numpy())))
+    assert np.isnan(value).all()
+
+
+def test_rounding_to_more_decimals_than_there_are() -> None:
+    for decimals in (400, -400):
+        check("aten.round.decimals", torch.tensor([0.0, 1.5, NAN]), decimals=decimals, grad=False)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
 
+from emulator.errors import OpLimit
+from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check
 
 NAN, INF = float("nan"), float("inf")
@@ -89,3 +93,54 @@ def test_avg_pool1d_and_3d() -> None:
 
 def test_avg_pool_bfloat16() -> None:
     check("aten.avg_pool2d.default", data(2, 3, 8, 8).bfloat16(), [2, 2])
+
+
+# kernel, stride, padding, dilation, ceil_mode
+LONG_WINDOWS: list[tuple[Any, ...]] = [
+    ([100], [1], [50], [1], False),
+    ([100], [3], [20], [2], True),
+    ([65], [64], [0], [1], True),
+    ([300], [300], [0], [1], False),
+]
+
+
+@pytest.mark.parametrize("window", LONG_WINDOWS)
+def test_long_windows(window: tuple[Any, ...]) -> None:
+    """They are cut in halves, not place by place: see ``emulator.ops._long_windows``."""
+    x = data(2, 1, 300)
+    x[0, 0, 7] = x[0, 0, 9] = NAN
+    x[1, 0, :90] = -INF
+    check("aten.max_pool1d.default", x, *window)
+    check("aten.max_pool1d_with_indices.default", x, *window, grad=False)
+    kernel, stride, padding, _, ceil_mode = window
+    check("aten.avg_pool1d.default", data(2, 1, 300), kernel, stride, padding, ceil_mode, False)
+
+
+def test_long_windows_of_two_axes() -> None:
+    x = data(1, 2, 20, 90)
+    x[0, 0, 3, 3] = NAN
+    x[0, 1, :10] = -INF
+    window = ((9, 70), (2, 3), (4, 4), (1, 1), True)
+    check("aten.max_pool2d_with_indices.default", x, *window)
+    check("aten.avg_pool2d.default", data(1, 2, 20, 90), *window[:3], True, True, None)
+
+
+def test_the_code_of_long_windows_does_not_grow_with_them() -> None:
+    x = jnp.zeros((1, 1, 10**5))
+    for op in ("max_pool1d", "avg_pool1d"):
+        lower = load_ops()[f"aten.{op}.default"].lower
+
+        def loss(x: jax.Array, lower: Any = lower) -> jax.Array:
+            return lower(x, (40_000,), (1,)).sum()
+
+        assert len(str(jax.make_jaxpr(jax.grad(loss))(x)).splitlines()) < 1000
+
+
+def test_long_strides() -> None:
+    check("aten.max_pool2d.default", data(1, 1, 40, 300), [1, 2], [300, 2000])
+
+
+def test_padding_of_many_times_the_data_is_refused() -> None:
+    lower = load_ops()["aten.max_pool1d.default"].lower
+    with pytest.raises(OpLimit, match="the padded data, in elements, is 134217730; the device"):
+        jax.eval_shape(lambda x: lower(x, (2**27,), (1,), (2**26,)), jnp.zeros((1, 1, 2)))

@@ -63,3 +63,13 @@ def test_cases(name: str, args: tuple[Any, ...]) -> None:
 def test_slice_scatter(place: tuple[int, ...]) -> None:
     source = torch.randn(torch.ops.aten.slice.Tensor(X, *place).shape)
     check("aten.slice_scatter.default", X, source, *place)
+
+
+def test_long_windows_along_a_dimension() -> None:
+    x = torch.randn(2, 90, 3, generator=torch.Generator().manual_seed(0))
+    check("aten.unfold.default", x, 1, 70, 3)
+
+
+def test_linalg_diagonal_is_of_the_last_dimensions() -> None:
+    check("aten.linalg_diagonal.default", torch.randn(3, 2, 4))
+    check("aten.linalg_diagonal.default", torch.randn(3, 2, 4), offset=1, dim1=0)

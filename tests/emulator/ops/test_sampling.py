@@ -118,3 +118,16 @@ def test_gamma_and_its_gradient() -> None:
     want = torch._standard_gamma_grad(torch.tensor(alpha), torch.tensor(np.asarray(drawn)))  # pyright: ignore[reportPrivateImportUsage]  # torch's own tests use it
     # torch's own series is good to three digits.
     np.testing.assert_allclose(np.asarray(slope), want.numpy(), rtol=5e-3, atol=1e-5)
+
+
+def test_binomials_that_are_none_end_as_in_torch() -> None:
+    """The sampler's loop does not end at a probability of -0.0."""
+    nan = float("nan")
+    count = jnp.asarray([2.0, 5.0, -1.0, 5.0, 5.0, nan])
+    prob = jnp.asarray([-0.0, -0.5, 0.5, 2.0, nan, 0.5])
+    lower = load_ops()["aten.binomial.default"].lower
+    with jax.enable_x64(True):
+        drawn = jax.jit(lambda n, p: lower(n, p, seed=jnp.zeros(2, "uint32"), stream=1))(
+            count, prob
+        )
+    np.testing.assert_array_equal(np.asarray(drawn), [0, 0, 0, 5, nan, nan])

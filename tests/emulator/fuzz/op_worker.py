@@ -1,0 +1,245 @@
+"""Runs cases one after the other, in a process that may die of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import warnings
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from emulator.dtypes import TO_NUMPY
+from emulator.ops.registry import OpSpec, load_ops
+from emulator.plans.xla_options import xla_options
+from pef_schema.errors import SambaError
+from tests.emulator.fuzz.op_cases import Case, draw, torch_overload
+from tests.emulator.ops.checks import TORCH_TO_DTYPE, to_jax
+
+LARGEST_RESULT = 2**27
+"""Bytes of results above which a case is not run: they are what was asked for, not a defect."""
+ROOM = 4 * 2**30
+"""Address space that a case may take beyond what the process has when it begins."""
+MEMORY_FLOOR = 2**30
+"""Memory that a case may take whatever its size: XLA's own while it compiles."""
+
+
+_NOTES = frozenset({"aten._embedding_bag.default", "aten._embedding_bag_forward_only.default"})
+"""Ops whose results after the first are torch's notes for its own backward pass."""
+
+
+_UNCHECKED = frozenset({"aten._weight_norm.default", "aten._weight_norm_interface.default"})
+"""Ops that torch computes without a look at whether the shapes fit."""
+
+
+class _TooLarge(Exception):
+    """A case asks for more than it is worth running."""
+
+
+def serve(lines: TextIO, answers: TextIO) -> None:
+    """Answer each line ``op seed`` with the phases and the outcome of that case.
+
+    Args:
+        lines: Where the cases come from; the end of it ends the work.
+        answers: One JSON object a line: ``{"phase": …}`` when one begins, and last the outcome.
+    """
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    _say(answers, {"phase": "ready"})
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.ones(3)))
+    _limit_room()
+    for line in lines:
+        op, seed = line.split()
+        _say(answers, _outcome(draw(op, int(seed)), answers))
+
+
+def _say(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+def _limit_room() -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + ROOM
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _outcome(case: Case, answers: TextIO) -> dict[str, Any]:
+    _reset_peak()
+    before = _peak()
+    _say(answers, {"phase": "device"})
+    found: list[np.ndarray] | None = None
+    result: dict[str, Any] = {"outcome": "ran"}
+    try:
+        found = _on_device(case)
+    except _TooLarge as large:
+        return {"outcome": "too large", "detail": str(large)}
+    except SambaError as error:
+        result = {"outcome": "refused", "kind": type(error).__name__, "detail": str(error)}
+    except Exception as error:  # what comes is counted, by its type
+        result = {"outcome": "foreign", "kind": type(error).__name__, "detail": str(error)[:300]}
+    taken = _peak() - before
+    own = sum(x.nbytes for x in found or ()) + sum(t.nbytes for t in _tensors(case))
+    if taken > 3 * own + MEMORY_FLOOR:
+        return {"outcome": "memory", "detail": f"{taken >> 20} MiB beside {own} bytes of data"}
+    _say(answers, {"phase": "torch"})
+    wanted = _in_torch(case)
+    result["torch"] = wanted is not None
+    if wanted is not None and found is not None and case.op not in _UNCHECKED:
+        difference = _difference(case, found, wanted)
+        if difference:
+            result.update(outcome=difference[0], detail=difference[1])
+    return result
+
+
+def _reset_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> int:
+    text = Path("/proc/self/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) * 1024
+
+
+# -- the device --------------------------------------------------------------
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    if isinstance(tree, torch.Tensor):
+        return [tree]
+    if isinstance(tree, Case):
+        return _tensors([tree.args, tree.kwargs])
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (list, tuple)):
+        return [t for item in tree for t in _tensors(item)]
+    return []
+
+
+def _replaced(tree: Any, arrays: Any) -> Any:
+    """Arguments as a program holds them, with arrays in place of tensors."""
+    if isinstance(tree, torch.Tensor):
+        return next(arrays)
+    if isinstance(tree, torch.dtype):
+        return TORCH_TO_DTYPE[tree]
+    if isinstance(tree, (list, tuple)):
+        return tuple(_replaced(item, arrays) for item in tree)
+    return tree
+
+
+def _on_device(case: Case) -> list[np.ndarray]:
+    """Results of a case; for every second seed its gradients are computed, too."""
+    spec: OpSpec = load_ops()[case.op]
+    tensors = _tensors(case)
+    with jax.enable_x64(True):
+        seed = jnp.asarray([case.seed & 0xFFFF, 1], jnp.uint32)
+        arrays = [to_jax(t) for t in tensors]
+
+        def run(seed: jax.Array, flat: list[jax.Array]) -> tuple[jax.Array, ...]:
+            at = iter(flat)
+            args = _replaced(case.args, at)
+            kwargs = {k: _replaced(v, at) for k, v in case.kwargs.items()}
+            if spec.random:
+                kwargs.update(seed=seed, stream=1)
+            found = spec.lower(*args, **kwargs)
+            return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+        shapes = jax.eval_shape(run, seed, arrays)
+        total = sum(s.size * s.dtype.itemsize for s in shapes)
+        if total > LARGEST_RESULT:
+            raise _TooLarge(f"{total} bytes of results")
+        whole: Any = run
+        if spec.differentiable and case.seed % 2:
+            whole = _with_gradients(run, arrays)
+        options = xla_options(jax.devices("cpu")[0])
+        compiled = jax.jit(whole).lower(seed, arrays).compile(compiler_options=options)
+        found = compiled(seed, arrays)
+        jax.block_until_ready(found)
+        results = found[0] if whole is not run else found
+        return [np.asarray(x) for x in results]
+
+
+def _with_gradients(run: Any, arrays: list[jax.Array]) -> Any:
+    floats = [i for i, a in enumerate(arrays) if jnp.issubdtype(a.dtype, jnp.floating)]
+
+    def both(seed: jax.Array, flat: list[jax.Array]) -> Any:
+        def of(chosen: list[jax.Array]) -> Any:
+            full = list(flat)
+            for i, a in zip(floats, chosen, strict=True):
+                full[i] = a
+            results = run(seed, full)
+            return [r for r in results if jnp.issubdtype(r.dtype, jnp.floating)], results
+
+        main, pull, results = jax.vjp(of, [flat[i] for i in floats], has_aux=True)
+        return results, pull([jnp.ones_like(m) for m in main])
+
+    return both
+
+
+# -- torch -------------------------------------------------------------------
+
+
+def _in_torch(case: Case) -> list[torch.Tensor | None] | None:
+    """Torch's results; None where it refuses the case or has no such op."""
+    overload = torch_overload(case.op)
+    if overload is None:
+        return None
+    try:
+        found: Any = overload(*case.args, **case.kwargs)
+    except Exception:  # torch's refusals have many types
+        return None
+    return list(found) if isinstance(found, (tuple, list)) else [found]
+
+
+def _wide(x: torch.Tensor) -> np.ndarray:
+    return (x.double() if x.is_floating_point() else x).detach().numpy()
+
+
+def _difference(
+    case: Case, found: list[np.ndarray], wanted: list[torch.Tensor | None]
+) -> tuple[str, str] | None:
+    if len(found) < len(wanted):
+        return "shape", f"{len(found)} results, torch has {len(wanted)}"
+    for i, (g, w) in enumerate(zip(found, wanted, strict=False)):
+        if i and case.op in _NOTES:
+            break
+        if not isinstance(w, torch.Tensor):
+            continue
+        if g.shape != tuple(w.shape):
+            return "shape", f"result {i}: {g.shape}, torch has {tuple(w.shape)}"
+        dtype = TORCH_TO_DTYPE.get(w.dtype)
+        # Results are cast to what the graph says, see ``emulator.lowering.section.run_node``.
+        both = jnp.issubdtype(g.dtype, jnp.floating) and w.dtype.is_floating_point
+        cut = jnp.issubdtype(g.dtype, jnp.floating) and not w.dtype.is_floating_point
+        if g.size == 0:
+            continue
+        if dtype is None or cut:
+            return "dtype", f"result {i}: {g.dtype}, torch has {w.dtype}"
+        if load_ops()[case.op].random or "empty" in case.op:
+            continue
+        value = _wide(w)
+        with np.errstate(all="ignore"):
+            near = np.isclose(g.astype(np.float64), value, rtol=0.05, atol=0.05, equal_nan=True)
+        close = near if both else g.astype(TO_NUMPY[dtype]) == value
+        if not close.all():
+            at = tuple(int(a) for a in np.argwhere(~close)[0])
+            return "value", f"result {i} at {list(at)}: {g[at]}, torch has {value[at]}"
+    return None
+
+
+def main() -> None:
+    """Serve on the standard streams; what a library prints goes to the error stream."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    serve(sys.stdin, answers)
+
+
+if __name__ == "__main__":
+    main()
