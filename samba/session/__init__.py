@@ -7,6 +7,7 @@ is in ``compiling.py``, loading in ``loading.py``, running in ``running.py``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import length_hint
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -327,18 +328,27 @@ class SambaSession:
         if runner is None or graph_name is not None:
             runner = loaded.runner(graph_name)
         in_turn = loaded.turns
-        if PROFILER.started:
-            with in_turn.running("run()"):
-                return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
-        if get_ident() == in_turn.owner and not in_turn.marked:
+        if get_ident() == in_turn.owner and not in_turn.marked and not PROFILER.started:
+            runner.mark = length_hint(runner.ticks)
             try:
-                in_turn.marked = True
-                if in_turn.owner:
-                    return runner.run(request)
-            finally:
-                in_turn.marked = False
+                try:
+                    in_turn.marked = True
+                    if in_turn.owner:
+                        return runner.run(request)
+                finally:
+                    in_turn.marked = False
+            except BaseException as error:  # also of a handler that came when it was done
+                runner.explain(error)
+                raise
         with in_turn.running("run()"):
-            return runner.run(request)
+            runner.mark = length_hint(runner.ticks)
+            try:
+                if PROFILER.started:
+                    return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
+                return runner.run(request)
+            except BaseException as error:
+                runner.explain(error)
+                raise
 
     def evaluator(self, model: torch.nn.Module | Any, inputs: Any = None) -> Evaluator:
         """The loaded model in evaluation mode: running statistics, no dropout, any batch size.

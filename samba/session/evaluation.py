@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from operator import length_hint
 from typing import Any, NoReturn
 
 import torch
@@ -152,7 +153,11 @@ class Evaluator:
                     here[mine] = there[region]
                 self._bring(part)
                 outputs = self._wanted(part, output_tensors)
+                part.runner.mark = length_hint(part.runner.ticks)
                 return part.runner.run(RunRequest(input_tensors, outputs, {}, _WHOLE))
+            except BaseException as error:
+                part.runner.explain(error)
+                raise
             finally:
                 for mine, region in part.changed:
                     if here[mine] is not None:

@@ -103,14 +103,18 @@ class Runner:
         replicas: The replicas that run the same program.
         feeder: Of the graph's inputs.
         graph: Which graph of the program.
+
+    Attributes:
+        ticks: Loses an element with each run of the device.
+        mark: How many it had left when a call began, set by who calls.
     """
 
     def __init__(self, device: Device, replicas: Replicas, feeder: Feeder, graph: int = 0) -> None:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
-        self._ticks = device.counters.ticks
-        self._mark = 0
+        self.ticks = device.counters.ticks
+        self.mark = 0
         self._graph = program.graphs[graph]
         self._feeder = feeder
         self._first_inputs = FirstInputs(program, self._feeder.slots)
@@ -157,15 +161,10 @@ class Runner:
         Returns:
             The fetched outputs.
         """
-        self._mark = length_hint(self._ticks)
-        try:
-            inputs = request.input_tensors
-            feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
-            self._start(feed, request)
-            return self._fetch()
-        except BaseException as error:
-            self._explain(error)
-            raise
+        inputs = request.input_tensors
+        feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
+        self._start(feed, request)
+        return self._fetch()
 
     def run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:
         """:meth:`run` in events of the profiler, waiting for the device.
@@ -177,14 +176,6 @@ class Runner:
         Returns:
             The fetched outputs.
         """
-        self._mark = length_hint(self._ticks)
-        try:
-            return self._run_timed(request, pinned=pinned)
-        except BaseException as error:
-            self._explain(error)
-            raise
-
-    def _run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:
         types, *_ = request.sections
         types = types if isinstance(types, (list, tuple)) else [types]
         event = PROFILER.event
@@ -204,10 +195,17 @@ class Runner:
 
     def _took_place(self) -> bool:
         """Whether the run that this call asked for has taken place."""
-        return length_hint(self._ticks) != self._mark
+        return length_hint(self.ticks) != self.mark
 
-    def _explain(self, error: BaseException) -> None:
-        """Say of an error whether the run took place, or that memory is lost with it."""
+    def explain(self, error: BaseException) -> None:
+        """Say of an error whether the run took place, or that memory is lost with it.
+
+        Args:
+            error: What ended the run since ``mark`` was set.
+
+        Raises:
+            LostMemory: If an executable has failed, and memory with it.
+        """
         if isinstance(error, RuntimeError) and not isinstance(error, SambaError):
             self._device.raise_if_lost(error)
         if self._took_place():

@@ -175,11 +175,14 @@ class Injection:
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call something whose lines count."""
+        # A trace function raises on the way out of a context too, where CPython lets no handler run.
+        state = torch._C._get_torch_function_state()
         sys.settrace(self._global)
         try:
             return function()
         finally:
             sys.settrace(None)
+            torch._C._set_torch_function_state(state)
 
     def _global(self, frame: Any, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
