@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 
@@ -65,8 +65,8 @@ class _Numbering:
         # 1, 1.0 and True are equal but not the same argument.
         return arg if type(arg) is int else (type(arg), arg)
 
-    def numbers(self, regions: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted([self.region(r) for r in regions]))
+    def numbers(self, regions: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted([self.region(r) for r in regions])) if regions else ()
 
 
 class Structures:

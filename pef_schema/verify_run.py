@@ -190,6 +190,7 @@ def check_schedules(program: Program, report: Report) -> None:
     """Check every schedule: its graph, its call ids, its sections and their order."""
     sections = program.sections
     seen: set[int] = set()
+    transients = _Transients(program)
     for index, schedule in enumerate(program.schedules):
         where = f"schedule {index}"
         if not 0 <= schedule.graph < len(program.graphs):
@@ -204,10 +205,35 @@ def check_schedules(program: Program, report: Report) -> None:
                 report.index(where, "section", call.section, len(sections))
                 good = False
         if good:
-            _check_order(program, schedule, where, report)
+            _check_order(program, schedule, transients, where, report)
 
 
-def _check_order(program: Program, schedule: Schedule, where: str, report: Report) -> None:
+class _Transients(dict[int, list[tuple[list[int], list[int]]]]):
+    """The transient regions that each step of a section reads and writes, looked up once.
+
+    Args:
+        program: The program whose sections are asked for.
+    """
+
+    __slots__ = ("_sections", "_transient")
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self._sections = program.sections
+        self._transient = {i for i, r in enumerate(program.regions) if r.role.is_transient}
+
+    def __missing__(self, section: int) -> list[tuple[list[int], list[int]]]:
+        known = self._transient
+        found = self[section] = [
+            ([i for i in step.reads if i in known], [i for i in step.writes if i in known])
+            for step in self._sections[section].steps
+        ]
+        return found
+
+
+def _check_order(
+    program: Program, schedule: Schedule, transients: _Transients, where: str, report: Report
+) -> None:
     """Check that no call reads a transient region before a call has written it.
 
     Regions that keep their contents between runs may be read first; a transient one may have been
@@ -222,7 +248,9 @@ def _check_order(program: Program, schedule: Schedule, where: str, report: Repor
     for call in schedule.calls:
         if call.section not in missing:
             found = missing[call.section] = []
-            for reads, writes in _transients(program, program.sections[call.section], report):
+            for reads, writes in transients[call.section]:
+                # Each schedule may call the same sections, and sections may share long vectors.
+                report.spend("the order of calls", 1 + len(reads) + len(writes))
                 found += [region for region in reads if region not in written]
                 written.update(writes)
         elif missing[call.section]:
@@ -235,21 +263,6 @@ def _check_order(program: Program, schedule: Schedule, where: str, report: Repor
                 f"{where}: call {call.call_id} reads region {region} "
                 f"({regions[region].name[:80]}) before any call writes it"
             )
-
-
-def _transients(
-    program: Program, section: Section, report: Report
-) -> list[tuple[list[int], list[int]]]:
-    """Return the transient regions that each step of a section reads and writes."""
-    regions = program.regions
-    count = len(regions)
-    # Each schedule may call the same sections, and sections may share long vectors.
-    report.spend("the order of calls", sum([len(s.reads) + len(s.writes) for s in section.steps]))
-
-    def transient(indices: tuple[int, ...]) -> list[int]:
-        return [i for i in indices if 0 <= i < count and regions[i].role.is_transient]
-
-    return [(transient(step.reads), transient(step.writes)) for step in section.steps]
 
 
 def _in_range(program: Program, region: int, where: str, report: Report) -> bool:

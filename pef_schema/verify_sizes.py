@@ -168,9 +168,12 @@ def _integers(args: Iterable[Arg]) -> list[int]:
 def _numbers(args: Iterable[Arg]) -> list[int | float]:
     """Return the numbers among arguments, and those of lists."""
     found: list[int | float] = []
-    for arg in args:
+    # Not by recursion: how deep lists are nested is checked elsewhere, and later.
+    pending = [*args][::-1]
+    while pending:
+        arg = pending.pop()
         if isinstance(arg, tuple):
-            found += _numbers(arg)
+            pending += arg[::-1]
         elif isinstance(arg, (int, float)) and not isinstance(arg, (bool, DType)):
             found.append(arg)
     return found

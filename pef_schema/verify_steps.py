@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from pef_schema.program import Graph, OptimizerParam, Program, Role, SectionKind, Step
 from pef_schema.verify_rules import Report
 
-_MOST_PAIRS = 4_000_000
-"""Pairs of a step and an output or update that it writes; more come from a file made to be slow."""
-
 
 @dataclass(slots=True, kw_only=True)
 class _Ends:
@@ -31,7 +28,8 @@ class StepMemory:
     """Checks what the steps of one program read and write.
 
     Each node runs in one FWD step at most, is differentiated in one BCKWD step at most and
-    computed again in one at most, so that the check takes time in proportion to the program.
+    computed again in one at most, so that the check takes time in proportion to the program. What
+    steps without nodes may share is counted.
 
     Args:
         program: A program whose indices are in range.
@@ -40,10 +38,11 @@ class StepMemory:
 
     def __init__(self, program: Program, report: Report) -> None:
         self._program, self._report = program, report
-        self._pairs = 0
         self._ends = [_ends(graph) for graph in program.graphs]
         self._params: dict[int, tuple[int, OptimizerParam]] = {}
         self._owner: dict[int, int] = {}
+        # Once for all steps, each of which may name all optimizers.
+        self._argins = [tuple([r for _, r in o.argins]) for o in program.optimizers]
         for index, optimizer in enumerate(program.optimizers):
             for param in optimizer.params:
                 self._params[param.weight] = index, param
@@ -58,7 +57,11 @@ class StepMemory:
         }
 
     def check(self) -> None:
-        """Check all steps of all sections."""
+        """Check all steps of all sections.
+
+        Raises:
+            PefLimit: If steps share so much that looking at all of it would take long.
+        """
         for index, section in enumerate(self._program.sections):
             where = f"section {index} ({section.name[:80]})"
             if len({step.graph for step in section.steps}) > 1:
@@ -94,14 +97,12 @@ class StepMemory:
         taken = {v for i in step.nodes for v in graph.nodes[i].refs()} - made
         given: set[int] = set()
         for region in step.writes:
-            for value in ends.copies.get(region, ()):
-                self._pairs += 1
+            values = ends.copies.get(region)
+            if values is not None:
+                # Steps without nodes may all write one region, which many outputs share.
+                self._report.spend("what steps write", len(values))
                 given.add(region)
-                if value not in made:
-                    taken.add(value)
-        if self._pairs > _MOST_PAIRS:
-            self._report.add(f"{where}: outputs and updates share their regions too often")
-            return
+                taken.update([value for value in values if value not in made])
         self._covered(graph, taken, reads, where)
         homes = {graph.values[v].region for v in made} - {-1}
         kept = {r for r in homes if program.regions[r].role is Role.ACTIVATION}
@@ -176,9 +177,8 @@ class StepMemory:
                 made.update((param.weight, *param.states))
         counts: set[int] = set()
         for index in step.optimizers:
-            optimizer = program.optimizers[index]
-            needed.update(region for _, region in optimizer.argins)
-            counts.add(optimizer.step)
+            needed.update(self._argins[index])
+            counts.add(program.optimizers[index].step)
         counts.discard(-1)
         self._regions(f"{where}: it needs but does not read", (needed | counts) - reads)
         self._regions(f"{where}: it makes but does not write", made - writes)

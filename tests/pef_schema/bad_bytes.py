@@ -301,7 +301,7 @@ def _heavy(name: str, maker: str, size: int, text: str, error: type[PefError] = 
 _heavy("budget_items", "long_vectors", 5100, "items of vectors, at most 1000000")
 _heavy("budget_memory", "overlapping_vectors", 12_000, "bytes of memory, at most")
 _heavy("budget_text", "overlapping_strings", 80_000, "bytes of memory, at most")
-_heavy("budget_twins", "twins_share_arguments", 320, "sections and their twins takes")
+_heavy("budget_twins", "shared_vectors", 380_000, "sections and their twins takes")
 _heavy("shape_shared", "long_shapes", 500, "region 1 (r1): rank 500", PefInvalid)
 _heavy("steps_shared", "steps_of_a_twin", 50, "wanted one step or FWD and BCKWD", PefInvalid)
 _heavy("name_shared", "long_names", 3000, "text of 3000 bytes", PefInvalid)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.pef_schema import bad_bytes, bad_programs, bad_sections
+from tests.pef_schema import bad_bytes, bad_programs, bad_sections, bad_sizes, bad_steps
 from tests.pef_schema.cases import CASES
 
 FOLDER = Path(__file__).parent.parent / "bad"
-SOURCES = (bad_bytes, bad_programs, bad_sections)
+SOURCES = (bad_bytes, bad_programs, bad_sections, bad_sizes, bad_steps)
 """Modules that fill the table when they are imported."""
 
 

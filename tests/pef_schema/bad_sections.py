@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
-from pef_schema import DType, OptimizerParam, PefInvalid, Program, Region, Role, Section
-from tests.pef_schema.cases import add_case, edit
-from tests.pef_schema.forge import encode_unchecked
-from tests.pef_schema.samples import small
-
-
-def _meaning(name: str, text: str, change: Callable[[Program], Program]) -> None:
-    add_case(name, PefInvalid, text, lambda: encode_unchecked(change(small())))
+from pef_schema import DType, OptimizerParam, Program, Region, Role, Section
+from tests.pef_schema.bad_parts import meaning
+from tests.pef_schema.cases import edit
 
 
 def _twins(name: str, text: str, norms: tuple[float, ...], twins: tuple[int, ...]) -> None:
@@ -26,27 +20,27 @@ def _twins(name: str, text: str, norms: tuple[float, ...], twins: tuple[int, ...
         )
         return dataclasses.replace(program, sections=(*program.sections, *more))
 
-    _meaning(name, text, change)
+    meaning(name, text, change)
 
 
 _twins("twin_of_twin", "its twin 5 is not the first of its structure", (0.0, 0.0, 0.0), (4, 4, 5))
 _twins("twin_structure", "section 5: its twin 4 has another structure", (1.0, 2.0), (4, 4))
-_meaning(
+meaning(
     "value_grad_index",
     "value 0: grad_region 99 is out",
     lambda program: edit(program, "graphs.0.values.0", grad_region=99),
 )
-_meaning(
+meaning(
     "update_twice",
     "region 9 is updated twice",
     lambda program: edit(program, "graphs.0", updates=program.graphs[0].updates * 2),
 )
-_meaning(
+meaning(
     "optimizer_weight_twice",
     "weight 1 comes twice",
     lambda program: edit(program, "optimizers.0", params=program.optimizers[0].params * 2),
 )
-_meaning(
+meaning(
     "optimizer_states_differ",
     "0 states",
     lambda program: edit(
@@ -58,17 +52,17 @@ _meaning(
         ),
     ),
 )
-_meaning(
+meaning(
     "step_optimizers_forward",
     "FWD step with optimizers",
     lambda program: edit(program, "sections.0.steps.0", optimizers=(0,)),
 )
-_meaning(
+meaning(
     "step_nodes_update",
     "OPT step with nodes",
     lambda program: edit(program, "sections.3.steps.0", graph=0, nodes=(0,)),
 )
-_meaning(
+meaning(
     "value_rank",
     "value 4: rank 17, at most 16",
     lambda program: edit(program, "graphs.0.values.4", shape=(1,) * 17),
@@ -87,8 +81,8 @@ def _whole(program: Program) -> Program:
     return edit(program, "optimizers.0", params=(*program.optimizers[0].params, param))
 
 
-_meaning("optimizer_weight_whole", "is INT32, wanted a floating type", _whole)
-_meaning(
+meaning("optimizer_weight_whole", "is INT32, wanted a floating type", _whole)
+meaning(
     "update_adds",
     "it accumulates, which BCKWD steps alone can",
     lambda program: edit(program, "sections.3.steps.0", accumulates=(1,)),

@@ -1,4 +1,4 @@
-"""The table of broken files, which ``bad_bytes``, ``bad_programs`` and ``bad_sections`` fill."""
+"""The table of broken files, which the modules fill that ``bad_cases.SOURCES`` names."""
 
 from __future__ import annotations
 

@@ -146,6 +146,15 @@ def test_argument_depth() -> None:
         decode(encode_unchecked(above))
 
 
+def test_nesting_of_sizes() -> None:
+    """Of any depth, also where the operation takes sizes, which are looked at first."""
+    bad = edit(
+        inference(), "graphs.0.nodes.0", op="aten.full.default", args=(_nested(100_000), 1.0)
+    )
+    with pytest.raises(PefInvalid, match="lists nested more than 8 deep"):
+        encode(bad)
+
+
 def test_sections() -> None:
     def program(count: int) -> Program:
         step = (Step(kind=SectionKind.ZEROGRAD),)

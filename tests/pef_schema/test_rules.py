@@ -42,7 +42,6 @@ ELSEWHERE: dict[str, str] = {
     "sections, at most": _LIMITS,
     "self.limit('tables'": _LIMITS,
     "self.limit('vtables'": _LIMITS,
-    "share their regions too often": "test_verify_steps.py",
     "self.limit('bytes of strings and vectors'": _LIMITS,
     "self.limit('depth of tables'": _LIMITS,
 }

@@ -1,0 +1,250 @@
+"""Broken files: what steps read and write, what schedules run, what optimizers and argins hold."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pef_schema import (
+    ArginKind,
+    Call,
+    DType,
+    OptimizerKind,
+    Program,
+    Role,
+    Schedule,
+    Section,
+    SectionKind,
+)
+from tests.pef_schema.bad_parts import REDUCE, edited, meaning
+from tests.pef_schema.cases import edit
+
+_S = "sections.{}.steps.0"
+
+
+def _step(case: str, text: str, section: int, /, **changes: Any) -> None:
+    edited(case, text, _S.format(section), **changes)
+
+
+edited("gradient_role", "its gradient is METRIC, wanted", "regions.2", role=Role.METRIC)
+edited("home_role", "region 4 is METRIC, which holds no values", "regions.4", role=Role.METRIC)
+edited("value_gradient_dtype", "FLOAT32, its gradient FLOAT16", "regions.2", dtype=DType.FLOAT16)
+edited("output_grad_role", "wanted OUTPUT_GRADIENT", "regions.6", role=Role.METRIC)
+edited("output_grad_dtype", "FLOAT32, its gradient FLOAT64", "regions.6", dtype=DType.FLOAT64)
+edited("whole_gradient", "INT32 carries no gradient", "graphs.0.values.4", dtype=DType.INT32)
+_step("forward_reads", "FWD: it takes but does not read 1 (w)", 0, reads=(0, 3, 9))
+meaning(
+    "forward_saves",
+    "FWD: it makes but does not write 4 (h)",
+    lambda program: edit(edit(program, _S.format(0), writes=(5, 9)), _S.format(1), reads=(0, 6)),
+)
+_step("forward_writes", "FWD: it writes but does not make 10 (norm)", 0, writes=(4, 5, 9, 10))
+_step("forward_adds", "it accumulates, which BCKWD steps alone", 0, accumulates=(4,))
+_step("backward_writes", "it makes but does not write: 2 (w__grad)", 1, writes=(), accumulates=())
+_step("backward_more", "BCKWD: it writes but does not make 10", 1, writes=(2, 10))
+_step("backward_starts", "does not read: 6 (loss__grad)", 1, reads=(0, 4))
+edited("backward_no_home", "gradients that have no region: w", "graphs.0.values.1", grad_region=-1)
+_step("norm_foreign", "it reads what is no gradient of its optimizers: 10", 2, reads=(2, 10))
+_step("norm_partly", "it reads 0 of 1 gradients", 2, reads=())
+_step("norm_unwritten", "it scales but does not write: 2", 2, writes=(10,))
+_step("norm_place", "what is no number of METRIC: 7", 2, writes=(2, 7))
+_step("opt_reads", "OPT: it needs but does not read 8 (lr)", 3, reads=(1, 2, 7))
+_step("opt_states", "OPT: it makes but does not write 7", 3, writes=(1,))
+_step("opt_writes", "OPT: it writes but does not make 10", 3, writes=(1, 7, 10))
+_step("opt_graph", "a step over regions has graph 0", 3, graph=0)
+meaning(
+    "zerograd_role",
+    "it writes regions that are no gradients: 10 (norm)",
+    lambda program: edit(
+        program,
+        _S.format(2),
+        kind=SectionKind.ZEROGRAD,
+        optimizers=(),
+        max_norm=0.0,
+        reads=(),
+        writes=(10,),
+    ),
+)
+
+
+def _again(case: str, text: str, section: int) -> None:
+    """Add a case whose last section does what an earlier one does."""
+    meaning(
+        case,
+        text,
+        lambda program: dataclasses.replace(
+            program,
+            sections=(
+                *program.sections,
+                dataclasses.replace(program.sections[section], name="again", twin=section),
+            ),
+        ),
+    )
+
+
+_again("node_run_twice", "nodes [0, 1, 2] are run by an earlier step", 0)
+_again("node_pulled_twice", "nodes [0, 1] are differentiated by an earlier step", 1)
+meaning(
+    "section_graphs",
+    "its steps are of several graphs",
+    lambda program: dataclasses.replace(
+        program,
+        graphs=(*program.graphs, dataclasses.replace(program.graphs[0], name="other")),
+        sections=(
+            Section(
+                name="both",
+                steps=(
+                    program.sections[0].steps[0],
+                    dataclasses.replace(program.sections[1].steps[0], graph=1),
+                ),
+                twin=0,
+            ),
+        ),
+        schedules=(Schedule(graph=0, calls=()), Schedule(graph=1, calls=())),
+    ),
+)
+
+
+def _two_graphs(program: Program) -> Program:
+    """The same graph twice under two names, each with a schedule."""
+    forward = program.sections[0]
+    other = dataclasses.replace(
+        forward, name="other", steps=(dataclasses.replace(forward.steps[0], graph=1),)
+    )
+    return dataclasses.replace(
+        program,
+        graphs=(*program.graphs, dataclasses.replace(program.graphs[0], name="other")),
+        sections=(forward, other),
+        schedules=(
+            Schedule(graph=0, calls=(Call(call_id=0, section=0),)),
+            Schedule(graph=1, calls=(Call(call_id=1, section=1),)),
+        ),
+    )
+
+
+def _schedules(case: str, text: str, *numbers: int) -> None:
+    """Add a case of two graphs whose schedules are these of the two, in this order."""
+    meaning(
+        case,
+        text,
+        lambda program: dataclasses.replace(
+            _two_graphs(program),
+            schedules=tuple(_two_graphs(program).schedules[i] for i in numbers),
+        ),
+    )
+
+
+_schedules("schedules_swapped", "schedule 0: it is of graph 1, wanted graph 0", 1, 0)
+_schedules("schedule_missing", "1 schedules of 2 graphs", 0)
+meaning(
+    "schedule_other_graph",
+    "section 1 is of graph 1, the schedule of graph 0",
+    lambda program: edit(_two_graphs(program), "schedules.0", calls=(Call(call_id=0, section=1),)),
+)
+meaning(
+    "no_graph",
+    "1 sections, but no graph",
+    lambda program: dataclasses.replace(
+        program, graphs=(), schedules=(), sections=(Section(name="a", steps=(REDUCE,), twin=0),)
+    ),
+)
+edited("schedule_empty", "no call writes output 0 (loss)", "schedules.0", calls=())
+
+
+def _cut(program: Program) -> Program:
+    """The forward section in two, of which the schedule calls the second one first."""
+    step = program.sections[0].steps[0]
+    halves = (
+        dataclasses.replace(step, nodes=(0,), reads=(0, 1, 3), writes=(4,)),
+        dataclasses.replace(step, nodes=(1, 2), reads=(4, 9), writes=(5, 9)),
+    )
+    program = edit(program, "regions.4", role=Role.BUFFER)
+    return dataclasses.replace(
+        program,
+        sections=tuple(
+            Section(name=f"half{i}", steps=(half,), twin=i) for i, half in enumerate(halves)
+        ),
+        schedules=(
+            Schedule(graph=0, calls=(Call(call_id=0, section=1), Call(call_id=1, section=0))),
+        ),
+    )
+
+
+meaning("schedule_backwards", "node 1 takes h before any call makes it", _cut)
+meaning(
+    "forward_homeless",
+    "FWD: it takes values that have no region: h",
+    lambda program: edit(_cut(program), "graphs.0.values.3", region=-1),
+)
+edited(
+    "argin_infinite", "argin 0 (lr): default inf, not a finite number", "argins.0", default=1e999
+)
+edited("seed_infinite", "a whole number that torch.manual_seed takes", "argins.1", default=1e999)
+edited("seed_fraction", "a whole number that torch.manual_seed takes", "argins.1", default=0.5)
+edited("seed_large", "a whole number that torch.manual_seed takes", "argins.1", default=2.0**64)
+edited(
+    "argin_twice_set", "region 9 has one already", "argins.0", region=9, kind=ArginKind.DROPOUT_SEED
+)
+edited(
+    "option_infinite", "option dampening is inf", "optimizers.0", options=(("dampening", 1e999),)
+)
+edited("option_unknown", "no option beta1", "optimizers.0", options=(("beta1", 0.5),))
+edited(
+    "option_switch",
+    "option nesterov is 2.0, not 0 or 1",
+    "optimizers.0",
+    options=(("nesterov", 2.0),),
+)
+edited(
+    "option_dampening",
+    "no region for its step count",
+    "optimizers.0",
+    options=(("dampening", 0.1),),
+)
+edited("optimizer_argin_name", "no argin rate", "optimizers.0", argins=(("rate", 8),))
+edited(
+    "optimizer_argin_unset",
+    "its lr is region 11, which no argin",
+    "optimizers.0",
+    argins=(("lr", 11),),
+)
+edited("optimizer_argin_kind", "by an argin of kind MOMENTUM", "argins.0", kind=ArginKind.MOMENTUM)
+edited("optimizer_states", "param 0: 0 states, wanted 1", "optimizers.0.params.0", states=())
+edited(
+    "optimizer_count",
+    "it has no region for its step count",
+    "optimizers.0",
+    kind=OptimizerKind.ADAM,
+)
+edited("optimizer_count_role", "its step count is METRIC FLOAT32", "optimizers.0", step=10)
+edited(
+    "optimizer_dtype", "region 7 is FLOAT16, its weight FLOAT32", "regions.7", dtype=DType.FLOAT16
+)
+meaning(
+    "argin_rate",
+    "default 1.5, not a number from 0 to 1",
+    lambda program: edit(program, "argins.0", kind=ArginKind.DROPOUT_RATE, default=1.5),
+)
+meaning(
+    "optimizer_beta",
+    "option beta1 is 1.0, not a number from 0 to below 1",
+    lambda program: edit(
+        program, "optimizers.0", kind=OptimizerKind.QADAM, options=(("beta1", 1.0),)
+    ),
+)
+
+
+def _two_params(program: Program) -> Program:
+    """Two parameters with one state."""
+    param = program.optimizers[0].params[0]
+    regions = tuple(
+        dataclasses.replace(program.regions[i], name=f"{program.regions[i].name}_2")
+        for i in (param.weight, param.grad)
+    )
+    first = len(program.regions)
+    second = dataclasses.replace(param, weight=first, grad=first + 1)
+    program = dataclasses.replace(program, regions=(*program.regions, *regions))
+    return edit(program, "optimizers.0", params=(param, second))
+
+
+meaning("optimizer_state_shared", "region 7 is another parameter's too", _two_params)
