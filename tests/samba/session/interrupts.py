@@ -175,7 +175,7 @@ class Injection:
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call something whose lines count."""
-        # A trace function raises on the way out of a context too, where CPython lets no handler run.
+        # A trace function raises on the way out of a context too, where no handler would run.
         state = torch._C._get_torch_function_state()
         sys.settrace(self._global)
         try:

@@ -382,10 +382,12 @@ def test_a_result_that_failed_is_named_where_it_is_read(training):
     home = device().region_of("mlp__first__bias")
     held: Any = device().pool.buffers[home]
     form = jax.ShapeDtypeStruct(held.shape, held.dtype)
-    later = jax.jit(lambda a: (a @ a @ a).sum())(np.zeros((1000, 1000), np.float32))
-    device().pool.buffers[home] = jax.jit(lambda x, y: jax.pure_callback(fail, form, x + y))(
-        held, later
-    )
+    matrix = np.zeros((2000, 2000), np.float32)
+    slow = jax.jit(lambda a: (a @ a @ a).sum()).lower(matrix).compile()
+    broken = jax.jit(lambda x, y: jax.pure_callback(fail, form, x + y))
+    # Compiled beforehand, so that it is called while the slow one runs.
+    broken = broken.lower(held, np.float32(0)).compile()
+    device().pool.buffers[home] = broken(held, slow(matrix))
     with pytest.raises(LostMemory, match="weight mlp__first__bias, whose contents are lost"):
         samba.session.to_cpu(training.scene.model)
     with pytest.raises(LostMemory):
