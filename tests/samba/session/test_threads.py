@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -348,3 +349,26 @@ def test_a_run_enters_no_function_for_its_turn(pefs):
         sys.setprofile(None)
     assert "running.py" in files
     assert not files & {"turns.py", "threading.py", "forks.py", "tracing.py"}, files
+
+
+def test_a_handler_saves_in_the_middle_of_training(pefs):
+    """A signal's handler copies weights to the host; it waits for nothing and loses nothing."""
+    scene = pefs.loaded(MLP)
+    scene.run()
+    saved = []
+
+    def handler(number, frame):
+        samba.session.to_cpu(scene.model)
+        saved.append(scene.model.first.weight.detach().clone())
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    try:
+        while len(saved) < 20:
+            scene.run()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    for _ in range(samba.session.counters.runs):
+        scene.host_step()
+    scene.assert_follows()
