@@ -8,8 +8,8 @@ it is looked for before XLA sees it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, cast
 
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
@@ -77,4 +77,4 @@ def _inner(parameters: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(parameter, Jaxpr):
             yield parameter
         elif isinstance(parameter, (tuple, list)):
-            yield from _inner(parameter)
+            yield from _inner(cast("Sequence[Any]", parameter))
