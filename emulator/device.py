@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain, islice, starmap
@@ -13,26 +12,23 @@ import numpy as np
 
 from emulator.contract.check import check_contract
 from emulator.counters import DeviceCounters
+from emulator.device_memory import DeviceMemory
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import NoGradientRegion, NotSeeded, NotWritten, RegionMismatch, UnknownName
+from emulator.errors import NotSeeded, NotWritten
 from emulator.forks import refuse_in_child, watch_forks
 from emulator.held_signals import HELD
 from emulator.lowering.index_watch import Watched
 from emulator.lowering.section import Variant, starts_as_ones
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
-from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_size
-from emulator.memory.host_view import writable_view
 from emulator.memory.lost import LostBuffers
-from emulator.memory.pool import BufferPool, UnreachablePool
 from emulator.plans.direct_call import SLOW
 from emulator.plans.failures import run_failure
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
-from emulator.start import first_device
 from emulator.transaction import Transaction
-from emulator.wide_types import SET, SETTING, SWAP, wide_types
+from emulator.wide_types import SET, SETTING, SWAP
 from pef_schema.program import (
     ArginKind,
     OptimizerKind,
@@ -55,7 +51,7 @@ _exhaust = deque[Any](maxlen=0).extend
 """Takes everything from an iterator, in C."""
 
 
-class Device:
+class Device(DeviceMemory):
     """Runs one program.
 
     Args:
@@ -82,21 +78,12 @@ class Device:
         check_size(program)
         prepare_allocator(program)
         self._watched: Watched = watched or {}
-        self.program = program
+        super().__init__(program)
         self.counters = DeviceCounters()
-        self.buffer_map = BufferMap(program)
-        self.pool = BufferPool(self.buffer_map)
-        self._jax_device: Any = first_device()
         self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: dict[int, Plan] = {}
         self._lost = LostBuffers(program, self.buffer_map, self.pool)
-        self._regions = {r.name: i for i, r in enumerate(program.regions)}
-        for s in program.symbols:
-            if s.grad_region >= 0:  # tensors that share a region share its gradient
-                self._regions.setdefault(f"{s.name}__grad", s.grad_region)
-        self._symbols = {s.name: s for s in program.symbols}
-        self._grad_of = {s.region: s.grad_region for s in program.symbols if s.grad_region >= 0}
         self._output_grads = {
             o.grad_region: (g, o) for g in program.graphs for o in g.outputs if o.grad_region >= 0
         }
@@ -118,10 +105,6 @@ class Device:
                 self.write(i, data.reshape(region.shape))
         self._respecialise()
         watch_forks(self)
-
-    def forked(self) -> None:
-        """In a forked child there is no device: whatever needs its memory is refused."""
-        self.pool = UnreachablePool(self.pool)
 
     def use_buckets(self) -> None:
         """Keep gradients in buckets from now on, so that they can be reduced with other replicas.
@@ -382,114 +365,16 @@ class Device:
 
     # -- memory -------------------------------------------------------------
 
-    def region_of(self, name: str) -> int:
-        """Region index of a tensor or region name.
-
-        Raises:
-            UnknownName: If the program has neither.
-        """
-        symbol = self._symbols.get(name)
-        if symbol is not None:
-            return symbol.region
-        index = self._regions.get(name)
-        if index is None:
-            known = [*self._symbols, *self._regions]
-            raise UnknownName(name=name, close=difflib.get_close_matches(name, known, 3))
-        return index
-
-    def gradient_of(self, name: str) -> int:
-        """Region index of a tensor's gradient.
-
-        Raises:
-            UnknownName: If the program has no such tensor.
-            NoGradientRegion: If it has no gradient.
-        """
-        symbol = self._symbols.get(name)
-        if symbol is not None and symbol.grad_region >= 0:
-            return symbol.grad_region
-        region = self._grad_of.get(self.region_of(name), -1)
-        if region < 0:
-            raise NoGradientRegion(name=name)
-        return region
-
-    def knows(self, name: str) -> bool:
-        """Whether the program has a tensor or region of that name."""
-        return name in self._symbols or name in self._regions
-
     def write(self, region: int, array: np.ndarray, *, name: str = "") -> None:
-        """Write a region from the host; the array is copied.
+        """Write a region from the host, as :meth:`DeviceMemory.write` does.
 
-        Args:
-            region: Region index.
-            array: Data of the region's shape and dtype.
-            name: Name to use in an error, the region's own if empty.
-
-        Raises:
-            RegionMismatch: If shape or dtype differ.
+        The gradient of an output that was written replaces its default from then on.
         """
-        target = self.program.regions[region]
-        self.check(region, array.shape, array.dtype, name=name)
-        self._store(region, np.array(array, order="C", copy=True))
-        if target.role is Role.OUTPUT_GRADIENT and region not in self._seeded:
+        super().write(region, array, name=name)
+        role = self.program.regions[region].role
+        if role is Role.OUTPUT_GRADIENT and region not in self._seeded:
             self._seeded = self._seeded | {region}
             self._respecialise()
-
-    def overwrite(self, region: int, array: np.ndarray, *, name: str = "") -> None:
-        """Write a region that no run under way uses; inside a bucket this copies no neighbours.
-
-        Args:
-            region: Region index.
-            array: Data of the region's shape and dtype.
-            name: Name to use in an error, the region's own if empty.
-
-        Raises:
-            RegionMismatch: If shape or dtype differ.
-        """
-        place = self.buffer_map.place.get(region)
-        flat = None if place is None else self.pool.buffers[place[0].home]
-        if place is None or not isinstance(flat, jax.Array):
-            self.write(region, array, name=name)
-            return
-        self.check(region, array.shape, array.dtype, name=name)
-        bucket, position = place
-        start = bucket.offsets[position]
-        writable_view(flat)[start : start + array.size] = array.reshape(-1)
-
-    def check(
-        self, region: int, shape: tuple[int, ...], dtype: np.dtype, *, name: str = ""
-    ) -> None:
-        """Raise ``RegionMismatch`` unless data of this form fits a region."""
-        target = self.program.regions[region]
-        wanted = TO_NUMPY[target.dtype]
-        if tuple(shape) != target.shape or dtype != wanted:
-            raise RegionMismatch(
-                name=name or target.name,
-                found=f"shape {list(shape)} {dtype.name}",
-                wanted=f"shape {list(target.shape)} {wanted.name}",
-            )
-
-    def zero(self, region: int) -> None:
-        """Write zeros to a region."""
-        target = self.program.regions[region]
-        self._store(region, np.zeros(target.shape, TO_NUMPY[target.dtype]))
-
-    def _store(self, region: int, array: np.ndarray) -> None:
-        """Place an array that nobody else will change."""
-        place = self.buffer_map.place.get(region)
-        if place is None:
-            self.pool.put(region, self.put(array))
-            return
-        bucket, position = place
-        old = self.pool.buffers[bucket.home]
-        flat = np.zeros(bucket.size, bucket.dtype) if old is None else np.array(old, copy=True)
-        start = bucket.offsets[position]
-        flat[start : start + array.size] = array.reshape(-1)
-        self.pool.put(bucket.home, self.put(flat))
-
-    def zero_buffer(self, home: int) -> None:
-        """Write zeros to a whole buffer: a region's own, or a bucket's."""
-        shape, dtype = self.buffer_map.form(home)
-        self.pool.put(home, self.put(np.zeros(shape, dtype)))
 
     def read(self, region: int) -> np.ndarray:
         """Copy a region to the host; waits for runs that write it.
@@ -523,12 +408,6 @@ class Device:
         start = bucket.offsets[position]
         count = target.nbytes // target.dtype.itemsize
         return np.asarray(buffer)[start : start + count].reshape(target.shape).copy()
-
-    def put(self, array: np.ndarray) -> jax.Array:
-        """Take an array that nobody else will change to the device."""
-        refuse_in_child("writing device memory")
-        with wide_types():
-            return jax.device_put(array, self._jax_device)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
     # -- argins -------------------------------------------------------------
 

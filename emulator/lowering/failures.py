@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from emulator.errors import LoweringError
-from pef_schema.errors import SambaError
+from emulator.errors import DeviceError, LoweringError
 from pef_schema.program import Node
 
 _LONGEST = 500
@@ -31,7 +30,7 @@ def reason_of(error: Exception) -> str:
 def failures_of(node: Node) -> Generator[None, None, None]:
     """Turn what a body raises into a :class:`LoweringError` with the place of a node.
 
-    Errors of this project pass as they are, as does what is no ``Exception``: an interrupt, say.
+    Errors of the device pass as they are, as does what is no ``Exception``: an interrupt, say.
 
     Args:
         node: The node that the body lowers.
@@ -41,7 +40,7 @@ def failures_of(node: Node) -> Generator[None, None, None]:
     """
     try:
         yield
-    except SambaError:
+    except DeviceError:
         raise
     except Exception as error:
         raise LoweringError(

@@ -8,9 +8,8 @@ two, ``Device.counters.runs`` tells.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import length_hint
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ from samba.session.first_inputs import FirstInputs
 from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import DropoutSettings, Hyperparameters
 from samba.session.pending_gradients import PendingGradients
+from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
 from samba.session.request import RunRequest, SectionRequest, listed
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.watched_groups import WatchedGroups
@@ -46,53 +46,6 @@ if TYPE_CHECKING:
 
 Seeds = Sequence[tuple[int, np.ndarray, str]]
 """Gradients of outputs: regions, values, and names for errors."""
-
-Fetches = tuple[tuple[int, str], ...]
-"""Regions to fetch with the names that the fetched tensors get."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedCall:
-    """A call that was made, with what was found for it: a call that asks the same repeats it.
-
-    Args:
-        output_tensors: The outputs it asked for, as passed; a value that no call can pass where
-            they may have changed since.
-        listed: The outputs of a list or tuple, as they were.
-        hyperparams: Its hyperparameters, as plain values; None where no call repeats them.
-        sections: Which part of the schedule it asked for.
-        train: Whether it honoured dropout rates.
-        wish: How replicas reduced gradients.
-        variant: What its plan was specialised for.
-        steps: Steps that it ran.
-        plan: The plan of these steps; None if there are none.
-        fetches: What it fetched.
-    """
-
-    output_tensors: object
-    listed: list[Any] | tuple[Any, ...] | None
-    hyperparams: Mapping[str, Any] | None
-    sections: Any
-    train: bool
-    wish: Wish | None
-    variant: object
-    steps: StepKey
-    plan: Plan | PreparedRun | None
-    fetches: Fetches
-
-
-_NO_CALL = PreparedCall(
-    output_tensors=object(),
-    listed=None,
-    hyperparams=None,
-    sections=None,
-    train=True,
-    wish=None,
-    variant=None,
-    steps=(),
-    plan=None,
-    fetches=(),
-)
 
 
 class Runner:
@@ -126,7 +79,7 @@ class Runner:
         self._deviations = Deviations()
         self._autocast = dict(program.metadata).get(AUTOCAST, "")
         self._choices: dict[Any, StepKey] = {}
-        self._last = _NO_CALL
+        self._last = NO_CALL
         self.watched = WatchedGroups()
         self._pending = PendingGradients(program)
         self.watch(HostWrites(), WatchedModes())
@@ -222,7 +175,7 @@ class Runner:
         """Put inputs on the device and start the plan, prepared or new."""
         last = self._last
         _, outputs, hyperparams, sections, grads, train, wish = request
-        same_outputs = outputs is last.output_tensors or _same_items(outputs, last.listed)
+        same_outputs = outputs is last.output_tensors or same_items(outputs, last.listed)
         try:
             same_sections = sections == last.sections
         except Exception:  # a tensor of several numbers among them, or lists nested without end
@@ -303,7 +256,7 @@ class Runner:
         for index, (where, value) in self.watched.values().items():
             if index not in argins:
                 argins[index] = self._hyperparameters.number(where, value, index)
-        self._last = _NO_CALL  # what follows is no repetition, should this end early
+        self._last = NO_CALL  # what follows is no repetition, should this end early
         with device.unchanged_on_error() as transaction:
             for index, value in argins.items():
                 if index in self._hyperparameters.seeds or device.argin(index) != value:
@@ -326,7 +279,7 @@ class Runner:
                 self._first_inputs.use(feed, left_out, steps, buffers)
             fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
             made = PreparedCall(
-                output_tensors=outputs if fixed else _NO_CALL.output_tensors,
+                output_tensors=outputs if fixed else NO_CALL.output_tensors,
                 listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
                 hyperparams=self._repeatable(request.hyperparams, argins),
                 sections=frozen(request.sections),
@@ -364,7 +317,7 @@ class Runner:
         """
         if not self._hyperparameters.seeds.isdisjoint(argins):
             return None
-        return {key: _plain(value) for key, value in hyperparams.items()}
+        return {key: plain(value) for key, value in hyperparams.items()}
 
     def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | PreparedRun | None:
         """The plan of some steps; with other replicas where they have to reduce."""
@@ -486,23 +439,3 @@ def _flag(train: Any) -> bool:
         raise ArgumentError(
             where="session.run(train=...)", found=described(train), wanted="True or False"
         ) from None
-
-
-def _plain(value: Any) -> Any:
-    """The present content of a value: a tensor or an array may be changed in place later."""
-    if not isinstance(value, (torch.Tensor, np.ndarray)):
-        return value
-    try:
-        return value.tolist()
-    except (RuntimeError, NotImplementedError):  # a sparse tensor has none
-        return object()  # equal to nothing, so that no call repeats it
-
-
-def _same_items(outputs: Any, kept: list[Any] | tuple[Any, ...] | None) -> bool:
-    """Whether a list or tuple, made anew or changed meanwhile, holds the last call's outputs."""
-    return (
-        kept is not None
-        and type(outputs) is type(kept)
-        and len(outputs) == len(kept)
-        and all(map(operator.is_, outputs, kept))
-    )

@@ -27,6 +27,7 @@ _MISFITS: dict[str, tuple[str, tuple[Arg, ...]]] = {
     "sizes": ("aten.view.default", (X, (5, 5))),
     "another shape": ("aten.sum.default", (X,)),
     "huge": ("aten.expand.default", (X, (2**40, 2, 3))),
+    "mode": ("samba.cast_bf16.input", (X, "sideways")),
     "weight": ("aten.linear.default", (X, X, X)),
     "groups": ("aten.convolution.default", (X, X, None, (1,), (0,), (1,), False, (0,), 0)),
 }
@@ -52,6 +53,13 @@ def test_the_error_of_the_library_is_its_cause() -> None:
         Device(with_node("aten.mm.default", (X, X))).plan(((0, 0),))
     assert isinstance(caught.value.__cause__, TypeError)
     assert caught.value.reason.startswith("TypeError: dot_general requires contracting dimensions")
+
+
+def test_what_an_operation_says_itself_is_told_with_its_place() -> None:
+    """Found by fuzzing: errors of ``emulator.ops`` are none of the device."""
+    with pytest.raises(LoweringError, match="^samba.cast_bf16.input in tiny at tiny.py:3: ") as e:
+        Device(with_node(*_MISFITS["mode"])).plan(((0, 0),))
+    assert "found mode 'sideways', wanted 'nearest_even'" in e.value.reason
 
 
 @pytest.mark.parametrize(

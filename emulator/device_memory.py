@@ -1,0 +1,161 @@
+"""The memory of a device: regions by name and number, written from the host."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import jax
+import numpy as np
+
+from emulator.dtypes import TO_NUMPY
+from emulator.errors import NoGradientRegion, RegionMismatch, UnknownName
+from emulator.forks import refuse_in_child
+from emulator.memory.buckets import BufferMap
+from emulator.memory.host_view import writable_view
+from emulator.memory.pool import BufferPool, UnreachablePool
+from emulator.start import first_device
+from emulator.wide_types import wide_types
+from pef_schema.program import Program
+
+__all__ = ["DeviceMemory"]
+
+
+class DeviceMemory:
+    """An array for each region of a program.
+
+    Args:
+        program: A verified program.
+
+    Attributes:
+        program: The program.
+        buffer_map: Which buffer holds which region.
+        pool: The buffers.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.buffer_map = BufferMap(program)
+        self.pool = BufferPool(self.buffer_map)
+        self._jax_device: Any = first_device()
+        self._regions = {r.name: i for i, r in enumerate(program.regions)}
+        for s in program.symbols:
+            if s.grad_region >= 0:  # tensors that share a region share its gradient
+                self._regions.setdefault(f"{s.name}__grad", s.grad_region)
+        self._symbols = {s.name: s for s in program.symbols}
+        self._grad_of = {s.region: s.grad_region for s in program.symbols if s.grad_region >= 0}
+
+    def forked(self) -> None:
+        """In a forked child there is no device: whatever needs its memory is refused."""
+        self.pool = UnreachablePool(self.pool)
+
+    def region_of(self, name: str) -> int:
+        """Region index of a tensor or region name.
+
+        Raises:
+            UnknownName: If the program has neither.
+        """
+        symbol = self._symbols.get(name)
+        if symbol is not None:
+            return symbol.region
+        index = self._regions.get(name)
+        if index is None:
+            known = [*self._symbols, *self._regions]
+            raise UnknownName(name=name, close=difflib.get_close_matches(name, known, 3))
+        return index
+
+    def gradient_of(self, name: str) -> int:
+        """Region index of a tensor's gradient.
+
+        Raises:
+            UnknownName: If the program has no such tensor.
+            NoGradientRegion: If it has no gradient.
+        """
+        symbol = self._symbols.get(name)
+        if symbol is not None and symbol.grad_region >= 0:
+            return symbol.grad_region
+        region = self._grad_of.get(self.region_of(name), -1)
+        if region < 0:
+            raise NoGradientRegion(name=name)
+        return region
+
+    def knows(self, name: str) -> bool:
+        """Whether the program has a tensor or region of that name."""
+        return name in self._symbols or name in self._regions
+
+    def write(self, region: int, array: np.ndarray, *, name: str = "") -> None:
+        """Write a region from the host; the array is copied.
+
+        Args:
+            region: Region index.
+            array: Data of the region's shape and dtype.
+            name: Name to use in an error, the region's own if empty.
+
+        Raises:
+            RegionMismatch: If shape or dtype differ.
+        """
+        self.check(region, array.shape, array.dtype, name=name)
+        self._store(region, np.array(array, order="C", copy=True))
+
+    def overwrite(self, region: int, array: np.ndarray, *, name: str = "") -> None:
+        """Write a region that no run under way uses; inside a bucket this copies no neighbours.
+
+        Args:
+            region: Region index.
+            array: Data of the region's shape and dtype.
+            name: Name to use in an error, the region's own if empty.
+
+        Raises:
+            RegionMismatch: If shape or dtype differ.
+        """
+        place = self.buffer_map.place.get(region)
+        flat = None if place is None else self.pool.buffers[place[0].home]
+        if place is None or not isinstance(flat, jax.Array):
+            self.write(region, array, name=name)
+            return
+        self.check(region, array.shape, array.dtype, name=name)
+        bucket, position = place
+        start = bucket.offsets[position]
+        writable_view(flat)[start : start + array.size] = array.reshape(-1)
+
+    def check(
+        self, region: int, shape: tuple[int, ...], dtype: np.dtype, *, name: str = ""
+    ) -> None:
+        """Raise ``RegionMismatch`` unless data of this form fits a region."""
+        target = self.program.regions[region]
+        wanted = TO_NUMPY[target.dtype]
+        if tuple(shape) != target.shape or dtype != wanted:
+            raise RegionMismatch(
+                name=name or target.name,
+                found=f"shape {list(shape)} {dtype.name}",
+                wanted=f"shape {list(target.shape)} {wanted.name}",
+            )
+
+    def zero(self, region: int) -> None:
+        """Write zeros to a region."""
+        target = self.program.regions[region]
+        self._store(region, np.zeros(target.shape, TO_NUMPY[target.dtype]))
+
+    def _store(self, region: int, array: np.ndarray) -> None:
+        """Place an array that nobody else will change."""
+        place = self.buffer_map.place.get(region)
+        if place is None:
+            self.pool.put(region, self.put(array))
+            return
+        bucket, position = place
+        old = self.pool.buffers[bucket.home]
+        flat = np.zeros(bucket.size, bucket.dtype) if old is None else np.array(old, copy=True)
+        start = bucket.offsets[position]
+        flat[start : start + array.size] = array.reshape(-1)
+        self.pool.put(bucket.home, self.put(flat))
+
+    def zero_buffer(self, home: int) -> None:
+        """Write zeros to a whole buffer: a region's own, or a bucket's."""
+        shape, dtype = self.buffer_map.form(home)
+        self.pool.put(home, self.put(np.zeros(shape, dtype)))
+
+    def put(self, array: np.ndarray) -> jax.Array:
+        """Take an array that nobody else will change to the device."""
+        refuse_in_child("writing device memory")
+        with wide_types():
+            return jax.device_put(array, self._jax_device)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
