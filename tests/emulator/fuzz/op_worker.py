@@ -17,6 +17,7 @@ import torch
 
 from emulator.dtypes import TO_NUMPY
 from emulator.ops.registry import OpSpec, load_ops
+from emulator.plans.traced_sizes import OversizedResult, check_traced_sizes
 from emulator.plans.xla_options import xla_options
 from pef_schema.errors import SambaError
 from tests.emulator.fuzz.op_cases import Case, draw, torch_overload
@@ -159,7 +160,12 @@ def _on_device(case: Case) -> list[np.ndarray]:
         if spec.differentiable and case.seed % 2:
             whole = _with_gradients(run, arrays)
         options = xla_options(jax.devices("cpu")[0])
-        compiled = jax.jit(whole).lower(seed, arrays).compile(compiler_options=options)
+        traced = jax.jit(whole).trace(seed, arrays)
+        try:
+            check_traced_sizes(traced.jaxpr)
+        except OversizedResult as error:  # the device refuses it in the same place
+            raise _TooLarge(str(error)) from None
+        compiled = traced.lower().compile(compiler_options=options)
         found = compiled(seed, arrays)
         jax.block_until_ready(found)
         results = found[0] if whole is not run else found
