@@ -16,6 +16,7 @@ import torch
 
 import samba
 from emulator.device import Device
+from emulator.wide_types import SET, SETTING
 from tests.samba.worlds import Mlp, Pefs, Scene, Tensors, World, named, sgd
 
 STEPS = 6
@@ -176,13 +177,14 @@ class Injection:
     def call(self, function: Callable[[], Any]) -> Any:
         """Call something whose lines count."""
         # A trace function raises on the way out of a context too, where no handler would run.
-        state = torch._C._get_torch_function_state()
+        state, wide = torch._C._get_torch_function_state(), SETTING()
         sys.settrace(self._global)
         try:
             return function()
         finally:
             sys.settrace(None)
             torch._C._set_torch_function_state(state)
+            SET(wide)
 
     def _global(self, frame: Any, event: str, argument: Any) -> Any:
         name = frame.f_code.co_filename
