@@ -226,7 +226,7 @@ class Device(DeviceMemory):
             if buffers[region] is None:
                 self._require((region,))
         wide = SETTING()
-        arrays = tuple(map(buffers.__getitem__, plan.reads))
+        arrays = plan.take(buffers)
         try:
             # One call of C functions: from the first donated array to the last stored result there
             # is no bytecode between which the handler of a signal could run.

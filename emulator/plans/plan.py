@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -54,13 +55,22 @@ class Plan:
     donated: int
     overwritten: frozenset[int]
     kinds: frozenset[SectionKind]
+    take: Callable[[Sequence[Any]], tuple[Any, ...]] = field(init=False, repr=False)
     stores: tuple[int, ...] = field(init=False, repr=False)
     voids: tuple[tuple[None, ...], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "take", _taker(self.reads))
         # What a run stores, in its order: its results, then nothing where contents are void.
         object.__setattr__(self, "stores", self.writes + self.drops)
         object.__setattr__(self, "voids", ((None,) * len(self.drops),))
+
+
+def _taker(places: tuple[int, ...]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function of a sequence that gives what lies at some places, in C for two or more."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda sequence: tuple([sequence[place] for place in places])
 
 
 def compile_plan(

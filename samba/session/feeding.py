@@ -88,7 +88,8 @@ class Feeder:
             (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
         )
         self._rows = [
-            (slot.name, slot.shape, slot.dtype, slot.region, _nbytes(slot)) for slot in self.slots
+            (slot.name, slot.shape, slot.dtype, slot.region, 0 not in slot.shape)
+            for slot in self.slots
         ]
         self._deviations = Deviations()
         self._constants = dict(constants)
@@ -123,13 +124,13 @@ class Feeder:
                 feed = []
                 try:
                     for tensor, row in zip(inputs, self._rows, strict=True):
-                        name, shape, dtype, region, nbytes = row
+                        name, shape, dtype, region, some = row
                         if getattr(tensor, "_sn_name", "") != name or not tensor._has_data:
                             break
                         host = tensor.__dict__.get("_underlying", tensor)  # host_of, not called
                         if host.shape != shape or host.dtype is not dtype:
                             break
-                        if host.untyped_storage().nbytes() < nbytes:  # expanded, or freed
+                        if some and not host.data_ptr():  # its memory was freed
                             break
                         feed.append((region, view_host(host).copy()))
                     else:
@@ -305,11 +306,6 @@ class Feeder:
 def _readable(tensor: torch.Tensor, slot: InputSlot) -> torch.Tensor:
     """The tensor, unless it has values that cannot be read."""
     return readable(tensor, slot.name) if getattr(tensor, "_has_data", True) else tensor
-
-
-def _nbytes(slot: InputSlot) -> int:
-    """Bytes of the input's values."""
-    return slot.shape.numel() * slot.dtype.itemsize
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -10,6 +10,7 @@ from pef_schema.errors import quoted
 from samba.errors import ArgumentError
 from samba.tensor.readable import readable
 
+_TORCH_BFLOAT16 = torch.bfloat16  # found at once in each run
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -39,7 +40,7 @@ def view_plainly(tensor: torch.Tensor) -> np.ndarray:
 def view_host(tensor: torch.Tensor) -> np.ndarray:
     """:func:`view_plainly` of what :func:`host_of` has given."""
     plain = tensor.detach() if tensor.requires_grad else tensor
-    if plain.dtype is torch.bfloat16:
+    if plain.dtype is _TORCH_BFLOAT16:
         return plain.view(torch.int16).numpy().view(_BFLOAT16)
     return plain.numpy()
 

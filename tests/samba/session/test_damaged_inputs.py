@@ -176,7 +176,8 @@ def check_a_named_one_is_refused_where_it_gets_its_name_or_where_it_is_used(scen
 
 @QUIET
 def test_a_named_one_is_refused_where_it_gets_its_name_or_where_it_is_used(scene):
-    for case in FOREIGN:
+    # Whose memory was cut short is looked for where a tensor is matched; torch never looks.
+    for case in FOREIGN.keys() - {"freed in part"}:
         check_a_named_one_is_refused_where_it_gets_its_name_or_where_it_is_used(scene, case)
 
 
