@@ -28,7 +28,7 @@ from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
 from emulator.transaction import Transaction
-from emulator.wide_types import SET, SETTING, SWAP
+from emulator.wide_types import SET, SETTING
 from pef_schema.program import (
     ArginKind,
     OptimizerKind,
@@ -228,15 +228,14 @@ class Device(DeviceMemory):
         wide = SETTING()
         arrays = plan.take(buffers)
         try:
+            SET(True)
             # One call of C functions: from the first donated array to the last stored result there
             # is no bytecode between which the handler of a signal could run.
             results = starmap(plan.call, (arrays,))
             values = chain.from_iterable(chain(results, plan.voids))
             _exhaust(
                 chain(
-                    map(SWAP, (True,)),
                     map(buffers.__setitem__, plan.stores, values),
-                    map(SWAP, (wide,)),
                     islice(self.counters.ticks, count),
                 )
             )
@@ -251,6 +250,7 @@ class Device(DeviceMemory):
                 raise
             raise explained from error
         finally:
+            SET(wide)
             if SLOW.under_way:
                 SLOW.end()
 

@@ -12,15 +12,13 @@ from typing import Any, cast
 
 import jax
 
-__all__ = ["SET", "SETTING", "SWAP", "wide_types"]
+__all__ = ["SET", "SETTING", "wide_types"]
 
 _STATE = cast("Any", jax.enable_x64)  # jax types neither of these
 SETTING = _STATE.get_local
 """The present setting of the thread."""
 SET = _STATE.set_local
 """Gives the thread a setting."""
-SWAP = _STATE.swap_local
-"""As ``SET``; returns the setting before."""
 
 
 @contextmanager

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Counters", "SambaSession"]
 
-_PLAIN = (tuple, list, str, int, type(None))
+_PLAIN = (tuple, list, str, int)
 
 
 class SambaSession:
@@ -308,9 +308,9 @@ class SambaSession:
             refuse_while_tracing("run()")
         if data_parallel_mode != "normal":
             check_data_parallel_mode(data_parallel_mode, "session.run")
-        if type(section_types) not in _PLAIN:
+        if section_types is not None and type(section_types) not in _PLAIN:
             section_types = listed(section_types, "session.run(section_types=...)")
-        if type(section_ids) not in _PLAIN:
+        if section_ids is not None and type(section_ids) not in _PLAIN:
             section_ids = listed(section_ids, "session.run(section_ids=...)")
         replicas, wish = loaded.replicas, None
         if data_parallel or replicas.size > 1:
