@@ -239,10 +239,7 @@ class Device(DeviceMemory):
                     islice(self.counters.ticks, count),
                 )
             )
-        except BaseException as error:
-            SET(wide)
-            if not isinstance(error, Exception):
-                raise
+        except Exception as error:
             if self.find_lost():
                 raise self._lost.error(self._lost.all()) from error
             explained = run_failure(error, plan.kinds)

@@ -172,6 +172,22 @@ def training() -> Program:
     )
 
 
+def nothing() -> Program:
+    """No graph, no memory: the least that a PEF can hold."""
+    return Program(
+        name="nothing",
+        mapping="section",
+        inference=True,
+        regions=(),
+        symbols=(),
+        graphs=(),
+        optimizers=(),
+        argins=(),
+        sections=(),
+        schedules=(),
+    )
+
+
 def inference() -> Program:
     """The forward half alone, without constants: a file that fits in one page."""
     return Program(

@@ -9,23 +9,10 @@ import pytest
 
 from pef_schema import Call, PefInvalid, Program, Section, SectionKind, Step, verify
 from tests.pef_schema.cases import edit
-from tests.pef_schema.samples import custom, inference, training
-
-_EMPTY = Program(
-    name="nothing",
-    mapping="section",
-    inference=True,
-    regions=(),
-    symbols=(),
-    graphs=(),
-    optimizers=(),
-    argins=(),
-    sections=(),
-    schedules=(),
-)
+from tests.pef_schema.samples import custom, inference, nothing, training
 
 
-@pytest.mark.parametrize("program", [training(), inference(), custom(), _EMPTY])
+@pytest.mark.parametrize("program", [training(), inference(), custom(), nothing()])
 def test_good_programs(program: Program) -> None:
     verify(program)
 

@@ -232,6 +232,7 @@ def _difference(
             continue
         value = _wide(w)
         with np.errstate(all="ignore"):
+            # What is far off, in any dtype; tests/emulator/ops hold each op to its own tolerance.
             near = np.isclose(g.astype(np.float64), value, rtol=0.05, atol=0.05, equal_nan=True)
         close = near if both else g.astype(TO_NUMPY[dtype]) == value
         if not close.all():

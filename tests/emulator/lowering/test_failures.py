@@ -14,11 +14,11 @@ from emulator.errors import DeviceError, LoweringError, PlanError
 from emulator.lowered_whole import lower_everything
 from emulator.lowering.failures import failures_of, reason_of
 from emulator.plans.step_choice import all_steps
-from pef_schema import Program, Ref, verify
+from pef_schema import Ref, verify
 from pef_schema.program import Arg
 from tests.emulator.contract.programs import with_node
 from tests.pef_schema.cases import edit
-from tests.pef_schema.samples import inference
+from tests.pef_schema.samples import inference, nothing
 
 X = Ref(0)
 _MISFITS: dict[str, tuple[str, tuple[Arg, ...]]] = {
@@ -133,19 +133,7 @@ def test_lowering_everything_finds_what_no_schedule_calls() -> None:
 
 
 def test_a_program_without_anything_opens_and_lowers() -> None:
-    nothing = Program(
-        name="nothing",
-        mapping="section",
-        inference=True,
-        regions=(),
-        symbols=(),
-        graphs=(),
-        optimizers=(),
-        argins=(),
-        sections=(),
-        schedules=(),
-    )
-    lower_everything(nothing)
-    device = Device(nothing)
+    lower_everything(nothing())
+    device = Device(nothing())
     device.run(device.plan(()))
     assert device.counters.runs == 1

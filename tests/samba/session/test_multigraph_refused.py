@@ -9,13 +9,13 @@ from torch import nn
 import samba
 import samba.utils as utils
 from pef_schema import read_pef, write_pef
-from pef_schema.program import Program
 from samba.errors import ArgumentError, SambaError
 from samba.graph import FwdGraph
 from samba.session.mismatch import GraphMismatch
 from samba.session.multigraph.conflicts import GraphConflict
 from samba.session.multigraph.traces import TiedWeights
 from tests.api.covers import covers
+from tests.pef_schema.samples import nothing
 from tests.samba.graphs import Two, compiled, pair, two
 from tests.samba.worlds import close, told
 
@@ -73,21 +73,7 @@ def test_trace_graph_refuses_a_pef_of_several_graphs_whose_first_is_its_own(tmp_
 
 def test_trace_graph_refuses_a_pef_without_a_graph(tmp_path):
     pef = tmp_path / "nothing.pef"
-    write_pef(
-        pef,
-        Program(
-            name="nothing",
-            mapping="section",
-            inference=True,
-            regions=(),
-            symbols=(),
-            graphs=(),
-            optimizers=(),
-            argins=(),
-            sections=(),
-            schedules=(),
-        ),
-    )
+    write_pef(pef, nothing())
     with pytest.raises(ArgumentError, match="which holds no graph, wanted a PEF of one graph"):
         utils.trace_graph(nn.Linear(4, 2), pair()[0], pef=str(pef), config_dict={})
 
