@@ -141,6 +141,7 @@ def test_threads_that_run_different_parts_each_get_their_own(pefs):
 
         def call():
             loss, _ = samba.session.run(inputs, outputs, section_types=["fwd"])
+            # Wanted is torch's; another thread's batch would be off in the first digits.
             if not torch.allclose(samba.to_torch(loss), wanted[number], rtol=1e-5):
                 wrong.append(number)
 
