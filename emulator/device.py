@@ -225,10 +225,11 @@ class Device(DeviceMemory):
         for region in plan.checks:
             if buffers[region] is None:
                 self._require((region,))
-        wide = SETTING()
+        wide = SETTING() if plan.wide else None
         arrays = plan.take(buffers)
         try:
-            SET(True)
+            if plan.wide:
+                SET(True)
             # One call of C functions: from the first donated array to the last stored result there
             # is no bytecode between which the handler of a signal could run.
             results = starmap(plan.call, (arrays,))
@@ -247,7 +248,8 @@ class Device(DeviceMemory):
                 raise
             raise explained from error
         finally:
-            SET(wide)
+            if plan.wide:
+                SET(wide)
             if SLOW.under_way:
                 SLOW.end()
 

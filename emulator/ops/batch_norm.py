@@ -22,6 +22,7 @@ from emulator.ops.norm import (
     stats_dtype,
 )
 from emulator.ops.registry import Channels, op
+from pef_schema.errors import SambaError
 
 Saved = tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
 Normalized = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
@@ -119,6 +120,17 @@ def _as(y: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.moveaxis(y.reshape(shape), -1, 1).astype(x.dtype)
 
 
+class NoStatistics(SambaError):
+    """Batch norm is asked to use running statistics that it was not given."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "aten._native_batch_norm_legit.no_stats: found training=False and no running "
+            "statistics; torch reads memory that is not there. Use training=True, or give running "
+            "statistics to aten._native_batch_norm_legit_no_training"
+        )
+
+
 @op("aten._native_batch_norm_legit.no_stats", reads=(0, 1), channels=Channels.LAST)
 def batch_norm_no_stats(
     x: jax.Array,
@@ -128,7 +140,13 @@ def batch_norm_no_stats(
     momentum: float,
     eps: float,
 ) -> Moments:
-    """Batch norm of ``(N, C, ...)`` by its own statistics; also mean and 1 / deviation."""
+    """Batch norm of ``(N, C, ...)`` by its own statistics; also mean and 1 / deviation.
+
+    Raises:
+        NoStatistics: Unless training.
+    """
+    if not training:
+        raise NoStatistics
     stats = stats_dtype(x, weight, bias)
     y, mean, rstd, _ = _normalize(_rows(x), weight, bias, eps, stats)
     return _as(y, x), mean.astype(stats), rstd.astype(stats)

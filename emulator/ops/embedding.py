@@ -110,9 +110,9 @@ def embedding_bag_plain(
         padding_idx: A row that counts for nothing, if not negative.
 
     Returns:
-        Bags (number of bags, width), the bag of each index, the size of each bag
-        without padding (zeros for sums), and the row of each maximum (the sizes again
-        for other modes).
+        Bags (number of bags, width), the bag of each index (nothing where torch adds the rows up
+        without asking for it), the size of each bag without padding (zeros for sums), and the row
+        of each maximum (the sizes again for other modes).
     """
     count, width = indices.shape[0], weight.shape[1]
     bags = offsets.shape[0] - int(include_last_offset)
@@ -132,6 +132,8 @@ def embedding_bag_plain(
     out = jnp.zeros((bags, width), rows.dtype).at[bag].add(rows)
     if mode == _SUM:
         sizes = jnp.zeros_like(sizes)
+        if padding_idx < 0 and weight.dtype != np.float64:
+            bag = bag[:0]
     else:
         out = out / jnp.maximum(sizes, 1)[:, None].astype(out.dtype)
     return out.astype(weight.dtype), bag, sizes, sizes

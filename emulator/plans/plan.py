@@ -44,6 +44,7 @@ class Plan:
         donated: How many of ``reads`` are donated.
         overwritten: Those of ``reads`` whose contents do not matter.
         kinds: Kinds of the steps it runs.
+        wide: Whether an argument has a 64-bit type, which a host array then has, too.
     """
 
     call: Callable[..., Any]
@@ -55,6 +56,7 @@ class Plan:
     donated: int
     overwritten: frozenset[int]
     kinds: frozenset[SectionKind]
+    wide: bool
     take: Callable[[Sequence[Any]], tuple[Any, ...]] = field(init=False, repr=False)
     stores: tuple[int, ...] = field(init=False, repr=False)
     voids: tuple[tuple[None, ...], ...] = field(init=False, repr=False)
@@ -118,6 +120,7 @@ def compile_plan(
         donated=0 if composition.watched else buffers.donated,
         overwritten=buffers.overwritten,
         kinds=frozenset(program.sections[s].steps[k].kind for s, k in steps),
+        wide=any(buffer_map.form(home)[1].itemsize == 8 for home in buffers.takes),
     )
 
 

@@ -62,21 +62,21 @@ _FAST: dict[str, tuple[int, str]] = {
 }
 
 _SLOW: dict[str, tuple[int, str]] = {
-    "regions_alone": (249_000, "read"),
-    "values": (235_000, "read"),
-    "nodes_alone": (199_000, "read"),
+    "regions_alone": (179_000, "read"),
+    "values": (169_000, "read"),
+    "nodes_alone": (143_000, "read"),
     "tokens": (900_000, "read"),
     "floats": (900_000, "read"),
     "sizes": (450_000, "read"),
-    "sized_nodes": (90_000, "read"),
+    "sized_nodes": (64_000, "read"),
     "texts": (700_000, "read"),
     "keywords": (400_000, "read"),
-    "differentiated": (248_000, "read"),
+    "differentiated": (178_000, "read"),
     "custom_gradient": (320_000, "read"),
-    "sections_alone": (62_000, "read"),
-    "calls": (149_000, "read"),
-    "schedules": (49_000, "read"),
-    "optimizers": (20_000, "read"),
+    "sections_alone": (49_000, "read"),
+    "calls": (107_000, "read"),
+    "schedules": (35_000, "read"),
+    "optimizers": (14_400, "read"),
     "twins_share_arguments": (480, "read"),
     "twins_share_outputs": (850, "read"),
     "twins_share_params": (375, "read"),
@@ -91,8 +91,8 @@ _SLOW: dict[str, tuple[int, str]] = {
     "plain_text": (63 * _MIB, "read"),
     "long_names": (60 * _MIB, "PefLimit: "),
     "vtables": (1_000_000, "PefLimit: "),
-    "segments": (124_000, "read"),
-    "everything": (249_000, "read"),
+    "segments": (89_000, "read"),
+    "everything": (179_000, "read"),
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from emulator.ops.batch_norm import NoStatistics
 from emulator.ops.norm import UntrackedStatistics
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check, to_jax, torch_op
@@ -83,6 +84,13 @@ def test_instance_norm_cannot_track() -> None:
     mean, var = (to_jax(t) for t in stats(3))
     with pytest.raises(UntrackedStatistics, match="track_running_stats"):
         lower(to_jax(data(2, 3, 5)), None, None, mean, var, True, 0.1, 1e-5, False)
+
+
+def test_batch_norm_without_any_statistics() -> None:
+    """In torch the process ends by a signal, or reads what lies there."""
+    lower = load_ops()["aten._native_batch_norm_legit.no_stats"].lower
+    with pytest.raises(NoStatistics, match="found training=False and no running statistics"):
+        lower(to_jax(data(2, 3, 5)), None, None, False, 0.1, 1e-5)
 
 
 @pytest.mark.parametrize(
