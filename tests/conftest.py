@@ -22,6 +22,9 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
 
+# No test writes into the cache of whoever runs it, and none finds what an earlier run left there.
+os.environ["EMULATOR_CACHE"] = "0"
+
 # Shared machines are slow at times, and a failure must come again when asked for.
 settings.register_profile(
     "project",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from bench.measurement import Results
+from bench.measurement import OURS, Results
 from bench.process import Worker
 
 
@@ -64,12 +64,14 @@ class Settings:
         environ: Mapping[str, str] = MappingProxyType({}),
     ) -> Worker:
         """A worker that the caller closes; ``environ`` are further environment variables."""
+        # With a cache of jax's this project would not use its own.
+        own = {"JAX_COMPILATION_CACHE_DIR": ""} if contender == OURS else {}
         return Worker(
             case=case,
             contender=contender,
             threads=self.threads,
             small=self.small,
-            environ={**cache_variables(self.caches / (cache or case)), **environ},
+            environ={**cache_variables(self.caches / (cache or case)), **own, **environ},
         )
 
 
@@ -80,6 +82,7 @@ def cache_variables(folder: Path) -> Mapping[str, str]:
         "XDG_CACHE_HOME": str(folder),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
         "TRITON_CACHE_DIR": str(folder / "triton"),
+        "EMULATOR_CACHE": str(folder / "executables"),
         # jax keeps executables only where it is asked to, and then only slow ones.
         "JAX_COMPILATION_CACHE_DIR": str(folder / "jax"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",

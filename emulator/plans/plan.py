@@ -17,6 +17,7 @@ from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_plan
 from emulator.plans.composition import Composition, composed
 from emulator.plans.direct_call import direct_call
+from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
@@ -104,7 +105,7 @@ def compile_plan(
     """
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = _composition(program, buffer_map, steps, variant, watched)
-        compiled = _lowered(composition, device).compile(compiler_options=xla_options(device))
+        compiled = compiled_or_kept(_lowered(composition, device), xla_options(device))
         check_plan(compiled, f"program {program.name}: a run of {len(steps)} step(s)")
     call = direct_call(compiled)
     touched, buffers = composition.footprint, composition.signature

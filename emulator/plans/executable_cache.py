@@ -1,0 +1,174 @@
+"""Executables of plans that outlive the process: what XLA made once is read the next time.
+
+XLA's executables are keyed by all that they depend on: the plan in StableHLO, XLA's version and
+options, and the processor. A cache that the user has set up in jax takes its place; jax's settings
+are looked at and stay as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import logging
+import os
+import platform
+import sys
+import zlib
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import jaxlib.version
+from jax._src.lib.mlir import passmanager  # pyright: ignore[reportPrivateImportUsage]  # as jax's own cache does
+
+from emulator.plans.kept_files import KeptFiles
+
+__all__ = ["CACHE_VARIABLE", "compiled_or_kept"]
+
+_LOG = logging.getLogger(__name__)
+
+CACHE_VARIABLE = "EMULATOR_CACHE"
+"""Environment variable with the folder for executables; 0 for none."""
+
+_LIMIT = 1 << 30
+"""Most bytes of executables that are kept."""
+
+
+def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Any:
+    """Compile, or read what an earlier process compiled.
+
+    Args:
+        lowered: A ``jax.stages.Lowered``.
+        options: XLA's options for it.
+
+    Returns:
+        A ``jax.stages.Compiled``.
+    """
+    lowering = lowered._lowering
+    arguments = lowering.compile_args
+    files = _files()
+    # Functions of this process that an executable calls are not there in another one.
+    if files is None or arguments["host_callbacks"] or arguments["keepalive"]:
+        return lowered.compile(compiler_options=options)
+    client = arguments["backend"]
+    arguments["backend"] = _Client(client, files)
+    try:
+        compiled = lowered.compile(compiler_options=options)
+    finally:
+        arguments["backend"] = client
+    # What runs it knows the device's own client.
+    compiled._executable._unloaded_executable.backend = client
+    return compiled
+
+
+class _Client:
+    """XLA's client, but for compiling."""
+
+    __slots__ = ("_client", "_files")
+
+    def __init__(self, client: Any, files: KeptFiles) -> None:
+        self._client, self._files = client, files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def compile_and_load(self, module: Any, executable_devices: Any, compile_options: Any) -> Any:
+        client = self._client
+        key = _key(client, module, executable_devices, compile_options)
+        kept = self._files.get(key)
+        if kept is not None:
+            try:
+                return client.deserialize_executable(
+                    zlib.decompress(kept), executable_devices, compile_options
+                )
+            except Exception as error:
+                # Whatever is wrong with it, compiling it anew is right.
+                _LOG.info("an executable that was kept cannot be loaded: %s", error)
+                self._files.drop(key)
+        made = client.compile_and_load(
+            module, executable_devices=executable_devices, compile_options=compile_options
+        )
+        try:
+            data = zlib.compress(made.serialize(), 1)
+        except Exception as error:  # a platform that cannot write executables out
+            _LOG.info("an executable cannot be kept: %s", error)
+        else:
+            self._files.put(key, data)
+        return made
+
+
+def _files() -> KeptFiles | None:
+    """Where executables are kept; None where they are not, or where jax keeps them."""
+    config = cast("Any", jax.config)
+    if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:
+        return None
+    wanted = os.environ.get(CACHE_VARIABLE, "").strip()
+    if wanted == "0":
+        return None
+    folder = Path(wanted) if wanted else _users_folder()
+    return None if folder is None else _opened(folder)
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(folder: Path) -> KeptFiles:
+    return KeptFiles(folder, limit=_LIMIT)
+
+
+def _users_folder() -> Path | None:
+    """The folder for executables in the user's cache directory; None where there is no home."""
+    found = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(found)
+    if not base.is_absolute():  # what is relative is to be ignored, says the XDG specification
+        try:
+            home = Path.home()
+        except RuntimeError:
+            return None
+        base = home / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return base / "sambaflow-emulator" / "executables"
+
+
+def _key(client: Any, module: Any, devices: Any, options: Any) -> str:
+    """A name for all that an executable depends on."""
+    found = hashlib.sha256()
+    for part in (
+        _code(module),
+        options.SerializeAsString(),
+        repr([(d.id, d.platform, d.device_kind) for d in devices]).encode(),
+        f"{client.platform} {client.platform_version}".encode(),
+        _machine(),
+        os.environ.get("XLA_FLAGS", "").encode(),
+    ):
+        found.update(len(part).to_bytes(8, "little"))
+        found.update(part)
+    return found.hexdigest()
+
+
+def _code(module: Any) -> bytes:
+    """A module in bytes, without the places in source files that it came from."""
+    with module.context:
+        copy = module.operation.clone()
+        passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(copy)
+        written = io.BytesIO()
+        copy.write_bytecode(file=written)
+    return written.getvalue()
+
+
+def _machine() -> bytes:
+    """What XLA's code depends on besides its options: versions, processor, cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    parts = (jax.__version__, jaxlib.version.__version__, _processor(), str(cores))
+    return "\n".join((*parts, os.environ.get("NPROC", ""))).encode()
+
+
+@functools.cache
+def _processor() -> str:
+    """The processor with its features: code for another one must never be loaded."""
+    wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features")
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    first = text.partition("\n\n")[0].splitlines()
+    known = [line for line in first if line.partition("\t")[0].partition(":")[0].strip() in wanted]
+    return "\n".join((platform.machine(), platform.processor(), *known))

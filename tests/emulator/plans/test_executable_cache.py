@@ -1,0 +1,225 @@
+"""Executables that outlive the process: when they are read, and that they do the same."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import samba
+from emulator.device import Device
+from emulator.dtypes import TO_NUMPY
+from emulator.plans import executable_cache, plan
+from emulator.plans.executable_cache import CACHE_VARIABLE, _Client
+from emulator.plans.kept_files import KeptFiles
+from emulator.plans.step_choice import all_steps
+from pef_schema.program import Role
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from samba.tensor.views import view_as_numpy
+from tests.tracing import trace
+
+
+class Net(nn.Module):
+    """One layer with dropout, whose random bits the executable makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.dropout = nn.Linear(8, 8), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.dropout(self.fc(x)).square().mean()
+
+
+class Counts:
+    """What happened to executables since the fixture began."""
+
+    def __init__(self) -> None:
+        self.compiled = self.read = 0
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "kept"
+    monkeypatch.setenv(CACHE_VARIABLE, str(folder))
+    return folder
+
+
+class Spy:
+    """XLA's client, and a note of what it is asked to do."""
+
+    def __init__(self, client: Any, counts: Counts) -> None:
+        self._client, self._counts = client, counts
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def compile_and_load(self, *args: Any, **named: Any) -> Any:
+        self._counts.compiled += 1
+        return self._client.compile_and_load(*args, **named)
+
+    def deserialize_executable(self, *args: Any) -> Any:
+        made = self._client.deserialize_executable(*args)
+        self._counts.read += 1
+        return made
+
+
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
+    found = Counts()
+
+    def client(real: Any, files: KeptFiles) -> _Client:
+        return _Client(Spy(real, found), files)
+
+    monkeypatch.setattr(executable_cache, "_Client", client)
+    return found
+
+
+def trained(steps: int = 3) -> list[np.ndarray]:
+    """What device memory holds after some steps with dropout and momentum, on a new device."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    found = trace(model, (torch.ones(4, 8),))
+    device = Device(build_program(found, [optimizer], CompileOptions(name="net")))
+    for source in found.sources:
+        region = device.program.graphs[0].values[source.value].region
+        form = device.program.regions[region]
+        if source.tensor is not None:
+            device.write(region, view_as_numpy(source.tensor.detach()))
+        elif form.role is Role.INPUT:
+            device.write(region, np.ones(form.shape, TO_NUMPY[form.dtype]))
+    for _ in range(steps):
+        device.run(device.plan(all_steps(device.program)))
+    held = (np.array(b) for b in device.pool.buffers if b is not None)
+    return [a for a in held if a.dtype == np.float32]
+
+
+def same(left: list[np.ndarray], right: list[np.ndarray]) -> bool:
+    return len(left) == len(right) and all(map(np.array_equal, left, right))
+
+
+def test_an_executable_that_was_kept_gives_the_same_bits(kept: Path, counts: Counts) -> None:
+    first = trained()
+    assert (counts.compiled, counts.read) == (1, 0)
+    again = trained()
+    assert (counts.compiled, counts.read) == (1, 1)
+    assert same(first, again)
+    assert not same(first, trained(steps=4))
+
+
+_SCRIPT = """
+import sys
+from emulator.plans import executable_cache as cache
+from tests.emulator.plans.test_executable_cache import Counts, Spy, trained
+counts, client = Counts(), cache._Client
+cache._Client = lambda real, files: client(Spy(real, counts), files)
+trained()
+print(counts.compiled, counts.read)
+"""
+
+
+def test_a_second_process_compiles_nothing(kept: Path) -> None:
+    trained()
+    command = [sys.executable, "-c", _SCRIPT]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["0", "1"]
+
+
+@pytest.mark.parametrize("data", [b"", b"no executable", zlib.compress(b"no executable")])
+def test_what_cannot_be_loaded_is_made_anew(data: bytes, kept: Path, counts: Counts) -> None:
+    first = trained()
+    (path,) = kept.iterdir()
+    KeptFiles(kept, limit=1 << 30).put(path.stem, data)
+    assert same(first, trained())
+    assert (counts.compiled, counts.read) == (2, 0)
+    assert same(first, trained())
+    assert (counts.compiled, counts.read) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("_processor", lambda: "another processor"),
+        ("_machine", lambda: b"another version"),
+        ("xla_options", lambda device: {"xla_cpu_enable_fast_math": False}),
+    ],
+    ids=["processor", "versions", "options"],
+)
+def test_what_an_executable_depends_on_is_part_of_its_name(
+    change: tuple[str, Any], kept: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained()
+    where = plan if change[0] == "xla_options" else executable_cache
+    monkeypatch.setattr(where, *change)
+    trained()
+    assert (counts.compiled, counts.read, len(list(kept.iterdir()))) == (2, 0, 2)
+
+
+def test_the_variable_turns_it_off(
+    tmp_path: Path, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, "0")
+    trained()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_it_is_in_the_users_cache_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CACHE_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    trained()
+    assert len(list((tmp_path / "sambaflow-emulator" / "executables").iterdir())) == 1
+
+
+def test_a_home_without_the_variable_of_xdg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CACHE_VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    files = executable_cache._files()
+    assert files is not None
+    assert files.folder.is_relative_to(tmp_path)
+
+
+def test_a_cache_of_jaxs_that_the_user_has_set_up_takes_its_place(
+    tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config: Any = jax.config
+    before = config.jax_compilation_cache_dir
+    config.update("jax_compilation_cache_dir", str(tmp_path / "theirs"))
+    try:
+        assert executable_cache._files() is None
+    finally:
+        config.update("jax_compilation_cache_dir", before)
+    assert executable_cache._files() is not None
+
+
+def test_jaxs_settings_and_programs_stay_as_they_are(kept: Path) -> None:
+    config: Any = jax.config
+    before = dict(config.values)
+    trained()
+    count = len(list(kept.iterdir()))
+    jax.jit(lambda x: x * 3)(np.ones(3, np.float32))
+    assert dict(config.values) == before
+    assert len(list(kept.iterdir())) == count == 1
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: Counts
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "kept"))
+    trained()
+    assert counts.compiled == 1
