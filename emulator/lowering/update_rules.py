@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from emulator.dtypes import TO_NUMPY
 from emulator.lowering.node_cache import call_once_traced
 from emulator.lowering.section import State, Variant
+from emulator.ops._reduction import reduce_all
 from pef_schema.program import Optimizer, OptimizerKind, Program, Step
 
 
@@ -55,7 +56,7 @@ def gradnorm(program: Program, step: Step, state: State) -> State:
     ``grad * min(1, max_norm / (norm + 1e-6))``. float64 gradients have a float64 norm.
     """
     grads = step.reads
-    norm = jnp.sqrt(sum(jnp.sum(jnp.square(_wide(state[r]))) for r in grads))
+    norm = jnp.sqrt(sum(reduce_all(jnp.square(_wide(state[r]))) for r in grads))
     scale = jnp.minimum(step.max_norm / (norm + 1e-6), 1.0)
     result: State = {r: state[r] * scale.astype(state[r].dtype) for r in grads}
     for region in step.writes:

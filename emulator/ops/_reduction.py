@@ -1,15 +1,23 @@
 """Reductions as torch defines them, shaped so that XLA:CPU runs them right and fast.
 
-Two things in XLA:CPU call for care. Its own ``min`` and ``max`` reductions drop NaN
-on some code paths. And a reduction over a leading axis whose kept part is large
-(tens of thousands of elements) runs up to a hundred times slower than folding the axis
-in halves.
+XLA:CPU has one good loop for reductions: over the last axis, where that is long. All others are
+brought to elementwise work on slices, which it runs with vector instructions on all cores: a
+leading or middle axis is combined in groups, pair by pair, a short last axis first into one vector.
+That is also the order of torch's own sums, which keeps their digits
+(``aten/src/ATen/native/cpu/SumKernel.cpp``). XLA's pass that would make windows of these
+reductions is left out (``emulator/plans/xla_options.py``).
+
+Large reductions are compiled apart: XLA would fuse what makes the operand into every slice, and
+the result's readers behind it.
+
+XLA:CPU's own ``min`` and ``max`` of floats drop NaN on some code paths.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -17,10 +25,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-_CHUNK = 64
-"""Rows that are added one after the other."""
-_LONG_ROW = 32768
-"""Elements after the reduced axes from which XLA:CPU's own loop is slow (measured)."""
+from emulator.ops._gradient import with_gradient
+from emulator.ops._unfused import compile_apart
+
+_GROUP = 16
+"""Slices of an axis that are combined in one pass: as many loads as a loop has registers for."""
+_LANES = 16
+"""Elements that a short last axis is folded to: a vector of float32."""
+_SHORT = 128
+"""Length of a last axis from which XLA:CPU's own loop is vectorized (measured)."""
+_ROW = 4096
+"""Elements of a last axis that are summed in one loop of vectors; more of them lose digits."""
+_LARGE = 16384
+"""Elements from which a reduction is compiled apart: fewer cost less than a call."""
+
+Combine = Callable[[jax.Array, jax.Array], jax.Array]
+Reduce = Callable[[jax.Array], jax.Array]
 
 
 def normalize_axis(axis: int, ndim: int) -> int:
@@ -55,26 +75,91 @@ def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def _fold(x: jax.Array, axis: int, combine: Callable[..., jax.Array]) -> jax.Array:
-    """Reduce one axis by combining its two halves until one entry is left."""
-    while x.shape[axis] > 1:
-        size = x.shape[axis]
-        half = size // 2
-        low = lax.slice_in_dim(x, 0, half, axis=axis)
-        high = lax.slice_in_dim(x, half, 2 * half, axis=axis)
-        rest = lax.slice_in_dim(x, 2 * half, size, axis=axis)
-        x = combine(low, high)
-        if size % 2:
-            x = lax.concatenate([x, rest], axis)
-    return lax.squeeze(x, (axis,))
+def _pairwise(parts: Sequence[jax.Array], combine: Combine) -> jax.Array:
+    """Combine arrays of one shape, neighbours first."""
+    while len(parts) > 1:
+        pairs = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
+        parts = pairs + list(parts[len(pairs) * 2 :])
+    return parts[0]
+
+
+def _fold_middle(x: jax.Array, combine: Combine) -> jax.Array:
+    """``(L, N, T)`` combined to ``(L, T)``: a group of neighbours in a pass until one is left."""
+    tails: list[jax.Array] = []
+    while (size := x.shape[1]) > 1:
+        group = min(_GROUP, size)
+        whole = size - size % group
+        tails += [lax.slice_in_dim(x, i, i + 1, axis=1) for i in range(whole, size)]
+        parts = [lax.slice_in_dim(x, i, whole, group, axis=1) for i in range(group)]
+        # The barrier keeps XLA from making one loop of two passes, with all of their loads.
+        x = lax.optimization_barrier(_pairwise(parts, combine))
+    return _pairwise([x, *tails], combine)[:, 0]
+
+
+def _fold_last(x: jax.Array, combine: Combine, plain: Reduce) -> jax.Array:
+    """``(L, N)`` combined to ``(L,)`` for a short N: vectors first, then what they hold."""
+    count = x.shape[1] // _LANES
+    whole = count * _LANES
+    parts = [lax.slice_in_dim(x, i, i + _LANES, axis=1) for i in range(0, whole, _LANES)]
+    total = plain(lax.optimization_barrier(_pairwise(parts, combine)))
+    if whole == x.shape[1]:
+        return total
+    return combine(total, plain(lax.slice_in_dim(x, whole, x.shape[1], axis=1)))
+
+
+def _reduce_last(x: jax.Array, combine: Combine, plain: Reduce, longest: int) -> jax.Array:
+    """``(L, N)`` combined to ``(L,)``; at most ``longest`` elements in one loop."""
+    lead, size = x.shape
+    if 2 * _LANES <= size < _SHORT:
+        return _fold_last(x, combine, plain)
+    if size <= longest:
+        return plain(x)
+    rows = -(-size // longest)
+    length = next((n for n in range(longest, longest // 2, -1) if size % n == 0), size // rows)
+    whole = size - size % length
+    main = lax.slice_in_dim(x, 0, whole, axis=1).reshape(lead * (whole // length), length)
+    parts = lax.optimization_barrier(plain(main)).reshape(lead, -1)
+    total = _reduce_last(parts, combine, plain, longest)
+    if whole == size:
+        return total
+    return combine(total, plain(lax.slice_in_dim(x, whole, size, axis=1)))
+
+
+def _reduce_over(
+    x: jax.Array, axes: tuple[int, ...], combine: Combine, plain: Reduce, longest: int
+) -> jax.Array:
+    """Reduce sorted axes, each run of neighbours as one axis, the innermost first."""
+    if x.size == 0 or not axes:
+        return _plainly(x, axes, plain)
+    shape = x.shape
+    kept = tuple(n for a, n in enumerate(shape) if a not in axes)
+    axes = tuple(a for a in axes if shape[a] != 1)  # an axis of length 1 parts no others
+    while axes:
+        last = first = axes[-1]
+        while first - 1 in axes or (first > 0 and x.shape[first - 1] == 1):
+            first -= 1
+        lead, trail = math.prod(x.shape[:first]), math.prod(x.shape[last + 1 :])
+        size = math.prod(x.shape[first : last + 1])
+        rest = (*x.shape[:first], *(1,) * (last + 1 - first), *x.shape[last + 1 :])
+        if trail == 1:
+            y = _reduce_last(x.reshape(lead, size), combine, plain, longest)
+        else:
+            y = _fold_middle(x.reshape(lead, size, trail), combine)
+        x = y.reshape(rest)
+        axes = tuple(a for a in axes if a < first)
+    return x.reshape(kept)
+
+
+def _plainly(x: jax.Array, axes: tuple[int, ...], plain: Reduce) -> jax.Array:
+    """Reduce in one step what holds nothing, or along nothing."""
+    order = [a for a in range(x.ndim) if a not in axes] + list(axes)
+    kept = tuple(x.shape[a] for a in order[: x.ndim - len(axes)])
+    count = math.prod(x.shape[a] for a in axes)
+    return plain(lax.transpose(x, order).reshape(math.prod(kept), count)).reshape(kept)
 
 
 def sum_rows(x: jax.Array) -> jax.Array:
-    """Sum of the rows of a matrix, a few at a time.
-
-    One accumulator for thousands of rows loses digits, where torch adds in a cascade
-    (``aten/src/ATen/native/cpu/SumKernel.cpp``). The barrier keeps XLA from making one reduction
-    of the two.
+    """Sum of the rows of a matrix.
 
     Args:
         x: Matrix ``(R, C)``.
@@ -87,24 +172,42 @@ def sum_rows(x: jax.Array) -> jax.Array:
         >>> [float(v) for v in sum_rows(jnp.ones((1000, 2)))]
         [1000.0, 1000.0]
     """
-    while x.shape[0] > _CHUNK:
-        missing = -x.shape[0] % _CHUNK
-        if missing:
-            x = lax.pad(x, jnp.zeros((), x.dtype), ((0, missing, 0), (0, 0, 0)))
-        x = lax.optimization_barrier(jnp.sum(x.reshape(-1, _CHUNK, x.shape[1]), axis=1))
-    return jnp.sum(x, axis=0)
+    return reduce_sum(x, (0,))
 
 
-def _is_slow(shape: Sequence[int], axes: tuple[int, ...]) -> bool:
-    """Whether the axes are adjacent and followed by a long row."""
-    if not axes or axes != tuple(range(axes[0], axes[-1] + 1)):
-        return False
-    return math.prod(shape[axes[-1] + 1 :]) >= _LONG_ROW and math.prod(shape) > 0
+def _sum_forward(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, tuple[int, ...]]:
+    return _sum(x, axes), x.shape
 
 
-def _merged(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Merge adjacent axes into the first of them."""
-    return x.reshape((*x.shape[: axes[0]], -1, *x.shape[axes[-1] + 1 :]))
+def _sum_backward(axes: tuple[int, ...], shape: tuple[int, ...], g: jax.Array) -> tuple[jax.Array]:
+    return (jnp.broadcast_to(g.reshape(kept_shape(shape, axes)), shape),)
+
+
+@with_gradient(_sum_forward, _sum_backward, static=(1,))
+def _sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    return _call("sum", x, axes)
+
+
+def _plain_sum(rows: jax.Array) -> jax.Array:
+    return jnp.sum(rows, axis=1, dtype=rows.dtype)
+
+
+def _sum_here(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    dtype = x.dtype
+    wide = x.astype(jnp.float32) if dtype in (jnp.bfloat16, jnp.float16) else x
+    return _reduce_over(wide, axes, lax.add, _plain_sum, _ROW).astype(dtype)
+
+
+@cache
+def _alone(kind: str, axes: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
+    """A reduction as a function of its operand alone, the same object for the same arguments."""
+    return partial(_KINDS[kind], axes=axes)
+
+
+def _call(kind: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    if x.size < _LARGE:
+        return _KINDS[kind](x, axes)
+    return compile_apart(_alone(kind, axes), x)
 
 
 def reduce_sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
@@ -117,11 +220,17 @@ def reduce_sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     Returns:
         The sum without the axes.
     """
-    if _is_slow(x.shape, axes):
-        dtype = x.dtype
-        wide = jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype
-        return _fold(_merged(x.astype(wide), axes), axes[0], lax.add).astype(dtype)
-    return jnp.sum(x, axis=axes, dtype=x.dtype)
+    return _sum(x, axes)
+
+
+def reduce_kept(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """:func:`reduce_sum` with axes of length 1 in the place of those summed over."""
+    return lax.reshape(reduce_sum(x, axes), kept_shape(x.shape, axes))
+
+
+def reduce_all(x: jax.Array) -> jax.Array:
+    """:func:`reduce_sum` over all axes."""
+    return reduce_sum(x, tuple(range(x.ndim)))
 
 
 def lowest(dtype: Any) -> np.ndarray:
@@ -150,14 +259,56 @@ def _smaller(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.select((a < b) | (a != a), a, b)
 
 
+def _row_extreme(x: jax.Array, *, largest: bool) -> jax.Array:
+    """Extremes of rows; NaN wins."""
+    start = lowest(x.dtype) if largest else highest(x.dtype)
+    top = lax.reduce(x, start, lax.max if largest else lax.min, (1,))
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return top
+    lost = lax.reduce((x != x).astype(np.int32), np.int32(0), lax.max, (1,))
+    return jnp.where(lost != 0, np.asarray(np.nan, x.dtype), top)
+
+
 def reduce_max(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """Maximum over axes; NaN wins. Not differentiable: callers define the gradient."""
-    return lax.reduce(x, lowest(x.dtype), _larger, axes)
+    return _call("max", x, axes)
 
 
 def reduce_min(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """Minimum over axes; NaN wins. Not differentiable: callers define the gradient."""
-    return lax.reduce(x, highest(x.dtype), _smaller, axes)
+    return _call("min", x, axes)
+
+
+def peak(x: jax.Array, axis: int) -> jax.Array:
+    """Maximum along an axis, which stays with length 1, as what a softmax subtracts.
+
+    NaN may be lost: it comes back in the exponential of what it is subtracted from.
+    """
+    axis = axis % x.ndim
+    return jnp.expand_dims(_call("peak", lax.stop_gradient(x), (axis,)), axis)
+
+
+def _peak_here(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    def plain(rows: jax.Array) -> jax.Array:
+        return lax.reduce(rows, lowest(rows.dtype), lax.max, (1,))
+
+    return _reduce_over(x, axes, lax.max, plain, x.size + 1)
+
+
+def _max_here(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    return _reduce_over(x, axes, _larger, partial(_row_extreme, largest=True), x.size + 1)
+
+
+def _min_here(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    return _reduce_over(x, axes, _smaller, partial(_row_extreme, largest=False), x.size + 1)
+
+
+_KINDS: dict[str, Callable[[jax.Array, tuple[int, ...]], jax.Array]] = {
+    "sum": _sum_here,
+    "max": _max_here,
+    "min": _min_here,
+    "peak": _peak_here,
+}
 
 
 def first_match(hit: jax.Array, axis: int) -> jax.Array:

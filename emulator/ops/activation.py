@@ -17,6 +17,7 @@ from emulator.ops import random
 from emulator.ops._dropping import MissingSeed
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import real, widen, widened
+from emulator.ops._reduction import peak, reduce_kept
 from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
@@ -246,10 +247,14 @@ def tanh(x: jax.Array) -> jax.Array:
     return _tanh(real(x))
 
 
+def _total(x: jax.Array, axis: int) -> jax.Array:
+    return reduce_kept(x, (axis % x.ndim,))
+
+
 def _softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     wide = widen(y)
     gy = widen(g) * wide
-    return ((gy - wide * jnp.sum(gy, axis=axis, keepdims=True)).astype(y.dtype),)
+    return ((gy - wide * _total(gy, axis)).astype(y.dtype),)
 
 
 def _softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
@@ -259,12 +264,14 @@ def _softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Arra
 
 @with_gradient(_softmax_along_forward, _softmax_backward, static=(1,))
 def _softmax_along(x: jax.Array, axis: int) -> jax.Array:
-    return jax.nn.softmax(widen(x), axis=axis).astype(x.dtype)
+    wide = widen(x)
+    e = jnp.exp(wide - peak(wide, axis))
+    return (e / _total(e, axis)).astype(x.dtype)
 
 
 def _log_softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     wide = widen(g)
-    total = jnp.sum(wide, axis=axis, keepdims=True)
+    total = _total(wide, axis)
     return ((wide - jnp.exp(widen(y)) * total).astype(y.dtype),)
 
 
@@ -275,7 +282,9 @@ def _log_softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.
 
 @with_gradient(_log_softmax_along_forward, _log_softmax_backward, static=(1,))
 def _log_softmax_along(x: jax.Array, axis: int) -> jax.Array:
-    return jax.nn.log_softmax(widen(x), axis=axis).astype(x.dtype)
+    wide = widen(x)
+    shifted = wide - peak(wide, axis)
+    return (shifted - jnp.log(_total(jnp.exp(shifted), axis))).astype(x.dtype)
 
 
 def _softmax(x: jax.Array, dim: int, dtype: DType | None, *, log: bool) -> jax.Array:

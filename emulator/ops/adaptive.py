@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from emulator.ops._precision import widen
+from emulator.ops._reduction import reduce_sum
 from emulator.ops._resample import Table, check_places, resample, span_entries
 from emulator.ops.pool import lowest
 from emulator.ops.registry import op
@@ -38,7 +39,7 @@ def _adaptive_average(x: jax.Array, size: Sequence[int | None], n: int) -> jax.A
             continue
         if length % out == 0:
             split = y.reshape(*y.shape[:axis], out, length // out, *y.shape[axis + 1 :])
-            y = jnp.sum(split, axis=axis + 1) / (length // out)
+            y = reduce_sum(split, (axis + 1,)) / (length // out)
         else:
             y = resample(y, _means(length, out), axis)
     return y.astype(x.dtype)

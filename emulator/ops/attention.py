@@ -12,13 +12,14 @@ from emulator.ops import _gemm as gemm
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
+from emulator.ops._reduction import peak, reduce_kept
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
 
 def _softmax_backward(p: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     gp = g * p
-    return (gp - p * jnp.sum(gp, axis=-1, keepdims=True),)
+    return (gp - p * reduce_kept(gp, (gp.ndim - 1,)),)
 
 
 def _safe_softmax_forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -29,10 +30,10 @@ def _safe_softmax_forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
 @with_gradient(_safe_softmax_forward, _softmax_backward)
 def _safe_softmax(scores: jax.Array) -> jax.Array:
     """Softmax along the last axis; a row of nothing but -inf gives zeros, as in torch."""
-    top = jnp.max(scores, axis=-1, keepdims=True)
+    top = peak(scores, -1)
     top = jnp.where(top == -jnp.inf, jnp.zeros((), scores.dtype), top)
     e = jnp.exp(scores - top)
-    total = jnp.sum(e, axis=-1, keepdims=True)
+    total = reduce_kept(e, (e.ndim - 1,))
     return e / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
 
 

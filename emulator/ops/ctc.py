@@ -16,6 +16,7 @@ from jax import lax
 
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
+from emulator.ops._reduction import reduce_all
 from emulator.ops.registry import op
 
 
@@ -184,9 +185,9 @@ def ctc_loss(
     labels = _spread(targets, lengths, longest, blank)
     losses = _losses(wide, labels, steps, lengths, blank, zero_infinity)
     if reduction == "mean":
-        losses = jnp.mean(losses / jnp.maximum(lengths, 1).astype(losses.dtype))
+        losses = reduce_all(losses / jnp.maximum(lengths, 1).astype(losses.dtype)) / losses.size
     elif reduction == "sum":
-        losses = jnp.sum(losses)
+        losses = reduce_all(losses)
     elif not batched:
         losses = losses[0]
     return losses.astype(log_probs.dtype)

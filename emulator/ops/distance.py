@@ -9,23 +9,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.ops._precision import widened
+from emulator.ops._reduction import reduce_kept, reduce_sum
 from emulator.ops._slopes import absolute
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
+
+
+def _sum_last(x: jax.Array, keepdims: bool = False) -> jax.Array:
+    return (reduce_kept if keepdims else reduce_sum)(x, (x.ndim - 1,))
 
 
 def _norm(d: jax.Array, p: float, *, keepdims: bool = False) -> jax.Array:
     """The p-norm of the last axis; its gradient at 0 is 0, as torch defines it."""
     size = absolute(d)
     if p == 0:
-        return jnp.sum((d != 0).astype(d.dtype), axis=-1, keepdims=keepdims)
+        return _sum_last((d != 0).astype(d.dtype), keepdims)
     if p == 1:
-        return jnp.sum(size, axis=-1, keepdims=keepdims)
+        return _sum_last(size, keepdims)
     if math.isinf(p):
         return jnp.max(size, axis=-1, keepdims=keepdims)
     moved = size != 0
     powers = jnp.where(moved, jnp.where(moved, size, 1) ** p, 0)
-    total = jnp.sum(powers, axis=-1, keepdims=keepdims)
+    total = _sum_last(powers, keepdims)
     return jnp.where(total == 0, 0, jnp.where(total == 0, 1, total) ** (1 / p))
 
 
@@ -68,7 +73,7 @@ def cosine_similarity(x1: jax.Array, x2: jax.Array, dim: int = 1, eps: float = 1
         # The bound is on the value only: torch keeps the gradient of the norm below it.
         bounded = norm + jax.lax.stop_gradient(jnp.maximum(norm, eps) - norm)
         units.append(x / bounded)
-    return jnp.sum(units[0] * units[1], axis=dim)
+    return reduce_sum(units[0] * units[1], (dim % x1.ndim,))
 
 
 @op("aten.cosine_embedding_loss.default", reads=(0, 1, 2))
@@ -82,9 +87,9 @@ def cosine_embedding_loss(
 ) -> jax.Array:
     """``1 - cos`` where the target is 1, ``max(0, cos - margin)`` where it is -1."""
     tiny = 1e-12  # torch adds it under the root
-    dot = jnp.sum(x1 * x2, axis=-1)
-    square1 = jnp.sum(x1 * x1, axis=-1) + tiny
-    square2 = jnp.sum(x2 * x2, axis=-1) + tiny
+    dot = _sum_last(x1 * x2)
+    square1 = _sum_last(x1 * x1) + tiny
+    square2 = _sum_last(x2 * x2) + tiny
     cos = dot / jnp.sqrt(square1 * square2)
     apart = cos - margin
     loss = jnp.where(target == 1, 1 - cos, 0)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.dtypes import FROM_NUMPY
+from emulator.ops._reduction import reduce_all
 from emulator.ops.creation import linspace
 from emulator.ops.registry import op
 
@@ -60,7 +61,7 @@ def _count(
     counts = jnp.zeros(math.prod(sizes), points.dtype).at[place].add(share).reshape(sizes)
     if not density:
         return counts
-    result = counts / jnp.sum(counts)
+    result = counts / reduce_all(counts)
     for d, edge in enumerate(edges):
         width = (edge[1:] - edge[:-1]).reshape([-1 if a == d else 1 for a in range(len(sizes))])
         result = result / width

@@ -15,6 +15,7 @@ from jax import lax
 
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import compute_dtype, widen
+from emulator.ops._reduction import peak, reduce_all, reduce_sum
 from emulator.ops.registry import op
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -25,7 +26,7 @@ def reduced(loss: jax.Array, reduction: int) -> jax.Array:
     """Apply ``reduction`` to elementwise losses."""
     if reduction == NONE:
         return loss
-    return jnp.mean(loss) if reduction == MEAN else jnp.sum(loss)
+    return reduce_all(loss) / loss.size if reduction == MEAN else reduce_all(loss)
 
 
 def _labels(target: jax.Array, classes: int, ignore_index: int) -> tuple[jax.Array, jax.Array]:
@@ -61,8 +62,8 @@ def _folded(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _log_sum(x: jax.Array) -> jax.Array:
-    top = jnp.max(x, axis=1, keepdims=True)
-    return (jnp.log(jnp.sum(jnp.exp(x - top), axis=1, keepdims=True)) + top)[:, 0]
+    top = peak(x, 1)
+    return jnp.log(reduce_sum(jnp.exp(x - top), (1,))) + top[:, 0]
 
 
 def _label_losses_forward(
@@ -73,7 +74,7 @@ def _label_losses_forward(
     loss = jnp.where(sample != 0, total - _pick(wide, label), 0) * sample
     if smoothing:
         # Every class gets smoothing / C of the target; ignored samples are cut by the caller.
-        spread = total * jnp.sum(weight) - jnp.einsum("ncp,c->np", wide, weight)
+        spread = total * reduce_all(weight) - jnp.einsum("ncp,c->np", wide, weight)
         loss = (1 - smoothing) * loss + smoothing / x.shape[1] * spread
     return loss, (x, label, sample, weight, total)
 
@@ -88,7 +89,7 @@ def _label_losses_backward(
     scale = (g * sample * (1 - smoothing))[:, None]
     dx = (p - hit.astype(p.dtype)) * scale
     if smoothing:
-        spread = p * jnp.sum(weight) - weight[None, :, None]
+        spread = p * reduce_all(weight) - weight[None, :, None]
         dx = dx + spread * (g * (smoothing / classes))[:, None]
     return dx.astype(x.dtype), None, None, None
 
@@ -113,7 +114,7 @@ def _probability_losses(
         shape = [1] * x.ndim
         shape[axis] = -1
         log_p = log_p * lax.stop_gradient(weight).reshape(shape)
-    return -jnp.sum(log_p, axis=axis)
+    return -reduce_sum(log_p, (axis,))
 
 
 @op("aten.cross_entropy_loss.default", reads=(0, 1, 2))
@@ -130,7 +131,7 @@ def cross_entropy(
         wide_weight = None if weight is None else widen(weight)
         loss = _probability_losses(widen(x), widen(target), wide_weight, label_smoothing)
         if reduction == MEAN:
-            return (jnp.sum(loss) / loss.size).astype(x.dtype)
+            return (reduce_all(loss) / loss.size).astype(x.dtype)
         return reduced(loss, reduction).astype(x.dtype)
     scores, labels = _folded(x, target)
     classes = scores.shape[1]
@@ -143,8 +144,8 @@ def cross_entropy(
         loss = jnp.where(valid, loss, 0)
     if reduction == NONE:
         return loss.reshape(target.shape).astype(x.dtype)
-    total = jnp.sum(loss)
-    return (total / jnp.sum(sample) if reduction == MEAN else total).astype(x.dtype)
+    total = reduce_all(loss)
+    return (total / reduce_all(sample) if reduction == MEAN else total).astype(x.dtype)
 
 
 def _nll(
@@ -161,8 +162,8 @@ def _nll(
     if reduction == NONE:
         empty = jnp.zeros((), log_p.dtype)
         return loss.reshape(target.shape).astype(log_p.dtype), empty
-    count = lax.stop_gradient(jnp.sum(sample))
-    total = jnp.sum(loss)
+    count = lax.stop_gradient(reduce_all(sample))
+    total = reduce_all(loss)
     total = total / count if reduction == MEAN else total
     return total.astype(log_p.dtype), count.astype(log_p.dtype)
 

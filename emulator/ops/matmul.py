@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from emulator.ops import _gemm as gemm
 from emulator.ops._gemm import contract
 from emulator.ops._precision import compute_dtype, widen, widened
-from emulator.ops._promote import elementwise, is_float
+from emulator.ops._promote import broadcast_to, elementwise, is_float
+from emulator.ops._reduction import reduce_kept, reduce_sum
 from emulator.ops.registry import op
 
 
@@ -24,7 +25,7 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     else:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         y = contract("ni,oi->no", rows, weight).reshape(*x.shape[:-1], weight.shape[0])
-    return (y if bias is None else y + widen(bias)).astype(x.dtype)
+    return (y if bias is None else y + broadcast_to(widen(bias), y.shape)).astype(x.dtype)
 
 
 @op(
@@ -45,7 +46,8 @@ def _blend(
         beta, alpha = int(beta), int(alpha)
     y = product if alpha == 1 else product * alpha
     if beta != 0:  # torch: with beta 0 a NaN in self does not count
-        y = y + (widen(self) if beta == 1 else widen(self) * beta)
+        added = broadcast_to(widen(self), y.shape)
+        y = y + (added if beta == 1 else added * beta)
     return y.astype(dtype)
 
 
@@ -103,8 +105,8 @@ def tensordot(
     right = list(string.ascii_letters[a.ndim : a.ndim + b.ndim])
     for i, j in zip(dims_self, dims_other, strict=True):
         if a.shape[i] != b.shape[j]:  # a length of 1 broadcasts, as in torch
-            a = jnp.sum(a, axis=i, keepdims=True) if b.shape[j] == 1 else a
-            b = jnp.sum(b, axis=j, keepdims=True) if a.shape[i] == 1 else b
+            a = reduce_kept(a, (i,)) if b.shape[j] == 1 else a
+            b = reduce_kept(b, (j,)) if a.shape[i] == 1 else b
         right[j] = left[i]
     kept = [c for c in left if c not in right] + [c for c in right if c not in left]
     spec = f"{''.join(left)},{''.join(right)}->{''.join(kept)}"
@@ -179,7 +181,7 @@ def bilinear(
     lead = x1.shape[:-1]
     half = contract("ni,oij->noj", x1.reshape(-1, x1.shape[-1]), weight).astype(x1.dtype)
     y = contract("noj,nj->no", half, x2.reshape(-1, x2.shape[-1]))
-    y = y if bias is None else y + widen(bias)
+    y = y if bias is None else y + broadcast_to(widen(bias), y.shape)
     return y.astype(x1.dtype).reshape(*lead, weight.shape[0])
 
 
@@ -187,7 +189,8 @@ def bilinear(
 @widened
 def vecdot(a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
     """Sum of products along one axis."""
-    return jnp.sum(a * b, axis=dim)
+    product = a * b
+    return reduce_sum(product, (dim % product.ndim,))
 
 
 @op("aten.linalg_multi_dot.default", "aten.chain_matmul.default", reads=(0,))

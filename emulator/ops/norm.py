@@ -11,17 +11,15 @@ from jax import lax
 
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen, widened
+from emulator.ops._promote import broadcast_to
+from emulator.ops._reduction import reduce_all, reduce_kept
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
 
 
 def mean_over(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    """Mean that keeps its axes; inner axes first, since XLA is slow over a short leading one."""
-    count = math.prod(x.shape[a] for a in axes)
-    if 0 in axes and len(axes) > 1:
-        x = jnp.sum(x, axis=tuple(a for a in axes if a != 0), keepdims=True)
-        axes = (0,)
-    return jnp.sum(x, axis=axes, keepdims=True) / count
+    """Mean that keeps its axes."""
+    return reduce_kept(x, axes) / math.prod(x.shape[a] for a in axes)
 
 
 Moments = tuple[jax.Array, jax.Array, jax.Array]
@@ -79,8 +77,8 @@ def stats_dtype(x: jax.Array, *params: jax.Array | None) -> jnp.dtype:
 
 def affine(y: jax.Array, weight: jax.Array | None, bias: jax.Array | None) -> jax.Array:
     """``y * weight + bias``, each optional."""
-    y = y if weight is None else y * widen(weight)
-    return y if bias is None else y + widen(bias)
+    y = y if weight is None else y * broadcast_to(widen(weight), y.shape)
+    return y if bias is None else y + broadcast_to(widen(bias), y.shape)
 
 
 def per_channel(v: jax.Array, ndim: int) -> jax.Array:
@@ -248,7 +246,7 @@ def weight_norm_interface(v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax
     """``v`` scaled to the norms ``g`` along all axes but ``dim``; also the norms of v, widened."""
     axes = tuple(a for a in range(v.ndim) if a != dim % v.ndim)
     wide = widen(v)
-    norm = jnp.sqrt(jnp.sum(wide * wide, axis=axes, keepdims=True))
+    norm = jnp.sqrt(reduce_kept(wide * wide, axes))
     return (wide * (widen(g) / norm)).astype(v.dtype), lax.stop_gradient(norm)
 
 
@@ -257,5 +255,5 @@ def weight_norm_interface(v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax
 def weight_norm(v: jax.Array, g: jax.Array, dim: int = 0) -> jax.Array:
     """``v`` scaled to the norms ``g`` along all axes but ``dim`` (-1: over all of it)."""
     if dim == -1:
-        return v * (g / jnp.sqrt(jnp.sum(v * v)))
+        return v * (g / jnp.sqrt(reduce_all(v * v)))
     return weight_norm_interface(v, g, dim)[0]

@@ -19,6 +19,7 @@ from emulator.ops._long_windows import (
     window_sum,
 )
 from emulator.ops._precision import widen
+from emulator.ops._reduction import reduce_kept
 from emulator.ops._windows import Window, expand, pad, taps, untaps
 from emulator.ops.registry import op
 
@@ -337,7 +338,7 @@ def _average(
         divisor = np.asarray(float(divisor_override))
     y = widen(x)
     if window.kernel == x.shape[-n:] and math.prod(window.out) == 1 and not any(window.low):
-        y = jnp.sum(y, axis=tuple(range(x.ndim - n, x.ndim)), keepdims=True)
+        y = reduce_kept(y, tuple(range(x.ndim - n, x.ndim)))
     else:
         for part in _axis_windows(x, window):
             y = _sum_pool(y, part, y.shape[-n:])

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widened
+from emulator.ops._reduction import reduce_sum
 from emulator.ops._slopes import absolute
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
@@ -176,5 +177,5 @@ def multilabel_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEA
     own = jnp.take_along_axis(scores, label, axis=1)
     short = 1 - own[:, :, None] + scores[:, None, :]
     counted = listed[:, :, None] & others[:, None, :] & (short > 0)
-    loss = jnp.sum(jnp.where(counted, short, 0), axis=(1, 2)) / classes
+    loss = reduce_sum(jnp.where(counted, short, 0), (1, 2)) / classes
     return reduced(loss if x.ndim == 2 else loss[0], reduction)
