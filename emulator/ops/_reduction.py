@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +34,15 @@ _LANES = 16
 """Elements that a short last axis is folded to: a vector of float32."""
 _SHORT = 128
 """Length of a last axis from which XLA:CPU's own loop is vectorized (measured)."""
-_ROW = 4096
+_ROW = 512
 """Elements of a last axis that are summed in one loop of vectors; more of them lose digits."""
 _LARGE = 16384
 """Elements from which a reduction is compiled apart: fewer cost less than a call."""
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
 Reduce = Callable[[jax.Array], jax.Array]
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def normalize_axis(axis: int, ndim: int) -> int:
@@ -205,9 +207,44 @@ def _alone(kind: str, axes: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]
 
 
 def _call(kind: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
-    if x.size < _LARGE:
-        return _KINDS[kind](x, axes)
-    return compile_apart(_alone(kind, axes), x)
+    return large_part(_alone(kind, axes), x)
+
+
+def large_part(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call a function of reductions; compiled apart where one of its arguments is large.
+
+    Args:
+        fn: A pure function of arrays, the same object at every call. It reduces by
+            :func:`sum_within` and :func:`peak_within`.
+        args, kwargs: Its arguments.
+
+    Returns:
+        What it returns.
+    """
+    if max(a.size for a in args if isinstance(a, jax.Array)) < _LARGE:
+        return fn(*args, **kwargs)
+    return compile_apart(fn, *args, **kwargs)
+
+
+def sum_within(x: jax.Array, axis: int, longest: int = 0) -> jax.Array:
+    """Sum along an axis, which stays with length 1, in a part that is compiled apart.
+
+    Args:
+        x: Numbers of a type that sums are made in. XLA may fuse what makes them into the sum.
+        axis: The axis.
+        longest: Elements to sum in one loop, if not as usual.
+
+    Returns:
+        The sums. They have no gradient of their own.
+    """
+    axis = axis % x.ndim
+    y = _reduce_over(x, (axis,), lax.add, _plain_sum, longest or _ROW)
+    return jnp.expand_dims(y, axis)
+
+
+def peak_within(x: jax.Array, axis: int) -> jax.Array:
+    """:func:`peak` in a part that is compiled apart."""
+    return jnp.expand_dims(_peak_here(x, (axis % x.ndim,)), axis)
 
 
 def reduce_sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:

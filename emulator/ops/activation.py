@@ -8,6 +8,8 @@ sigmoid, tanh and softmax start from the rounded result, like torch's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from emulator.ops import random
 from emulator.ops._dropping import MissingSeed
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import real, widen, widened
-from emulator.ops._reduction import peak, reduce_kept
+from emulator.ops._reduction import large_part, peak_within, sum_within
 from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
@@ -247,14 +249,33 @@ def tanh(x: jax.Array) -> jax.Array:
     return _tanh(real(x))
 
 
-def _total(x: jax.Array, axis: int) -> jax.Array:
-    return reduce_kept(x, (axis % x.ndim,))
+@cache
+def _along(part: Callable[..., jax.Array], axis: int) -> Callable[..., jax.Array]:
+    """A function along an axis, the same object for the same arguments."""
+    return partial(part, axis=axis)
 
 
 def _softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    wide = widen(y)
-    gy = widen(g) * wide
-    return ((gy - wide * _total(gy, axis)).astype(y.dtype),)
+    return (large_part(_along(_softmax_gradient, axis), widen(y), widen(g)).astype(y.dtype),)
+
+
+def _softmax_gradient(y: jax.Array, g: jax.Array, axis: int) -> jax.Array:
+    gy = g * y
+    return gy - y * sum_within(gy, axis)
+
+
+def _softmax_part(x: jax.Array, axis: int) -> jax.Array:
+    e = jnp.exp(x - peak_within(x, axis))
+    return e / sum_within(e, axis)
+
+
+def _log_softmax_part(x: jax.Array, axis: int) -> jax.Array:
+    shifted = x - peak_within(x, axis)
+    return shifted - jnp.log(sum_within(jnp.exp(shifted), axis))
+
+
+def _log_softmax_gradient(y: jax.Array, g: jax.Array, axis: int) -> jax.Array:
+    return g - jnp.exp(y) * sum_within(g, axis)
 
 
 def _softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
@@ -264,15 +285,11 @@ def _softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Arra
 
 @with_gradient(_softmax_along_forward, _softmax_backward, static=(1,))
 def _softmax_along(x: jax.Array, axis: int) -> jax.Array:
-    wide = widen(x)
-    e = jnp.exp(wide - peak(wide, axis))
-    return (e / _total(e, axis)).astype(x.dtype)
+    return large_part(_along(_softmax_part, axis), widen(x)).astype(x.dtype)
 
 
 def _log_softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    wide = widen(g)
-    total = _total(wide, axis)
-    return ((wide - jnp.exp(widen(y)) * total).astype(y.dtype),)
+    return (large_part(_along(_log_softmax_gradient, axis), widen(y), widen(g)).astype(y.dtype),)
 
 
 def _log_softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
@@ -282,9 +299,7 @@ def _log_softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.
 
 @with_gradient(_log_softmax_along_forward, _log_softmax_backward, static=(1,))
 def _log_softmax_along(x: jax.Array, axis: int) -> jax.Array:
-    wide = widen(x)
-    shifted = wide - peak(wide, axis)
-    return (shifted - jnp.log(_total(jnp.exp(shifted), axis))).astype(x.dtype)
+    return large_part(_along(_log_softmax_part, axis), widen(x)).astype(x.dtype)
 
 
 def _softmax(x: jax.Array, dim: int, dtype: DType | None, *, log: bool) -> jax.Array:

@@ -12,14 +12,18 @@ from emulator.ops import _gemm as gemm
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
-from emulator.ops._reduction import peak, reduce_kept
+from emulator.ops._reduction import large_part, peak_within, sum_within
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
 
 def _softmax_backward(p: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (large_part(_softmax_gradient, p, g),)
+
+
+def _softmax_gradient(p: jax.Array, g: jax.Array) -> jax.Array:
     gp = g * p
-    return (gp - p * reduce_kept(gp, (gp.ndim - 1,)),)
+    return gp - p * sum_within(gp, -1)
 
 
 def _safe_softmax_forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -30,10 +34,14 @@ def _safe_softmax_forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
 @with_gradient(_safe_softmax_forward, _softmax_backward)
 def _safe_softmax(scores: jax.Array) -> jax.Array:
     """Softmax along the last axis; a row of nothing but -inf gives zeros, as in torch."""
-    top = peak(scores, -1)
+    return large_part(_softmax_part, scores)
+
+
+def _softmax_part(scores: jax.Array) -> jax.Array:
+    top = peak_within(scores, -1)
     top = jnp.where(top == -jnp.inf, jnp.zeros((), scores.dtype), top)
     e = jnp.exp(scores - top)
-    total = reduce_kept(e, (e.ndim - 1,))
+    total = sum_within(e, -1)
     return e / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
 
 

@@ -15,9 +15,11 @@ from jax import lax
 
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import compute_dtype, widen
-from emulator.ops._reduction import peak, reduce_all, reduce_sum
+from emulator.ops._reduction import large_part, peak_within, reduce_all, reduce_sum, sum_within
 from emulator.ops.registry import op
 
+_CLASSES = 4096
+"""Exponentials that are added in one loop; of torch, 16 share an accumulator of any length."""
 NONE, MEAN, SUM = 0, 1, 2
 """ATen's numbers for ``reduction``."""
 
@@ -62,15 +64,15 @@ def _folded(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _log_sum(x: jax.Array) -> jax.Array:
-    top = peak(x, 1)
-    return jnp.log(reduce_sum(jnp.exp(x - top), (1,))) + top[:, 0]
+    top = peak_within(x, 1)
+    return (jnp.log(sum_within(jnp.exp(x - top), 1, _CLASSES)) + top)[:, 0]
 
 
 def _label_losses_forward(
     x: jax.Array, label: jax.Array, sample: jax.Array, weight: jax.Array, smoothing: float
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     wide = widen(x)
-    total = _log_sum(wide)
+    total = large_part(_log_sum, wide)
     loss = jnp.where(sample != 0, total - _pick(wide, label), 0) * sample
     if smoothing:
         # Every class gets smoothing / C of the target; ignored samples are cut by the caller.

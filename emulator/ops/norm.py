@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.ops._gradient import with_gradient
+from emulator.ops._layer_norm import normalize_rows
 from emulator.ops._precision import widen, widened
 from emulator.ops._promote import broadcast_to
 from emulator.ops._reduction import reduce_all, reduce_kept
@@ -101,11 +102,14 @@ def native_layer_norm(
     eps: float,
 ) -> Moments:
     """Layer norm over the last axes; also mean and reciprocal standard deviation."""
-    axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
+    kept = x.ndim - len(normalized_shape)
     stats = stats_dtype(x, weight, bias)
-    y, mean, rstd = standardize(x, axes, eps, stats)
-    mean, rstd = lax.stop_gradient((mean.astype(stats), rstd.astype(stats)))
-    return affine(y, weight, bias).astype(x.dtype), mean, rstd
+    rows = x.reshape(math.prod(x.shape[:kept]), math.prod(x.shape[kept:]))
+    params = [None if p is None else p.reshape(-1) for p in (weight, bias)]
+    y, mean, rstd = normalize_rows(rows, *params, eps, stats)
+    moments = x.shape[:kept] + (1,) * len(normalized_shape)
+    mean, rstd = (lax.stop_gradient(m.astype(stats)).reshape(moments) for m in (mean, rstd))
+    return y.astype(x.dtype).reshape(x.shape), mean, rstd
 
 
 @op("aten.layer_norm.default", reads=(0, 2))
