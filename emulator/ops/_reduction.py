@@ -203,7 +203,8 @@ def _sum_here(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 @cache
 def _alone(kind: str, axes: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
     """A reduction as a function of its operand alone, the same object for the same arguments."""
-    return partial(_KINDS[kind], axes=axes)
+    reduce = _KINDS[kind]
+    return lambda x: reduce(x, axes)
 
 
 def _call(kind: str, x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
@@ -221,7 +222,7 @@ def large_part(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     Returns:
         What it returns.
     """
-    if max(a.size for a in args if isinstance(a, jax.Array)) < _LARGE:
+    if max(np.size(a) for a in args) < _LARGE:  # pyright: ignore[reportArgumentType]  # P has no types
         return fn(*args, **kwargs)
     return compile_apart(fn, *args, **kwargs)
 

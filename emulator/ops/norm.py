@@ -105,8 +105,9 @@ def native_layer_norm(
     kept = x.ndim - len(normalized_shape)
     stats = stats_dtype(x, weight, bias)
     rows = x.reshape(math.prod(x.shape[:kept]), math.prod(x.shape[kept:]))
-    params = [None if p is None else p.reshape(-1) for p in (weight, bias)]
-    y, mean, rstd = normalize_rows(rows, *params, eps, stats)
+    scale = None if weight is None else weight.reshape(-1)
+    shift = None if bias is None else bias.reshape(-1)
+    y, mean, rstd = normalize_rows(rows, scale, shift, eps, stats)
     moments = x.shape[:kept] + (1,) * len(normalized_shape)
     mean, rstd = (lax.stop_gradient(m.astype(stats)).reshape(moments) for m in (mean, rstd))
     return y.astype(x.dtype).reshape(x.shape), mean, rstd
