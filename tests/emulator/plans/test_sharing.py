@@ -39,7 +39,8 @@ class Tower(nn.Module):
 
 def program_of(model: nn.Module, level: str = "o1") -> Program:
     optimizer = samba.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    traced = trace(model, (torch.ones(2, 8),))
+    dtype = next(model.parameters()).dtype
+    traced = trace(model, (torch.ones(2, 8, dtype=dtype),))
     return build_program(traced, [optimizer], CompileOptions(name="tower", optim_level=level))
 
 
@@ -49,8 +50,9 @@ def device_of(program: Program, model: nn.Module) -> Device:
     for name, tensor in names.items():
         device.write(device.region_of(name), view_as_numpy(tensor.detach()))
     graph = program.graphs[0]
+    dtype = view_as_numpy(next(model.parameters()).detach()).dtype
     device.write(
-        graph.values[graph.inputs[0]].region, np.linspace(-1, 1, 16, dtype="f4").reshape(2, 8)
+        graph.values[graph.inputs[0]].region, np.linspace(-1, 1, 16, dtype=dtype).reshape(2, 8)
     )
     return device
 
@@ -69,7 +71,7 @@ def test_a_constant_argument_is_part_of_the_structure() -> None:
 
 def test_twins_are_compiled_once_and_give_the_numbers_of_the_whole() -> None:
     torch.manual_seed(0)
-    model = Tower(5)
+    model = Tower(5).double()  # what is fused differs; in float32 the norms enlarge its roundings
     program = program_of(model)
     whole, parts = device_of(program, model), device_of(program, model)
     for _ in range(2):
@@ -82,7 +84,7 @@ def test_twins_are_compiled_once_and_give_the_numbers_of_the_whole() -> None:
         for suffix in ("", "__grad"):
             region = whole.region_of(f"tower__{name.replace('.', '__')}{suffix}")
             np.testing.assert_allclose(
-                parts.read(region), whole.read(region), rtol=1e-5, atol=1e-7, err_msg=name
+                parts.read(region), whole.read(region), rtol=1e-12, atol=1e-14, err_msg=name
             )
 
 
