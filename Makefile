@@ -1,5 +1,5 @@
 # Needs Python 3.11 or newer and make; everything else goes into .venv.
-#   make setup     make .venv with everything in it; PYTHON=<path> for another Python
+#   make setup     make .venv with everything in it; PYTHON=<path> for another Python, EXTRAS=cuda for a GPU
 #   make demo      compile and train a LeNet on handwritten digits
 #   make test      lint, types and the fast tests; the default
 #   make test-all  the slow tests too
@@ -29,7 +29,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all fuzz opinfo lint types wheel bench lock clean help
+.PHONY: setup demo test test-all fuzz opinfo lint types wheel bench lock clean help again
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -38,7 +38,8 @@ setup: $(STAMP)
 
 # Before the index is asked, torch is taken from where find-links of pip's settings point, if it is
 # there: a build without CUDA spares gigabytes. Its hash is checked all the same.
-$(STAMP): pyproject.toml constraints.txt tools/requirements.py
+# What is asked for beside the rest is looked at even if the rest is there.
+$(STAMP): pyproject.toml constraints.txt tools/requirements.py $(if $(EXTRAS),again)
 	@test -n "$(PYTHON)" || \
 	  { echo "No Python >= 3.11 with venv and ensurepip found; set PYTHON=<path>."; exit 1; }
 	@$(BIN)/python -c '$(WILL_DO)' >/dev/null 2>&1 || $(PYTHON) -c '$(WILL_DO)' >/dev/null 2>&1 || \
@@ -51,7 +52,7 @@ $(STAMP): pyproject.toml constraints.txt tools/requirements.py
 	$(PIP) -r $(VENV)/pip.txt
 	$(BIN)/python tools/requirements.py --locked torch >$(VENV)/torch.txt
 	@$(PIP) --no-index --no-deps -r $(VENV)/torch.txt >/dev/null 2>&1 || true
-	$(BIN)/python tools/requirements.py dev >$(VENV)/dev.txt
+	$(BIN)/python tools/requirements.py dev $(EXTRAS) >$(VENV)/dev.txt
 	$(PIP) -c constraints.txt -r $(VENV)/dev.txt
 	@$(QUIET) $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(STAMP)

@@ -75,10 +75,10 @@ class Device(DeviceMemory):
 
     def __init__(self, program: Program, watched: Watched | None = None) -> None:
         check_contract(program)
-        check_size(program)
         prepare_allocator(program)
         self._watched: Watched = watched or {}
         super().__init__(program)
+        check_size(program, self._jax_device)
         self.counters = DeviceCounters()
         self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
@@ -161,18 +161,30 @@ class Device(DeviceMemory):
                 self._watched,
             )
 
-    def lower(self, steps: StepKey, variant: Variant | None = None) -> None:
+    def lower(self, steps: StepKey, variant: Variant | None = None, *, platform: str = "") -> Any:
         """Lower steps without compiling or running them, to find what cannot be lowered.
 
         Args:
             steps: ``(section, step)`` pairs in the order to run.
             variant: What to specialise for, the present variant if None.
+            platform: What to lower for, such as ``"cuda"``: there need be no such device here.
+                That of the device if empty.
+
+        Returns:
+            A ``jax.stages.Lowered``; ``as_text()`` of it is StableHLO.
 
         Raises:
             LoweringError: If a node cannot be lowered; it names the node and its line.
             PlanError: If the steps cannot be lowered for another reason.
         """
-        lower_plan(self.program, self.buffer_map, steps, variant or self.variant, self._jax_device)
+        return lower_plan(
+            self.program,
+            self.buffer_map,
+            steps,
+            variant or self.variant,
+            self._jax_device,
+            platform=platform,
+        )
 
     def _shared(self, steps: StepKey) -> Plan | None:
         """The plan of a section of the same structure, over the memory of this one."""

@@ -12,7 +12,7 @@ from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, RegionMismatch, UnknownName
 from emulator.forks import refuse_in_child
 from emulator.memory.buckets import BufferMap
-from emulator.memory.host_view import writable_view
+from emulator.memory.host_view import is_host_memory, writable_view
 from emulator.memory.pool import BufferPool, UnreachablePool
 from emulator.start import first_device
 from emulator.wide_types import wide_types
@@ -98,7 +98,9 @@ class DeviceMemory:
         self._store(region, np.array(array, order="C", copy=True))
 
     def overwrite(self, region: int, array: np.ndarray, *, name: str = "") -> None:
-        """Write a region that no run under way uses; inside a bucket this copies no neighbours.
+        """Write a region that no run under way uses.
+
+        Inside a bucket this copies no neighbours, where device memory is the host's.
 
         Args:
             region: Region index.
@@ -110,7 +112,7 @@ class DeviceMemory:
         """
         place = self.buffer_map.place.get(region)
         flat = None if place is None else self.pool.buffers[place[0].home]
-        if place is None or not isinstance(flat, jax.Array):
+        if place is None or not isinstance(flat, jax.Array) or not is_host_memory(flat):
             self.write(region, array, name=name)
             return
         self.check(region, array.shape, array.dtype, name=name)

@@ -1,5 +1,8 @@
 """Start of jax's device, without what jax tells on that occasion.
 
+Programs run where jax by itself does: on a GPU if it finds one, else on the CPU. ``JAX_PLATFORMS``
+says otherwise (docs/gpu.md). Replicas on one host take a device each, see :func:`prefer_device`.
+
 Two lines concern nobody who uses this project: that there is no TPU, and that a process forks while
 jax's threads run. The second is right where the child goes on with jax; the workers of torch's
 ``DataLoader`` load data and never do. All other forks are still warned of, and a child that asks
@@ -10,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -18,12 +22,50 @@ from typing import Any, cast
 import jax
 from jax._src import xla_bridge  # what jax does before a fork, and whether it does it already
 
+from emulator.errors import DeviceError
 from emulator.forks import refuse_in_child, watch_forks
 
-__all__ = ["first_device"]
+__all__ = ["NoDevice", "device_number", "first_device", "prefer_device"]
 
+_PLATFORMS = "JAX_PLATFORMS"
+_preferred = 0
 _LOADERS = ("torch.utils.data.", "torchdata.")
 """Packages that fork workers which load data."""
+
+
+class NoDevice(DeviceError):
+    """jax has none of the devices that it was asked for."""
+
+    def __init__(self, *, wanted: str, reason: str) -> None:
+        self.wanted, self.reason = wanted, reason
+        asked = f"{_PLATFORMS}={wanted}" if wanted else f"{_PLATFORMS} not set"
+        super().__init__(
+            f"jax found no device to run on ({asked}): {reason}. Set {_PLATFORMS}=cpu to run on "
+            "the CPU; a GPU needs NVIDIA's driver and `pip install 'sambaflow-emulator[cuda]'`."
+        )
+
+
+def prefer_device(number: int) -> None:
+    """Choose among this host's devices, for devices that are opened from now on.
+
+    Args:
+        number: Number of this replica among those of its host. Replicas take devices in turn; a
+            process that sees one device only takes that.
+
+    Example:
+        >>> prefer_device(0)
+    """
+    global _preferred
+    _preferred = number
+
+
+def device_number(count: int) -> int:
+    """The number of this process's device among some.
+
+    Args:
+        count: How many devices this process sees.
+    """
+    return _preferred % count
 
 
 def first_device() -> Any:
@@ -31,6 +73,7 @@ def first_device() -> Any:
 
     Raises:
         ForkedProcess: In a process that was forked while a device was open.
+        NoDevice: If jax has none of the platforms that it was asked for.
 
     Example:
         >>> first_device().id
@@ -39,7 +82,13 @@ def first_device() -> Any:
     refuse_in_child("opening a device")
     watch_forks()
     with _quiet_start():
-        return cast("Any", jax).local_devices()[0]  # jax types it in part
+        try:
+            devices = cast("Any", jax).local_devices()  # jax types it in part
+        except (RuntimeError, AssertionError) as error:  # jax asserts that it has found some
+            wanted = os.environ.get(_PLATFORMS, "")
+            reason = str(error).rstrip(".") or "there is none of that platform"
+            raise NoDevice(wanted=wanted, reason=reason) from error
+        return devices[device_number(len(devices))]
 
 
 @contextmanager

@@ -109,6 +109,21 @@ def test_what_is_required_is_in_the_constraints(extra):
         assert requirement.specifier.contains(found["version"]), requirement
 
 
+def test_the_libraries_of_a_gpu_are_those_of_jax_and_locked_with_it():
+    """`pip install '.[cuda]'` takes jax's own extra; `make setup EXTRAS=cuda` the locked files."""
+    (extra,) = map(Requirement, PROJECT["project"]["optional-dependencies"]["cuda"])
+    assert (extra.name, extra.extras) == ("jax", {"cuda13"})
+    assert extra.specifier == Requirement(JAX.requirement).specifier
+    assert str(extra.marker) == 'sys_platform == "linux"'  # jax has its wheels for Linux only
+    entries = locked()
+    jax = entries["jax"].split(" ")[0].removeprefix("jax")
+    for name in ("jax-cuda13-plugin", "jax-cuda13-pjrt"):
+        assert entries[name].startswith(f"{name}{jax} ; sys_platform == 'linux' ")
+    assert {"nvidia-cublas", "nvidia-cudnn-cu13", "nvidia-nccl-cu13", "nvidia-cuda-nvcc"} <= set(
+        entries
+    )
+
+
 def test_what_installs_and_builds_is_pinned():
     assert {"pip", "setuptools"} <= set(locked())
     assert "setuptools>=68" in requirements("dev")  # it is built without isolation

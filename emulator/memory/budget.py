@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 import os
 import resource
+import sys
 from pathlib import Path
 from typing import Any
 
 from emulator.errors import DeviceError, OutOfMemory
+from emulator.memory.host_view import HOST_PLATFORMS
 from pef_schema.program import Graph, Program
 
 LIMIT_VARIABLE = "EMULATOR_MEMORY_LIMIT"
@@ -32,15 +34,19 @@ class BadLimit(DeviceError):
         self.found = found
         super().__init__(
             f"environment variable {LIMIT_VARIABLE}: found {found!r}, wanted a whole number of "
-            "bytes from 1 up. Set one, or unset it for the memory of the machine."
+            "bytes from 1 up. Set one, or unset it for the memory of the device."
         )
 
 
-def memory_limit() -> int:
-    """Bytes that the device may take: those of the environment variable, or the machine's.
+def memory_limit(device: Any) -> int:
+    """Bytes that the device may take: those of the environment variable, or all there are.
 
-    The machine's are its physical memory, or less where the process has less: by a control group
-    or by a limit of its address space.
+    Where device memory is the host's these are its physical memory, or less where the process has
+    less: by a control group or by a limit of its address space. Elsewhere they are what jax may
+    take of the device's own memory; where it does not say, XLA alone refuses.
+
+    Args:
+        device: The ``jax.Device``.
 
     Raises:
         BadLimit: If the environment variable is no number of bytes.
@@ -50,6 +56,9 @@ def memory_limit() -> int:
         if not (wanted.isascii() and wanted.isdecimal() and int(wanted[:20]) > 0):
             raise BadLimit(found=wanted[:80])
         return int(wanted[:20])
+    if device.platform not in HOST_PLATFORMS:
+        told: dict[str, int] | None = device.memory_stats()
+        return told.get("bytes_limit", sys.maxsize) if told else sys.maxsize
     page = os.sysconf("SC_PAGE_SIZE")
     found = [os.sysconf("SC_PHYS_PAGES") * page]
     for file in _CGROUP_FILES:
@@ -70,16 +79,17 @@ def _read(file: Path) -> str:
         return ""  # no control group of that kind, or no /proc
 
 
-def check_size(program: Program) -> None:
+def check_size(program: Program, device: Any) -> None:
     """Refuse a program that keeps, or computes in one piece, more than the device may take.
 
     Args:
         program: A verified program.
+        device: The ``jax.Device``.
 
     Raises:
         OutOfMemory: If it does.
     """
-    limit = memory_limit()
+    limit = memory_limit(device)
     kept = sum(r.nbytes for r in program.regions if not r.role.is_transient)
     if kept > limit:
         largest = max(program.regions, key=lambda r: 0 if r.role.is_transient else r.nbytes)
@@ -109,11 +119,12 @@ def _check_values(graph: Graph, limit: int) -> None:
                 )
 
 
-def check_plan(executable: Any, what: str) -> None:
+def check_plan(executable: Any, what: str, device: Any) -> None:
     """Refuse an executable that needs more than the device may take.
 
     Args:
         executable: A ``jax.stages.Compiled``.
+        device: The ``jax.Device`` that it is for.
         what: What it runs, for the message.
 
     Raises:
@@ -128,6 +139,6 @@ def check_plan(executable: Any, what: str) -> None:
         - found.alias_size_in_bytes
         + found.temp_size_in_bytes
     )
-    limit = memory_limit()
+    limit = memory_limit(device)
     if need > limit:
         raise OutOfMemory(what=what, need=need, have=limit)

@@ -7,8 +7,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from emulator.errors import DeviceError
+
 if TYPE_CHECKING:
     import jax
+
+HOST_PLATFORMS = frozenset({"cpu"})
+"""Platforms of jax whose arrays lie where the host can read and write them."""
+
+
+class NotHostMemory(DeviceError):
+    """The host was to write an array that lies in a device's own memory."""
+
+    def __init__(self, *, platform: str, shape: tuple[int, ...]) -> None:
+        self.platform, self.shape = platform, shape
+        super().__init__(
+            f"an array of shape {list(shape)} lies in the memory of a {platform} device, wanted "
+            "one in host memory. Copy it to the host, change the copy, and put it back."
+        )
+
+
+def is_host_memory(array: jax.Array) -> bool:
+    """Whether an array lies where the host can write it.
+
+    Example:
+        >>> import jax
+        >>> is_host_memory(jax.device_put(1.0, jax.devices("cpu")[0]))
+        True
+    """
+    return all(device.platform in HOST_PLATFORMS for device in array.devices())
 
 
 def writable_view(array: jax.Array) -> np.ndarray:
@@ -18,11 +45,17 @@ def writable_view(array: jax.Array) -> np.ndarray:
     drop the view before the array is donated.
 
     Args:
-        array: A flat array on a device whose memory is the host's.
+        array: A flat array on a device whose memory is the host's, see :func:`is_host_memory`.
 
     Returns:
         The array's own memory.
+
+    Raises:
+        NotHostMemory: If its memory is not the host's.
     """
+    if not is_host_memory(array):
+        platform = next(iter(array.devices())).platform
+        raise NotHostMemory(platform=platform, shape=array.shape)
     array.block_until_ready()
     if array.size == 0:
         return np.empty(0, array.dtype)

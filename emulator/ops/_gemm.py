@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import compute_dtype
+from emulator.ops._precision import compute_dtype, product_precision
 
 
 def _dot(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -27,7 +27,13 @@ def _dot(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
         # barrier keeps it from folding the transpose back into the product.
         a = lax.optimization_barrier(a.T)
         dims = (((1,), dims[0][1]), dims[1])
-    y = lax.dot_general(a, b, dims, preferred_element_type=compute_dtype(a.dtype))
+    y = lax.dot_general(
+        a,
+        b,
+        dims,
+        precision=product_precision(a.dtype),
+        preferred_element_type=compute_dtype(a.dtype),
+    )
     order = (
         batch
         + [c for c in left if c not in batch and c not in summed]

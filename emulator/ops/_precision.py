@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 LOW = frozenset({jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16)})
 """Floating dtypes whose arithmetic happens in float32."""
@@ -28,6 +29,19 @@ def compute_dtype(dtype: Any) -> Any:
 def widen(x: jax.Array) -> jax.Array:
     """Cast to :func:`compute_dtype`; a no-op for wide types."""
     return x.astype(compute_dtype(x.dtype))
+
+
+def product_precision(dtype: Any) -> lax.Precision | None:
+    """How exact a product of factors of ``dtype`` is to be.
+
+    Args:
+        dtype: Element type of the factors.
+
+    Returns:
+        None, for what holds where it is traced (:mod:`emulator.product_precision`); the default
+        for bfloat16 and float16, whose products float32 holds as they are.
+    """
+    return lax.Precision.DEFAULT if jnp.dtype(dtype) in LOW else None
 
 
 def _is_low(x: Any) -> bool:

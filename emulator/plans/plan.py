@@ -23,6 +23,7 @@ from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
 from emulator.plans.traced_sizes import check_traced_sizes
 from emulator.plans.xla_options import xla_options
+from emulator.product_precision import full_products
 from emulator.wide_types import wide_types
 from pef_schema.program import Program, SectionKind
 
@@ -106,7 +107,7 @@ def compile_plan(
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = _composition(program, buffer_map, steps, variant, watched)
         compiled = compiled_or_kept(_lowered(composition, device), xla_options(device))
-        check_plan(compiled, f"program {program.name}: a run of {len(steps)} step(s)")
+        check_plan(compiled, f"program {program.name}: a run of {len(steps)} step(s)", device)
     call = direct_call(compiled)
     touched, buffers = composition.footprint, composition.signature
     if composition.watched:
@@ -126,19 +127,31 @@ def compile_plan(
 
 
 def lower_plan(
-    program: Program, buffer_map: BufferMap, steps: StepKey, variant: Variant, device: Any
-) -> None:
+    program: Program,
+    buffer_map: BufferMap,
+    steps: StepKey,
+    variant: Variant,
+    device: Any,
+    *,
+    platform: str = "",
+) -> Any:
     """Lower steps without compiling them: what fails then would fail in :func:`compile_plan`.
 
     Args:
         program, buffer_map, steps, variant, device: As for :func:`compile_plan`.
+        platform: What to lower for, as jax names platforms; that of the device if empty. None of
+            its devices is needed.
+
+    Returns:
+        A ``jax.stages.Lowered``.
 
     Raises:
         LoweringError: If a node cannot be lowered; it names the node and its line.
         PlanError: If the steps cannot be lowered for another reason.
     """
     with failures_of_plan(program, steps, "lowering"):
-        _lowered(_composition(program, buffer_map, steps, variant, _UNWATCHED), device)
+        composition = _composition(program, buffer_map, steps, variant, _UNWATCHED)
+        return _lowered(composition, device, (platform,) if platform else None)
 
 
 def _composition(
@@ -156,17 +169,19 @@ def _composition(
     )
 
 
-def _lowered(composition: Composition, device: Any) -> Any:
-    """Composed steps as a ``jax.stages.Lowered`` for one device."""
+def _lowered(
+    composition: Composition, device: Any, platforms: tuple[str, ...] | None = None
+) -> Any:
+    """Composed steps as a ``jax.stages.Lowered`` for one device, or for other platforms."""
     forms, buffers = composition.buffer_map.form, composition.signature
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(*forms(home), sharding=sharding) for home in buffers.takes]
-    with wide_types(), shared_forms():
+    with wide_types(), full_products(), shared_forms():
         donated = () if composition.watched else tuple(range(buffers.donated))
         jitted: Any = jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
         traced = jitted.trace(*shapes)
         check_traced_sizes(traced.jaxpr)
-        return traced.lower()
+        return traced.lower(lowering_platforms=platforms)
 
 
 def rebind(plan: Plan, places: Mapping[int, int]) -> Plan:

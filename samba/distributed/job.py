@@ -26,6 +26,7 @@ from emulator.replicas.comm.errors import (
 )
 from emulator.replicas.comm.protocol import Communicator
 from emulator.replicas.comm.worker import CommThread
+from emulator.start import prefer_device
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
 from samba.distributed.addresses import Place, at, choose_place, listener, prefer_loopback
@@ -283,6 +284,7 @@ def start(launch: Launch | None = None) -> Job | None:
         return None
     deadline, engine = deadline_seconds(), engine_name()
     divide_cores(launch)
+    prefer_device(launch.local_rank)
     with meet(launch, seconds=max(60.0, deadline)) as meeting:
         place = _choose(meeting, launch.rank, launch.size)
         if place.shared:
@@ -311,6 +313,8 @@ def adopt() -> Job:
     """
     if _current:
         return _current[-1]
+    number = os.environ.get("LOCAL_RANK", "")
+    prefer_device(int(number) if number.isascii() and number.isdecimal() else dist.get_rank())
     store = dist.distributed_c10d._get_default_store()
     meeting = Meeting(store=PrefixStore("samba/adopted", store), host=_host_of(store), keeper=0)
     place = _choose(meeting, dist.get_rank(), dist.get_world_size())

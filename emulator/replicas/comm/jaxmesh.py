@@ -23,6 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from emulator.replicas.comm.errors import DataParallelError, PeerLost
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
+from emulator.start import device_number
 
 _AXIS = "dp"
 _SHUTDOWN_SECONDS = 5
@@ -79,10 +80,18 @@ def start(
             ranks=(rank,),
         ) from error
     _listen_at(hostname, interface)
-    by_process: dict[int, Any] = {}
+    by_process: dict[int, list[Any]] = {}
     for device in jax.devices():
-        by_process.setdefault(device.process_index, device)
-    devices = [by_process[r] for r in range(size)]
+        by_process.setdefault(device.process_index, []).append(device)
+    # The device that this process opens its programs on, told to the others.
+    chosen = device_number(len(by_process[rank]))
+    client: Any = distributed.global_state.client
+    client.key_value_set(f"samba/device/{rank}", str(chosen))
+    told = [
+        client.blocking_key_value_get(f"samba/device/{r}", _START_SECONDS * 1000)
+        for r in range(size)
+    ]
+    devices = [by_process[r][int(number)] for r, number in enumerate(told)]
     return JaxMesh(devices, rank=rank, deadline=deadline)
 
 
@@ -102,7 +111,7 @@ def _listen_at(hostname: str | None, interface: str | None) -> None:
 
 
 class JaxMesh(Communicator):
-    """Processes with one device each.
+    """Processes with a device each, which need not be the only one that it sees.
 
     Calls must come from one thread, the same one in every process: jax matches collectives of a
     device by the order in which they are dispatched.

@@ -11,14 +11,13 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, cast
 
+import jax
 import numpy as np
 
-from emulator.memory.host_view import writable_view
-
-if TYPE_CHECKING:
-    import jax
+from emulator.memory.host_view import is_host_memory, writable_view
+from emulator.wide_types import wide_types
 
 
 class ReduceOp(enum.Enum):
@@ -106,8 +105,13 @@ class Communicator(ABC):
         Returns:
             The result, in the same device memory where the engine can do that.
         """
-        self.all_reduce(writable_view(array), op)
-        return array
+        if is_host_memory(array):
+            self.all_reduce(writable_view(array), op)
+            return array
+        host = np.array(array, copy=True)
+        self.all_reduce(host, op)
+        with wide_types():
+            return cast("Any", jax).device_put(host, array.sharding)  # jax types it in part
 
 
 def mean_divisor(buffer: np.ndarray, size: int) -> np.generic:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 
 from emulator.device import Device
@@ -11,16 +12,18 @@ from pef_schema import DType, Role, verify
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import inference
 
+CPU = jax.devices("cpu")[0]
+
 
 def test_the_limit_is_the_machines_or_the_one_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LIMIT_VARIABLE, raising=False)
-    assert 2**28 < memory_limit() < 2**50
+    assert 2**28 < memory_limit(CPU) < 2**50
     monkeypatch.setenv(LIMIT_VARIABLE, "12345")
-    assert memory_limit() == 12345
+    assert memory_limit(CPU) == 12345
     for bad in ("a lot", "0", "-1", "1.5", "\u0661"):
         monkeypatch.setenv(LIMIT_VARIABLE, bad)
         with pytest.raises(BadLimit, match="wanted a whole number of bytes from 1 up"):
-            memory_limit()
+            memory_limit(CPU)
 
 
 def test_memory_between_runs() -> None:

@@ -12,8 +12,10 @@ import torch
 
 from emulator.dtypes import FROM_NUMPY
 from emulator.ops.registry import OpSpec, load_ops
+from emulator.product_precision import full_products
 from pef_schema.program import DType
 from samba.comparison.judge import DEFAULT_TOL, Tol
+from tests.emulator.platforms.products import inexact
 
 TORCH_TO_DTYPE = {
     torch.bool: DType.BOOL,
@@ -120,7 +122,7 @@ def check(
         torch_args.append(_map_torch(arg, collect))
     want = _tensors(fn(*torch_args, **torch_kwargs))
 
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), full_products():
         arrays = [to_jax(t) for t in leaves]
 
         def run(flat: list[jax.Array]) -> tuple[jax.Array, ...]:
@@ -131,7 +133,7 @@ def check(
         outs = [i for i, w in enumerate(want) if w is not None and w.requires_grad]
         diff = [i for i, t in enumerate(leaves) if t.requires_grad]
         if not (grad and spec.differentiable and outs and diff):
-            _assert_outputs(name, jax.jit(run)(arrays), want, limit)
+            _assert_outputs(name, _compiled(name, run, arrays)(arrays), want, limit)
             return
         generator = torch.Generator().manual_seed(7)
         cots = [
@@ -143,8 +145,7 @@ def check(
         )
 
         # Values and gradients in one executable: compiling is what the tests spend their time on.
-        @jax.jit
-        def both(
+        def values_and_gradients(
             flat: list[jax.Array], cotangents: list[jax.Array]
         ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
             def of(diff_arrays: list[jax.Array]) -> tuple[list[jax.Array], tuple[jax.Array, ...]]:
@@ -158,6 +159,7 @@ def check(
             return result, vjp(cotangents)[0]
 
         cotangents = [to_jax(c) for c in cots]
+        both = _compiled(name, values_and_gradients, arrays, cotangents)
         got, grads = both(arrays, cotangents)
         _assert_outputs(name, got, want, limit)
         gtol = limit if grad_tol is None else grad_tol
@@ -184,6 +186,13 @@ def check(
                     np.asarray(b),
                     err_msg=f"{name}: gradient of tensor {i} reads outside reads={spec.reads}",
                 )
+
+
+def _compiled(name: str, function: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """A function as plans compile it; each product of float32 in it says that it is exact."""
+    traced = jax.jit(function).trace(*args)
+    assert not (found := inexact(traced.jaxpr)), f"{name}: {found}"
+    return traced.lower().compile()
 
 
 def _assert_outputs(

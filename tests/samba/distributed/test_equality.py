@@ -32,7 +32,12 @@ ALL = list(itertools.product(OPTIMIZERS, MODES, "01"))
 
 
 def check(
-    folder: Path, engine: str, size: int, seconds: float, combinations: list[tuple[str, str, str]]
+    folder: Path,
+    engine: str,
+    size: int,
+    seconds: float,
+    combinations: list[tuple[str, str, str]],
+    **env: str,
 ) -> None:
     for optimizer in OPTIMIZERS:
         compile_to(folder, world(optimizer))
@@ -44,7 +49,7 @@ def check(
             str(STEPS),
             *map(":".join, combinations),
             seconds=seconds,
-            env={"SN_DP_ENGINE": engine, "CCL_TIMEOUT": "60"},
+            env={"SN_DP_ENGINE": engine, "CCL_TIMEOUT": "60", **env},
         )
     )
     for optimizer in OPTIMIZERS:
@@ -67,6 +72,14 @@ def check(
 @pytest.mark.slow
 def test_two_replicas(tmp_path):
     check(tmp_path, "torch", 2, 120, [ALL[i] for i in (0, 3, 5, 11, 17)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "jax"])
+def test_each_replica_on_a_device_of_its_own(tmp_path, engine):
+    """Two devices of XLA:CPU in each process stand for a host with two GPUs."""
+    devices = "--xla_force_host_platform_device_count=2"
+    check(tmp_path, engine, 2, 240, [ALL[i] for i in (1, 9, 15)], XLA_FLAGS=devices)
 
 
 @pytest.mark.slow
