@@ -14,12 +14,15 @@ from pathlib import Path
 from bench import counts, history, page, report, selftest, targets
 from bench.errors import BenchError
 from bench.gate import GATED, GateSettings, gate_times
+from bench.kernels.tune import about, tune
 from bench.measurement import load
 from bench.models import CASES, SMALL
 from bench.peers import CONTENDERS
 from bench.run import SUITES, run
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
+from emulator.kernels.rules import MEASURED, rule_text
+from pef_schema.atomic import write_atomically
 from pef_schema.printable import say, say_text
 
 
@@ -46,6 +49,11 @@ def _parser() -> argparse.ArgumentParser:
     exact = commands.add_parser("counts", help="compare exact counts with the kept ones")
     exact.add_argument("--update", action="store_true", help="keep the present ones")
     exact.set_defaults(action=_counts)
+    tuning = commands.add_parser("tune", help="time kernels; make this processor's rule")
+    tuning.add_argument("--out", type=Path, help="the rule's file, the package's own unless told")
+    tuning.add_argument("--rounds", type=_positive, default=5, help="turns of each candidate")
+    tuning.add_argument("--round-seconds", type=_seconds, default=0.02, help="length of a turn")
+    tuning.set_defaults(action=_tune)
     test = commands.add_parser("selftest", help="see whether the gate does its work")
     test.add_argument(
         "--plant",
@@ -174,6 +182,19 @@ def _counts(args: argparse.Namespace) -> int:
     different = counts.check()
     say_text("\n".join(different) or "counts: as kept")
     return int(bool(different))
+
+
+def _tune(args: argparse.Namespace) -> int:
+    rule = tune(
+        rounds=args.rounds,
+        seconds=args.round_seconds,
+        wanted=None,
+        tell=lambda text: say_text(text, file=sys.stderr),
+    )
+    out: Path = args.out or MEASURED / f"{rule.name}.json"
+    write_atomically(str(out), [rule_text(rule, about()).encode()])
+    say_text(f"{out}: {sum(map(len, rule.points.values()))} problems")
+    return 0
 
 
 def _selftest(args: argparse.Namespace) -> int:

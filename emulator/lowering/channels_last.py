@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 import jax
 import jax.numpy as jnp
 
-from emulator.ops.registry import Channels, OpSpec
-from pef_schema.program import Graph
+from emulator.dtypes import TO_NUMPY
+from emulator.ops.registry import Channels, Form, OpSpec
+from pef_schema.program import Graph, Value
 
 
 def channels_last_nodes(
@@ -35,11 +36,11 @@ def channels_last_nodes(
         node = graph.nodes[i]
         refs = tuple(node.refs())
         kind = ops[node.op].channels
-        if callable(kind):
-            kind = kind([graph.values[v].shape for v in refs])
         first = next(iter(node.outputs), -1)
         if first < 0:
             continue  # nobody reads it
+        if callable(kind):
+            kind = kind([_form(graph.values[v]) for v in refs], _form(graph.values[first]))
         if kind is Channels.LAST:
             last.add(first)
         elif kind is Channels.ANY:
@@ -52,6 +53,10 @@ def channels_last_nodes(
                 nodes.add(i)
                 last.update(node.outputs)
     return frozenset(nodes)
+
+
+def _form(value: Value) -> Form:
+    return Form(value.shape, TO_NUMPY[value.dtype])
 
 
 def to_channels_last(x: jax.Array) -> jax.Array:

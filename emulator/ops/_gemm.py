@@ -7,43 +7,13 @@ import string
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
+from emulator.kernels.products import product
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import compute_dtype, product_precision
-
-
-def _dot(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    inputs, out = spec.split("->")
-    left, right = inputs.split(",")
-    batch = [c for c in left if c in right and c in out]
-    summed = [c for c in left if c in right and c not in out]
-    dims = (
-        (tuple(left.index(c) for c in summed), tuple(right.index(c) for c in summed)),
-        (tuple(left.index(c) for c in batch), tuple(right.index(c) for c in batch)),
-    )
-    if a.ndim == 2 and dims[0][0] == (0,) and a.dtype.itemsize == 2:
-        # XLA:CPU has a fast kernel for 16-bit types only where the left rows are contiguous; the
-        # barrier keeps it from folding the transpose back into the product.
-        a = lax.optimization_barrier(a.T)
-        dims = (((1,), dims[0][1]), dims[1])
-    y = lax.dot_general(
-        a,
-        b,
-        dims,
-        precision=product_precision(a.dtype),
-        preferred_element_type=compute_dtype(a.dtype),
-    )
-    order = (
-        batch
-        + [c for c in left if c not in batch and c not in summed]
-        + [c for c in right if c not in batch and c not in summed]
-    )
-    return y if "".join(order) == out else jnp.transpose(y, [order.index(c) for c in out])
 
 
 def _forward(spec: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple]:
-    return _dot(spec, a, b), (a, b)
+    return product(spec, a, b), (a, b)
 
 
 def _backward(spec: str, saved: tuple, g: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -51,8 +21,8 @@ def _backward(spec: str, saved: tuple, g: jax.Array) -> tuple[jax.Array, jax.Arr
     inputs, out = spec.split("->")
     left, right = inputs.split(",")
     g = g.astype(a.dtype)
-    da = _dot(f"{out},{right}->{left}", g, b)
-    db = _dot(f"{out},{left}->{right}", g, a)
+    da = product(f"{out},{right}->{left}", g, b)
+    db = product(f"{out},{left}->{right}", g, a)
     return da.astype(a.dtype), db.astype(b.dtype)
 
 
@@ -71,7 +41,7 @@ def contract(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
     Returns:
         The product, float32 for bfloat16 and float16 operands, else of their dtype.
     """
-    return _dot(spec, a, b)
+    return product(spec, a, b)
 
 
 def matmul(a: jax.Array, b: jax.Array) -> jax.Array:

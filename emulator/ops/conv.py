@@ -9,170 +9,80 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops._gemm import contract
+from emulator.kernels import convolutions
 from emulator.ops._gradient import with_gradient
 from emulator.ops._precision import widen
 from emulator.ops._reduction import sum_rows
-from emulator.ops._windows import (
-    Window,
-    expand,
-    overlap_add,
-    overlap_add_rows,
-    pad,
-    stack_taps,
-    taps,
-)
-from emulator.ops.registry import Channels, op
-
-_FEW_CHANNELS = 16
-"""Channels up to which the input gradient is one GEMM and an overlap-add."""
-_FEW_TAPS = 32
-"""Taps times channels up to which the convolution itself is one GEMM."""
-_ROW, _MANY_ROWS = 16, 64
-"""Batch size from which, and image size up to which, that overlap-add goes row by row."""
-_MANY_TAPS = 64
-"""Taps up to which a convolution of single channels is a sum of them; the code grows with it."""
-_STACK_LIMIT = 64 << 20
-"""Bytes of stacked taps up to which either is done; XLA packs larger ones piece by piece."""
+from emulator.ops._windows import Window, expand
+from emulator.ops.registry import Channels, Form, op
 
 Sizes = int | Sequence[int]
 
 
-def _convolve(
-    x: jax.Array,
-    w: jax.Array,
-    window: Window,
-    groups: int,
-    inflate: tuple[int, ...] | None = None,
-) -> jax.Array:
-    # Channels last is the order in which XLA:CPU convolves; asked for another it moves more.
-    last = lax.ConvDimensionNumbers(
-        lhs_spec=(0, window.ndim + 1, *range(1, window.ndim + 1)),
-        rhs_spec=(window.ndim + 1, window.ndim, *range(window.ndim)),
-        out_spec=(0, window.ndim + 1, *range(1, window.ndim + 1)),
+def _channels(inputs: Sequence[Form], output: Form) -> Channels | None:
+    """Channels last, unless the convolution runs as one product of few taps."""
+    x, w = inputs[0].shape, inputs[1].shape
+    n = len(w) - 2
+    if len(x) != n + 2 or not output.shape:
+        return None
+    out = output.shape[2:]
+    window = Window(
+        kernel=w[2:],
+        stride=tuple(max(size // max(o, 1), 1) for size, o in zip(x[2:], out, strict=True)),
+        dilation=(1,) * n,
+        low=(0,) * n,
+        high=(0,) * n,
+        out=out,
     )
-    # XLA:CPU has no fast kernel for half types: the product of their float32 copies is exact.
-    y = lax.conv_general_dilated(
-        jnp.moveaxis(widen(x), 1, -1),
-        jnp.moveaxis(widen(w), (0, 1), (-1, -2)),
-        window.stride,
-        list(zip(window.low, window.high, strict=True)),
-        lhs_dilation=inflate,
-        rhs_dilation=window.dilation,
-        dimension_numbers=last,
-        feature_group_count=groups,
-    )
-    return jnp.moveaxis(y, -1, 1)
+    last = convolutions.runs_channels_last(x, w, inputs[0].dtype, window, x[1] // max(w[1], 1))
+    return Channels.LAST if last else None
 
 
-def _convolve_depthwise(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
-    """A convolution of single channels, as sums of scaled taps.
-
-    XLA:CPU runs grouped convolutions element by element: this is 50 times as fast.
-    """
-    groups, features = x.shape[1], w.shape[0] // x.shape[1]
-    wide = pad(jnp.moveaxis(widen(x), 1, -1), window, 0, inner=1)[..., None]
-    scales = widen(w).reshape(groups, features, -1)
-    y = sum(tap * scales[:, :, t] for t, tap in enumerate(taps(wide, window, inner=2)))
-    y = jnp.asarray(y).reshape(x.shape[0], *window.out, w.shape[0])
-    return jnp.moveaxis(y, -1, 1)
-
-
-def _weight_gradient_by_gemm(
-    x: jax.Array, g: jax.Array, shape: tuple[int, ...], window: Window, groups: int
-) -> jax.Array:
-    """One product for each group: cotangents times all windows side by side."""
-    channels, features = shape[1], shape[0] // groups
-    columns = stack_taps(pad(x.swapaxes(0, 1), window, 0), window)
-    columns = columns.reshape(math.prod(window.kernel), groups, channels, -1)
-    left = g.swapaxes(0, 1).reshape(groups, features, -1)
-    dw = contract("gop,kgcp->gokc", left, columns)
-    dw = dw.reshape(shape[0], *reversed(window.kernel), channels)
-    return dw.transpose(0, dw.ndim - 1, *range(dw.ndim - 2, 0, -1))
-
-
-def _stacked_bytes(x: jax.Array, window: Window) -> int:
-    return math.prod((*window.kernel, *x.shape[:2], *window.out)) * x.dtype.itemsize
-
-
-def _matrix(w: jax.Array) -> jax.Array:
-    """Weights ``(O, C, *kernel)`` as ``(O, taps * C)``, taps as :func:`stack_taps` orders them."""
-    n = w.ndim - 2
-    return w.transpose(0, *range(n + 1, 1, -1), 1).reshape(w.shape[0], -1)
-
-
-def _convolve_by_gemm(x: jax.Array, w: jax.Array, window: Window) -> jax.Array:
-    """The convolution as one product of the weights with all windows side by side."""
-    columns = stack_taps(pad(x.swapaxes(0, 1), window, 0), window)
-    y = contract("ok,kp->op", _matrix(w), columns.reshape(-1, x.shape[0] * math.prod(window.out)))
-    return y.reshape(w.shape[0], x.shape[0], *window.out).swapaxes(0, 1)
-
-
-def _input_gradient_by_gemm(
-    g: jax.Array, w: jax.Array, window: Window, size: tuple[int, ...]
-) -> jax.Array:
-    """Input gradient: one product for what every tap gives, then each added where it belongs."""
-    n = g.shape[0]
-    if n >= _ROW and max(size) <= _MANY_ROWS:
-        g = lax.optimization_barrier(jnp.moveaxis(g, 0, -1))
-        parts = contract("ok,op->kp", _matrix(w), g.reshape(g.shape[0], -1))
-        parts = parts.reshape(*reversed(window.kernel), w.shape[1], *window.out, n)
-        return jnp.moveaxis(overlap_add_rows(parts, window, size), -1, 0)
-    parts = contract("ok,op->kp", _matrix(w), g.swapaxes(0, 1).reshape(g.shape[1], -1))
-    parts = parts.reshape(*reversed(window.kernel), w.shape[1], n, *window.out)
-    return overlap_add(parts, window, size).swapaxes(0, 1)
-
-
-def _few(weight: tuple[int, ...]) -> bool:
-    return math.prod(weight[1:]) <= _FEW_TAPS
-
-
-def _channels(shapes: Sequence[tuple[int, ...]]) -> Channels | None:
-    """Channels last, but for those that run as one product of few taps."""
-    x, weight = shapes[:2]
-    groups = x[1 - len(weight)] // weight[1]
-    return None if groups == 1 and _few(weight) else Channels.LAST
-
-
-def _forward(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
-    if groups == 1 and _few(w.shape) and _stacked_bytes(x, window) <= _STACK_LIMIT:
-        return _convolve_by_gemm(x, w, window)
-    return _linear(x, w, window, groups)
-
-
-def _linear(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
-    """The convolution in a form that can be transposed in ``x``."""
-    if 1 < groups == x.shape[1] and math.prod(window.kernel) <= _MANY_TAPS:
-        return _convolve_depthwise(x, w, window)
-    return _convolve(x, w, window, groups)
+Saved = tuple[jax.Array, jax.Array]
 
 
 def _conv_forward(
     x: jax.Array, w: jax.Array, window: Window, groups: int
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _forward(x, w, window, groups), (x, w)
+) -> tuple[jax.Array, Saved]:
+    return convolutions.convolve(x, w, window, groups), (x, w)
 
 
 def _conv_backward(
-    window: Window, groups: int, saved: tuple[jax.Array, jax.Array], g: jax.Array
+    window: Window, groups: int, saved: Saved, g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     x, w = saved
-    wide_x, wide_w = widen(x), widen(w)
-    few = groups == 1 and math.prod(window.kernel) > 1 and w.shape[1] <= _FEW_CHANNELS
-    if few and _stacked_bytes(x, window) <= _STACK_LIMIT:
-        dx = _input_gradient_by_gemm(g.astype(x.dtype), w, window, x.shape[2:])
-    else:
-        (dx,) = jax.linear_transpose(lambda v: _linear(v, wide_w, window, groups), wide_x)(g)
-    if groups > 1:
-        dw = _weight_gradient_by_gemm(x, g.astype(x.dtype), w.shape, window, groups)
-        return dx.astype(x.dtype), dw.astype(w.dtype)
-    (dw,) = jax.linear_transpose(lambda v: _convolve(wide_x, v, window, groups), wide_w)(g)
+    dx = convolutions.input_gradient(g, w, window, groups, x.shape[2:])
+    dw = convolutions.weight_gradient(x, g, window, groups, w.shape)
     return dx.astype(x.dtype), dw.astype(w.dtype)
 
 
 @with_gradient(_conv_forward, _conv_backward, static=(2, 3))
 def _conv(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
-    return _forward(x, w, window, groups)
+    return convolutions.convolve(x, w, window, groups)
+
+
+def _transposed_forward(
+    x: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
+) -> tuple[jax.Array, Saved]:
+    return convolutions.input_gradient(x, w, window, groups, size), (x, w)
+
+
+def _transposed_backward(
+    window: Window, groups: int, size: tuple[int, ...], saved: Saved, g: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    del size
+    x, w = saved
+    g = g.astype(x.dtype)
+    dx = convolutions.convolve(g, w, window, groups)
+    dw = convolutions.weight_gradient(g, x, window, groups, w.shape)
+    return dx.astype(x.dtype), dw.astype(w.dtype)
+
+
+@with_gradient(_transposed_forward, _transposed_backward, static=(2, 3, 4))
+def _transposed_conv(
+    x: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
+) -> jax.Array:
+    return convolutions.input_gradient(x, w, window, groups, size)
 
 
 def _transposed(
@@ -184,17 +94,28 @@ def _transposed(
     dilation: tuple[int, ...],
     groups: int,
 ) -> jax.Array:
-    """The input gradient of a convolution, as a convolution of the inflated input."""
-    n = len(stride)
-    kernel = w.shape[2:]
-    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
-    low = tuple(r - p for r, p in zip(reach, padding, strict=True))
-    high = tuple(lo + o for lo, o in zip(low, output_padding, strict=True))
-    window = Window(kernel=kernel, stride=(1,) * n, dilation=dilation, low=low, high=high, out=())
-    w = jnp.flip(w, axis=tuple(range(2, 2 + n)))
-    w = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
-    w = w.reshape(-1, *w.shape[2:])
-    return _convolve(x, w, window, groups, inflate=stride)
+    """The input gradient of the convolution that goes the other way."""
+    # Output padding of a stride or more lies beyond what that convolution reads: zeros.
+    read = tuple(min(o, s - 1) for o, s in zip(output_padding, stride, strict=True))
+    size = tuple(
+        (n - 1) * s - 2 * p + d * (k - 1) + o + 1
+        for n, s, p, d, k, o in zip(
+            x.shape[2:], stride, padding, dilation, w.shape[2:], read, strict=True
+        )
+    )
+    window = Window(
+        kernel=w.shape[2:],
+        stride=stride,
+        dilation=dilation,
+        low=padding,
+        high=padding,
+        out=x.shape[2:],
+    )
+    y = _transposed_conv(x, w, window, groups, size)
+    rest = [(0, o - r, 0) for o, r in zip(output_padding, read, strict=True)]
+    return y if read == output_padding else lax.pad(
+        y, jnp.zeros((), y.dtype), [(0, 0, 0), (0, 0, 0), *rest]
+    )
 
 
 def _bias_forward(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:

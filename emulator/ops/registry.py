@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+import jax
+
 from emulator.op_facts.facts import ALL_INPUTS, OpFacts
 from pef_schema.errors import SambaError
 
@@ -85,8 +87,11 @@ class Channels(enum.Enum):
     """Elementwise: with the axes of all arguments moved alike, those of the result move too."""
 
 
-ChannelsRule = Callable[[Sequence[tuple[int, ...]]], Channels | None]
-"""From the shapes of an op's array arguments to how it takes part."""
+Form = jax.ShapeDtypeStruct
+"""Shape and dtype of an array."""
+
+ChannelsRule = Callable[[Sequence[Form], Form], Channels | None]
+"""From the forms of an op's array arguments and of its first result to how it takes part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,7 @@ class OpSpec(OpFacts):
             Returns an array or a tuple of arrays; shapes and dtypes must be the
             ones torch gives (a differing float dtype is cast by the caller).
         channels: How it takes part in a channels-last stretch, None if it does not; or a rule
-            that says so from the shapes of its array arguments. Lowering alone asks for it.
+            that says so from the forms of its arrays. Lowering alone asks for it.
         reads, linear_in, cheap, differentiable, loops, random: See :class:`OpFacts`.
     """
 

@@ -1,0 +1,1 @@
+"""Times of kernels, from which the rules of :mod:`emulator.kernels.rules` are made."""

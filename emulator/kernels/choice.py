@@ -1,0 +1,63 @@
+"""Candidates of a kind, and the one of them that a problem takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from emulator.kernels.problems import Problem
+from emulator.kernels.proof import onednn_is_good
+from emulator.kernels.rules import present_rule
+
+__all__ = ["Candidate", "applicable", "choose"]
+
+P = TypeVar("P", bound=Problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(Generic[P]):
+    """One way to compute something.
+
+    All candidates of a kind take the same arguments and give the same values, within what the order
+    of a float32 sum makes of them: products of bfloat16 and float16 are accumulated in float32.
+
+    Args:
+        name: As rules have it.
+        applies: Whether it can compute a problem, well enough to be worth a measurement.
+        run: Computes it.
+        onednn: Whether it needs oneDNN.
+    """
+
+    name: str
+    applies: Callable[[P], bool]
+    run: Callable[..., Any]
+    onednn: bool = False
+
+
+def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate[P]]:
+    """Candidates that can compute a problem here, in their order.
+
+    Args:
+        problem: The problem.
+        candidates: All of its kind.
+
+    Returns:
+        Those that apply; without those that need oneDNN where it is not there.
+    """
+    return [c for c in candidates if c.applies(problem) and (not c.onednn or onednn_is_good())]
+
+
+def choose(problem: P, candidates: Sequence[Candidate[P]]) -> Candidate[P]:
+    """The candidate that a problem takes by the present rule.
+
+    Args:
+        problem: The problem.
+        candidates: All of its kind. The first that applies is the plain one: it is taken where
+            nothing was measured.
+
+    Returns:
+        One that applies.
+    """
+    found = {c.name: c for c in applicable(problem, candidates)}
+    return found[present_rule().choose(problem, list(found))]

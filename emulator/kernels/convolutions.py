@@ -1,0 +1,197 @@
+"""Convolution, its input gradient and its kernel gradient: candidates, and the one that is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import jax
+
+from emulator.kernels import conv_by_onednn as by_onednn
+from emulator.kernels import conv_by_xla as by_xla
+from emulator.kernels.choice import Candidate, choose
+from emulator.kernels.problems import Convolution, Part
+from emulator.ops._windows import Window
+
+__all__ = ["CANDIDATES", "convolve", "input_gradient", "runs_channels_last", "weight_gradient"]
+
+_FEW_CHANNELS = 16
+"""Channels up to which an unmeasured input gradient is one product and an overlap-add."""
+_FEW_TAPS = 32
+"""Taps times channels up to which an unmeasured convolution is one product."""
+_MANY_TAPS = 64
+"""Taps up to which a convolution of single channels is a sum of them; the code grows with it."""
+_STACKED = 16 << 20
+"""Stacked elements up to which windows are laid side by side; XLA packs larger ones piece by piece."""
+_MOST_PHASES = 16
+"""Strides of more phases are left to XLA: the code grows with them."""
+
+
+def _stacked(p: Convolution) -> int:
+    return math.prod(p.kernel) * p.batch * p.channels * math.prod(p.out)
+
+
+def _few_taps(p: Convolution) -> bool:
+    return p.groups == 1 and p.channels * math.prod(p.kernel) <= _FEW_TAPS
+
+
+def _depthwise(p: Convolution) -> bool:
+    return 1 < p.groups == p.channels and math.prod(p.kernel) <= _MANY_TAPS
+
+
+def _by_gemm(p: Convolution) -> bool:
+    return p.groups == 1 and _stacked(p) <= _STACKED
+
+
+def _narrow(p: Convolution) -> bool:
+    few = p.groups == 1 and math.prod(p.kernel) > 1 and p.channels <= _FEW_CHANNELS
+    return few and _stacked(p) <= _STACKED
+
+
+def _always(p: Convolution) -> bool:
+    del p
+    return True
+
+
+def _onednn(p: Convolution) -> bool:
+    """What oneDNN has kernels for, and what is not empty."""
+    sizes = (p.batch, p.channels, p.features, *p.size, *p.out, *p.kernel)
+    return p.dtype in ("float32", "bfloat16", "float16") and min(sizes) > 0 and len(p.size) <= 3
+
+
+def _onednn_plain(p: Convolution) -> bool:
+    return _onednn(p) and max(p.stride) == 1
+
+
+def _onednn_phases(p: Convolution) -> bool:
+    phased = 1 < math.prod(p.stride) <= _MOST_PHASES and max(p.dilation) == 1
+    return _onednn(p) and phased
+
+
+def _onednn_taps(p: Convolution) -> bool:
+    few = math.prod(p.kernel) <= _MANY_TAPS and p.dtype in ("float32", "bfloat16")
+    return _onednn(p) and p.groups == 1 and few
+
+
+def _named(
+    name: str,
+    applies: Callable[[Convolution], bool],
+    run: Callable[..., jax.Array],
+    *,
+    onednn: bool = False,
+) -> Candidate[Convolution]:
+    return Candidate(name=name, applies=applies, run=run, onednn=onednn)
+
+
+CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
+    Part.FORWARD: (
+        _named("few taps", lambda p: _few_taps(p) and _by_gemm(p), by_xla.convolve_by_gemm),
+        _named("scaled taps", _depthwise, by_xla.convolve_depthwise),
+        _named("xla", _always, by_xla.convolve),
+        _named("onednn", _onednn, by_onednn.convolve_onednn, onednn=True),
+    ),
+    Part.INPUT_GRADIENT: (
+        _named("overlap-add", _narrow, by_xla.input_gradient_by_gemm),
+        _named("scaled taps", _depthwise, by_xla.input_gradient_depthwise),
+        _named("xla", _always, by_xla.input_gradient),
+        _named("onednn", _onednn_plain, by_onednn.input_gradient_onednn, onednn=True),
+        _named("onednn phases", _onednn_phases, by_onednn.input_gradient_by_phases, onednn=True),
+    ),
+    Part.WEIGHT_GRADIENT: (
+        _named("grouped gemm", lambda p: p.groups > 1, by_xla.weight_gradient_by_gemm),
+        _named("xla", lambda p: p.groups == 1, by_xla.weight_gradient),
+        _named("gemm", _by_gemm, by_xla.weight_gradient_by_gemm),
+        _named("onednn taps", _onednn_taps, by_onednn.weight_gradient_by_taps, onednn=True),
+    ),
+}
+"""Candidates of each part. The first that applies is the plain one."""
+
+
+def _problem(
+    part: Part, dtype: object, batch: int, channels: int, features: int, groups: int,
+    size: tuple[int, ...], window: Window,
+) -> Convolution:  # fmt: skip
+    return Convolution(
+        part=part,
+        dtype=str(dtype),
+        batch=batch,
+        channels=channels,
+        features=features,
+        groups=groups,
+        size=size,
+        out=window.out,
+        kernel=window.kernel,
+        stride=window.stride,
+        dilation=window.dilation,
+    )
+
+
+def _forward_problem(
+    x: tuple[int, ...], w: tuple[int, ...], dtype: object, window: Window, groups: int
+) -> Convolution:
+    return _problem(Part.FORWARD, dtype, x[0], x[1], w[0], groups, x[2:], window)
+
+
+def convolve(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
+    """Convolution, in the dtype that it is computed in.
+
+    Args:
+        x: Data ``(N, C, ...)``.
+        w: Kernels ``(O, C / groups, ...)``, of the same dtype.
+        window: The window.
+        groups: Feature groups.
+
+    Returns:
+        ``(N, O, ...)``, float32 for bfloat16 and float16.
+    """
+    problem = _forward_problem(x.shape, w.shape, x.dtype, window, groups)
+    return choose(problem, CANDIDATES[Part.FORWARD]).run(x, w, window, groups)
+
+
+def runs_channels_last(
+    x: tuple[int, ...], w: tuple[int, ...], dtype: object, window: Window, groups: int
+) -> bool:
+    """Whether :func:`convolve` will run with channels last, for data and kernels of these shapes."""
+    problem = _forward_problem(x, w, dtype, window, groups)
+    return choose(problem, CANDIDATES[Part.FORWARD]).name != "few taps"
+
+
+def input_gradient(
+    g: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
+) -> jax.Array:
+    """Cotangent of a convolution's data.
+
+    Args:
+        g: Cotangent of the result, ``(N, O, ...)``.
+        w: Kernels ``(O, C / groups, ...)``.
+        window: The window.
+        groups: Feature groups.
+        size: Spatial sizes of the data.
+
+    Returns:
+        ``(N, C, *size)``, float32 for narrow types.
+    """
+    channels = w.shape[1] * groups
+    part = Part.INPUT_GRADIENT
+    problem = _problem(part, w.dtype, g.shape[0], channels, w.shape[0], groups, size, window)
+    return choose(problem, CANDIDATES[part]).run(g, w, window, groups, size)
+
+
+def weight_gradient(
+    x: jax.Array, g: jax.Array, window: Window, groups: int, shape: tuple[int, ...]
+) -> jax.Array:
+    """Cotangent of a convolution's kernels.
+
+    Args:
+        x: Data ``(N, C, ...)``.
+        g: Cotangent of the result, ``(N, O, ...)``.
+        window: The window.
+        groups: Feature groups.
+        shape: Of the kernels.
+
+    Returns:
+        An array of that shape, float32 for narrow types.
+    """
+    part = Part.WEIGHT_GRADIENT
+    problem = _problem(part, x.dtype, *x.shape[:2], shape[0], groups, x.shape[2:], window)
+    return choose(problem, CANDIDATES[part]).run(x, g, window, groups, shape)

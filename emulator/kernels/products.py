@@ -1,0 +1,162 @@
+"""The matrix product behind all contractions: candidates, and the one that is taken."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from emulator.kernels.choice import Candidate, choose
+from emulator.kernels.onednn import matmul
+from emulator.kernels.problems import Product
+from emulator.ops._precision import compute_dtype
+
+__all__ = ["CANDIDATES", "Spec", "product"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """An einsum of two operands, taken apart.
+
+    Args:
+        left, right, out: Axes of the operands and of the result.
+        batch, summed: Axes that both operands have, and the result has or has not.
+        rows, columns: Axes of the left or of the right operand alone.
+    """
+
+    left: str
+    right: str
+    out: str
+    batch: str
+    summed: str
+    rows: str
+    columns: str
+
+    @classmethod
+    def of(cls, spec: str) -> Spec:
+        """Take an equation apart."""
+        inputs, out = spec.split("->")
+        left, right = inputs.split(",")
+        batch = "".join(c for c in left if c in right and c in out)
+        summed = "".join(c for c in left if c in right and c not in out)
+        rows = "".join(c for c in left if c not in right)
+        columns = "".join(c for c in right if c not in left)
+        return cls(
+            left=left, right=right, out=out, batch=batch, summed=summed, rows=rows, columns=columns
+        )
+
+
+def _by_xla(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
+    """``lax.dot_general``, and a transposition where the result's axes want one."""
+    left, right = spec.left, spec.right
+    dims = (
+        (tuple(left.index(c) for c in spec.summed), tuple(right.index(c) for c in spec.summed)),
+        (tuple(left.index(c) for c in spec.batch), tuple(right.index(c) for c in spec.batch)),
+    )
+    if a.ndim == 2 and dims[0][0] == (0,) and a.dtype.itemsize == 2:
+        # XLA:CPU has a fast kernel for 16-bit types only where the left rows are contiguous; the
+        # barrier keeps it from folding the transpose back into the product.
+        a = lax.optimization_barrier(a.T)
+        dims = (((1,), dims[0][1]), dims[1])
+    y = lax.dot_general(a, b, dims, preferred_element_type=compute_dtype(a.dtype))
+    order = spec.batch + spec.rows + spec.columns
+    return y if order == spec.out else jnp.transpose(y, [order.index(c) for c in spec.out])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Matrices:
+    """A contraction that is a product of matrices as they lie, or of batches of them.
+
+    Args:
+        problem: The product.
+        exchanged: Whether its first operand is the contraction's second.
+        lead: Sizes of the batch's axes.
+    """
+
+    problem: Product
+    exchanged: bool
+    lead: tuple[int, ...]
+
+
+def _matrices(spec: Spec, a: jax.Array, b: jax.Array) -> _Matrices | None:
+    """How a contraction can be had from matrices without moving one, None if it cannot."""
+    turned_a = {spec.batch + spec.rows + spec.summed: False,
+                spec.batch + spec.summed + spec.rows: True}.get(spec.left)  # fmt: skip
+    turned_b = {spec.batch + spec.summed + spec.columns: False,
+                spec.batch + spec.columns + spec.summed: True}.get(spec.right)  # fmt: skip
+    straight = spec.out == spec.batch + spec.rows + spec.columns
+    if turned_a is None or turned_b is None:
+        return None
+    if not straight and spec.out != spec.batch + spec.columns + spec.rows:
+        return None
+    sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
+    lead = tuple(sizes[c] for c in spec.batch)
+    m, k, n = (math.prod(sizes[c] for c in axes) for axes in (spec.rows, spec.summed, spec.columns))
+    if not straight:
+        m, n = n, m
+        turned_a, turned_b = not turned_b, not turned_a
+    problem = Product(
+        dtype=str(a.dtype),
+        turned_a=turned_a,
+        turned_b=turned_b,
+        batch=math.prod(lead),
+        m=m,
+        k=k,
+        n=n,
+    )
+    return _Matrices(problem=problem, exchanged=not straight, lead=lead)
+
+
+def _by_onednn(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
+    found = _matrices(spec, a, b)
+    if found is None:
+        raise ValueError(f"{spec} is no product of matrices")
+    p = found.problem
+    first, second = (b, a) if found.exchanged else (a, b)
+    y = matmul(
+        first.reshape(*found.lead, *((p.k, p.m) if p.turned_a else (p.m, p.k))),
+        second.reshape(*found.lead, *((p.n, p.k) if p.turned_b else (p.k, p.n))),
+        turned_a=p.turned_a,
+        turned_b=p.turned_b,
+        dtype=compute_dtype(a.dtype),
+    )
+    sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
+    return y.reshape([sizes[c] for c in spec.out])
+
+
+def _onednn(p: Product) -> bool:
+    sizes = (p.batch, p.m, p.k, p.n)
+    return p.dtype in ("float32", "bfloat16") and min(sizes) > 0
+
+
+CANDIDATES: tuple[Candidate[Product], ...] = (
+    Candidate(name="xla", applies=lambda p: True, run=_by_xla),
+    Candidate(name="onednn", applies=_onednn, run=_by_onednn, onednn=True),
+)
+"""The first is the plain one."""
+
+
+def product(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Product of two arrays summed over their common axes, narrow types accumulated in float32.
+
+    Args:
+        spec: Axes as in einsum, e.g. ``"ni,oi->no"``. Every axis of an operand must occur
+            in the other operand or in the result.
+        a, b: Operands of one dtype.
+
+    Returns:
+        The product, float32 for bfloat16 and float16 operands, else of their dtype.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> product("ni,oi->no", jnp.ones((2, 3)), jnp.ones((4, 3))).tolist()[0]
+        [3.0, 3.0, 3.0, 3.0]
+    """
+    axes = Spec.of(spec)
+    found = _matrices(axes, a, b)
+    if found is None:
+        return _by_xla(axes, a, b)
+    return choose(found.problem, CANDIDATES).run(axes, a, b)

@@ -1,0 +1,94 @@
+"""Whether jaxlib's oneDNN is there and right: it is tried at its first use in a process."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from emulator.kernels.onednn import Axes, Slide, convolution, matmul
+
+__all__ = ["ONEDNN_VARIABLE", "onednn_is_good"]
+
+ONEDNN_VARIABLE = "SAMBAFLOW_ONEDNN"
+"""``0`` in the environment leaves oneDNN out."""
+
+_LOG = logging.getLogger(__name__)
+
+
+def _run(compute: Callable[..., jax.Array], *arrays: jax.Array | np.ndarray) -> np.ndarray:
+    """Compile for the CPU and call; outside of whatever is being traced just now."""
+    sharding = jax.sharding.SingleDeviceSharding(jax.local_devices(backend="cpu")[0])
+    shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding) for a in arrays]
+    jitted: Any = jax.jit(compute)
+    return np.asarray(jitted.lower(*shapes).compile()(*arrays))
+
+
+def _products() -> float:
+    rows = np.arange(24, dtype=np.float32).reshape(4, 6) - 11
+    columns = np.arange(30, dtype=np.float32).reshape(6, 5) % 7 - 3
+    off = 0.0
+    for dtype in (np.float32, jnp.bfloat16):
+        got = _run(
+            lambda a, b: matmul(a, b, turned_b=True, dtype=np.float32),
+            rows.astype(dtype),
+            np.ascontiguousarray(columns.T).astype(dtype),
+        )
+        off = max(off, float(np.max(np.abs(got - rows @ columns))))
+    return off
+
+
+def _convolutions() -> float:
+    """A window of two over one image of two channels, against the four products by hand."""
+    x = (np.arange(32, dtype=np.float32) % 5 - 2).reshape(1, 4, 4, 2)
+    w = (np.arange(24, dtype=np.float32) % 7 - 3).reshape(3, 2, 2, 2)
+    slide = Slide(
+        x=Axes(outer=0, inner=3, spatial=(1, 2)),
+        w=Axes(outer=1, inner=0, spatial=(2, 3)),
+        y=Axes(outer=0, inner=3, spatial=(1, 2)),
+        stride=(1, 1),
+        dilation=(1, 1),
+        low=(0, 0),
+        high=(0, 0),
+        groups=1,
+        shape=(1, 3, 3, 3),
+    )
+    wanted = sum(
+        x[:, i : i + 3, j : j + 3] @ w[:, :, i, j].T for i in range(2) for j in range(2)
+    )
+    got = _run(lambda x, w: convolution(x, w, slide), x, w)
+    return float(np.max(np.abs(got - wanted)))
+
+
+_TRIALS: tuple[Callable[[], float], ...] = (_products, _convolutions)
+
+
+@functools.cache
+def onednn_is_good() -> bool:
+    """Whether oneDNN may be used here; what it gives is compared once, which takes 0.1 seconds.
+
+    Returns:
+        False where the environment says so, where jaxlib has none, or where it gives other values
+        than numpy; the last two are one line in the log.
+    """
+    if os.environ.get(ONEDNN_VARIABLE, "").strip() == "0":
+        return False
+    try:
+        off = max(trial() for trial in _TRIALS)
+    except Exception as error:  # whatever jax, XLA or oneDNN raise: this is how they are asked
+        _LOG.warning("oneDNN is left out: jaxlib cannot run it (%s)", _first_line(error))
+        return False
+    if off:
+        _LOG.warning("oneDNN is left out: it gives values that are off by %g", off)
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
