@@ -21,7 +21,7 @@ from emulator.kernels import products as product_kernels
 from emulator.kernels.choice import Candidate, applicable
 from emulator.kernels.problems import Convolution, Part, Problem, Product
 from emulator.kernels.rules import PLAIN, Measured, Rule, chosen_by
-from emulator.ops._windows import Window
+from emulator.kernels.windows import Window
 from emulator.plans.xla_options import xla_options
 from emulator.processor import processor
 
@@ -94,7 +94,12 @@ def _product_trials(p: Product, rng: np.random.Generator) -> list[Trial]:
     a = _array(rng, (*lead, *(sizes[c] for c in left)), p.dtype)
     b = _array(rng, (*lead, *(sizes[c] for c in right)), p.dtype)
     return [
-        _compiled(c.name, lambda a, b, run=c.run: run(product_kernels.Spec.of(spec), a, b), (a, b), _count(p))
+        _compiled(
+            c.name,
+            lambda a, b, run=c.run: run(product_kernels.Spec.of(spec), a, b),
+            (a, b),
+            _count(p),
+        )
         for c in applicable(p, product_kernels.CANDIDATES)
     ]
 
@@ -157,8 +162,7 @@ def _times(trials: Sequence[Trial], rounds: int, seconds: float) -> dict[str, fl
         for trial in running if turn % 2 else running[::-1]:
             found[trial.name].append(_seconds(trial.call, counts[trial.name]))
     return {
-        t.name: 1e6 * statistics.median(found[t.name] or [first[t.name]]) / t.count
-        for t in trials
+        t.name: 1e6 * statistics.median(found[t.name] or [first[t.name]]) / t.count for t in trials
     }
 
 

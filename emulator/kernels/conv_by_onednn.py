@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.onednn import Axes, Slide, convolution, matmul
-from emulator.ops._precision import widen
-from emulator.ops._windows import Window, pad, taps
+from emulator.kernels.precision import widen
+from emulator.kernels.windows import Window, pad, taps
 
 __all__ = [
     "convolve_onednn",

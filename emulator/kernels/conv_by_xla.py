@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops._gemm import contract
-from emulator.ops._precision import widen
-from emulator.ops._windows import (
+from emulator.kernels.precision import widen
+from emulator.kernels.products import product
+from emulator.kernels.windows import (
     Window,
     overlap_add,
     overlap_add_rows,
@@ -106,7 +106,7 @@ def weight_gradient_by_gemm(
     columns = stack_taps(pad(x.swapaxes(0, 1), window, 0), window)
     columns = columns.reshape(math.prod(window.kernel), groups, channels, -1)
     left = g.astype(x.dtype).swapaxes(0, 1).reshape(groups, features, -1)
-    dw = contract("gop,kgcp->gokc", left, columns)
+    dw = product("gop,kgcp->gokc", left, columns)
     dw = dw.reshape(shape[0], *reversed(window.kernel), channels)
     return dw.transpose(0, dw.ndim - 1, *range(dw.ndim - 2, 0, -1))
 
@@ -121,7 +121,7 @@ def convolve_by_gemm(x: jax.Array, w: jax.Array, window: Window, groups: int) ->
     """The convolution of one group as one product of the weights with all windows side by side."""
     del groups
     columns = stack_taps(pad(x.swapaxes(0, 1), window, 0), window)
-    y = contract("ok,kp->op", _matrix(w), columns.reshape(-1, x.shape[0] * math.prod(window.out)))
+    y = product("ok,kp->op", _matrix(w), columns.reshape(-1, x.shape[0] * math.prod(window.out)))
     return y.reshape(w.shape[0], x.shape[0], *window.out).swapaxes(0, 1)
 
 
@@ -134,9 +134,9 @@ def input_gradient_by_gemm(
     n = g.shape[0]
     if n >= _ROW and max(size) <= _MANY_ROWS:
         g = lax.optimization_barrier(jnp.moveaxis(g, 0, -1))
-        parts = contract("ok,op->kp", _matrix(w), g.reshape(g.shape[0], -1))
+        parts = product("ok,op->kp", _matrix(w), g.reshape(g.shape[0], -1))
         parts = parts.reshape(*reversed(window.kernel), w.shape[1], *window.out, n)
         return jnp.moveaxis(overlap_add_rows(parts, window, size), -1, 0)
-    parts = contract("ok,op->kp", _matrix(w), g.swapaxes(0, 1).reshape(g.shape[1], -1))
+    parts = product("ok,op->kp", _matrix(w), g.swapaxes(0, 1).reshape(g.shape[1], -1))
     parts = parts.reshape(*reversed(window.kernel), w.shape[1], n, *window.out)
     return overlap_add(parts, window, size).swapaxes(0, 1)

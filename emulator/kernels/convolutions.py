@@ -11,7 +11,7 @@ from emulator.kernels import conv_by_onednn as by_onednn
 from emulator.kernels import conv_by_xla as by_xla
 from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.problems import Convolution, Part
-from emulator.ops._windows import Window
+from emulator.kernels.windows import Window
 
 __all__ = ["CANDIDATES", "convolve", "input_gradient", "runs_channels_last", "weight_gradient"]
 

@@ -21,6 +21,8 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from emulator.kernels.precision import product_precision
+
 __all__ = ["Axes", "Slide", "convolution", "matmul"]
 
 _mlir = cast("Any", mlir)  # jax types it in part
@@ -94,9 +96,8 @@ def _product_elsewhere(a: jax.Array, b: jax.Array, *, config: _Product) -> jax.A
          (b.ndim - 1 if config.turned_b else b.ndim - 2,)),
         (batch, batch),
     )  # fmt: skip
-    return lax.dot_general(
-        a, b, axes, precision=lax.Precision.HIGHEST, preferred_element_type=config.dtype
-    )
+    precision = product_precision(a.dtype)
+    return lax.dot_general(a, b, axes, precision=precision, preferred_element_type=config.dtype)
 
 
 _matmul = _primitive(
@@ -210,7 +211,7 @@ def _convolution_elsewhere(x: jax.Array, w: jax.Array, *, config: Slide) -> jax.
         rhs_dilation=config.dilation,
         dimension_numbers=numbers,
         feature_group_count=config.groups,
-        precision=lax.Precision.HIGHEST,
+        precision=product_precision(x.dtype),
     )
 
 

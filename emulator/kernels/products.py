@@ -11,8 +11,8 @@ from jax import lax
 
 from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.onednn import matmul
+from emulator.kernels.precision import compute_dtype, product_precision
 from emulator.kernels.problems import Product
-from emulator.ops._precision import compute_dtype
 
 __all__ = ["CANDIDATES", "Spec", "product"]
 
@@ -61,7 +61,13 @@ def _by_xla(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
         # barrier keeps it from folding the transpose back into the product.
         a = lax.optimization_barrier(a.T)
         dims = (((1,), dims[0][1]), dims[1])
-    y = lax.dot_general(a, b, dims, preferred_element_type=compute_dtype(a.dtype))
+    y = lax.dot_general(
+        a,
+        b,
+        dims,
+        precision=product_precision(a.dtype),
+        preferred_element_type=compute_dtype(a.dtype),
+    )
     order = spec.batch + spec.rows + spec.columns
     return y if order == spec.out else jnp.transpose(y, [order.index(c) for c in spec.out])
 

@@ -16,7 +16,7 @@ from emulator.kernels.onednn import Axes, Slide, convolution, matmul
 
 __all__ = ["ONEDNN_VARIABLE", "onednn_is_good"]
 
-ONEDNN_VARIABLE = "SAMBAFLOW_ONEDNN"
+ONEDNN_VARIABLE = "EMULATOR_ONEDNN"
 """``0`` in the environment leaves oneDNN out."""
 
 _LOG = logging.getLogger(__name__)
@@ -59,9 +59,7 @@ def _convolutions() -> float:
         groups=1,
         shape=(1, 3, 3, 3),
     )
-    wanted = sum(
-        x[:, i : i + 3, j : j + 3] @ w[:, :, i, j].T for i in range(2) for j in range(2)
-    )
+    wanted = sum(x[:, i : i + 3, j : j + 3] @ w[:, :, i, j].T for i in range(2) for j in range(2))
     got = _run(lambda x, w: convolution(x, w, slide), x, w)
     return float(np.max(np.abs(got - wanted)))
 

@@ -12,7 +12,7 @@ import functools
 import json
 import math
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +28,7 @@ __all__ = [
     "Measured",
     "Rule",
     "chosen_by",
+    "kernels_for",
     "parse_rule",
     "present_rule",
     "rule_for",
@@ -71,9 +72,7 @@ class Rule:
     """
 
     name: str
-    points: Mapping[str, tuple[Measured, ...]] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
+    points: Mapping[str, tuple[Measured, ...]] = field(default_factory=lambda: MappingProxyType({}))
 
     def choose(self, problem: Problem, candidates: Sequence[str]) -> str:
         """Name of the candidate for a problem.
@@ -175,7 +174,9 @@ def rule_text(rule: Rule, about: Mapping[str, str]) -> str:
     lines = []
     for category, points in sorted(rule.points.items()):
         rows = ",\n   ".join(
-            json.dumps({"sizes": list(p.sizes), "times": {k: round(t, 1) for k, t in p.times.items()}})
+            json.dumps(
+                {"sizes": list(p.sizes), "times": {k: round(t, 1) for k, t in p.times.items()}}
+            )
             for p in sorted(points, key=lambda p: p.sizes)
         )
         lines.append(f"  {json.dumps(category)}: [\n   {rows}\n  ]")
@@ -201,6 +202,19 @@ def rule_for(found: Processor) -> Rule:
         if alike and extension in found.isa:
             return rule_named(alike[0])
     return PLAIN
+
+
+def kernels_for(platform: str) -> AbstractContextManager[None]:
+    """While active, what is lowered for a platform takes kernels that were measured there.
+
+    Args:
+        platform: As ``jax.Device`` names it. Only processors were measured; others take the plain
+            candidates.
+
+    Returns:
+        A context manager.
+    """
+    return nullcontext() if platform == "cpu" else chosen_by(PLAIN)
 
 
 _CHOSEN: ContextVar[Rule | None] = ContextVar("rule of kernels", default=None)

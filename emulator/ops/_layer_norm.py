@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.kernels.precision import widen
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import widen
 from emulator.ops._reduction import large_part, sum_within
 
 Vector = jax.Array | None

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels.precision import real, widen, widened
 from emulator.ops import random
 from emulator.ops._dropping import MissingSeed
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import real, widen, widened
 from emulator.ops._reduction import large_part, peak_within, sum_within
 from emulator.ops.registry import Channels, op
 from pef_schema.program import DType

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.ops._precision import widen
+from emulator.kernels.precision import widen
 from emulator.ops._reduction import reduce_sum
 from emulator.ops._resample import Table, check_places, resample, span_entries
 from emulator.ops.pool import lowest

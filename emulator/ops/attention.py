@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels.precision import widen
 from emulator.ops import _gemm as gemm
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import widen
 from emulator.ops._reduction import large_part, peak_within, sum_within
 from emulator.ops.registry import op
 from pef_schema.program import DType

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.kernels.precision import widen
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import widen
 from emulator.ops._reduction import sum_rows
 from emulator.ops._unfused import compile_apart
 from emulator.ops.norm import (

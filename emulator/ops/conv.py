@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import jax
@@ -10,10 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels import convolutions
+from emulator.kernels.precision import widen
+from emulator.kernels.windows import Window, expand
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import widen
 from emulator.ops._reduction import sum_rows
-from emulator.ops._windows import Window, expand
 from emulator.ops.registry import Channels, Form, op
 
 Sizes = int | Sequence[int]
@@ -113,8 +112,10 @@ def _transposed(
     )
     y = _transposed_conv(x, w, window, groups, size)
     rest = [(0, o - r, 0) for o, r in zip(output_padding, read, strict=True)]
-    return y if read == output_padding else lax.pad(
-        y, jnp.zeros((), y.dtype), [(0, 0, 0), (0, 0, 0), *rest]
+    return (
+        y
+        if read == output_padding
+        else lax.pad(y, jnp.zeros((), y.dtype), [(0, 0, 0), (0, 0, 0), *rest])
     )
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from emulator.ops._precision import widened
+from emulator.kernels.precision import widened
 from emulator.ops._reduction import reduce_kept, reduce_sum
 from emulator.ops._slopes import absolute
 from emulator.ops.loss import MEAN, reduced

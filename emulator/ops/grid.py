@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.ops._precision import widened
+from emulator.kernels.precision import widened
 from emulator.ops.registry import op
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2

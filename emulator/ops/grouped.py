@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels.precision import compute_dtype
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import compute_dtype
 from emulator.ops.registry import op
 from pef_schema.program import DType
 

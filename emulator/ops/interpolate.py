@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from emulator.ops._precision import widen
+from emulator.kernels.precision import widen
 from emulator.ops._resample import Table, check_places, dense_table, resample, span_entries
 from emulator.ops.registry import op
 

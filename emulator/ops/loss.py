@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.kernels.precision import compute_dtype, widen
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import compute_dtype, widen
 from emulator.ops._reduction import large_part, peak_within, reduce_all, reduce_sum, sum_within
 from emulator.ops.registry import op
 

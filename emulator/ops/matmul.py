@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from emulator.kernels.precision import compute_dtype, widen, widened
 from emulator.ops import _gemm as gemm
 from emulator.ops._gemm import contract
-from emulator.ops._precision import compute_dtype, widen, widened
 from emulator.ops._promote import broadcast_to, elementwise, is_float
 from emulator.ops._reduction import reduce_kept, reduce_sum
 from emulator.ops.registry import op

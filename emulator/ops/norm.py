@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.kernels.precision import widen, widened
 from emulator.ops._gradient import with_gradient
 from emulator.ops._layer_norm import normalize_rows
-from emulator.ops._precision import widen, widened
 from emulator.ops._promote import broadcast_to
 from emulator.ops._reduction import reduce_all, reduce_kept
 from emulator.ops.registry import op

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from emulator.kernels.windows import Window, expand, pad, taps, untaps
 from emulator.ops._long_windows import LONG, put_back, window_places
-from emulator.ops._windows import Window, expand, pad, taps, untaps
 from emulator.ops.registry import op
 from emulator.ops.scatter import put
 

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from emulator.kernels.precision import widen
+from emulator.kernels.windows import Window, expand, pad, taps, untaps
 from emulator.ops._gradient import with_gradient
 from emulator.ops._long_windows import (
     LONG,
@@ -18,9 +20,7 @@ from emulator.ops._long_windows import (
     window_max,
     window_sum,
 )
-from emulator.ops._precision import widen
 from emulator.ops._reduction import reduce_kept
-from emulator.ops._windows import Window, expand, pad, taps, untaps
 from emulator.ops.registry import op
 
 Sizes = int | Sequence[int]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
+from emulator.kernels.precision import widened
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import widened
 from emulator.ops._reduction import reduce_sum
 from emulator.ops._slopes import absolute
 from emulator.ops.loss import MEAN, reduced

@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.kernels.precision import widen
 from emulator.ops._after import after
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import widen
 from emulator.ops._reduction import sum_rows
 from emulator.ops.registry import op
 

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from emulator.kernels.precision import widened
 from emulator.ops._gradient import with_gradient
-from emulator.ops._precision import widened
 from emulator.ops._reduction import normalize_axis
 from emulator.ops.index import take_slices
 from emulator.ops.registry import op

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 
+from emulator.kernels.rules import kernels_for
 from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.section import Variant
@@ -176,7 +177,8 @@ def _lowered(
     forms, buffers = composition.buffer_map.form, composition.signature
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(*forms(home), sharding=sharding) for home in buffers.takes]
-    with wide_types(), full_products(), shared_forms():
+    platform = platforms[0] if platforms else device.platform
+    with wide_types(), full_products(), shared_forms(), kernels_for(platform):
         donated = () if composition.watched else tuple(range(buffers.donated))
         jitted: Any = jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
         traced = jitted.trace(*shapes)
