@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -93,13 +94,9 @@ def _product_trials(p: Product, rng: np.random.Generator) -> list[Trial]:
     spec = f"{batch}{left},{batch}{right}->{batch}mn"
     a = _array(rng, (*lead, *(sizes[c] for c in left)), p.dtype)
     b = _array(rng, (*lead, *(sizes[c] for c in right)), p.dtype)
+    axes = product_kernels.Spec.of(spec)
     return [
-        _compiled(
-            c.name,
-            lambda a, b, run=c.run: run(product_kernels.Spec.of(spec), a, b),
-            (a, b),
-            _count(p),
-        )
+        _compiled(c.name, functools.partial(c.run, axes), (a, b), _count(p))
         for c in applicable(p, product_kernels.CANDIDATES)
     ]
 

@@ -1,4 +1,4 @@
-"""Convolutions and their gradients by XLA's own code, and by products and sums that it does faster."""
+"""Convolutions and their gradients by XLA's own code, products and sums of scaled taps."""
 
 from __future__ import annotations
 

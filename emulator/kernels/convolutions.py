@@ -1,4 +1,4 @@
-"""Convolution, its input gradient and its kernel gradient: candidates, and the one that is taken."""
+"""Convolution and its two gradients: candidates, and the one that is taken."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FEW_TAPS = 32
 _MANY_TAPS = 64
 """Taps up to which a convolution of single channels is a sum of them; the code grows with it."""
 _STACKED = 16 << 20
-"""Stacked elements up to which windows are laid side by side; XLA packs larger ones piece by piece."""
+"""Elements up to which windows are laid side by side; XLA packs larger ones piece by piece."""
 _MOST_PHASES = 16
 """Strides of more phases are left to XLA: the code grows with them."""
 
@@ -151,7 +151,7 @@ def convolve(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Arr
 def runs_channels_last(
     x: tuple[int, ...], w: tuple[int, ...], dtype: object, window: Window, groups: int
 ) -> bool:
-    """Whether :func:`convolve` will run with channels last, for data and kernels of these shapes."""
+    """Whether :func:`convolve` runs channels last, for data and kernels of these shapes."""
     problem = _forward_problem(x, w, dtype, window, groups)
     return choose(problem, CANDIDATES[Part.FORWARD]).name != "few taps"
 

@@ -1,9 +1,9 @@
 """oneDNN's matrix product and convolution, which jaxlib holds beside XLA's own.
 
 XLA:CPU knows them as custom calls with a JSON configuration (``OneDnnMatMulConfig`` and
-``OneDnnConvolutionConfig`` in ``xla/backends/cpu/runtime/onednn/onednn_config.proto``). jax offers them
-nowhere, so they are proved before they are used, see :mod:`emulator.kernels.proof`. On other platforms
-than the CPU the same primitives are lowered to what XLA has there.
+``OneDnnConvolutionConfig`` in ``xla/backends/cpu/runtime/onednn/onednn_config.proto``). jax offers
+them nowhere, so they are proved before they are used, see :mod:`emulator.kernels.proof`. On other
+platforms than the CPU the same primitives are lowered to what XLA has there.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ class Product:
         """As :class:`Problem` has it.
 
         Example:
-            >>> Product(dtype="float32", turned_a=False, turned_b=True, batch=1, m=8, k=2, n=3).category
+            >>> Product(
+            ...     dtype="float32", turned_a=False, turned_b=True, batch=1, m=8, k=2, n=3
+            ... ).category
             'product float32 nt'
         """
         form = "".join("t" if turned else "n" for turned in (self.turned_a, self.turned_b))

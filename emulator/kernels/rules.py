@@ -1,8 +1,8 @@
 """The rule that chooses a kernel: what was measured on this processor, for the nearest shape.
 
-``measured/<processor>.json`` holds measurements, made by ``python -m bench tune``: for each problem the time
-of each candidate. Shapes are compared by the logarithms of their sizes. Where nothing of the kind
-was measured near enough, and on processors that were not measured, the candidate that needs no
+``measured/<processor>.json`` holds measurements, made by ``python -m bench tune``: for each problem
+the time of each candidate. Shapes are compared by the logarithms of their sizes. Where nothing of
+the kind was measured near enough, and on processors that were not measured, the candidate that needs no
 measurement is taken.
 """
 
@@ -159,6 +159,10 @@ def parse_rule(name: str, text: str) -> Rule:
         for category, measured in categories.items()
     }
     return Rule(name=name, points=MappingProxyType(points))
+
+
+def _rounded(times: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(time, 1) for name, time in times.items()}
 
 
 def rule_text(rule: Rule, about: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from emulator.ops import conv
+from emulator.kernels import conv_by_xla, convolutions
 from tests.emulator.ops.checks import check
 from tests.emulator.ops.narrow import check_narrow
 
@@ -41,7 +41,7 @@ def test_large_conv(
     x: Shape, w: Shape, args: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other way to the weight gradient: XLA's convolution, for data too large to stack."""
-    monkeypatch.setattr(conv, "_STACK_LIMIT", 0)
+    monkeypatch.setattr(convolutions, "_STACKED", 0)
     check("aten.conv2d.default", *randn(x, w), None, *args)
 
 
@@ -56,7 +56,7 @@ ROWS: list[tuple[Shape, Shape, tuple[Any, ...]]] = [
 
 @pytest.mark.parametrize(("x", "w", "args"), ROWS)
 def test_conv_of_a_batch(x: Shape, w: Shape, args: tuple[Any, ...]) -> None:
-    assert x[0] >= conv._ROW
+    assert x[0] >= conv_by_xla._ROW
     check(f"aten.conv{len(w) - 2}d.default", *randn(x, w, (w[0],)), *args)
 
 
