@@ -22,8 +22,9 @@ import jax
 import numpy as np
 
 import samba
+from bench.case import Case
 from bench.errors import BadResults
-from bench.models import SMALL, Case
+from bench.models import SMALL
 from bench.peers import ours
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.plans import plan

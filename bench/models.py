@@ -1,128 +1,21 @@
-"""The cases that are timed: models with their batches and optimizers.
-
-A case is everything a contender needs to build the very same training step:
-the model's weights come from one seed, the batches from another.
-"""
+"""The cases that are timed, by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
-import torch
-from torch import nn
 
 from bench import nets
-
-Batch = tuple[np.ndarray, ...]
-"""Inputs of one step, in the order of ``forward``."""
-
-BATCHES = 8
-"""Different batches a contender cycles through; enough that none is special."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sgd:
-    """Settings of stochastic gradient descent with momentum."""
-
-    lr: float
-    momentum: float
-    weight_decay: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdamW:
-    """Settings of AdamW."""
-
-    lr: float
-    betas: tuple[float, float]
-    eps: float
-    weight_decay: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One model at one size.
-
-    Args:
-        name: As given to ``--model``.
-        family: Picks the hand-written jax function of the same mathematics.
-        build: Makes the model with torch's current random state.
-        input_names: Names of the inputs, in the order of ``forward``.
-        make_batch: Makes one batch from a random generator.
-        optimizer: Its settings.
-        heads: Attention heads, where there are any.
-        optim_level: How this project cuts it into sections.
-        loss_rtol: How far the first losses of contenders may be apart. Float32 differs by
-            rounding only: GPT's four first losses by about 1e-6. Bfloat16 keeps 8 bits.
-        large: Whether this project has its threads share one arena
-            (``emulator.memory.allocator.share_one_arena``); peers with our allocator settings do as
-            well.
-    """
-
-    name: str
-    family: str
-    build: Callable[[], nn.Module]
-    input_names: tuple[str, ...]
-    make_batch: Callable[[np.random.Generator], Batch]
-    optimizer: Sgd | AdamW
-    heads: int = 0
-    optim_level: str = "o3"
-    loss_rtol: float = 1e-3
-    large: bool = False
-
-    def model(self) -> nn.Module:
-        """Return the model with the weights that every contender starts from."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return self.build()
-
-    def batches(self) -> list[Batch]:
-        """Return the batches that every contender cycles through."""
-        rng = np.random.default_rng(0)
-        return [self.make_batch(rng) for _ in range(BATCHES)]
-
-
-def _classified(shape: tuple[int, ...], classes: int) -> Callable[[np.random.Generator], Batch]:
-    """Return a maker of float32 images of ``shape`` with int64 labels."""
-
-    def make(rng: np.random.Generator) -> Batch:
-        return rng.standard_normal(shape, dtype=np.float32), rng.integers(classes, size=shape[0])
-
-    return make
-
-
-_SGD = Sgd(lr=0.01, momentum=0.9, weight_decay=1e-4)
-
-
-def _classifier(
-    name: str,
-    family: str,
-    build: Callable[[], nn.Module],
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    optimizer: Sgd | AdamW = _SGD,
-    optim_level: str = "o3",
-    loss_rtol: float = 1e-3,
-) -> Case:
-    return Case(
-        name=name,
-        family=family,
-        build=build,
-        input_names=("image", "label"),
-        make_batch=_classified(shape, classes),
-        optimizer=optimizer,
-        optim_level=optim_level,
-        loss_rtol=loss_rtol,
-    )
+from bench.case import ADAMW, Batch, Case, Sgd, classifier
+from bench.unseen import SMALL_UNSEEN, UNSEEN
 
 
 def logreg(*, batch: int = 1) -> Case:
     """Logistic regression on images of 784 pixels."""
-    return _classifier(
+    return classifier(
         f"logreg-{batch}",
         "logreg",
         lambda: nets.LogReg(784, 10),
@@ -134,7 +27,7 @@ def logreg(*, batch: int = 1) -> Case:
 
 def res_ffn(*, batch: int = 256, width: int = 1024, classes: int = 1000) -> Case:
     """The residual feed forward network."""
-    return _classifier(
+    return classifier(
         "res_ffn",
         "res_ffn",
         lambda: nets.ResFFN(width, width, classes),
@@ -145,19 +38,19 @@ def res_ffn(*, batch: int = 256, width: int = 1024, classes: int = 1000) -> Case
 
 def lenet(*, name: str = "", batch: int = 32) -> Case:
     """LeNet on 28x28 images."""
-    return _classifier(name or f"lenet-{batch}", "lenet", nets.LeNet, (batch, 1, 28, 28), 10)
+    return classifier(name or f"lenet-{batch}", "lenet", nets.LeNet, (batch, 1, 28, 28), 10)
 
 
 def resnet18(*, batch: int = 32, width: int = 64) -> Case:
     """ResNet-18 on 32x32 images."""
-    return _classifier(
+    return classifier(
         "resnet18", "resnet18", lambda: nets.ResNet18(width, 10), (batch, 3, 32, 32), 10
     )
 
 
 def lstm(*, batch: int = 32, length: int = 64, features: int = 128, hidden: int = 256) -> Case:
     """An LSTM layer over sequences."""
-    return _classifier(
+    return classifier(
         "lstm",
         "lstm",
         lambda: nets.LSTMClassifier(features, hidden, 10),
@@ -168,7 +61,7 @@ def lstm(*, batch: int = 32, length: int = 64, features: int = 128, hidden: int 
 
 def mlp_bf16(*, batch: int = 256, width: int = 1024, layers: int = 3) -> Case:
     """A bfloat16 MLP."""
-    return _classifier(
+    return classifier(
         "mlp_bf16",
         "mlp_bf16",
         lambda: nets.BF16MLP(width, layers, 10),
@@ -192,7 +85,7 @@ def chain_o0(
     optim_level: str = "o0",
 ) -> Case:
     """A hundred sections, one an operation."""
-    return _classifier(
+    return classifier(
         name,
         "chain",
         lambda: nets.Chain(width, layers),
@@ -225,7 +118,7 @@ def gpt(
         build=lambda: nets.GPT(vocabulary, length, layers, heads, width, tied=tied),
         input_names=("token_ids", "targets"),
         make_batch=make,
-        optimizer=AdamW(lr=3e-4, betas=(0.9, 0.997), eps=1e-8, weight_decay=0.1),
+        optimizer=ADAMW,
         heads=heads,
     )
 
@@ -275,6 +168,9 @@ CASES: Mapping[str, Case] = _by_name(
     mlp_bf16(),
     chain_o0(),
 )
+"""What this project's speed was worked on, by name."""
+
+TIMED: Mapping[str, Case] = MappingProxyType({**CASES, **UNSEEN})
 """What ``python -m bench run`` times, by name."""
 
 SMALL: Mapping[str, Case] = _by_name(
@@ -287,6 +183,7 @@ SMALL: Mapping[str, Case] = _by_name(
     lstm(batch=4, length=6, features=8, hidden=16),
     mlp_bf16(batch=8, width=32),
     chain_o0(batch=4, width=16),
+    *SMALL_UNSEEN.values(),
 )
 """Every family of cases, as small as its mathematics allows: for tests and for exact counts."""
 
@@ -304,5 +201,5 @@ HOST: Mapping[str, Case] = _by_name(
 OVERLAP: Mapping[str, Case] = _by_name(deep_mlp(), gpt())
 """Programs with several buckets of gradients: for reductions beside the backward pass."""
 
-ALL: Mapping[str, Case] = MappingProxyType({**CASES, **GROWTH, **HOST, **OVERLAP})
+ALL: Mapping[str, Case] = MappingProxyType({**TIMED, **GROWTH, **HOST, **OVERLAP})
 """Every case that a worker can be asked for."""

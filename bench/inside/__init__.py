@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from bench.models import Case
+from bench.case import Case
 from bench.peers import Prepared, load
 
 REQUESTS: Mapping[str, str] = MappingProxyType(
@@ -17,6 +17,7 @@ REQUESTS: Mapping[str, str] = MappingProxyType(
         "memory": "bench.inside.memory",
         "sections": "bench.inside.sections",
         "host": "bench.inside.host",
+        "thunks": "bench.inside.thunks",
         "transfer": "bench.inside.transfer",
         "gemm": "bench.inside.limit",
         "copy": "bench.inside.limit",

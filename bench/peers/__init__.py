@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from bench.case import Batch, Case
 from bench.measurement import ALLOC, OURS
-from bench.models import Batch, Case
 
 Prepared = tuple[Callable[[Batch], Any], Callable[[Any], float]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from bench.models import Case
+from bench.case import Case
 from bench.peers import Prepared
 from bench.peers.eager import make_optimizer, to_torch, training_step
 

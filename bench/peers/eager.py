@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from bench.models import AdamW, Batch, Case, Sgd
+from bench.case import AdamW, Batch, Case, Sgd
 from bench.peers import Prepared
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from bench.models import AdamW, Batch, Case, Sgd
+from bench.case import AdamW, Batch, Case, Sgd
 from bench.peers import Prepared
 from bench.peers.jax_layers import Params
 from bench.peers.jax_models import SIMPLE, Loss, gpt

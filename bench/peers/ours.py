@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import samba
-from bench.models import Case, Sgd
+from bench.case import Case, Sgd
 from bench.peers import Prepared
 from bench.peers.eager import to_torch
 from samba import utils

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import samba
-from bench.models import Case
+from bench.case import Case
 from bench.peers import Prepared
 from bench.peers.eager import to_torch
 from bench.peers.ours import put_on_device

@@ -12,8 +12,9 @@ import math
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from bench.case import Case, Sgd
 from bench.measurement import Results
-from bench.models import CASES, SMALL, Case, Sgd
+from bench.models import SMALL, TIMED
 from bench.suites import Settings
 
 LIMIT = "limit"
@@ -86,7 +87,7 @@ def limit(settings: Settings, results: Results) -> None:
                 copy = worker.ask("copy", nbytes=COPIED, seconds=4 * each)["rate"]
                 results.add("limit", "", name, "copy", "B/s", [copy])
     for name in settings.cases:
-        case = (SMALL if settings.small else CASES)[name]
+        case = (SMALL if settings.small else TIMED)[name]
         flops, moved = work(case)
         bound = max(flops / best[dtype_of(case)], moved / copy)
         results.add("limit", name, LIMIT, "flops", "flop", [flops])

@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 from bench.errors import LossesDiffer, WorkerFailed
-from bench.measurement import OURS, Results
+from bench.measurement import ALLOC, OURS, Results
 from bench.models import ALL, SMALL
 from bench.peers import REFERENCE
 from bench.process import Worker
 from bench.suites import Settings
+from bench.unseen import UNSEEN
 
 CHECKED_LOSSES = 4
+
+BY_HAND = "jax"
+"""A contender that takes the model's mathematics by hand: nobody wrote the unseen ones'."""
 
 
 def check_losses(case: str, losses: dict[str, list[float]], rtol: float) -> None:
@@ -38,7 +43,7 @@ def check_losses(case: str, losses: dict[str, list[float]], rtol: float) -> None
 
 
 def steps(settings: Settings, results: Results) -> None:
-    """Time training steps.
+    """Time training steps of the models that speed was worked on.
 
     Args:
         settings: What to measure. A peer that fails is left out with its reason; a failure
@@ -50,32 +55,37 @@ def steps(settings: Settings, results: Results) -> None:
         LossesDiffer: If the contenders do not compute the same.
     """
     for case in settings.cases:
-        settings.tell(f"steps: {case}")
-        _one_case(case, settings, results)
+        if case not in UNSEEN:
+            one_case("steps", case, settings, results, list(settings.contenders))
 
 
-def _one_case(case: str, settings: Settings, results: Results) -> None:
-    losses: dict[str, list[float]] = {}
-    counts: dict[str, int] = {}
-    seconds: dict[str, list[float]] = {}
+def unseen(settings: Settings, results: Results) -> None:
+    """Time training steps of the models of other families, as :func:`steps` does the others'."""
+    names = [name for name in settings.contenders if name.removesuffix(ALLOC) != BY_HAND]
+    for case in settings.cases:
+        if case in UNSEEN:
+            one_case("unseen", case, settings, results, names)
+
+
+def one_case(
+    suite: str, case: str, settings: Settings, results: Results, contenders: list[str]
+) -> None:
+    """Time one case for a suite; see :func:`steps`."""
+    settings.tell(f"{suite}: {case}")
     with contextlib.ExitStack() as stack:
-        workers: dict[str, Worker] = {}
-        for name in settings.contenders:
-            worker = settings.start(case, name)
+        workers = {name: settings.start(case, name) for name in contenders}
+        for worker in workers.values():
             stack.callback(worker.close)
-            try:
-                _, losses[name] = worker.steps(CHECKED_LOSSES)
-                step_seconds = worker.warm_up(settings.warm_seconds)
-            except WorkerFailed as error:
-                if name == OURS:
-                    raise
-                results.fail("steps", case, name, error.reason)
-                continue
-            workers[name] = worker
-            counts[name] = max(1, round(settings.round_seconds / step_seconds))
-            seconds[name] = []
+        losses = first_losses_of(suite, case, settings, results, workers)
         check_losses(case, losses, (SMALL if settings.small else ALL)[case].loss_rtol)
-        turns = list(workers)
+        turns = list(losses)
+        counts = {
+            name: max(
+                1, round(settings.round_seconds / workers[name].warm_up(settings.warm_seconds))
+            )
+            for name in turns
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in turns}
         for r in range(settings.rounds if turns else 0):
             # Whoever comes first meets other caches than the rest: let all do so in turn.
             first = r % len(turns)
@@ -83,4 +93,34 @@ def _one_case(case: str, settings: Settings, results: Results) -> None:
                 took, _ = workers[name].steps(counts[name])
                 seconds[name].append(took / counts[name])
     for name in turns:
-        results.add("steps", case, name, "step", "s", seconds[name])
+        results.add(suite, case, name, "step", "s", seconds[name])
+
+
+def first_losses_of(
+    suite: str, case: str, settings: Settings, results: Results, workers: dict[str, Worker]
+) -> dict[str, list[float]]:
+    """First losses of all who run, in the order of ``workers``.
+
+    They prepare beside one another, since nothing is timed yet; but a peer with our allocator
+    settings after the peer as it comes, whose compiled code it finds in the cache.
+    """
+    found: dict[str, list[float]] = {}
+    failed: dict[str, WorkerFailed] = {}
+
+    def prepare(names: list[str]) -> None:
+        for name in names:
+            try:
+                found[name] = workers[name].steps(CHECKED_LOSSES)[1]
+            except WorkerFailed as error:
+                failed[name] = error
+
+    kinds: dict[str, list[str]] = {}
+    for name in workers:
+        kinds.setdefault(name.removesuffix(ALLOC), []).append(name)
+    with ThreadPoolExecutor(settings.threads) as pool:
+        list(pool.map(prepare, kinds.values()))
+    if OURS in failed:
+        raise failed[OURS]
+    for name, error in failed.items():
+        results.fail(suite, case, name, error.reason)
+    return {name: found[name] for name in workers if name in found}

@@ -9,6 +9,7 @@ import pytest
 
 from bench import counts, models
 from bench.errors import BadResults
+from bench.unseen import SMALL_UNSEEN
 from pef_schema.program import (
     Call,
     DType,
@@ -21,7 +22,8 @@ from pef_schema.program import (
     Step,
 )
 
-SLOW = {"resnet18": pytest.mark.slow}
+FAST_UNSEEN = {"dlrm", "moe"}
+SLOW = dict.fromkeys({"resnet18", *SMALL_UNSEEN} - FAST_UNSEEN, pytest.mark.slow)
 """LeNet is counted in the fast tests too: convolutions, pooling and a loss."""
 
 

@@ -82,6 +82,12 @@ def test_rates(contender):
     assert copy(Contestant(models.SMALL["logreg-1"], "eager"), 4096, 0.0)["rate"] > 0
 
 
+@pytest.mark.parametrize("name", models.SMALL)
+def test_every_case_has_a_bound(name):
+    flops, moved = work(models.SMALL[name])
+    assert flops > 0 and moved > 0
+
+
 def test_work_of_a_case():
     flops, moved = work(models.res_ffn(batch=4, width=8, classes=8))
     # Three layers forward, three weight gradients, two input gradients.

@@ -14,9 +14,9 @@ from pef_schema import read_pef
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", models.CASES)
+@pytest.mark.parametrize("name", models.TIMED)
 def test_bench_knows_which_cases_are_large(name: str, tmp_path: Path) -> None:
-    case = models.CASES[name]
+    case = models.TIMED[name]
     model = case.model()
     samba.from_torch_model_(model)
     inputs = [

@@ -13,11 +13,13 @@ from bench.inside.steps import first, steps
 from bench.measurement import Results
 from bench.process import Worker
 from bench.suites import cache_variables
-from bench.suites.steps import check_losses
+from bench.suites.steps import check_losses, first_losses_of
 from bench.suites.steps import steps as steps_suite
+from bench.suites.steps import unseen as unseen_suite
+from bench.unseen import UNSEEN
 from tests.bench.shortest import settings
 
-FEW = {"logreg-1", "lenet", "lstm"}
+FEW = {"logreg-1", "lenet", "lstm", "dlrm"}
 """Cases whose contenders the fast tests compare; the rest is slow to compile."""
 
 
@@ -26,12 +28,16 @@ def first_losses(contender: str, case: models.Case, count: int = 6) -> list[floa
     return [step(convert(batch)) for batch in case.batches()[:count]]
 
 
-@pytest.mark.parametrize("contender", ["jax", "ours"])
 @pytest.mark.parametrize(
-    "name",
-    [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in models.SMALL],
+    ("name", "contender"),
+    [
+        pytest.param(name, contender, marks=() if name in FEW else pytest.mark.slow)
+        for name in models.SMALL
+        for contender in ("jax", "ours")
+        if contender == "ours" or name not in UNSEEN  # nobody wrote those by hand
+    ],
 )
-def test_contenders_compute_what_torch_does(contender, name):
+def test_contenders_compute_what_torch_does(name, contender):
     """Six steps: the later losses are right only if backward pass and optimizer are."""
     case = models.SMALL[name]
     # Bfloat16 keeps 8 bits, and its sums may be rounded at other places.
@@ -82,7 +88,12 @@ def test_case_names():
         *("logreg-1", "logreg-64", "res_ffn", "lenet-1", "lenet-32", "lenet-256", "resnet18"),
         *("gpt", "gpt2", "lstm", "mlp_bf16", "chain_o0"),
     ]
-    families = {case.family for case in models.CASES.values()}
+    assert list(UNSEEN) == [
+        *("mixer", "encoder", "unet", "dlrm", "gru"),
+        *("vit", "mobilenet", "generator", "wavenet", "moe"),
+    ]
+    assert list(models.TIMED) == [*models.CASES, *UNSEEN]
+    families = {case.family for case in models.TIMED.values()}
     assert families == {case.family for case in models.SMALL.values()}
 
 
@@ -123,6 +134,53 @@ def test_a_peer_that_fails_is_reported_and_left_out(tmp_path):
     assert [f.contender for f in results.failures] == ["nobody"]
     [found] = results.measurements
     assert found.contender == "eager+alloc" and len(found.values) == 2 and min(found.values) > 0
+
+
+@pytest.mark.slow
+def test_unseen_models_have_a_suite_of_their_own(tmp_path):
+    wanted = settings(
+        tmp_path,
+        cases=("logreg-1", "moe"),
+        contenders=("eager", "jax", "eager+alloc", "jax+alloc"),
+        round_seconds=0.01,
+    )
+    results = Results()
+    unseen_suite(wanted, results)
+    assert [m.key[:3] for m in results.measurements] == [
+        ("unseen", "moe", "eager"),
+        ("unseen", "moe", "eager+alloc"),
+    ]
+    results = Results()
+    steps_suite(wanted, results)
+    assert {m.case for m in results.measurements} == {"logreg-1"} and not results.failures
+
+
+class Preparing:
+    """Stands in for a worker: notes when it prepares."""
+
+    def __init__(self, name, done):
+        self.name, self.done = name, done
+
+    def steps(self, count):
+        if self.name == "compile":
+            raise WorkerFailed(case="x", contender="compile", reason="no C++ compiler")
+        self.done.append(self.name)
+        return 0.0, [1.0] * count
+
+
+def test_contenders_prepare_in_an_order(tmp_path):
+    """A peer with our allocator settings comes after the peer whose compiled code it can use."""
+    done = []
+    names = ["ours", "eager", "compile", "compile+alloc", "eager+alloc"]
+    workers = {name: Preparing(name, done) for name in names}
+    results = Results()
+    losses = first_losses_of("steps", "x", settings(tmp_path, threads=2), results, workers)
+    assert list(losses) == ["ours", "eager", "compile+alloc", "eager+alloc"]
+    assert done.index("eager") < done.index("eager+alloc")
+    assert [(f.contender, f.reason) for f in results.failures] == [("compile", "no C++ compiler")]
+    with pytest.raises(WorkerFailed):
+        ours = {"ours": Preparing("compile", done)}
+        first_losses_of("steps", "x", settings(tmp_path), results, ours)
 
 
 def test_caches_go_where_they_are_told(tmp_path):
