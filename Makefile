@@ -8,7 +8,7 @@
 #   make lint      style and import rules
 #   make types     static types
 #   make wheel     build the wheel and try it outside the tree
-#   make bench     measure this project and its peers; QUICK=1 for a look
+#   make bench     measure this project and its peers; QUICK=1 for a look, KEEP=1 keeps the results
 #   make lock      make constraints.txt anew; UPGRADE=1 for the newest versions
 #   make clean     remove .venv and everything that was made
 #   make help      this list
@@ -98,8 +98,8 @@ wheel: $(STAMP)
 
 bench: $(STAMP)
 	@mkdir -p $(OUT)
-	$(BIN)/python -m bench run $(if $(QUICK),--quick --model logreg-1 lenet-32) \
-	  --json $(OUT)/bench.json --html $(OUT)/bench.html --history $(OUT)/bench-history.jsonl
+	$(BIN)/python -m bench run $(if $(QUICK),--quick --model logreg-1 lenet-32 moe) \
+	  $(if $(KEEP),--results) --json $(OUT)/bench.json --html $(OUT)/bench.html --history $(OUT)/bench-history.jsonl
 
 clean:
 	rm -rf $(VENV) $(OUT) build *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench {run,table,compare,gate,counts,selftest}``.
+"""The command line: ``python -m bench {run,table,results,compare,gate,counts,selftest}``.
 
 Exit codes: 0 done and good, 1 something is slower or differs, 2 wrong usage or it could not run.
 """
@@ -9,20 +9,23 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from bench import counts, history, page, report, selftest, targets
+from bench import counts, goal_table, history, kept, page, report, selftest
+from bench.environment import check_one_processor
 from bench.errors import BenchError
 from bench.gate import GATED, GateSettings, gate_times
 from bench.kernels.tune import about, tune
 from bench.measurement import load
-from bench.models import CASES, SMALL
+from bench.models import CASES, SMALL, TIMED
 from bench.peers import CONTENDERS
 from bench.run import SUITES, run
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
 from emulator.kernels.rules import MEASURED, rule_text
 from pef_schema.atomic import write_atomically
+from emulator.processor import processor
 from pef_schema.printable import say, say_text
 
 
@@ -31,12 +34,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     _add_run(commands.add_parser("run", help="measure this project and its peers"))
     table = commands.add_parser("table", help="print the table of goals for results")
-    table.add_argument("results", type=Path, help="what `run --json` wrote")
+    table.add_argument("results", type=Path, nargs="+", help="what `run --json` wrote")
     table.set_defaults(action=_table)
     compare = commands.add_parser("compare", help="compare two files of results")
     compare.add_argument("base", type=Path)
     compare.add_argument("head", type=Path)
+    compare.add_argument(
+        "--across-processors", action="store_true", help="compare files of two processors, too"
+    )
     compare.set_defaults(action=_compare)
+    page_of = commands.add_parser("results", help="write the page of the kept files anew")
+    page_of.set_defaults(action=_results)
     gate = commands.add_parser("gate", help="compare section times with a revision's")
     gate.add_argument("--base", required=True, metavar="REV", help="commit, branch or tag")
     gate.add_argument("--model", nargs="+", choices=CASES, help="cases")
@@ -85,7 +93,7 @@ def _seconds(text: str) -> float:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="suites")
-    parser.add_argument("--model", nargs="+", choices=CASES, default=list(CASES), help="cases")
+    parser.add_argument("--model", nargs="+", choices=TIMED, default=list(TIMED), help="cases")
     parser.add_argument(
         "--contender", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="who runs"
     )
@@ -95,6 +103,9 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=_positive, default=2, help="cores for each contender")
     parser.add_argument("--quick", action="store_true", help="a look: few and short turns")
     parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument(
+        "--results", action="store_true", help="keep a small file for this processor"
+    )
     parser.add_argument("--html", type=Path, help="write a page with plots here")
     parser.add_argument("--history", type=Path, help="add medians to this file; the page plots it")
     parser.add_argument(
@@ -125,13 +136,18 @@ def _run(args: argparse.Namespace) -> int:
         results = run(args.suite, settings)
     say_text(report.table(results))
     say()
-    say_text(targets.table(targets.rows(results)))
+    whole = set(args.suite) == set(SUITES) and set(args.model) == set(TIMED)
+    say_text(goal_table.table({"this run": results}, whole=whole))
+    took = results.settings["suite_seconds"]
+    say_text(f"seconds by suite: {took}, together {sum(took.values()):.0f}")
     past = []
     if args.history is not None:
         history.add(args.history, results)
         past = history.load(args.history)
     if args.json is not None:
         results.save(args.json)
+    if args.results:
+        say_text(f"kept: {kept.keep(results)}")
     if args.smaller_is_better is not None:
         array = report.smaller_is_better(results)
         args.smaller_is_better.write_text(json.dumps(array, indent=1) + "\n")
@@ -141,12 +157,26 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _table(args: argparse.Namespace) -> int:
-    say_text(targets.table(targets.rows(load(args.results))))
+    files = {_short(path, args.results): load(path) for path in args.results}
+    say_text(goal_table.table(files))
+    return 0
+
+
+def _short(path: Path, among: Sequence[Path]) -> str:
+    """A file's name, or its path where another file has the same name."""
+    return path.stem if sum(p.stem == path.stem for p in among) == 1 else str(path)
+
+
+def _results(_: argparse.Namespace) -> int:
+    say_text(f"written: {kept.write_page()}")
     return 0
 
 
 def _compare(args: argparse.Namespace) -> int:
-    text, slower = report.comparison(load(args.base), load(args.head))
+    base, head = load(args.base), load(args.head)
+    if not args.across_processors:
+        check_one_processor(base, head, (str(args.base), str(args.head)))
+    text, slower = report.comparison(base, head)
     say_text(text)
     return int(slower)
 
@@ -167,7 +197,11 @@ def _gate(args: argparse.Namespace) -> int:
     for verdict in verdicts:
         say_text(str(verdict))
     if args.json is not None:
-        found = {"counts": different, "cases": [verdict.fields() for verdict in verdicts]}
+        found = {
+            "processor": str(processor()),
+            "counts": different,
+            "cases": [verdict.fields() for verdict in verdicts],
+        }
         args.json.write_text(json.dumps(found, indent=1) + "\n")
     if args.smaller_is_better is not None:
         array = [entry for verdict in verdicts for entry in verdict.smaller_is_better()]

@@ -70,6 +70,24 @@ class BadResults(BenchError):
         super().__init__(f"{path}: {reason}. `python -m bench run --json FILE` writes such files")
 
 
+class TwoProcessors(BenchError):
+    """Results of two processors were to be compared.
+
+    Args:
+        names: Where the two come from.
+        processors: What each was measured on.
+    """
+
+    def __init__(self, *, names: tuple[str, str], processors: tuple[str, str]) -> None:
+        self.names, self.processors = names, processors
+        super().__init__(
+            f"{names[0]} was measured on {processors[0]}, {names[1]} on {processors[1]}: ratios "
+            "of two processors say nothing about the code. Measure both on one, let `python -m "
+            "bench table` print them side by side, or give --across-processors, which the table "
+            "then says"
+        )
+
+
 class NoRevision(BenchError):
     """Git does not know a revision, or cannot check it out.
 

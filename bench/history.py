@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.environment import described
 from bench.errors import BadResults
 from bench.measurement import OURS, Results
 
@@ -18,7 +19,7 @@ class Entry:
     Args:
         time: When it was added, UTC, ISO 8601.
         commit: What was measured.
-        processor: On what.
+        processor: On what, in words; entries of two processors belong to two curves.
         seconds: Median step by case.
         ratios: That over the better eager torch, by case.
     """
@@ -33,19 +34,19 @@ class Entry:
 def entry(results: Results) -> Entry:
     """Results as a line of history."""
     seconds, ratios = {}, {}
-    for case in results.cases("steps"):
-        ours = results.get("steps", case, OURS, "step")
+    for suite, case in [(s, c) for s in ("steps", "unseen") for c in results.cases(s)]:
+        ours = results.get(suite, case, OURS, "step")
         if ours is None:
             continue
         seconds[case] = ours.median
-        peer = results.best("steps", case, "step", "eager")
-        ratio = None if peer is None else results.ratio("steps", case, "step", peer)
+        peer = results.best(suite, case, "step", "eager")
+        ratio = None if peer is None else results.ratio(suite, case, "step", peer)
         if ratio is not None:
             ratios[case] = ratio.median
     return Entry(
         time=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         commit=str(results.environment.get("commit", "")),
-        processor=str(results.environment.get("processor", "")),
+        processor=described(results),
         seconds=seconds,
         ratios=ratios,
     )

@@ -7,19 +7,15 @@ are written once.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import statistics
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from bench.errors import BadResults
 
-FORMAT = 2
+FORMAT = 3
 """Version of the JSON layout."""
 
 OURS = "ours"
@@ -69,13 +65,14 @@ class Measurement:
 
     Args:
         suite: Name of the suite: ``steps``, ``sections``, ``compile``, ``memory``,
-            ``transfer``, ``host``, ``limit``, ``overlap`` or ``alone``.
+            ``transfer``, ``host``, ``limit``, ``overlap``, ``alone``, ``unseen`` or ``thunks``.
         case: Name of the case, empty where there is none.
         contender: Whose it is.
         what: Which quantity of the suite.
         unit: ``s``, ``B``, ``B/s`` or ``flop/s``.
         values: Samples in the order they were taken. Contenders that were timed in turns
             have the same number, and samples of one place belong together.
+        note: More about it in words, if anything.
     """
 
     suite: str
@@ -84,6 +81,7 @@ class Measurement:
     what: str
     unit: str
     values: tuple[float, ...]
+    note: str = ""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -124,7 +122,15 @@ class Results:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def add(
-        self, suite: str, case: str, contender: str, what: str, unit: str, values: Iterable[float]
+        self,
+        suite: str,
+        case: str,
+        contender: str,
+        what: str,
+        unit: str,
+        values: Iterable[float],
+        *,
+        note: str = "",
     ) -> None:
         """Add one measurement."""
         self.measurements.append(
@@ -135,6 +141,7 @@ class Results:
                 what=what,
                 unit=unit,
                 values=tuple(values),
+                note=note,
             )
         )
 
@@ -178,10 +185,18 @@ class Results:
             return Spread.of([ours.median / theirs.median])
         return Spread.of([a / b for a, b in zip(ours.values, theirs.values, strict=True)])
 
-    def best(self, suite: str, case: str, what: str, peer: str) -> str | None:
-        """The better of a peer as it comes and with our allocator settings, None if neither ran."""
+    def best(self, suite: str, case: str, what: str, *peers: str) -> str | None:
+        """The best of peers as they come and with our allocator settings, None if none ran.
+
+        Example:
+            >>> found = Results()
+            >>> found.add("steps", "lenet", "eager", "step", "s", [3.0])
+            >>> found.add("steps", "lenet", "compile+alloc", "step", "s", [2.0])
+            >>> found.best("steps", "lenet", "step", "eager", "compile")
+            'compile+alloc'
+        """
         found = [
-            m for m in self.select(suite, case, what) if m.contender in (peer, f"{peer}{ALLOC}")
+            m for m in self.select(suite, case, what) if m.contender.removesuffix(ALLOC) in peers
         ]
         return min(found, key=lambda m: m.median).contender if found else None
 
@@ -244,40 +259,3 @@ def load(path: Path) -> Results:
     except (ValueError, RecursionError) as error:
         raise BadResults(path=str(path), reason=f"not JSON: {error!s:.200}") from error
     return from_json(found, where=str(path))
-
-
-def environment(threads: int) -> dict[str, Any]:
-    """What the numbers depend on: processor, versions and the state of the code."""
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": threads,
-        "system": f"{platform.system()} {platform.machine()}",
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in ("torch", "jax", "jaxlib", "numpy")},
-        "commit": _commit(),
-    }
-
-
-def _processor() -> str:
-    """The processor's name as the system knows it."""
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or "unknown"
-
-
-def _commit() -> str:
-    """The commit that was timed, with a plus if files were changed; empty outside git."""
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-        )
-    except FileNotFoundError:
-        return ""
-    return done.stdout.strip()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from bench import targets
+from bench import goal_table, targets
+from bench.environment import described, heading
 from bench.history import Entry
 from bench.measurement import FULL, OURS, Results
 from bench.peers import PEERS
 from bench.report import shown
 from bench.suites.limit import LIMIT
 from bench.suites.sections import SUM
+from bench.suites.thunks import KIND
+from bench.targets import suite_of
 from pef_schema.printable import printable
 
 MOST_SECTIONS = 16
@@ -149,18 +152,19 @@ def _goals(results: Results) -> str:
 
 def _ratios(results: Results) -> str:
     rows = []
-    for case in results.cases("steps"):
+    for case in (*results.cases("steps"), *results.cases("unseen")):
         group = []
         for peer in PEERS:
-            name = results.best("steps", case, "step", peer)
-            spread = None if name is None else results.ratio("steps", case, "step", name)
+            suite = suite_of(case)
+            name = results.best(suite, case, "step", peer)
+            spread = None if name is None else results.ratio(suite, case, "step", name)
             group.append(
                 (float("nan"), "")
                 if spread is None
                 else (spread.median, f"{spread.median:.2f} of {name}")
             )
         ours, bound = (
-            results.get("steps", case, OURS, "step"),
+            results.get(suite_of(case), case, OURS, "step"),
             results.get("limit", case, LIMIT, "step"),
         )
         if ours is not None and bound is not None:
@@ -198,7 +202,34 @@ def _sections(results: Results) -> str:
     return f"<h2>Sections</h2>{''.join(parts)}" if parts else ""
 
 
-def _history(past: Sequence[Entry]) -> str:
+def _thunks(results: Results) -> str:
+    parts = []
+    for case in results.cases("thunks"):
+        kinds = [m for m in results.select("thunks", case) if m.what.startswith(KIND)]
+        rows = [
+            (m.what.removeprefix(KIND), [(1e3 * m.median, shown(m.median, "s"))]) for m in kinds
+        ]
+        parts.append(f"<h3>{_escaped(case)}</h3>{bars(rows, f'Thunks of {case} by kind')}")
+    return f"<h2>Thunks by kind</h2>{''.join(parts)}" if parts else ""
+
+
+def _models(results: Results) -> str:
+    head, *cells = goal_table.model_cells(results)
+    if not cells:
+        return ""
+
+    def row(of: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{_escaped(cell)}</{tag}>' for cell in of)}</tr>"
+
+    lines = "".join(row(of, "td") for of in cells)
+    return f'<h2>Models</h2><div class="wide"><table>{row(head, "th")}{lines}</table></div>'
+
+
+def _history(results: Results, past: Sequence[Entry]) -> str:
+    here = described(results)
+    others = sum(entry.processor != here for entry in past)
+    left_out = f"; {others} runs on other processors are left out" if others else ""
+    past = [entry for entry in past if entry.processor == here]
     cases = list(dict.fromkeys(case for entry in past for case in entry.ratios))
     plots = []
     for case in cases:
@@ -216,7 +247,8 @@ def _history(past: Sequence[Entry]) -> str:
         return ""
     return (
         "<h2>History</h2><p>Step time over the better eager torch, run by run; the dashed line is "
-        f'1.</p><div class="grid">{"".join(plots)}</div>'
+        f"1. All on {_escaped(here)}{left_out}.</p>"
+        f'<div class="grid">{"".join(plots)}</div>'
     )
 
 
@@ -231,13 +263,16 @@ def page(results: Results, past: Sequence[Entry] = ()) -> str:
         HTML.
     """
     e = results.environment
-    versions = ", ".join(f"{k} {v}" for k, v in dict(e.get("versions", {})).items())
-    facts = f"{e.get('processor', '')}, {e.get('threads', '?')} threads, {versions}"
-    body = _goals(results) + _ratios(results) + _sections(results) + _history(past)
+    body = "".join(
+        [
+            *(_goals(results), _models(results), _ratios(results)),
+            *(_sections(results), _thunks(results), _history(results, past)),
+        ]
+    )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>SambaFlow emulator: benchmark</title><style>{_STYLE}</style></head><body>"
         f"<h1>Benchmark of {_escaped(str(e.get('commit', '')) or 'this tree')}</h1>"
-        f"<p>{_escaped(facts)}</p>{body}</body></html>\n"
+        f"<p>{_escaped(heading(results))}</p>{body}</body></html>\n"
     )

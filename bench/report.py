@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from bench.environment import described, heading, processor_of
 from bench.measurement import OURS, Measurement, Results, Spread
 from bench.stats import compare
 
@@ -38,17 +40,16 @@ def table(results: Results) -> str:
         >>> found.add("steps", "lenet", "ours", "step", "s", [0.001, 0.001])
         >>> found.add("steps", "lenet", "eager", "step", "s", [0.002, 0.002])
         >>> print(table(found))
+        processor: a processor that is not named
         suite  case   contender  what  median    quartiles            ours/this
         steps  lenet  ours       step  1.000 ms  1.000 ms - 1.000 ms
         steps  lenet  eager      step  2.000 ms  2.000 ms - 2.000 ms  0.500
     """
-    head = ("suite", "case", "contender", "what", "median", "quartiles", "ours/this")
+    head = ("suite", "case", "contender", "what", "median", "quartiles", "ours/this", "note")
     cells = [head, *(_cells(results, m) for m in results.measurements)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
-        for row in cells
-    ]
+    if not any(m.note for m in results.measurements):
+        cells = [row[:-1] for row in cells]
+    lines = [heading(results), *in_columns(cells)]
     lines += [f"{f.suite}  {f.case}  {f.contender}  failed: {f.reason}" for f in results.failures]
     return "\n".join(lines)
 
@@ -69,7 +70,22 @@ def _cells(results: Results, m: Measurement) -> tuple[str, ...]:
         shown(spread.median, m.unit),
         quartiles,
         "" if ratio is None else f"{ratio.median:.3f}",
+        m.note,
     )
+
+
+def in_columns(cells: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines, each column as wide as its widest cell.
+
+    Example:
+        >>> in_columns([("a", "b"), ("long", "c")])
+        ['a     b', 'long  c']
+    """
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 _EXPORTED = {"s": ("ms", 1e3), "B": ("MiB", 2.0**-20)}
@@ -95,24 +111,30 @@ def smaller_is_better(results: Results) -> list[dict[str, Any]]:
                     "unit": unit,
                     "value": scale * spread.median,
                     "range": f"± {scale * (spread.high - spread.low) / 2:.3g}",
-                    "extra": f"{len(m.values)} samples; {results.environment.get('processor', '')}",
+                    "extra": f"{len(m.values)} samples; {described(results)}",
                 }
             )
     return entries
 
 
 def comparison(base: Results, head: Results) -> tuple[str, bool]:
-    """Compare two files of results.
+    """Compare two sets of results.
 
     Args:
-        base, head: What to compare; both hold all samples.
+        base, head: What to compare; both hold all samples. ``check_one_processor`` looks whether
+            that makes sense; where they are of two processors, the table says so.
 
     Returns:
-        A table, and whether anything of ours counts as slower. Timings from different
-        machines say nothing, and timings from different jobs little: ``bench gate`` is the judge.
+        A table, and whether anything of ours counts as slower: nothing does across processors.
+        Timings from different jobs say little: ``bench gate`` is the judge.
     """
-    lines, slower = [], False
-    for key in ("processor", "threads", "versions"):
+    lines, slower = [f"base: {heading(base)}", f"head: {heading(head)}"], False
+    across = processor_of(base) != processor_of(head)
+    if across:
+        lines.append(
+            "ACROSS PROCESSORS: ratios compare machines, not code; nothing is called slower"
+        )
+    for key in ("threads", "versions"):
         ours, theirs = head.environment.get(key), base.environment.get(key)
         if ours != theirs:
             lines.append(f"note: {key} differs: base {theirs}, head {ours}")
@@ -122,7 +144,7 @@ def comparison(base: Results, head: Results) -> tuple[str, bool]:
         name = " / ".join(part for part in m.key if part)
         if other is None:
             lines.append(f"{name}: only in head")
-        elif m.unit == "s" and min(len(m.values), len(other.values)) > 1:
+        elif m.unit == "s" and min(len(m.values), len(other.values)) > 1 and not across:
             found = compare(name, other.values, m.values)
             slower |= found.slower and m.contender == OURS
             lines.append(str(found))

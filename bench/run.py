@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from bench.measurement import Results, environment
+from bench.environment import environment
+from bench.measurement import Results
 from bench.suites import Settings, Suite
 from bench.suites.alone import alone
 from bench.suites.compile import compile
@@ -14,7 +16,8 @@ from bench.suites.limit import limit
 from bench.suites.memory import memory
 from bench.suites.overlap import overlap
 from bench.suites.sections import sections
-from bench.suites.steps import steps
+from bench.suites.steps import steps, unseen
+from bench.suites.thunks import thunks
 from bench.suites.transfer import transfer
 
 SUITES: Mapping[str, Suite] = MappingProxyType(
@@ -23,7 +26,9 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         "compile": compile,
         "limit": limit,
         "steps": steps,
+        "unseen": unseen,
         "sections": sections,
+        "thunks": thunks,
         "host": host,
         "memory": memory,
         "transfer": transfer,
@@ -57,7 +62,10 @@ def run(names: Sequence[str], settings: Settings) -> Results:
             "warm_seconds": settings.warm_seconds,
         },
     )
+    took = results.settings["suite_seconds"] = {}
     for name, suite in SUITES.items():
         if name in names:
+            start = time.perf_counter()
             suite(settings, results)
+            took[name] = round(time.perf_counter() - start, 1)
     return results

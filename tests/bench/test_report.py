@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -10,17 +11,21 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench import history, report, targets
+from bench import goal_table, history, report, targets
 from bench.__main__ import main
+from bench.environment import environment
 from bench.errors import BadResults
-from bench.measurement import FULL, Results, Spread, environment, load
+from bench.measurement import FULL, Results, Spread, load
+from bench.models import TIMED
 from bench.page import page
 from bench.run import SUITES
 from bench.suites.compile import COLD, WARM
 from bench.suites.host import HOST_TIME
 from bench.suites.limit import LIMIT
 from bench.suites.sections import SUM
+from bench.suites.thunks import KIND
 from bench.tree import ROOT
+from emulator.processor import processor
 
 
 def sample() -> Results:
@@ -28,6 +33,11 @@ def sample() -> Results:
     found.add("steps", "gpt", "ours", "step", "s", [0.10, 0.40, 0.20])
     found.add("steps", "gpt", "eager", "step", "s", [0.40, 0.40, 0.40])
     found.add("steps", "gpt", "eager+alloc", "step", "s", [0.20, 0.20, 0.20])
+    found.add("steps", "gpt", "compile", "step", "s", [0.25, 0.25, 0.25])
+    found.add("unseen", "moe", "ours", "step", "s", [0.1, 0.1, 0.1])
+    found.add("unseen", "moe", "eager", "step", "s", [0.4, 0.4, 0.4])
+    found.add("unseen", "moe", "compile+alloc", "step", "s", [0.2, 0.2, 0.2])
+    found.add("thunks", "gpt", "ours", KIND + "dot", "s", [0.1], note="50.0%, 3 x")
     found.add("limit", "gpt", LIMIT, "step", "s", [0.16])
     found.add("sections", "gpt", "ours", "fwd_<0>", "s", [0.1])
     found.add("sections", "gpt", "ours", SUM, "s", [0.3])
@@ -37,11 +47,12 @@ def sample() -> Results:
     found.add("compile", "gpt", "ours", COLD, "s", [4.0])
     found.add("compile", "gpt", "ours", WARM, "s", [3.0])
     found.add("compile", "gpt", "compile", COLD, "s", [10.0])
-    found.add("memory", "gpt", "ours", "peak", "B", [3 << 20])
-    found.add("memory", "gpt", "eager", "peak", "B", [2 << 20])
+    found.add("compile", "gpt2", "ours", WARM, "s", [5.9])
+    found.add("memory", "gpt", "ours", "peak", "B", [127 << 20])
+    found.add("memory", "gpt", "eager", "peak", "B", [100 << 20])
     found.add("memory", "logreg-1", "ours", "peak", "B", [-(1 << 19)])
     found.add("memory", "logreg-1", "eager", "peak", "B", [1 << 20])
-    found.fail("steps", "gpt", "compile", "no C++ compiler")
+    found.fail("steps", "gpt", "jax", "no C++ compiler")
     return found
 
 
@@ -66,20 +77,68 @@ def test_goals():
     rows = {row.what: row for row in targets.rows(sample())}
     met = {what: row.met for what, row in rows.items() if row.met is not None}
     assert met == {
-        "step time / torch eager: gpt": False,
+        "step time / better of eager and compile: gpt": False,
+        "step time / better of eager and compile: moe": True,
         "step time / machine limit: gpt": True,
-        "host time of session.run, 10 regions": True,
+        "host time of session.run, 10 regions": False,
         "host time of each further region": False,
         "sum of sections / full schedule: gpt": True,
         "first loss cold / torch.compile's cold: gpt": True,
         "first loss warm cache / torch.compile's cold: gpt": False,
+        "first loss warm cache: gpt2": True,
         "peak memory of a step / torch eager: gpt": False,
+        "peak memory of a step / torch eager: logreg-1": True,
     }
+    better = rows["step time / better of eager and compile: gpt"]
+    assert better.measured == "1.000 (0.750 - 1.500; eager+alloc)"
+    better = rows["step time / better of eager and compile: moe"]
+    assert better.measured == "0.500 (0.500 - 0.500; compile+alloc)"
     assert rows["step time / machine limit: gpt"].measured == "1.250 (bound 160.000 ms)"
     small = rows["peak memory of a step / torch eager: logreg-1"]
-    assert small.measured == "too little to tell (-0.5 MiB / 1.0 MiB)"
-    text = targets.table(list(rows.values()))
-    assert "not measured" in text and f"4 of {len(rows)} rows met" in text
+    assert small.measured == "-0.5 MiB / 1.0 MiB"
+    text = goal_table.goals(list(rows.values()))
+    assert "not measured" in text and f"6 of {len(rows)} rows met" in text
+
+
+@pytest.mark.parametrize(
+    ("vendor", "factor", "reach", "met"),
+    [
+        ("amd", 0.74, "≤ 0.75 on amd", True),
+        ("amd", 0.76, "≤ 0.75 on amd", False),
+        ("intel", 0.84, "≤ 0.85 on intel", True),
+        ("intel", 0.86, "≤ 0.85 on intel", False),
+        ("arm", 0.5, "reported", None),
+    ],
+)
+def test_the_mean_is_held_to_the_processor_at_hand(vendor, factor, reach, met):
+    found = Results(environment=environment(2))
+    found.environment["processor"]["vendor"] = vendor
+    for case in TIMED:
+        suite = targets.suite_of(case)
+        found.add(suite, case, "ours", "step", "s", [factor])
+        found.add(suite, case, "compile", "step", "s", [1.0])
+    rows = {row.what: row for row in targets.rows(found)}
+    mean = rows["the same, geometric mean"]
+    assert (mean.reach, mean.met) == (reach, met)
+    assert mean.measured == f"{factor:.3f} (22 of 22 models)"
+    # A mean of some models alone says nothing of all.
+    del found.measurements[0]
+    assert {row.what: row for row in targets.rows(found)}["the same, geometric mean"].met is None
+
+
+def test_peers_and_the_better_one_by_model():
+    text = goal_table.models(sample())
+    assert re.search(r"model +step +/ eager +/ compile +/ better +/ jax +/ limit", text)
+    assert re.search(r"gpt +200.000 ms +1.000 +0.800 +1.000 +- +1.25", text)
+    assert re.search(r"moe +100.000 ms +0.250 +0.500 +0.500 +- +-", text)
+    assert re.search(r"geometric mean +0.707", text)
+    assert goal_table.models(Results()) == ""
+
+
+def test_a_part_of_the_bench_shows_its_own_rows():
+    text = goal_table.table({"x": sample()}, whole=False)
+    assert "not measured" not in text and "better of eager and compile: moe" in text
+    assert "not measured" in goal_table.table({"x": sample()})
 
 
 def test_results_come_back_from_their_file(tmp_path):
@@ -91,7 +150,7 @@ def test_results_come_back_from_their_file(tmp_path):
     assert set(again.environment["versions"]) == {"python", "torch", "jax", "jaxlib", "numpy"}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 2}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"format": 2}', '{"format": 3}'])
 def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
@@ -101,7 +160,8 @@ def test_other_files_are_refused(tmp_path, text):
 
 def test_table_names_failures():
     text = report.table(sample())
-    assert "compile  failed: no C++ compiler" in text
+    assert "jax  failed: no C++ compiler" in text
+    assert text.startswith("processor: ") and str(processor()) in text.splitlines()[0]
     assert re.search(r"steps +gpt +ours +step +200.000 ms +150.000 ms - 300.000 ms", text)
 
 
@@ -119,7 +179,7 @@ def test_export_is_what_charts_take():
 
 
 def files(tmp_path, factor: float):
-    base, head = sample(), Results(environment=environment(2) | {"processor": "another"})
+    base, head = sample(), Results(environment=environment(2) | {"threads": 4})
     many = [0.1 + 0.001 * i for i in range(12)]
     base.add("steps", "lenet-1", "ours", "step", "s", many)
     head.add("steps", "lenet-1", "ours", "step", "s", [factor * t for t in many])
@@ -133,7 +193,7 @@ def files(tmp_path, factor: float):
 def test_compare(tmp_path, capsys, factor, status):
     assert main(["compare", *files(tmp_path, factor)]) == status
     text = capsys.readouterr().out
-    assert "note: processor differs" in text
+    assert "note: threads differs" in text and text.count(str(processor())) == 2
     assert f"{factor:.3f}" in text and "only in base" in text
 
 
@@ -170,7 +230,8 @@ def test_page_stands_by_itself(tmp_path):
     assert tags.open == [] and "script" not in tags.seen
     assert "http" not in text and "@import" not in text and "prefers-color-scheme: dark" in text
     assert "fwd_&lt;0&gt;" in text and "fwd_<0>" not in text
-    assert tags.seen.count("polyline") == 1 and tags.seen.count("circle") == 2
+    assert tags.seen.count("polyline") == 2 and tags.seen.count("circle") == 4
+    assert html.escape(str(processor())) in text and "Thunks of gpt by kind" in text
     assert "1.00 of eager+alloc" in text and "80 % of the machine" in text
     assert "<svg" not in page(Results())
 
@@ -201,7 +262,9 @@ def test_the_command(tmp_path, capsys):
     names = {kind: tmp_path / kind for kind in ("json", "html", "history", "smaller-is-better")}
     what = ("--model", "logreg-1", "--suite", "steps", "--contender", "eager", "eager+alloc")
     assert main(["run", "--quick", *what, *(f"--{k}={path}" for k, path in names.items())]) == 0
-    assert "step time / torch eager: logreg-1" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "step time / better of eager and compile: logreg-1" in text
+    assert "seconds by suite: {'steps': " in text and str(processor()) in text
     found = load(names["json"])
     assert [m.contender for m in found.measurements] == ["eager", "eager+alloc"]
     assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
@@ -216,7 +279,7 @@ def test_every_suite_and_contender(tmp_path):
     done = subprocess.run(
         [
             *(sys.executable, "-m", "bench", "run", "--quick"),
-            *("--model", "logreg-1", "lenet-32", f"--json={path}"),
+            *("--model", "logreg-1", "lenet-32", "moe", f"--json={path}"),
         ],
         cwd=ROOT,
         capture_output=True,
@@ -227,6 +290,6 @@ def test_every_suite_and_contender(tmp_path):
     found = load(path)
     assert found.failures == []
     suites = {m.suite for m in found.measurements}
-    assert suites == set(SUITES)
+    assert suites == set(SUITES) == set(found.settings["suite_seconds"])
     steps = [m.contender for m in found.select("steps", "lenet-32")]
     assert steps == ["ours", "eager", "compile", "jax", *(f"{p}+alloc" for p in steps[1:4])]
