@@ -98,8 +98,8 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
         "--contender", nargs="+", choices=CONTENDERS, default=list(CONTENDERS), help="who runs"
     )
     parser.add_argument("--rounds", type=_positive, default=9, help="turns of each contender")
-    parser.add_argument("--round-seconds", type=_seconds, default=0.3, help="length of a turn")
-    parser.add_argument("--warm-seconds", type=_seconds, default=0.7, help="warming up, at least")
+    parser.add_argument("--round-seconds", type=_seconds, default=0.2, help="length of a turn")
+    parser.add_argument("--warm-seconds", type=_seconds, default=0.5, help="warming up, at least")
     parser.add_argument("--threads", type=_positive, default=2, help="cores for each contender")
     parser.add_argument("--quick", action="store_true", help="a look: few and short turns")
     parser.add_argument("--json", type=Path, help="write all numbers here")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 
 from bench.measurement import OURS, Results
 from bench.peers import REPLICA
@@ -45,6 +46,8 @@ def one_case(case: str, settings: Settings, results: Results) -> None:
             for _ in range(PROCESSES)
             for name in seconds
         ]
+        with ThreadPoolExecutor(settings.threads) as pool:  # nothing is timed yet
+            list(pool.map(lambda of: of[1].steps(1), workers))
         took = [worker.warm_up(settings.warm_seconds) for _, worker in workers]
         count = max(1, round(settings.round_seconds / statistics.median(took)))
         for r in range(settings.rounds):
