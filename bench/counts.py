@@ -69,24 +69,23 @@ class Counts:
 def _without_xla() -> Iterator[list[str]]:
     """Replace compilation by an executable that gives zeros; yields StableHLO texts."""
     texts: list[str] = []
-    real = jax.stages.Lowered.compile
 
-    def stand_in(self: Any, *_: Any, **__: Any) -> Any:
-        texts.append(self.as_text())
-        results = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(self.out_info)]
+    def stand_in(lowered: Any, _: dict[str, Any]) -> Any:
+        texts.append(lowered.as_text())
+        results = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(lowered.out_info)]
 
         def call(*arrays: Any) -> tuple[Any, ...]:
             return tuple(map(jax.device_put, results))
 
         return _Zeros(call)
 
-    direct_call = plan.direct_call
-    jax.stages.Lowered.compile = stand_in
+    compiled_or_kept, direct_call = plan.compiled_or_kept, plan.direct_call
+    plan.compiled_or_kept = stand_in
     plan.direct_call = operator.attrgetter("call")
     try:
         yield texts
     finally:
-        jax.stages.Lowered.compile, plan.direct_call = real, direct_call
+        plan.compiled_or_kept, plan.direct_call = compiled_or_kept, direct_call
 
 
 class _Zeros:

@@ -2,8 +2,8 @@
 
 ``measured/<processor>.json`` holds measurements, made by ``python -m bench tune``: for each problem
 the time of each candidate. Shapes are compared by the logarithms of their sizes. Where nothing of
-the kind was measured near enough, and on processors that were not measured, the candidate that needs no
-measurement is taken.
+the kind was measured near enough, and on processors that were not measured, the candidate that
+needs no measurement is taken.
 """
 
 from __future__ import annotations
@@ -178,9 +178,7 @@ def rule_text(rule: Rule, about: Mapping[str, str]) -> str:
     lines = []
     for category, points in sorted(rule.points.items()):
         rows = ",\n   ".join(
-            json.dumps(
-                {"sizes": list(p.sizes), "times": {k: round(t, 1) for k, t in p.times.items()}}
-            )
+            json.dumps({"sizes": list(p.sizes), "times": _rounded(p.times)})
             for p in sorted(points, key=lambda p: p.sizes)
         )
         lines.append(f"  {json.dumps(category)}: [\n   {rows}\n  ]")
