@@ -24,8 +24,8 @@ from bench.run import SUITES, run
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
 from emulator.kernels.rules import MEASURED, rule_text
-from pef_schema.atomic import write_atomically
 from emulator.processor import processor
+from pef_schema.atomic import write_atomically
 from pef_schema.printable import say, say_text
 
 
