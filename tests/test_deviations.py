@@ -12,6 +12,8 @@ ROW = re.compile(r"^\| `([\w-]+)` \|(.*)\|$", re.M)
 TEST = re.compile(r"\[`(test_\w+)`\]\(\.\./([^)]+)\)")
 
 OPERATIONAL = {
+    "emulator/kernels/proof.py": 2,  # oneDNN is left out: the numbers are XLA's
+    "emulator/plans/kept_files.py": 1,  # executables cannot be kept: they are compiled again
     "emulator/start.py": 1,  # of processes: jax's own, but for loaders
     "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on
     "samba/session/runtime_profile.py": 2,  # of the profile, not of numbers
