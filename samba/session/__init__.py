@@ -29,7 +29,6 @@ from samba.session.request import RunRequest, listed
 from samba.session.runtime_profile import RuntimeProfile
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.session.transfers import Transfers
-from samba.session.unread_weights import give_back
 from samba.support import tracing
 from samba.support.keywords import refuse_unknown
 from samba.support.tracing import is_tracing, refuse_while_tracing, set_tracing
@@ -231,7 +230,6 @@ class SambaSession:
                 loaded.device.leave_losses_alone()
             if transfer_device:
                 loaded.to_device()
-                give_back(entry.tensor for entry in loaded.all_tensors("load()"))
         except BaseException:
             loaded.close()  # or notes about its tensors would outlive it
             raise

@@ -18,7 +18,6 @@ from samba.session.multigraph.cut import parts_of
 from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
-from samba.session.unread_weights import give_back
 from samba.support.keywords import refuse_unknown
 from samba.support.progress import stages
 from samba.tracer.capture import trace_model
@@ -203,7 +202,6 @@ class GraphBuilder:
         loaded = load_graphs(parts, traces, path)
         if transfer_device:
             loaded.to_device()
-            give_back(entry.tensor for entry in loaded.all_tensors("init_multigraph_runtime()"))
         self._slot.take(loaded, path)
 
     def _parts(self, operation: str) -> tuple[Sequence[GraphPart], Sequence[GraphTrace]]:
