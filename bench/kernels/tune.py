@@ -76,7 +76,7 @@ def _compiled(
     name: str, compute: Callable[..., Any], arrays: Sequence[jax.Array], count: int
 ) -> Trial:
     with chosen_by(PLAIN):  # what a candidate is made of is no other's choice
-        lowered: Any = jax.jit(_chained(compute, count)).lower(*arrays)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+        lowered: Any = jax.jit(_chained(compute, count)).lower(*arrays)
     device = jax.local_devices()[0]
     run = lowered.compile(compiler_options=xla_options(device))
     return Trial(name=name, count=count, call=lambda: jax.block_until_ready(run(*arrays)))

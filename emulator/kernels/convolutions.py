@@ -193,5 +193,6 @@ def weight_gradient(
         An array of that shape, float32 for narrow types.
     """
     part = Part.WEIGHT_GRADIENT
-    problem = _problem(part, x.dtype, *x.shape[:2], shape[0], groups, x.shape[2:], window)
+    batch, channels, *size = x.shape
+    problem = _problem(part, x.dtype, batch, channels, shape[0], groups, tuple(size), window)
     return choose(problem, CANDIDATES[part]).run(x, g, window, groups, shape)

@@ -1,0 +1,233 @@
+"""Kernels against torch and against one another, and the rule that chooses among them."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.kernels import proof
+from emulator.kernels.choice import applicable
+from emulator.kernels.convolutions import CANDIDATES, convolve
+from emulator.kernels.problems import Convolution, Part, Product
+from emulator.kernels.products import CANDIDATES as PRODUCTS
+from emulator.kernels.products import Spec, product
+from emulator.kernels.rules import (
+    PLAIN,
+    Measured,
+    Rule,
+    chosen_by,
+    kernels_for,
+    parse_rule,
+    present_rule,
+    rule_for,
+    rule_named,
+    rule_names,
+    rule_text,
+)
+from emulator.kernels.windows import Window
+from emulator.processor import Processor
+
+_SIZE = st.integers(1, 9)
+
+
+def _random(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def _bound(terms: int) -> float:
+    """Of a float32 sum of so many products of normal numbers, added in any order."""
+    return 4e-7 * (4 + terms)
+
+
+@given(
+    m=_SIZE, k=_SIZE, n=_SIZE, batch=st.integers(1, 3), form=st.integers(0, 3), nan=st.booleans()
+)
+@settings(max_examples=12, deadline=None)
+def test_products_agree(m: int, k: int, n: int, batch: int, form: int, nan: bool) -> None:
+    left, right = ("mk", "km")[form & 1], ("kn", "nk")[form >> 1]
+    sizes = {"b": batch, "m": m, "k": k, "n": n}
+    a = _random(0, batch, *(sizes[c] for c in left))
+    b = _random(1, batch, *(sizes[c] for c in right))
+    if nan:
+        a.reshape(-1)[0], b.reshape(-1)[-1] = np.nan, np.inf
+    spec = f"b{left},b{right}->bmn"
+    wanted = torch.einsum(spec, torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    problem = Product(
+        dtype="float32",
+        turned_a=bool(form & 1),
+        turned_b=bool(form >> 1),
+        batch=batch,
+        m=m,
+        k=k,
+        n=n,
+    )
+    for candidate in applicable(problem, PRODUCTS):
+        run = jax.jit(lambda a, b, run=candidate.run: run(Spec.of(spec), a, b))
+        np.testing.assert_allclose(
+            run(a, b), wanted, rtol=1e-6, atol=_bound(k), err_msg=candidate.name
+        )
+
+
+def test_a_wrong_product_is_noticed() -> None:
+    """The bound bites: one rounding to bfloat16 is far outside of it."""
+    a, b = _random(0, 8, 8), _random(1, 8, 8)
+    rounded = np.asarray(jnp.asarray(a, jnp.bfloat16), np.float32) @ b
+    assert np.max(np.abs(rounded - a @ b)) > 10 * _bound(8)
+
+
+@st.composite
+def _convolutions(draw: st.DrawFn) -> tuple[Any, ...]:
+    n = draw(st.integers(1, 2))
+    groups, c, o = draw(st.sampled_from([(1, 2, 3), (1, 1, 4), (2, 2, 1), (3, 1, 1), (3, 1, 2)]))
+    each = [
+        (draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2)),
+         draw(st.integers(0, 2)), draw(st.integers(5, 8)))
+        for _ in range(n)
+    ]  # fmt: skip
+    return n, groups, c, o, *zip(*each, strict=True)
+
+
+@given(drawn=_convolutions(), nan=st.booleans())
+@settings(max_examples=8, deadline=None)
+def test_convolutions_agree(drawn: tuple[Any, ...], nan: bool) -> None:
+    n, groups, c, o, kernel, stride, dilation, padding, size = drawn
+    x = torch.from_numpy(_random(0, 2, groups * c, *size)).requires_grad_()
+    w = torch.from_numpy(_random(1, groups * o, c, *kernel)).requires_grad_()
+    if nan:
+        x.data.view(-1)[0] = math.nan
+    torch_conv = (torch.conv1d, torch.conv2d)[n - 1]
+    y = torch_conv(x, w, None, stride, padding, dilation, groups)
+    g = torch.from_numpy(_random(2, *y.shape))
+    dx, dw = torch.autograd.grad(y, (x, w), g)
+    window = Window(
+        kernel=kernel, stride=stride, dilation=dilation, low=padding, high=padding,
+        out=tuple(y.shape[2:]),
+    )  # fmt: skip
+    jx, jw, jg = (jnp.asarray(t.detach().numpy()) for t in (x, w, g))
+    cases = {
+        Part.FORWARD: (y, (jx, jw), (window, groups), c * math.prod(kernel)),
+        Part.INPUT_GRADIENT: (dx, (jg, jw), (window, groups, size), o * math.prod(kernel)),
+        Part.WEIGHT_GRADIENT: (dw, (jx, jg), (window, groups, tuple(w.shape)), 2 * math.prod(size)),
+    }
+    for part, (wanted, arrays, rest, terms) in cases.items():
+        problem = Convolution(
+            part=part, dtype="float32", batch=2, channels=groups * c, features=groups * o,
+            groups=groups, size=size, out=window.out, kernel=kernel, stride=stride,
+            dilation=dilation,
+        )  # fmt: skip
+        for candidate in applicable(problem, CANDIDATES[part]):
+            run = jax.jit(lambda a, b, run=candidate.run, rest=rest: run(a, b, *rest))
+            np.testing.assert_allclose(
+                run(*arrays), wanted.detach(), rtol=1e-6, atol=_bound(terms),
+                err_msg=f"{part} {candidate.name}",
+            )  # fmt: skip
+
+
+_POINT = Measured(sizes=(1, 8, 8, 8), times={"xla": 20.0, "onednn": 10.0})
+_ONEDNN = Rule(name="mine", points={"product float32 nn": (_POINT,)})
+
+
+def _text() -> str:
+    run = jax.jit(lambda a, b: product("ij,jk->ik", a, b))
+    return run.lower(np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)).as_text()
+
+
+@pytest.mark.skipif(not proof.onednn_is_good(), reason="jaxlib has no oneDNN here, or it is off")
+def test_the_rule_chooses() -> None:
+    with chosen_by(_ONEDNN):
+        assert "__onednn$matmul" in _text()
+        with kernels_for("cuda"):
+            assert present_rule() is PLAIN
+            assert "custom_call" not in _text()
+    with chosen_by(PLAIN):
+        assert "custom_call" not in _text()
+
+
+def test_other_platforms_get_what_jax_has() -> None:
+    """Also where a rule has chosen oneDNN: the primitive itself knows the platform."""
+    with chosen_by(_ONEDNN):
+        run = jax.jit(lambda a, b: product("ij,jk->ik", a, b))
+        traced = run.trace(np.ones((8, 8), np.float32), np.ones((8, 8), np.float32))
+        assert "custom_call" not in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_far_shapes_and_small_gains_take_the_plain_one() -> None:
+    def choose(m: int, times: dict[str, float]) -> str:
+        point = Measured(sizes=(1, 8, 8, 8), times=times)
+        rule = Rule(name="mine", points={"product float32 nn": (point,)})
+        shape = Product(dtype="float32", turned_a=False, turned_b=False, batch=1, m=m, k=8, n=8)
+        return rule.choose(shape, ["xla", "onednn"])
+
+    assert choose(16, {"xla": 20.0, "onednn": 10.0}) == "onednn"
+    assert choose(8 * 2**4, {"xla": 20.0, "onednn": 10.0}) == "xla"
+    assert choose(16, {"xla": 20.0, "onednn": 19.9}) == "xla"
+
+
+def test_a_rule_is_written_and_read() -> None:
+    text = rule_text(_ONEDNN, {"processor": "abacus"})
+    assert parse_rule("mine", text) == _ONEDNN
+    assert rule_text(parse_rule("mine", text), {"processor": "abacus"}) == text
+
+
+def test_committed_rules_know_the_candidates() -> None:
+    known = {c.name for part in CANDIDATES.values() for c in part} | {c.name for c in PRODUCTS}
+    assert rule_names()
+    for name in rule_names():
+        for points in rule_named(name).points.values():
+            assert {n for point in points for n in point.times} <= known
+
+
+def test_unknown_processors() -> None:
+    """One with the extensions of a measured one goes by it, one without by nothing."""
+
+    def of(vendor: str, *isa: str) -> Rule:
+        found = Processor(vendor=vendor, family=99, model=0, stepping=0, name="", isa=isa)
+        return rule_for(found)
+
+    assert of("other") is PLAIN
+    measured = rule_names()[0]
+    extension = measured.rpartition("-")[2]
+    assert of("other", extension).name.endswith(extension)
+
+
+def test_onednn_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By the environment without a word; where it is wrong, or not there, with one line."""
+
+    def gone() -> float:
+        raise RuntimeError("no such call\nand more")
+
+    try:
+        for trials, line in (
+            ((lambda: 0.5,), "values that are off by 0.5"),
+            ((gone,), "no such call)"),
+        ):
+            proof.onednn_is_good.cache_clear()
+            monkeypatch.delenv(proof.ONEDNN_VARIABLE, raising=False)
+            monkeypatch.setattr(proof, "_TRIALS", trials)
+            with caplog.at_level(logging.WARNING):
+                assert not proof.onednn_is_good()
+            assert line in caplog.text
+            assert len(caplog.records) == 1
+            caplog.clear()
+        monkeypatch.setenv(proof.ONEDNN_VARIABLE, "0")
+        proof.onednn_is_good.cache_clear()
+        assert not proof.onednn_is_good()
+        assert not caplog.records
+        x, w = jnp.ones((1, 2, 4, 4)), jnp.ones((2, 2, 2, 2))
+        window = Window(
+            kernel=(2, 2), stride=(1, 1), dilation=(1, 1), low=(0, 0), high=(0, 0), out=(3, 3)
+        )
+        assert "onednn" not in jax.jit(lambda x, w: convolve(x, w, window, 1)).lower(x, w).as_text()
+    finally:
+        proof.onednn_is_good.cache_clear()
