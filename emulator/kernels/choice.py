@@ -45,7 +45,11 @@ def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate
     Returns:
         Those that apply; without those that need oneDNN where it is not there.
     """
-    return [c for c in candidates if c.applies(problem) and (not c.onednn or onednn_is_good())]
+    return [
+        c
+        for c in candidates
+        if c.applies(problem) and (not c.onednn or onednn_is_good(problem.dtype))
+    ]
 
 
 def choose(problem: P, candidates: Sequence[Candidate[P]]) -> Candidate[P]:

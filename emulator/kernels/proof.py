@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.kernels.onednn import Axes, Slide, convolution, matmul
+from emulator.processor import processor
 
 __all__ = ["ONEDNN_VARIABLE", "onednn_is_good"]
 
@@ -20,6 +21,16 @@ ONEDNN_VARIABLE = "EMULATOR_ONEDNN"
 """``0`` in the environment leaves oneDNN out."""
 
 _LOG = logging.getLogger(__name__)
+
+_FOR_BFLOAT16 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+"""What oneDNN's products and convolutions of bfloat16 take a processor to have.
+
+Without it oneDNN ends the process, where a trial would have to find that out. See "Data Types" in
+oneDNN's developer guide.
+"""
+
+_CEILING_VARIABLE = "ONEDNN_MAX_CPU_ISA"
+"""oneDNN's own: it goes by a lesser processor than the one that is there."""
 
 
 def _run(compute: Callable[..., jax.Array], *arrays: jax.Array | np.ndarray) -> np.ndarray:
@@ -30,18 +41,15 @@ def _run(compute: Callable[..., jax.Array], *arrays: jax.Array | np.ndarray) -> 
     return np.asarray(jitted.lower(*shapes).compile()(*arrays))
 
 
-def _products() -> float:
+def _products(dtype: str) -> float:
     rows = np.arange(24, dtype=np.float32).reshape(4, 6) - 11
     columns = np.arange(30, dtype=np.float32).reshape(6, 5) % 7 - 3
-    off = 0.0
-    for dtype in (np.float32, jnp.bfloat16):
-        got = _run(
-            lambda a, b: matmul(a, b, turned_b=True, dtype=np.float32),
-            rows.astype(dtype),
-            np.ascontiguousarray(columns.T).astype(dtype),
-        )
-        off = max(off, float(np.max(np.abs(got - rows @ columns))))
-    return off
+    got = _run(
+        lambda a, b: matmul(a, b, turned_b=True, dtype=np.float32),
+        rows.astype(jnp.dtype(dtype)),
+        np.ascontiguousarray(columns.T).astype(jnp.dtype(dtype)),
+    )
+    return float(np.max(np.abs(got - rows @ columns)))
 
 
 def _convolutions() -> float:
@@ -64,21 +72,32 @@ def _convolutions() -> float:
     return float(np.max(np.abs(got - wanted)))
 
 
-_TRIALS: tuple[Callable[[], float], ...] = (_products, _convolutions)
+_TRIALS: Mapping[str, tuple[Callable[[], float], ...]] = {
+    "float32": (functools.partial(_products, "float32"), _convolutions),
+    "bfloat16": (functools.partial(_products, "bfloat16"),),
+    "float16": (_convolutions,),
+}
+"""By dtype of the operands, how far results are from numpy's; float16 is widened to float32."""
 
 
 @functools.cache
-def onednn_is_good() -> bool:
+def onednn_is_good(dtype: str) -> bool:
     """Whether oneDNN may be used here; what it gives is compared once, which takes 0.1 seconds.
 
+    Args:
+        dtype: Of the operands.
+
     Returns:
-        False where the environment says so, where jaxlib has none, or where it gives other values
-        than numpy; the last two are one line in the log.
+        False where the environment says so, for a dtype that oneDNN does not have on this
+        processor, where jaxlib has no oneDNN, or where it gives other values than numpy; the last
+        two are one line in the log.
     """
-    if os.environ.get(ONEDNN_VARIABLE, "").strip() == "0":
+    if os.environ.get(ONEDNN_VARIABLE, "").strip() == "0" or dtype not in _TRIALS:
+        return False
+    if dtype == "bfloat16" and not (_has_bfloat16() and onednn_is_good("float32")):
         return False
     try:
-        off = max(trial() for trial in _TRIALS)
+        off = max(trial() for trial in _TRIALS[dtype])
     except Exception as error:  # whatever jax, XLA or oneDNN raise: this is how they are asked
         _LOG.warning("oneDNN is left out: jaxlib cannot run it (%s)", _first_line(error))
         return False
@@ -86,6 +105,12 @@ def onednn_is_good() -> bool:
         _LOG.warning("oneDNN is left out: it gives values that are off by %g", off)
         return False
     return True
+
+
+def _has_bfloat16() -> bool:
+    ceiling = os.environ.get(_CEILING_VARIABLE, "").upper()
+    lowered = ceiling.startswith(("SSE", "AVX2"))
+    return set(processor().isa) >= _FOR_BFLOAT16 and not lowered
 
 
 def _first_line(error: Exception) -> str:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -34,8 +39,9 @@ from emulator.kernels.rules import (
     rule_text,
 )
 from emulator.kernels.windows import Window
-from emulator.processor import Processor
+from emulator.processor import Processor, described
 
+ROOT = Path(__file__).parents[2]
 _SIZE = st.integers(1, 9)
 
 
@@ -141,7 +147,9 @@ def _text() -> str:
     return run.lower(np.ones((8, 8), np.float32), np.ones((8, 8), np.float32)).as_text()
 
 
-@pytest.mark.skipif(not proof.onednn_is_good(), reason="jaxlib has no oneDNN here, or it is off")
+@pytest.mark.skipif(
+    not proof.onednn_is_good("float32"), reason="jaxlib has no oneDNN here, or it is off"
+)
 def test_the_rule_chooses() -> None:
     with chosen_by(_ONEDNN):
         assert "__onednn$matmul" in _text()
@@ -214,15 +222,16 @@ def test_onednn_is_left_out(
         ):
             proof.onednn_is_good.cache_clear()
             monkeypatch.delenv(proof.ONEDNN_VARIABLE, raising=False)
-            monkeypatch.setattr(proof, "_TRIALS", trials)
+            monkeypatch.setattr(proof, "_TRIALS", dict.fromkeys(("float32", "bfloat16"), trials))
             with caplog.at_level(logging.WARNING):
-                assert not proof.onednn_is_good()
+                assert not proof.onednn_is_good("float32")
+                assert not proof.onednn_is_good("bfloat16")
             assert line in caplog.text
             assert len(caplog.records) == 1
             caplog.clear()
         monkeypatch.setenv(proof.ONEDNN_VARIABLE, "0")
         proof.onednn_is_good.cache_clear()
-        assert not proof.onednn_is_good()
+        assert not proof.onednn_is_good("float32")
         assert not caplog.records
         x, w = jnp.ones((1, 2, 4, 4)), jnp.ones((2, 2, 2, 2))
         window = Window(
@@ -231,3 +240,40 @@ def test_onednn_is_left_out(
         assert "onednn" not in jax.jit(lambda x, w: convolve(x, w, window, 1)).lower(x, w).as_text()
     finally:
         proof.onednn_is_good.cache_clear()
+
+
+def test_onednn_of_lesser_processors() -> None:
+    """oneDNN ends the process that asks for bfloat16 where it has none; a child asks here."""
+    code = """
+        import logging
+        import jax.numpy as jnp
+        from emulator.kernels.products import product
+        from emulator.kernels.proof import onednn_is_good
+        logging.basicConfig()
+        ones = jnp.ones((8, 8), jnp.bfloat16)
+        assert float(product("ij,jk->ik", ones, ones)[0, 0]) == 8
+        print(onednn_is_good("float32"), onednn_is_good("bfloat16"))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(proof.onednn_is_good("float32")), "False"]
+    assert not done.stderr
+
+
+def test_bfloat16_by_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def has(flags: str) -> bool:
+        monkeypatch.setattr(proof, "processor", lambda: described(f"flags : {flags}"))
+        return proof._has_bfloat16()
+
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    assert has("avx2 avx512f avx512bw avx512dq avx512vl")
+    assert not has("avx2 avx512f")  # Xeon Phi
+    assert not has("avx2 avx_vnni")
+    assert not has("")
