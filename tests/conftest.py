@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import random
@@ -34,6 +35,9 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
+# pytest takes the other one away while a test runs.
+_STDERR = os.dup(2)
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
@@ -48,6 +52,15 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def pytest_runtest_logfinish():
+    """Between two tests a process waits for the other's; one that waits forever says where.
+
+    pytest's own timer (``faulthandler_timeout``) runs within a test.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        faulthandler.dump_traceback_later(1500, exit=True, file=_STDERR)
 
 
 @pytest.fixture(autouse=True, scope="session")
