@@ -1,0 +1,200 @@
+"""What a session holds, and the methods that are those of its parts.
+
+The table names for each method the part that it is of. A reset makes new parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from samba.errors import NotCopyable
+from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_param
+from samba.profiler import PROFILER, Profiler
+from samba.sambatensor import DimInfo, SambaTensor
+from samba.session.facade import callable_on_class, method_of
+from samba.session.loaded_names import LoadedNames
+from samba.session.modes import Modes
+from samba.session.multigraph.builder import GraphBuilder
+from samba.session.profiling import Profiling
+from samba.session.program_slot import Counters, ProgramSlot
+from samba.session.runtime_profile import RuntimeProfile
+from samba.session.transfers import Transfers
+from samba.support.tracing import is_tracing, set_tracing
+
+if TYPE_CHECKING:
+    from pef_schema.program import Program
+    from samba.session.loaded import Loaded
+
+__all__ = ["SessionParts"]
+
+
+class SessionParts:
+    """A program, what is recorded beside it, and who answers for which of them.
+
+    It knows nothing of compiling, loading and running, which ``SambaSession`` adds.
+
+    Args:
+        pef_path: A PEF to use where none is named; it is parsed here.
+
+    Raises:
+        PefError: There is no such file, or it is not a whole PEF of a known version.
+
+    Attributes:
+        buffer_dict: SambaTensors over the buffers of converted models, by name.
+    """
+
+    def __init__(self, pef_path: str = "") -> None:
+        self._runtime_profile = RuntimeProfile()
+        self._start()
+        self._open(pef_path)
+
+    def __reduce_ex__(self, protocol: object, /) -> NoReturn:
+        """A session stays where it is: neither ``copy`` nor ``pickle`` take it along."""
+        raise NotCopyable(what="session")
+
+    def _open(self, pef_path: str) -> None:
+        if pef_path:
+            self._slot.open(str(pef_path))
+
+    def _start(self) -> None:
+        self.buffer_dict: dict[str, SambaTensor] = {}
+        self._slot = slot = ProgramSlot()
+        self._names, self._transfers = LoadedNames(slot), Transfers(slot)
+        self._graphs = GraphBuilder(slot)
+        self._profiling = Profiling(slot, self._runtime_profile)
+        self._modes = Modes()
+
+    # -- what is loaded: loaded_names.py, program_slot.py ------------------------
+
+    get_weight_names = method_of("_names", LoadedNames.get_weight_names)
+    get_section_types = method_of("_names", LoadedNames.get_section_types)
+    get_argin_names = method_of("_names", LoadedNames.get_argin_names)
+    get_dropout_rate_argin_names = method_of("_names", LoadedNames.get_dropout_rate_argin_names)
+    get_dropout_seed_argin_names = method_of("_names", LoadedNames.get_dropout_seed_argin_names)
+
+    @property
+    def pef_path(self) -> str:
+        """The PEF that was loaded last, or the one to load where none is named."""
+        return self._slot.pef_path
+
+    @pef_path.setter
+    def pef_path(self, path: str) -> None:
+        self._slot.pef_path = path
+
+    @property
+    def optim_dict(self) -> dict[str, SambaTensor]:
+        """Handles of the optimizer state on the device by name; read them with ``sn_data``."""
+        return self._names.optim_dict
+
+    @property
+    def program(self) -> Program | None:
+        """The loaded program, None before ``trace_graph``."""
+        return None if self._slot.loaded is None else self._slot.loaded.program
+
+    @property
+    def counters(self) -> Counters:
+        """How often models were traced, plans compiled, and runs took place, in this session.
+
+        A run that an exception came out of is counted if it took place for all that.
+
+        Example:
+            >>> import samba
+            >>> samba.SambaSession().counters
+            Counters(traces=0, compiles=0, runs=0)
+        """
+        return self._slot.counters
+
+    def need_loaded(self, operation: str) -> Loaded:
+        """The loaded program with its device and its host models.
+
+        Args:
+            operation: Who asks, for the error.
+
+        Raises:
+            NotLoaded: If there is none.
+        """
+        return self._slot.need(operation)
+
+    # -- between host and device: transfers.py -----------------------------------
+
+    to_cpu = callable_on_class(method_of("_transfers", Transfers.to_cpu))
+    to_cpu_ = callable_on_class(method_of("_transfers", Transfers.to_cpu_))
+    to_rdu = callable_on_class(method_of("_transfers", Transfers.to_rdu))
+    to_device = method_of("_transfers", Transfers.to_device)
+    optimizers_to_cpu = method_of("_transfers", Transfers.optimizers_to_cpu)
+    optimizers_to_rdu = method_of("_transfers", Transfers.optimizers_to_rdu)
+    sync_buffers_to_cpu = callable_on_class(method_of("_transfers", Transfers.sync_buffers_to_cpu))
+    sync_buffers_to_rdu = callable_on_class(method_of("_transfers", Transfers.sync_buffers_to_rdu))
+    get_tensors = method_of("_transfers", Transfers.get_tensors)
+    get_tensors_by_name = method_of("_transfers", Transfers.get_tensors_by_name)
+    get_samba_tensor_by_name = method_of("_transfers", Transfers.get_samba_tensor_by_name)
+    update_tensor = method_of("_transfers", Transfers.update_tensor)
+    _traced_tensors = method_of("_transfers", Transfers.traced_tensors)
+
+    # -- several graphs: multigraph/builder.py ------------------------------------
+
+    trace_part = method_of("_graphs", GraphBuilder.trace_part)
+    add_graph = method_of("_graphs", GraphBuilder.add_graph)
+    compile_multigraph = method_of("_graphs", GraphBuilder.compile_multigraph)
+    init_multigraph_runtime = method_of("_graphs", GraphBuilder.init_multigraph_runtime)
+
+    # -- profiles: profiling.py --------------------------------------------------
+
+    start_samba_profile = method_of("_profiling", Profiling.start_samba_profile)
+    end_samba_profile = method_of("_profiling", Profiling.end_samba_profile)
+    samba_profile = method_of("_profiling", Profiling.samba_profile)
+    start_runtime_profile = method_of("_profiling", Profiling.start_runtime_profile)
+    end_runtime_profile = method_of("_profiling", Profiling.end_runtime_profile)
+
+    @property
+    def profiler(self) -> Profiler:
+        """The profiler of the front end; see :meth:`samba_profile` for its events."""
+        return PROFILER
+
+    # -- modes and records: modes.py, lazy_param.py --------------------------------
+
+    enable_lazy_param = staticmethod(enable_lazy_param)
+    disable_lazy_param = staticmethod(disable_lazy_param)
+    use_lazy_param = staticmethod(use_lazy_param)
+    use_legacy_names = staticmethod(Modes.use_legacy_names)
+    use_static_functional = staticmethod(Modes.use_static_functional)
+    enable_pinned_memory = method_of("_modes", Modes.enable_pinned_memory)
+    disable_pinned_memory = method_of("_modes", Modes.disable_pinned_memory)
+    use_pinned_memory = method_of("_modes", Modes.use_pinned_memory)
+    disable_graphamp = method_of("_modes", Modes.disable_graphamp)
+    setup = method_of("_modes", Modes.setup)
+    load_dynamic_dims_config = method_of("_modes", Modes.load_dynamic_dims_config)
+    create_dynamic_dim = method_of("_modes", Modes.create_dynamic_dim)
+    add_aux_tensor = method_of("_modes", Modes.add_aux_tensor)
+    is_valid_aux_tensor_name = method_of("_modes", Modes.is_valid_aux_tensor_name)
+    atexit_register = method_of("_modes", Modes.atexit_register)
+    use_abexit = method_of("_modes", Modes.use_abexit)
+    _add_directives = method_of("_modes", Modes.add_directives)
+
+    @property
+    def _context_directives(self) -> dict[str, Any]:
+        return self._modes.context_directives
+
+    @property
+    def tracing(self) -> bool:
+        """Whether a model is being traced in this process."""
+        return is_tracing()
+
+    @tracing.setter
+    def tracing(self, active: bool) -> None:
+        set_tracing(active)
+
+    @property
+    def graphamp_disabled(self) -> bool:
+        """Whether :meth:`disable_graphamp` is in force."""
+        return self._modes.graphamp_disabled
+
+    @property
+    def directives(self) -> dict[str, Any]:
+        """Wishes for the hardware compiler that scripts have told; they change nothing."""
+        return self._modes.directives
+
+    @property
+    def dynamic_dims(self) -> dict[str, DimInfo]:
+        """Dimensions of varying size that scripts have declared, by their keys."""
+        return self._modes.dynamic_dims
