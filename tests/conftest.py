@@ -64,15 +64,22 @@ def pytest_runtest_logfinish():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def quick_exports():
+def quick_traces():
     """Half the time of a small trace is torch listing its own operators, anew each time.
 
-    `make test-all` runs every test through torch as it is.
+    `make test-all` runs every test through torch and jax as they are.
     """
-    if "torch" in sys.modules and os.environ["XLA_FLAGS"]:
+    if not os.environ["XLA_FLAGS"]:
+        return
+    from tests.speed import keep_contexts, leave_torchs_trace_log_alone
+
+    if "torch" in sys.modules:
         from tests.opinfo.speed import keep_bookkeeping
 
         keep_bookkeeping()
+        leave_torchs_trace_log_alone()
+    if "jax" in sys.modules:
+        keep_contexts()
 
 
 @pytest.fixture(autouse=True)

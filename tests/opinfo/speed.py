@@ -1,8 +1,9 @@
 """Repeated bookkeeping of torch's exporter, done once per process.
 
 ``run_decompositions`` lists and wraps all of torch's composite operations anew on every
-call, which takes longer than tracing one operator. Nothing registers operators while the
-harness runs, so the lists are kept. What is traced does not change.
+call, and makes for each a function that refuses gradients, which takes longer than tracing one
+operator. Nothing registers operators while the harness runs, so lists and functions are kept. What
+is traced does not change.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ def keep_bookkeeping() -> None:
     listing = functools.cache(torch._export.utils._collect_all_valid_cia_ops)
     torch.export.exported_program._collect_all_valid_cia_ops = listing  # pyright: ignore[reportPrivateImportUsage]  # replaced for speed
     torch.export.decomp_utils._collect_all_valid_cia_ops = listing  # pyright: ignore[reportPrivateImportUsage]  # as above
+    refusing = functools.cache(torch.export.exported_program.autograd_not_implemented)  # pyright: ignore[reportPrivateImportUsage]  # as above
+    torch.export.exported_program.autograd_not_implemented = refusing  # pyright: ignore[reportPrivateImportUsage]  # as above
     general = OperatorBase.py_impl
 
     def register(self: Any, key: Any) -> Callable[[Any], Any]:
