@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import WorkerFailed
+
+ANSWER_SECONDS = 3600.0
+"""Seconds that a worker may take for an answer: the largest cases compile and train for minutes."""
+SMALL_SECONDS = 600.0
+"""The same for small forms of cases."""
+END_SECONDS = 60.0
+"""Seconds that a process may take to end which was killed or has closed its output."""
 
 
 class Worker:
@@ -38,6 +46,7 @@ class Worker:
         tree: Path | None = None,
     ) -> None:
         self.case, self.contender = case, contender
+        self._limit = SMALL_SECONDS if small else ANSWER_SECONDS
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115  # close() closes it
         self._process = subprocess.Popen(
             [
@@ -55,7 +64,7 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.communicate()
+        self._process.communicate(timeout=END_SECONDS)
         self._said.close()
 
     def ask(self, what: str, **details: Any) -> dict[str, Any]:
@@ -66,22 +75,28 @@ class Worker:
             details: Its parameters.
 
         Raises:
-            WorkerFailed: If the process ended instead of answering.
+            WorkerFailed: If the process ended instead of answering, or did not answer in time.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None  # both are pipes, see __init__
         try:
             stdin.write(json.dumps({"what": what, **details}) + "\n")
             stdin.flush()
+            if not select.select([stdout], [], [], self._limit)[0]:
+                self._process.kill()
+                raise self._failed(f"no answer to {what!r} in {self._limit:g} s")
             line = stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
-            self._process.wait()
+            self._process.wait(END_SECONDS)
             self._said.seek(0)
             lines = self._said.read().strip().splitlines() or ["it said nothing"]
-            raise WorkerFailed(case=self.case, contender=self.contender, reason=lines[-1])
+            raise self._failed(lines[-1])
         return json.loads(line)
+
+    def _failed(self, reason: str) -> WorkerFailed:
+        return WorkerFailed(case=self.case, contender=self.contender, reason=reason)
 
     def steps(self, count: int) -> tuple[float, list[float]]:
         """Run steps and return their seconds all together and the first losses."""

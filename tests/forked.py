@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.processes import finished
 
 ROOT = Path(__file__).parents[1]
 FORKS = """
@@ -48,13 +49,10 @@ def forked(head: str, codes: Sequence[str], folder: Path) -> list[Ended]:
     Returns:
         How each process ended.
     """
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-W", "error", "-c", FORKS, json.dumps(codes), str(folder), head],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
+        seconds=240,
     )
     assert done.returncode == 0, done.stderr
     return [

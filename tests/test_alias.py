@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -20,6 +19,7 @@ from sambaflow.logging import SambaLogger, samba_logger
 from sambaflow.mac.metadata import ConvTilingMetadata
 from sambaflow.sambacollections import OrderedSet
 from tests.forked import forked
+from tests.processes import finished
 
 ROOT = Path(__file__).parents[1]
 
@@ -97,11 +97,9 @@ def test_attribute_access_with_only_the_root_imported():
         sambaflow.logging.samba_logger
         sambaflow.sambacollections.OrderedSet
     """
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
 

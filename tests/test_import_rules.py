@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import finished
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("bench", "emulator", "examples", "pef_schema", "samba", "sambaflow", "tools")
 LINT = Path(sys.executable).with_name("lint-imports")
@@ -37,14 +39,11 @@ def tree(tmp_path):
 
 def run(command, tree):
     """Run a command in a tree and return its exit status and output."""
-    done = subprocess.run(
+    done = finished(
         [str(part) for part in command],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": "", "COLUMNS": "200", "NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
     )
     return done.returncode, done.stdout
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import finished
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,8 +19,9 @@ def sources(folder: str) -> list[Path]:
 
 def in_fresh_process(code: str) -> dict:
     """Run code in a new interpreter and return the JSON object it prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    done = finished(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,6 +13,7 @@ from packaging.requirements import Requirement
 
 from emulator.versions import JAX, TORCH, UnsupportedVersion, Versions
 from pef_schema.errors import SambaError
+from tests.processes import finished
 from tools.requirements import locked, name_of, requirements
 
 ROOT = Path(__file__).parents[1]
@@ -23,12 +23,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 def import_fails(code, *paths):
     """Run code in a fresh process and return the last line it prints."""
     path = os.pathsep.join(map(str, (*paths, ROOT)))
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 1, done.stderr
     return done.stderr.splitlines()[-1]

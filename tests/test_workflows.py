@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from bench.__main__ import _parser
+from tests.processes import finished
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted(
@@ -84,13 +85,10 @@ def make(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProce
     shutil.copytree(ROOT / "tools", folder / "tools", dirs_exist_ok=True)
     # These tests run under `make test`, whose settings a make below it would take over.
     plain = {key: value for key, value in os.environ.items() if key not in MADE_BY_MAKE}
-    return subprocess.run(
+    return finished(
         ["make", *arguments],
         cwd=folder,
         env=plain | env,
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
 

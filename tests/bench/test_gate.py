@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from bench.gate import GateSettings, decide, measure_pair
 from bench.measurement import FULL
 from bench.stats import P_VALUE, RATIO, compare
 from bench.tree import ROOT, file_at, tree_of
+from tests.processes import finished
 
 SECTIONS = 12
 PROCESSES, ROUNDS = 3, 12
@@ -106,9 +106,7 @@ def test_a_revision_is_checked_out_and_removed():
         checkout = (tree / "emulator").resolve().parent
         assert checkout != ROOT
     assert not checkout.exists()
-    listed = subprocess.run(
-        ["git", "worktree", "list"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    listed = finished(["git", "worktree", "list"], cwd=ROOT, check=True)
     assert str(checkout) not in listed.stdout
     with pytest.raises(NoRevision, match="no-such-revision"), tree_of("no-such-revision"):
         pass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import json
 import re
-import subprocess
 import sys
 from html.parser import HTMLParser
 
@@ -26,6 +25,7 @@ from bench.suites.sections import SUM
 from bench.suites.thunks import KIND
 from bench.tree import ROOT
 from emulator.processor import processor
+from tests.processes import finished
 
 
 def sample() -> Results:
@@ -276,15 +276,13 @@ def test_the_command(tmp_path, capsys):
 @pytest.mark.slow
 def test_every_suite_and_contender(tmp_path):
     path = tmp_path / "bench.json"
-    done = subprocess.run(
+    done = finished(
         [
             *(sys.executable, "-m", "bench", "run", "--quick"),
             *("--model", "logreg-1", "lenet-32", "moe", f"--json={path}"),
         ],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=1800,
+        seconds=1800,
     )
     assert done.returncode == 0, done.stderr
     found = load(path)

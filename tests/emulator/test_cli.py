@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from tests.models.zoo import ZOO
 from tests.pef_schema.cases import edit
+from tests.processes import finished
 from tests.tracing import trace
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def test_runs_with_torch_blocked_and_gives_torchs_loss(files: Path) -> None:
     command = [sys.executable, "-c", _BLOCKED, "run", str(files / "mlp.pef")]
     command += [str(files / "inputs.npz"), "--weights", str(files / "weights.npz")]
     command += ["--output", str(files / "out.npz")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = finished(command, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     out = np.load(files / "out.npz")
     loss = out["mlp__criterion__crossentropyloss__outputs__0"]

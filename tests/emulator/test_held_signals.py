@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from emulator.held_signals import HELD
 from tests.forked import ROOT
+from tests.processes import finished, joined
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
@@ -119,14 +119,14 @@ def test_outside_of_the_main_thread_there_is_nothing_to_do():
             found.append(HELD.insisted())
 
     with Ears().listening() as ears:
-        thread = threading.Thread(target=other)
+        thread = threading.Thread(target=other, daemon=True)
         thread.start()
-        thread.join()
+        joined(thread)
         assert found == [ears, 0]
         with HELD:  # and another thread does not end what the main one holds
-            thread = threading.Thread(target=other)
+            thread = threading.Thread(target=other, daemon=True)
             thread.start()
-            thread.join()
+            joined(thread)
             signal.raise_signal(signal.SIGINT)
             assert not ears.heard
 
@@ -219,7 +219,9 @@ scene.trace()
 scene.run()
 assert {{s: signal.getsignal(s) for s in signal.valid_signals()}} == before
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120, check=False
+    done = finished(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        seconds=120,
     )
-    assert done.returncode == 0, done.stderr.decode()
+    assert done.returncode == 0, done.stderr

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import torch
 
 import sambaflow.samba as samba
 from examples import char_gpt, lenet, logreg, res_ffn
+from tests.processes import finished
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = ("compile", "run", "test", "measure-performance", "measure-sections")
@@ -150,13 +150,11 @@ def test_the_demo_as_a_process(tmp_path):
     """What ``make demo`` does, start to end; the accuracy is the one the README promises."""
 
     def example(*argv: str) -> str:
-        done = subprocess.run(
+        done = finished(
             [sys.executable, str(ROOT / "examples" / "lenet.py"), *argv],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=600,
+            seconds=600,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import finished
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,12 +21,10 @@ def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
     (tmp_path / "decode.py").write_text(script)
     printed = ""
     for command in re.findall(r"`python\s(decode\.py [^`]*)`", page):
-        done = subprocess.run(
+        done = finished(
             [sys.executable, *command.split()],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
         )
         assert done.returncode == 0, done.stderr
         printed += done.stdout
@@ -43,13 +42,11 @@ def test_the_guide_to_bagua_trains_two_replicas(tmp_path):
     assert len(commands) == 2
     printed = ""
     for command in commands:
-        done = subprocess.run(
+        done = finished(
             [sys.executable, *command.split()],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=240,
+            seconds=240,
         )
         assert done.returncode == 0, done.stderr
         printed = done.stdout

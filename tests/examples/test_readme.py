@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import finished
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -20,12 +21,10 @@ def test_the_script_learns(tmp_path):
     (tmp_path / "net.py").write_text(script)
     printed = ""
     for command in re.findall(r"`python (net\.py [^`]*)`", README):
-        done = subprocess.run(
+        done = finished(
             [sys.executable, *command.split()],
             cwd=tmp_path,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
         )
         assert done.returncode == 0, done.stderr
         printed += done.stdout

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tests.fuzz.outcome import ROOT, Outcome, dumped_place
+from tests.processes import ended
 
 _XLA = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 _START = 120.0
@@ -98,7 +99,7 @@ class Worker:
         """End the process."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            ended(self._process)
             for stream in (self._process.stdin, self._process.stdout, self._errors):
                 # What was not taken before the process died cannot be written any more.
                 with contextlib.suppress(BrokenPipeError):
@@ -144,7 +145,7 @@ class Worker:
 
     def _dead(self) -> Outcome:
         assert self._process is not None
-        code = self._process.wait()
+        code = ended(self._process)
         label = f"signal {-code}" if code < 0 else f"exit {code}"
         return self._ended(label)
 
@@ -215,6 +216,6 @@ def try_all(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join()  # a worker watches over each of its cases: no wait is without end
     if problems:
         raise problems[0]

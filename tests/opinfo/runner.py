@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.opinfo.record import Outcome, Record, to_line
+from tests.processes import SECONDS_TO_END
 
 WORKERS = 2
 LIMIT_SECONDS = 240.0
@@ -121,7 +122,7 @@ def _collect(worker: _Worker, ready: bool) -> Record | None:
         try:
             return worker.connection.recv()
         except (EOFError, ConnectionResetError):
-            worker.process.join()
+            _gone(worker)
             return _lost(job, "Crash", f"the process ended with {worker.process.exitcode}")
     if time.monotonic() - worker.started > LIMIT_SECONDS:
         return _lost(job, "Timeout", f"not done after {LIMIT_SECONDS:g} s")
@@ -142,4 +143,12 @@ def _lost(job: Job, error: str, reason: str) -> Record:
 def _end(worker: _Worker) -> None:
     worker.connection.close()
     worker.process.terminate()
-    worker.process.join()
+    _gone(worker)
+
+
+def _gone(worker: _Worker) -> None:
+    """Wait for the end of a process; it is killed if it does not come by itself."""
+    worker.process.join(SECONDS_TO_END)
+    if worker.process.is_alive():
+        worker.process.kill()
+        worker.process.join(SECONDS_TO_END)

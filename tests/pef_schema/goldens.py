@@ -8,7 +8,6 @@ beside a file is its metadata as flatc, the official FlatBuffers compiler, reads
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from pef_schema import WRITER_VERSION, Program, encode
 from tests.pef_schema.forge import metadata_of
 from tests.pef_schema.samples import custom, inference, small, training
+from tests.processes import finished
 
 FOLDER = Path(__file__).parent.parent / "golden"
 SCHEMA = Path(__file__).parents[2] / "pef_schema" / "pef.fbs"
@@ -48,7 +48,7 @@ def json_by_flatc(metadata: bytes) -> str:
         binary.write_bytes(metadata)
         command = ["flatc", "--json", "--strict-json", "--natural-utf8", "--raw-binary"]
         command += ["-o", folder, str(SCHEMA), "--", str(binary)]
-        subprocess.run(command, check=True, capture_output=True)
+        finished(command, check=True)
         return (Path(folder) / "metadata.json").read_text(encoding="utf-8")
 
 

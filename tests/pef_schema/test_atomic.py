@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from pef_schema import PefUnwritable, atomic, encode, read_pef, write_pef
 from tests.pef_schema.faults import ERRNOS, FaultyOs
 from tests.pef_schema.samples import renamed, small, training
+from tests.processes import finished, joined
 
 _ROOT = Path(__file__).parents[2]
 
@@ -95,11 +95,9 @@ def test_short_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_killed_at_every_call(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", "tests.pef_schema.kill_driver", str(tmp_path)],
         cwd=_ROOT,
-        capture_output=True,
-        text=True,
         check=True,
     )
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -180,11 +178,10 @@ def test_many_writers_at_once(tmp_path: Path) -> None:
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(4)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    joined(*threads)
     assert failed == []
     assert _temporaries(tmp_path) == []
 

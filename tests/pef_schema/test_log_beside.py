@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from pef_schema import PefInfo, PefUnwritable, atomic, read_info, read_pef, writ
 from pef_schema.atomic import write_atomically
 from tests.pef_schema.faults import ERRNOS, FaultyOs
 from tests.pef_schema.samples import small, training
+from tests.processes import finished
 
 _ROOT = Path(__file__).parents[2]
 
@@ -138,13 +138,10 @@ for start in ("absent", "old"):
 
 
 def test_killed_at_every_call(tmp_path: Path) -> None:
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", _KILLED, str(tmp_path)],
         cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
+        seconds=120,
     )
     assert done.returncode == 0, done.stderr
     lines = [line.split() for line in done.stdout.splitlines()]

@@ -7,7 +7,6 @@ import gc
 import hashlib
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from pef_schema.limits import LIMITS
 from tests.pef_schema.forge import metadata_of, rows_of, seal
 from tests.pef_schema.heavy import HEAVY
 from tests.pef_schema.samples import inference, training
+from tests.processes import finished
 
 _ROOT = Path(__file__).parents[2]
 _SECONDS = 5.0
@@ -105,13 +105,10 @@ def _costs(folder: Path, cases: dict[str, tuple[int, str]], how: str) -> dict[st
             path.write_bytes(HEAVY[name](size))
         assert path.stat().st_size < 64 * _MIB + 4096
         arguments += [str(path), how]
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", "tests.pef_schema.cost_driver", *arguments],
         cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60 + 30 * len(cases),
+        seconds=60 + 30 * len(cases),
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -204,13 +201,10 @@ except BaseException as error:
 
 def _limited(path: Path, more: int, most: int = 2**31) -> str:
     """Read a file with so many bytes of memory; one system call gives ``most`` bytes."""
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", _LIMITED, str(path), str(more), str(most)],
         cwd=_ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        seconds=300,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()

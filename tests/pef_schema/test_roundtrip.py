@@ -7,7 +7,6 @@ import doctest
 import enum
 import hashlib
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pef_schema
 from pef_schema import PefError, Program, decode, encode, read_info, read_pef, write_pef
 from tests.pef_schema.samples import inference, small, training
 from tests.pef_schema.strategies import programs
+from tests.processes import finished
 
 _ROOT = Path(__file__).parents[2]
 
@@ -70,12 +70,10 @@ def test_same_bytes_in_other_processes() -> None:
         "print(hashlib.sha256(encode(training())).hexdigest())"
     )
     digests = {
-        subprocess.run(
+        finished(
             [sys.executable, "-c", code],
             env={"PYTHONHASHSEED": seed},
             cwd=_ROOT,
-            capture_output=True,
-            text=True,
             check=True,
         ).stdout.strip()
         for seed in ("0", "1")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import finished
 
 _ROOT = Path(__file__).parents[2]
 _PACKAGE = _ROOT / "pef_schema"
@@ -85,7 +86,5 @@ def test_import_has_no_effect_and_needs_neither_torch_nor_jax() -> None:
         "import pef_schema\n"
         "print(json.dumps([dict(os.environ) == before, threading.active_count()]))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=_ROOT, capture_output=True, text=True, check=True
-    )
+    done = finished([sys.executable, "-c", code], cwd=_ROOT, check=True)
     assert json.loads(done.stdout) == [True, 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +27,7 @@ from samba.materialize import materialize
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor
 from samba.tensor.rng import BLOCK, MultithreadedRNG, RandomSettings
+from tests.processes import finished
 from tests.samba.llama import Llama
 
 
@@ -440,10 +440,8 @@ print(pef, time.monotonic() - start, resource.getrusage(resource.RUSAGE_SELF).ru
 def test_billions_of_parameters_compile_without_being_made(
     shape: str, parameters: float, limit_seconds: float, limit_kilobytes: int, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", _BILLIONS, str(tmp_path), shape],
-        capture_output=True,
-        text=True,
         cwd=Path(__file__).parents[2],
         check=True,
     )

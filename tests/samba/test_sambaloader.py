@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from samba.errors import ArgumentError
 from samba.sambaloader import DataLoaderException, SambaLoader
 from samba.sambatensor import SambaTensor
 from tests.api.covers import covers
+from tests.processes import finished
 
 NAMES = ["image", "label"]
 
@@ -310,7 +310,7 @@ next(other)
 print("ready", flush=True)
 {ending}
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = finished([sys.executable, "-c", code], seconds=60)
     assert done.stdout == "ready\n"
     assert done.returncode == {"": 0, "1 / 0": 1}.get(ending, 3)
 

@@ -24,7 +24,10 @@ from typing import IO, Any
 
 from emulator.op_facts.table import op_facts
 from tests.emulator.fuzz.op_cases import NOT_DRAWN
+from tests.processes import ended
 
+START_S = 120.0
+"""Seconds that a worker may take until it is ready."""
 DEADLINE_S = 10.0
 """Processor time that a case may take."""
 PATIENCE = 18
@@ -77,7 +80,9 @@ class _Worker:
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )
         self._rest = b""
-        self.answer(None)
+        if self.answer(START_S) is None:
+            self.close()
+            raise TimeoutError(f"a worker was not ready after {START_S:g} s")
 
     def run(self, op: str, seed: int) -> Outcome:
         """Run one case, to its end or its deadline."""
@@ -104,7 +109,7 @@ class _Worker:
                 phase, start = message["phase"], self._cpu()
 
     def _died(self, op: str, seed: int, phase: str) -> Outcome:
-        code = self.process.wait()
+        code = ended(self.process)
         name = signal.Signals(-code).name if code < 0 else f"exit status {code}"
         if phase == "torch":
             return Outcome(op=op, seed=seed, outcome="torch died", detail=name)
@@ -119,11 +124,11 @@ class _Worker:
             return 0.0
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
-    def answer(self, timeout: float | None) -> dict[str, Any] | None:
+    def answer(self, timeout: float) -> dict[str, Any] | None:
         """The next message; None after the timeout, empty at the end of the process."""
         stdout: IO[bytes] = self.process.stdout  # pyright: ignore[reportAssignmentType]  # it is a pipe
         while b"\n" not in self._rest:
-            if timeout is not None and not select.select([stdout], [], [], timeout)[0]:
+            if not select.select([stdout], [], [], timeout)[0]:
                 return None
             more = os.read(stdout.fileno(), 65536)
             if not more:
@@ -135,7 +140,7 @@ class _Worker:
     def close(self) -> None:
         """End the process, whatever it does."""
         self.process.kill()
-        self.process.wait()
+        ended(self.process)
         for stream in (self.process.stdin, self.process.stdout, self.errors):
             if stream is not None:
                 stream.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 
 from tests.emulator.fuzz import ops
 from tests.emulator.fuzz.op_cases import NOT_DRAWN, arguments_of, draw
+from tests.processes import finished
 
 SAMPLE = (
     *("aten.gcd.default", "aten.max_pool1d.default", "aten._linalg_svd.default"),
@@ -128,11 +128,8 @@ def test_worse_lowerings_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_command_line_counts_and_ends_with_0(tmp_path: Path) -> None:
     log = tmp_path / "all.jsonl"
     command = [sys.executable, "-m", "tests.emulator.fuzz.ops", "--op", "aten.add.Tensor"]
-    done = subprocess.run(
+    done = finished(
         [*command, "--cases", "2", "--seed", "3", "--all", str(log)],
-        capture_output=True,
-        text=True,
-        check=False,
         env={**os.environ},
     )
     assert done.returncode == 0, done.stderr

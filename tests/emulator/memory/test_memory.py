@@ -1,6 +1,5 @@
 """What a plan needs besides its arguments, and what compiling leaves behind."""
 
-import subprocess
 import sys
 import textwrap
 
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from emulator.plans.xla_options import xla_options
+from tests.processes import finished
 
 
 def test_a_chain_ends_before_the_next_one_starts() -> None:
@@ -59,9 +59,7 @@ SCRIPT = """
 
 
 def test_long_compilations_give_their_garbage_back() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT)], capture_output=True, text=True, check=True
-    )
+    done = finished([sys.executable, "-c", textwrap.dedent(SCRIPT)], check=True)
     after_short, after_long = map(float, done.stdout.split())
     assert abs(after_short) < 5
     assert after_long > 45
@@ -103,5 +101,5 @@ def test_large_blocks_of_threads_stay_mapped_in_the_main_arena(
     arena: str, mapped_anew: bool
 ) -> None:
     command = [sys.executable, "-c", textwrap.dedent(FAULTS), arena]
-    faults = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    faults = int(finished(command, check=True).stdout)
     assert (faults > 20) is mapped_anew, "at least one a huge page, none at all once it is kept"

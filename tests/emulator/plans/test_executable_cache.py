@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -25,6 +24,7 @@ from pef_schema.program import Role
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.tensor.views import view_as_numpy
+from tests.processes import finished
 from tests.tracing import trace
 
 
@@ -130,7 +130,7 @@ print(counts.compiled, counts.read)
 def test_a_second_process_compiles_nothing(kept: Path) -> None:
     trained()
     command = [sys.executable, "-c", _SCRIPT]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    done = finished(command, check=True, seconds=120)
     assert done.stdout.split() == ["0", "1"]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from emulator.errors import DeviceError
 from emulator.start import NoDevice, device_number, prefer_device
+from tests.processes import said
 from tests.samba.distributed.processes import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -29,7 +30,7 @@ def start(code: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
 
 
 def run(code: str, **env: str) -> str:
-    out, err = (process := start(code, **env)).communicate(timeout=60)
+    out, err = said(process := start(code, **env), seconds=60)
     assert process.returncode == 0, err
     return out
 
@@ -115,11 +116,11 @@ def test_replicas_on_jaxs_engine_reduce_between_their_own_devices(numbers: str) 
         for rank in range(2)
     ]
     try:
-        ended = [process.communicate(timeout=60) for process in both]
+        ended = [said(process, seconds=60) for process in both]
     finally:
         for process in both:
             process.kill()
-            process.communicate()
+            said(process)
     for process, (out, err) in zip(both, ended, strict=True):
         assert process.returncode == 0, err
         assert out.splitlines()[-1] == "[0.0, 3.0, 6.0, 9.0]"

@@ -21,6 +21,7 @@ from emulator.replicas.schedule import (
     prepare,
     simulate,
 )
+from tests.processes import came, joined
 
 
 def task(
@@ -111,18 +112,18 @@ class Threads:
 
         def work() -> None:
             if before is not None:
-                before.join()
+                joined(before)
             time.sleep(self.seconds)
             self.order.append(index)
             self.memory.run(self.tasks[index])
             done.event.set()
 
-        self.last = threading.Thread(target=work)
+        self.last = threading.Thread(target=work, daemon=True)
         self.last.start()
         return done
 
     def wait(self, tickets: list[Done]) -> None:
-        tickets[0].event.wait()
+        came(tickets[0].event)
 
 
 def replay(tasks: list[Task], order: list[int]) -> dict[int, int]:

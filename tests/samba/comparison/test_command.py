@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 
 from emulator.ops import registry
 from samba.comparison.command import run
+from tests.processes import finished
 
 MODULE = """
 import torch
@@ -138,11 +138,8 @@ def test_wrong_options_are_argparses(capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["samba", "sambaflow.samba"])
 def test_as_a_program(folder, package):
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", package, "compare", "missing.py"],
-        capture_output=True,
-        text=True,
-        check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert done.returncode == 2 and "no file missing.py" in done.stderr

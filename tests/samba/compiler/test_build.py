@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from samba.compiler.options import CompileOptions
 from samba.compiler.regions import RegionConflict
 from samba.compiler.report import pef_log
 from samba.compiler.sections import UnknownOptimLevel
+from tests.processes import finished
 from tests.tracing import trace
 
 
@@ -260,12 +260,10 @@ print(hashlib.sha256(encode(program)).hexdigest())
 @pytest.mark.slow
 def test_the_same_model_gives_the_same_bytes_in_two_processes() -> None:
     digests = {
-        subprocess.run(
+        finished(
             [sys.executable, "-c", _SCRIPT],
             cwd=Path(__file__).parents[3],
             env={"PYTHONHASHSEED": seed, "PATH": "/usr/bin:/bin"},
-            capture_output=True,
-            text=True,
             check=True,
         ).stdout
         for seed in ("1", "2")

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.processes import ended
+
 ROOT = Path(__file__).parents[3]
 
 _LAUNCHERS = ("PMI_", "OMPI_", "PMIX_", "SLURM_", "MPI_", "TORCHELASTIC_", "MASTER_")
@@ -120,7 +122,7 @@ def run_replicas(
             left |= {rank for rank in ends if group_exists(processes[rank].pid)}
             for process in processes:
                 kill_group(process.pid)
-                process.wait()
+                ended(process)
         return [
             Ended(
                 code=process.returncode,

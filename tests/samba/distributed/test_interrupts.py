@@ -16,6 +16,7 @@ import torch
 from emulator.held_signals import HELD
 from emulator.replicas.comm.errors import DataParallelError, StepAbandoned
 from emulator.replicas.comm.worker import CommThread
+from tests.processes import joined, line_of, said
 from tests.samba.distributed.processes import (
     ROOT,
     Ended,
@@ -72,15 +73,14 @@ def launched(folder: Path, what: str, number: signal.Signals, after: float) -> t
         stderr=subprocess.STDOUT,
         text=True,
     )
-    assert process.stdout is not None
     out = ""
     while out.count(" now") < 2:
-        line = process.stdout.readline()
+        line = line_of(process)
         assert line, out
         out += line
     time.sleep(after)
     process.send_signal(number)
-    rest, _ = process.communicate(timeout=60)
+    rest, _ = said(process, seconds=60)
     return process.returncode, out + rest
 
 
@@ -131,7 +131,7 @@ def test_who_waits_obeys_the_second_signal():
     sender = interrupts(signal.SIGINT, 2)
     with pytest.raises(StepAbandoned, match="REDUCE gradients: given up") as caught, HELD:
         thread.wait((work,))
-    sender.join()
+    joined(sender)
     assert time.monotonic() - start < 5
     assert isinstance(caught.value, KeyboardInterrupt) and isinstance(
         caught.value, DataParallelError
@@ -147,5 +147,5 @@ def test_the_first_signal_waits_for_the_step():
     with pytest.raises(KeyboardInterrupt) as caught, HELD:
         thread.wait((thread.submit("REDUCE", lambda: time.sleep(0.8)),))
         done.append(True)
-    sender.join()
+    joined(sender)
     assert done and not isinstance(caught.value, StepAbandoned)

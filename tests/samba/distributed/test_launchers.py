@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from samba.distributed import launcher as own_launcher
+from tests.processes import finished, line_of, said
 from tests.samba.distributed.processes import ROOT, clean_environment
 
 MEETS = """
@@ -43,14 +44,11 @@ def script(folder: Path, text: str = MEETS) -> str:
 
 def run(command: list[str], job: str = "one", seconds: float = 90) -> str:
     """Run a launcher; returns what it printed."""
-    done = subprocess.run(
+    done = finished(
         command,
         env=clean_environment(JOB=job, CCL_TIMEOUT="60"),
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
+        seconds=seconds,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -139,7 +137,7 @@ def test_two_jobs_at_once_do_not_meet(tmp_path):
         for name in ("one", "two")
     ]
     for job in jobs:
-        out, _ = job.communicate(timeout=90)
+        out, _ = said(job, seconds=90)
         assert job.returncode == 0
         assert_two(out)
 
@@ -173,14 +171,11 @@ def test_torchrun_starts_again(tmp_path):
 def test_the_launcher_ends_all_when_one_fails(tmp_path):
     text = MEETS + "\nimport time\nif found.rank == 1:\n    sys.exit(5)\ntime.sleep(60)\n"
     start = time.monotonic()
-    done = subprocess.run(
+    done = finished(
         [*launch(2), script(tmp_path, text)],
         env=clean_environment(JOB="one"),
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        seconds=60,
     )
     assert done.returncode == 5
     assert "rank 1 ended with code 5" in done.stderr
@@ -222,15 +217,14 @@ def test_the_launcher_passes_sigterm_on(tmp_path):
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     pids: list[int] = []
     while len(pids) < 2:
-        line = process.stdout.readline()
+        line = line_of(process)
         assert line
         pids += [int(line)] if line.strip().isdigit() else []
     start = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    said(process, seconds=30)
     assert process.returncode == 128 + signal.SIGTERM
     assert time.monotonic() - start < 10
     assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]

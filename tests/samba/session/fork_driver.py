@@ -24,6 +24,7 @@ import samba
 from emulator.device import Device
 from pef_schema.read import read_pef
 from samba.support.tracing import tracing
+from tests.processes import joined
 from tests.samba.worlds import Scene, World, features, named, other_batch
 
 _PATIENCE = 30.0
@@ -143,7 +144,8 @@ def answer_of_spawned(pef: str) -> object:
     child = context.Process(target=spawned, args=(pef, sent))
     child.start()
     answer = sent.get(timeout=120)
-    child.join()
+    child.join(60)
+    assert child.exitcode == 0
     return answer
 
 
@@ -155,7 +157,7 @@ def held_elsewhere(scene: Scene) -> dict[str, object]:
     def hold() -> None:
         with turns.held(), tracing():
             inside.set()
-            leave.wait()
+            leave.wait(120)
 
     thread = threading.Thread(target=hold, daemon=True)
     thread.start()
@@ -172,7 +174,7 @@ def held_elsewhere(scene: Scene) -> dict[str, object]:
         return ended(child, os._exit)
     finally:
         leave.set()
-        thread.join()
+        joined(thread)
 
 
 def collate(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, ...]:

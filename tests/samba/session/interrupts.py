@@ -17,6 +17,7 @@ import torch
 import samba
 from emulator.device import Device
 from emulator.wide_types import SET, SETTING
+from tests.processes import joined
 from tests.samba.worlds import Mlp, Pefs, Scene, Tensors, World, named, sgd
 
 STEPS = 6
@@ -247,7 +248,7 @@ class Storm:
     def raging(self) -> Iterator[None]:
         """While active, interrupts come."""
         number = signal.SIGINT if self._by_thread else signal.SIGALRM
-        thread = threading.Thread(target=self._send)
+        thread = threading.Thread(target=self._send, daemon=True)
         with handler(number, self._handle):
             if self._by_thread:
                 thread.start()
@@ -259,4 +260,4 @@ class Storm:
                 self._ended.set()
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 if self._by_thread:
-                    thread.join()
+                    joined(thread)

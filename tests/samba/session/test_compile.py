@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from pef_schema.program import Role
 from samba.errors import ArgumentError
 from samba.utils.argparser import parse_app_args
 from tests.api.covers import covers
+from tests.processes import finished
 from tests.samba.worlds import DROPOUT, INFERENCE, MLP, World
 
 ROOT = Path(__file__).parents[3]
@@ -288,13 +288,10 @@ def test_two_processes_write_the_same_bytes(tmp_path):
     """Nothing in a PEF depends on the order of a set or on an address."""
     ours = [Path(world.build().compile(tmp_path / "ours")) for world in (BOTH, INFERENCE)]
     seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", _COMPILE, str(tmp_path / "theirs")],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     for pef in ours:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.processes import finished
 from tests.samba.session import fork_driver
 
 ROOT = Path(__file__).parents[3]
@@ -40,14 +40,11 @@ REFUSED = (
 
 def drive(folder: Path, *which: str) -> tuple[dict[str, Any], str]:
     """What the driver saw, and what it wrote beside."""
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-W", "error", fork_driver.__file__, str(folder), *which],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
+        seconds=300,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr

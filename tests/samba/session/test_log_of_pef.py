@@ -6,13 +6,13 @@ import os
 import re
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from pef_schema import PefError, read_info, read_pef
+from tests.processes import finished
 from tests.samba.refusals import compile_into
 from tests.samba.worlds import MLP, named
 
@@ -69,11 +69,9 @@ def test_a_process_killed_while_it_renames(tmp_path, renames):
     """Beside the PEF there is no log but its own; the next compile brings one back."""
     model, inputs = MLP.build().model, named(MLP.inputs())
     pef = compile_into(tmp_path, model, inputs)
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", KILLED, str(tmp_path), "o0", str(renames)],
         cwd=Path(__file__).parents[3],
-        capture_output=True,
-        check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     if os.path.exists(f"{pef}.log"):

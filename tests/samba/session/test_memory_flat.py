@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+from tests.processes import finished
 
 SCRIPT = """
     import os, sys, threading
@@ -67,9 +68,7 @@ SCRIPT = """
 def grown(runs: int, feed: str, folder: Path) -> tuple[float, int, int]:
     """Growth after the first 1,000 runs in a process of its own: MB, threads, loader threads."""
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(runs), feed, str(folder)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=300, env={**os.environ}
-    )
+    done = finished(command, check=True, seconds=300, env={**os.environ})
     megabytes, threads, left = done.stdout.splitlines()[-1].split()
     return float(megabytes), int(threads), int(left)
 

@@ -38,7 +38,7 @@ def together(*calls: Callable[[], object]) -> list[BaseException]:
 
     def work(call):
         try:
-            gate.wait()
+            gate.wait(_SECONDS)
             call()
         except BaseException as error:
             errors.append(error)

@@ -14,6 +14,7 @@ from pef_schema.program import Role
 from samba.session import SambaSession
 from samba.support.tracing import is_tracing, tracing
 from samba.tracer.reference import run_reference
+from tests.processes import came
 from tests.tracing import trace
 
 
@@ -46,7 +47,7 @@ def test_overlapping_traces_wait_for_each_other_and_leave_torch_as_it_was():
 
     def traced(number: int):
         if number:
-            entered.wait()
+            came(entered)
         return trace(models[number], x)
 
     with ThreadPoolExecutor(3) as pool:
@@ -67,7 +68,7 @@ def test_sessions_of_two_threads_compile_at_once(tmp_path):
     def compiled(number: int) -> str:
         model = samba.from_torch_model_(Slow(entered, inside))
         if number:
-            entered.wait()
+            came(entered)
         x = samba.from_torch_tensor(torch.randn(2, 4), name="x")
         config = {"output_folder": str(tmp_path), "pef_name": f"m{number}", "inference": True}
         return SambaSession().compile(model, (x,), config_dict=config)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import samba.tracer.torch_internals as internals
+from tests.processes import finished
 
 TRACER = Path(internals.__file__).parent
 ATTRIBUTES = {
@@ -78,4 +78,4 @@ def test_the_tracer_loads_no_exporter_before_it_traces() -> None:
         "import sys, samba.tracer.capture, samba.tracer.trace_cache\n"
         "assert 'torch._dynamo' not in sys.modules and 'jax' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    finished([sys.executable, "-c", code], check=True)

@@ -6,7 +6,6 @@ import atexit
 import inspect
 import json
 import os
-import subprocess
 import sys
 import tomllib
 from argparse import Namespace
@@ -32,6 +31,7 @@ from samba.utils.pef_utils import (
     get_pefmeta_dict,
 )
 from tests.api.covers import covers
+from tests.processes import finished
 
 
 @pytest.fixture
@@ -290,8 +290,9 @@ def test_environment_and_directives():
 def test_import_is_light():
     code = "import sys, samba; print('jax' in sys.modules, samba.session.buffer_dict)"
     root = Path(samba.__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    done = finished(
+        [sys.executable, "-c", code],
+        cwd=root,
     )
     assert done.stdout.split() == ["False", "{}"], done.stderr
 

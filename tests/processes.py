@@ -1,0 +1,100 @@
+"""Waiting for processes and threads, never without end: who hangs is named, and the test fails."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+SECONDS = 240.0
+"""A limit for what takes seconds; shared machines are slow at times."""
+SECONDS_TO_END = 30.0
+"""A limit for the end of a process that has closed its output or was killed."""
+
+
+class Hung(AssertionError):
+    """Something did not end in time."""
+
+
+def finished(
+    command: Sequence[str | Path], *, seconds: float = SECONDS, **options: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end.
+
+    Args:
+        command: The program and its arguments.
+        seconds: After so long it is killed.
+        options: For ``subprocess.run``; without them output and errors are taken as text.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        Hung: If it has not ended by then; what it had printed is in the message.
+    """
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "check": False}
+    try:
+        return subprocess.run(command, timeout=seconds, **(piped | options))
+    except subprocess.TimeoutExpired as error:
+        raise _hung(f"{list(command)}", seconds, error) from None
+    except subprocess.CalledProcessError as error:
+        error.add_note(str(error.stderr))
+        raise
+
+
+def said(process: subprocess.Popen[str], *, seconds: float = SECONDS) -> tuple[str, str]:
+    """Wait for the end of a process; it is killed if it does not come in time.
+
+    Returns:
+        What it printed on its output and among its errors, as far as these are pipes.
+    """
+    try:
+        return process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        raise _hung(f"{process.args}", seconds, error) from None
+
+
+def ended(process: subprocess.Popen[Any]) -> int:
+    """The exit status of a process that is ending; it is killed if it does not get on with it."""
+    try:
+        return process.wait(SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait(SECONDS_TO_END)
+
+
+def line_of(process: subprocess.Popen[str], *, seconds: float = SECONDS) -> str:
+    """The next line of a process, empty at its end; it is killed if none comes in time."""
+    stream: IO[str] = process.stdout  # pyright: ignore[reportAssignmentType]  # it is a pipe
+    late = threading.Timer(seconds, process.kill)
+    late.start()
+    try:
+        return stream.readline()
+    finally:
+        late.cancel()
+
+
+def joined(*threads: threading.Thread, seconds: float = SECONDS) -> None:
+    """Wait for threads to end."""
+    for thread in threads:
+        thread.join(seconds)
+        if thread.is_alive():
+            raise Hung(f"{thread.name} did not end in {seconds:g} s")
+
+
+def came(event: threading.Event, *, seconds: float = SECONDS) -> None:
+    """Wait until an event has come."""
+    if not event.wait(seconds):
+        raise Hung(f"what was waited for did not come in {seconds:g} s")
+
+
+def _hung(what: str, seconds: float, error: subprocess.TimeoutExpired) -> Hung:
+    printed = [
+        text if isinstance(text, str) else text.decode(errors="replace")
+        for text in (error.stdout, error.stderr)
+        if text
+    ]
+    return Hung("\n".join([f"{what} did not end in {seconds:g} s. It had printed:", *printed]))

@@ -1,0 +1,93 @@
+"""No test waits without end."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.processes import Hung, came, ended, finished, joined, line_of, said
+
+TESTS = Path(__file__).parent
+SLEEPS = [sys.executable, "-uc", "import time; print('begun'); time.sleep(60)"]
+ENDLESS = {
+    "fuzz/__main__.py": 1,  # run by hand, for hours
+    "fuzz/pool.py": 1,  # threads that watch over their cases themselves
+}
+"""How many waits without a limit a file may have."""
+
+
+def waits(text: str) -> list[int]:
+    """Lines that wait for a process, a thread or an event without a limit."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        bare = not node.args and not node.keywords
+        runs = ast.unparse(node.func.value) == "subprocess" and node.func.attr != "Popen"
+        limited = any(keyword.arg == "timeout" for keyword in node.keywords)
+        if (runs and not limited) or (bare and node.func.attr in ("wait", "join", "communicate")):
+            found.append(node.lineno)
+    return found
+
+
+def test_every_wait_has_a_limit() -> None:
+    found = {
+        path.relative_to(TESTS).as_posix(): lines
+        for path in TESTS.rglob("*.py")
+        if (lines := waits(path.read_text()))
+    }
+    assert {path: len(lines) for path, lines in found.items()} == ENDLESS, found
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("subprocess.run(['x'])", 1),
+        ("subprocess.run(['x'], timeout=3)", 0),
+        ("subprocess.check_output(['x'])", 1),
+        ("process.wait()", 1),
+        ("process.wait(3)", 0),
+        ("process.communicate(input='x', timeout=3)", 0),
+        ("thread.join()", 1),
+        ("', '.join(names)", 0),
+        ("Barrier(2).wait()", 1),
+    ],
+)
+def test_the_search_bites(line: str, count: int) -> None:
+    assert len(waits(line)) == count
+
+
+def test_who_hangs_is_named() -> None:
+    with pytest.raises(Hung, match=r"time\.sleep.* did not end in 1 s(?s:.*)begun"):
+        finished(SLEEPS, seconds=1)
+    process = subprocess.Popen(SLEEPS, stdout=subprocess.PIPE, text=True)
+    with process:
+        assert line_of(process) == "begun\n"
+        with pytest.raises(Hung, match=r"time\.sleep.* did not end in 0\.01 s"):
+            said(process, seconds=0.01)
+        assert ended(process) < 0
+    process = subprocess.Popen(SLEEPS, stdout=subprocess.PIPE, text=True)
+    with process:
+        line_of(process)
+        assert line_of(process, seconds=0.01) == ""
+        assert ended(process) < 0
+    event = threading.Event()
+    with pytest.raises(Hung, match="did not come"):
+        came(event, seconds=0.01)
+    thread = threading.Thread(target=event.wait, args=(20,), name="slow", daemon=True)
+    thread.start()
+    with pytest.raises(Hung, match="slow did not end"):
+        joined(thread, seconds=0.01)
+    event.set()
+    joined(thread)
+
+
+def test_a_failure_says_what_was_printed() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        finished([sys.executable, "-c", "raise SystemExit('why')"], check=True)
+    assert caught.value.__notes__ == ["why\n"]
