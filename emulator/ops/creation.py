@@ -154,9 +154,20 @@ def arange_step(
 def range_(start: float, end: float, step: float = 1, *, dtype: DType | None = None) -> jax.Array:
     """``start, start + step, ...`` up to and including ``end``."""
     kind = _dtype(dtype)
-    wide = np.float64 if is_float(kind) else np.int64
-    index = lax.iota(wide, int((end - start) / step) + 1)
-    return (index * constant(step, wide) + constant(start, wide)).astype(kind)
+    if is_float(kind):
+        # torch's acc_type: the length of a half type is that of its arguments in float32
+        wide = np.dtype(np.float32 if kind.itemsize == 2 else np.float64)
+        with np.errstate(all="ignore"):
+            first, last, by = (constant(n, wide) for n in (start, end, step))
+            count = int((last - first) / by + wide.type(1))
+    else:
+        # each argument is cut to an integer before the length is counted
+        wide = np.dtype(np.int64)
+        low, high, stride = int(start), int(end), int(step)
+        first, by = constant(low, wide), constant(stride, wide)
+        count = abs(high - low) // abs(stride) * (1 if (high < low) == (stride < 0) else -1) + 1
+    index = lax.iota(wide, max(count, 0))
+    return (index * by + first).astype(kind)
 
 
 @op("aten.eye.default", "aten.eye.m", reads=(), cheap=True, differentiable=False)

@@ -186,10 +186,23 @@ def _singular(packed: jax.Array) -> jax.Array:
 Lu = tuple[jax.Array, jax.Array, jax.Array]
 
 
+def _check_pivot(op_name: str, a: jax.Array, pivot: bool) -> None:
+    """Refuse what torch's CPU refuses, too; of nothing there is nothing to exchange."""
+    if not pivot and a.size:
+        raise LoweringError(
+            op=op_name,
+            source="",
+            module="lu",
+            reason="LU decomposition without pivoting (pivot=False) is not implemented; "
+            "leave pivot at True",
+        )
+
+
 @op("aten.linalg_lu_factor_ex.default", reads=(0,))
 def lu_factor_ex(a: jax.Array, *, pivot: bool = True, check_errors: bool = False) -> Lu:
     """Packed LU factors with partial pivoting, the exchanges, and where it is singular."""
-    del pivot, check_errors  # torch's CPU kernels always pivot; a program cannot raise
+    del check_errors  # a program cannot raise
+    _check_pivot("aten.linalg_lu_factor_ex", a, pivot)
     packed, pivots, _ = _factor(a)
     return packed, pivots, _singular(packed)
 
@@ -222,11 +235,11 @@ def permutation(rows: jax.Array, dtype: object) -> jax.Array:
 
 @op("aten.linalg_lu.default", reads=(0,))
 def lu(a: jax.Array, *, pivot: bool = True) -> Lu:
-    """LU decomposition ``p @ l @ u``."""
-    del pivot
+    """LU decomposition ``p @ l @ u``; without pivoting there is no ``p``."""
+    _check_pivot("aten.linalg_lu", a, pivot)
     packed, _, rows = _factor(a)
     lower, upper = split(packed)
-    return permutation(rows, a.dtype), lower, upper
+    return permutation(rows, a.dtype) if pivot else jnp.zeros((0,), a.dtype), lower, upper
 
 
 def rows_of(pivots: jax.Array, m: int) -> jax.Array:
@@ -240,8 +253,24 @@ def rows_of(pivots: jax.Array, m: int) -> jax.Array:
 def lu_unpack(
     packed: jax.Array, pivots: jax.Array, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> Lu:
-    """Permutation and factors of packed ones; empty where they are not wanted."""
+    """Permutation and factors of packed ones; empty where they are not wanted.
+
+    Pivots of an empty batch exchange no rows of any matrix, as torch has it.
+    """
     none = jnp.zeros((0,), packed.dtype)
     lower, upper = split(packed) if unpack_data else (none, none)
-    rows = rows_of(pivots, packed.shape[-2])
-    return permutation(rows, packed.dtype) if unpack_pivots else none, lower, upper
+    if not unpack_pivots:
+        return none, lower, upper
+    *batch, m, n = packed.shape
+    if 0 in pivots.shape[:-1]:
+        pivots = jnp.zeros((*batch, 0), pivots.dtype)
+    elif pivots.shape != (*batch, min(m, n)):
+        # torch reads or writes past the end of one of them, or leaves matrices out
+        raise LoweringError(
+            op="aten.lu_unpack",
+            source="",
+            module="lu_unpack",
+            reason=f"the pivots have shape {pivots.shape}; packed factors of shape "
+            f"{packed.shape} want {(*batch, min(m, n))}",
+        )
+    return permutation(rows_of(pivots, m), packed.dtype), lower, upper

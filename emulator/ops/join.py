@@ -13,8 +13,8 @@ from emulator.ops.registry import op
 Size = tuple[int, ...]
 Arrays = tuple[jax.Array, ...]
 
-_MOST_PIECES = 2**14
-"""Of one tensor: every piece is an operation of its own."""
+_MOST_PIECES = 2**9
+"""Of one tensor: every piece is a kernel of its own, and XLA takes about 10 ms to compile one."""
 
 
 def _check_pieces(count: int) -> None:
@@ -116,6 +116,7 @@ def tensor_split(x: jax.Array, sections: int | Size, dim: int = 0) -> Arrays:
         _check_pieces(sections)
         whole, extra = divmod(x.shape[dim], sections)
         return split_with_sizes(x, tuple(whole + (i < extra) for i in range(sections)), dim)
+    _check_pieces(len(sections) + 1)
     cuts = [slice(None, c).indices(x.shape[dim])[1] for c in sections]
     bounds = zip([0, *cuts], [*cuts, x.shape[dim]], strict=True)
     return tuple(slice_(x, dim, start, end) for start, end in bounds)

@@ -28,6 +28,8 @@ def reduced(loss: jax.Array, reduction: int) -> jax.Array:
     """Apply ``reduction`` to elementwise losses."""
     if reduction == NONE:
         return loss
+    if not jnp.issubdtype(loss.dtype, jnp.floating):
+        loss = loss.astype(jnp.int64)  # torch's dtype of a sum of integers
     return reduce_all(loss) / loss.size if reduction == MEAN else reduce_all(loss)
 
 

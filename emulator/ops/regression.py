@@ -2,33 +2,85 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from emulator.kernels.precision import widened
+from emulator.kernels.precision import real, widen, widened
 from emulator.ops._gradient import with_gradient
+from emulator.ops._promote import constant, is_float, result_type
 from emulator.ops._reduction import reduce_sum
 from emulator.ops._slopes import absolute
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
+Loss = Callable[..., jax.Array]
+
+
+def _of_dtype(rule: Callable[..., np.dtype], count: int = 2) -> Callable[[Loss], Loss]:
+    """Compute a loss in float32 where operands are narrower, and round it once.
+
+    Args:
+        rule: The dtype of the loss, from the first operands.
+        count: How many operands it goes by.
+
+    Returns:
+        A decorator of lowerings. Losses of integers stay as they are summed.
+    """
+
+    def decorate(lower: Loss) -> Loss:
+        @functools.wraps(lower)
+        def run(*args: Any, **kwargs: Any) -> jax.Array:
+            dtype = rule(*args[:count])
+            wide = [widen(a) if isinstance(a, jax.Array) else a for a in args]
+            named = {k: widen(v) if isinstance(v, jax.Array) else v for k, v in kwargs.items()}
+            loss = lower(*wide, **named)
+            return loss.astype(dtype) if is_float(dtype) else loss
+
+        return run
+
+    return decorate
+
+
+def _first(x: jax.Array, target: jax.Array) -> np.dtype:
+    del target
+    return np.dtype(x.dtype)
+
+
+def _second(x: jax.Array, target: jax.Array) -> np.dtype:
+    del x
+    return np.dtype(target.dtype)
+
+
+def _with_float(*operands: jax.Array) -> np.dtype:
+    return result_type(*operands, 1.0)
+
+
+def _rate(x: jax.Array, target: jax.Array) -> np.dtype:
+    """An integer rate is float32 before it meets the counts."""
+    return result_type(real(x), target)
+
 
 @op("aten.mse_loss.default", reads=(0, 1))
-@widened
+@_of_dtype(result_type)
 def mse_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Squared difference."""
     return reduced(jnp.square(x - target), reduction)
 
 
 @op("aten.l1_loss.default", reads=(0, 1))
-@widened
+@_of_dtype(result_type)
 def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Absolute difference."""
     return reduced(absolute(x - target), reduction)
 
 
 @op("aten.smooth_l1_loss.default", reads=(0, 1))
-@widened
+@_of_dtype(result_type)
 def smooth_l1_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, beta: float = 1.0
 ) -> jax.Array:
@@ -40,7 +92,7 @@ def smooth_l1_loss(
 
 
 @op("aten.huber_loss.default", reads=(0, 1))
-@widened
+@_of_dtype(_first)
 def huber_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0
 ) -> jax.Array:
@@ -85,7 +137,7 @@ def binary_cross_entropy(
 
 
 @op("aten.binary_cross_entropy_with_logits.default", reads=(0, 1, 2, 3))
-@widened
+@_of_dtype(_second)
 def binary_cross_entropy_with_logits(
     x: jax.Array,
     target: jax.Array,
@@ -102,7 +154,7 @@ def binary_cross_entropy_with_logits(
 
 
 @op("aten.kl_div.default", reads=(0, 1))
-@widened
+@_of_dtype(result_type)
 def kl_div(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, *, log_target: bool = False
 ) -> jax.Array:
@@ -116,7 +168,7 @@ def kl_div(
 
 
 @op("aten.poisson_nll_loss.default", reads=(0, 1))
-@widened
+@_of_dtype(_rate)
 def poisson_nll_loss(
     x: jax.Array, target: jax.Array, log_input: bool, full: bool, eps: float, reduction: int
 ) -> jax.Array:
@@ -130,19 +182,20 @@ def poisson_nll_loss(
 
 
 @op("aten.soft_margin_loss.default", reads=(0, 1))
-@widened
+@_of_dtype(_first)
 def soft_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """``log(1 + exp(-target * x))``."""
     return reduced(jnp.logaddexp(-target * x, 0), reduction)
 
 
 @op("aten.hinge_embedding_loss.default", reads=(0, 1))
-@widened
+@_of_dtype(_first)
 def hinge_embedding_loss(
     x: jax.Array, target: jax.Array, margin: float = 1.0, reduction: int = MEAN
 ) -> jax.Array:
     """``x`` where the target is 1, what it lacks to the margin where it is -1."""
-    hinge = jnp.where(target != 1, _clamped(margin - x), 0)
+    # torch fills a tensor of the input's dtype with the margin, which cuts it for integers
+    hinge = jnp.where(target != 1, _clamped(constant(margin, x.dtype) - x), 0)
     return reduced(hinge + jnp.where(target != -1, x, 0), reduction)
 
 
@@ -152,7 +205,7 @@ def _clamped(x: jax.Array) -> jax.Array:
 
 
 @op("aten.margin_ranking_loss.default", reads=(0, 1, 2))
-@widened
+@_of_dtype(_with_float, 3)
 def margin_ranking_loss(
     x1: jax.Array,
     x2: jax.Array,

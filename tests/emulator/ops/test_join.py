@@ -75,7 +75,25 @@ def test_nothing_in_pieces() -> None:
 
 def test_more_pieces_than_the_device_cuts_are_refused() -> None:
     lower = load_ops()["aten.hsplit.int"].lower
-    with pytest.raises(OpLimit, match=r"the number of pieces is 1000000000; .* with 16384 at most"):
+    with pytest.raises(OpLimit, match=r"the number of pieces is 1000000000; .* with 512 at most"):
         lower(jnp.zeros((2, 3)), 10**9)
     with pytest.raises(OpLimit, match="the number of pieces is 100000"):
         load_ops()["aten.split.Tensor"].lower(jnp.zeros(10**5), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("aten.split_copy.Tensor", (1,)),
+        ("aten.split_with_sizes_copy.default", ((1,) * 3000,)),
+        ("aten.chunk.default", (3000,)),
+        ("aten.unbind.int", ()),
+        ("aten.unbind_copy.int", ()),
+        ("aten.tensor_split.sections", (3000,)),
+        ("aten.tensor_split.indices", (tuple(range(1, 3000)),)),
+    ],
+)
+def test_every_way_of_cutting_has_the_bound(name: str, args: tuple[Any, ...]) -> None:
+    """3000 pieces, of which each is compiled for itself, took 30 s."""
+    with pytest.raises(OpLimit, match="the number of pieces is 3000"):
+        load_ops()[name].lower(jnp.zeros(3000, jnp.int32), *args)

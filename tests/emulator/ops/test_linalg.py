@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from emulator.errors import LoweringError
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import check
+from tests.emulator.ops.checks import check, torch_op
 
 
 def regular(*batch: int) -> torch.Tensor:
@@ -94,3 +95,42 @@ def test_a_triangle_that_is_not_read_may_hold_nan() -> None:
 def test_thresholds_of_more_batches_than_matrices() -> None:
     rcond = torch.tensor([[0.1], [1e-3]])
     check("aten.linalg_pinv.rcond_tensor", torch.randn(2, 4, 3), rcond, frozen=(1,))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 3), (0, 5), (3, 0), (2, 0, 4)])
+def test_lu_of_nothing_without_pivoting_has_no_permutation(shape: tuple[int, ...]) -> None:
+    a = torch.zeros(shape, dtype=torch.float64)
+    for name in ("linalg_lu", "linalg_lu_factor", "linalg_lu_factor_ex"):
+        check(f"aten.{name}.default", a, pivot=False, grad=False)
+        check(f"aten.{name}.default", a, grad=False)
+
+
+@pytest.mark.parametrize("name", ["linalg_lu", "linalg_lu_factor", "linalg_lu_factor_ex"])
+def test_lu_without_pivoting_is_refused_as_in_torch(name: str) -> None:
+    with pytest.raises(RuntimeError, match="without pivoting is not implemented"):
+        torch_op(f"aten.{name}.default")(regular(), pivot=False)
+    with pytest.raises(LoweringError, match=r"without pivoting .* is not implemented"):
+        load_ops()[f"aten.{name}.default"].lower(jnp.eye(3), pivot=False)
+
+
+@pytest.mark.parametrize("data", [True, False])
+@pytest.mark.parametrize("pivots", [True, False])
+def test_unpacked_factors(data: bool, pivots: bool) -> None:
+    for shape in ((2, 4), (4, 2), (3, 2, 4), (3, 4, 2), (2, 3, 3, 3), (0, 3, 3), (2, 3, 0)):
+        packed = torch.randn(shape, generator=torch.Generator().manual_seed(2))
+        exchanges = torch.linalg.lu_factor(packed)[1]
+        check("aten.lu_unpack.default", packed, exchanges, data, pivots, grad=False)
+    none = torch.zeros(0, 2, dtype=torch.int32)
+    packed = torch.randn(4, 2, 4)
+    check("aten.lu_unpack.default", packed, none, data, pivots, grad=False)
+    check("aten.lu_unpack.default", packed > 0, none, data, pivots, grad=False)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2,), (5, 2), (4, 3), (4, 1)])
+def test_pivots_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+    """torch's kernel writes past the end for some of them."""
+    packed, pivots = jnp.zeros((4, 2, 4)), jnp.ones(shape, jnp.int32)
+    lower = load_ops()["aten.lu_unpack.default"].lower
+    with pytest.raises(LoweringError, match=r"the pivots have shape .* want \(4, 2\)"):
+        lower(packed, pivots)
+    assert lower(packed, pivots, unpack_pivots=False)[0].shape == (0,)

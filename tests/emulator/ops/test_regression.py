@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
-from tests.emulator.ops.checks import check
+from emulator.ops.registry import load_ops
+from pef_schema.program import DType
+from samba.comparison.judge import DEFAULT_TOL
+from tests.emulator.ops.checks import check, to_jax, torch_op
 
 
 def data(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -86,3 +91,50 @@ def test_multilabel_margin() -> None:
 @pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "huber_loss"])
 def test_bfloat16(name: str) -> None:
     check(f"aten.{name}.default", X.bfloat16(), Y.bfloat16(), 1)
+
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32)
+_BOTH = tuple(itertools.product(_DTYPES, repeat=2))
+_STEPWISE = dict.fromkeys((DType.FLOAT32, DType.FLOAT64), DEFAULT_TOL[DType.BFLOAT16])
+"""torch rounds what it makes of a bfloat16 operand before it meets the wider one; we do not."""
+_TYPED: dict[str, tuple[object, ...]] = {
+    "mse_loss": (),
+    "l1_loss": (),
+    "smooth_l1_loss": (),
+    "huber_loss": (),
+    "soft_margin_loss": (),
+    "kl_div": (),
+    "hinge_embedding_loss": (1.7,),
+    "binary_cross_entropy_with_logits": (None, None),
+    "poisson_nll_loss": (True, False, 1e-8),
+}
+
+
+@pytest.mark.parametrize("name", _TYPED)
+def test_the_dtype_of_a_loss_is_torchs(name: str) -> None:
+    tried = 0
+    for first, second in _BOTH:
+        x, target = torch.tensor([3, -2, 1, 1]).to(first), torch.tensor([1, -1, 1, -1]).to(second)
+        for reduction in (0, 1, 2):
+            args = (x, target, *_TYPED[name], reduction)
+            try:
+                torch_op(f"aten.{name}.default")(*args)
+            except (RuntimeError, TypeError):
+                continue
+            tol = _STEPWISE if torch.bfloat16 in (first, second) else None
+            check(f"aten.{name}.default", *args, grad=False, tol=tol)
+            tried += 1
+    assert tried >= 12
+
+
+def test_the_dtype_of_a_ranking_loss_is_torchs() -> None:
+    for first, second in _BOTH:
+        x, target = torch.tensor([3, -2, 1]).to(first), torch.tensor([1, -1, 1]).to(second)
+        check("aten.margin_ranking_loss.default", x, -x, target, 0.5, 0, grad=False)
+
+
+def test_a_mean_is_rounded_to_the_wider_dtype_alone() -> None:
+    x, target = data(64), data(64, seed=1).bfloat16()
+    found = load_ops()["aten.mse_loss.default"].lower(to_jax(x), to_jax(target))
+    wanted = torch.nn.functional.mse_loss(x, target.float())
+    assert abs(float(found) - float(wanted)) < 1e-6
