@@ -113,18 +113,25 @@ _TYPED: dict[str, tuple[object, ...]] = {
 @pytest.mark.parametrize("name", _TYPED)
 def test_the_dtype_of_a_loss_is_torchs(name: str) -> None:
     tried = 0
-    for first, second in _BOTH:
+    for at, (first, second) in enumerate(_BOTH):
         x, target = torch.tensor([3, -2, 1, 1]).to(first), torch.tensor([1, -1, 1, -1]).to(second)
-        for reduction in (0, 1, 2):
-            args = (x, target, *_TYPED[name], reduction)
-            try:
-                torch_op(f"aten.{name}.default")(*args)
-            except (RuntimeError, TypeError):
-                continue
-            tol = _STEPWISE if torch.bfloat16 in (first, second) else None
-            check(f"aten.{name}.default", *args, grad=False, tol=tol)
-            tried += 1
-    assert tried >= 12
+        args = (x, target, *_TYPED[name], at % 3)
+        try:
+            torch_op(f"aten.{name}.default")(*args)
+        except (RuntimeError, TypeError):
+            continue
+        tol = _STEPWISE if torch.bfloat16 in (first, second) else None
+        check(f"aten.{name}.default", *args, grad=False, tol=tol)
+        tried += 1
+    assert tried >= 9
+
+
+@pytest.mark.parametrize(("name", "margin"), [("l1_loss", ()), ("hinge_embedding_loss", (1.7,))])
+@pytest.mark.parametrize("reduction", [0, 2])
+def test_losses_of_integers(name: str, margin: tuple[float, ...], reduction: int) -> None:
+    for dtype in (torch.int32, torch.uint8):
+        x, target = torch.tensor([3, 200, 1]).to(dtype), torch.tensor([1, 0, 1]).to(dtype)
+        check(f"aten.{name}.default", x, target, *margin, reduction, grad=False)
 
 
 def test_the_dtype_of_a_ranking_loss_is_torchs() -> None:
