@@ -195,7 +195,7 @@ def hinge_embedding_loss(
 ) -> jax.Array:
     """``x`` where the target is 1, what it lacks to the margin where it is -1."""
     # torch fills a tensor of the input's dtype with the margin, which cuts it for integers
-    hinge = jnp.where(target != 1, _clamped(constant(margin, x.dtype) - x), 0)
+    hinge = jnp.where(target != 1, _clamped(jnp.asarray(constant(margin, x.dtype)) - x), 0)
     return reduced(hinge + jnp.where(target != -1, x, 0), reduction)
 
 

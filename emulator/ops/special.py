@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.scipy import special
 
+from emulator.errors import OpLimit
 from emulator.ops import _slopes as slopes
 from emulator.ops._promote import constant, elementwise
 from emulator.ops.registry import op
@@ -232,9 +233,18 @@ def special_polygamma(n: int, x: jax.Array) -> jax.Array:
     return polygamma(n, x)
 
 
+_MOST_DIMENSIONS = 2**16
+"""Each is a logarithm of a gamma function for each element."""
+
+
 @op("aten.mvlgamma.default", "aten.special_multigammaln.default", reads=(0,), cheap=True)
 def mvlgamma(x: jax.Array, p: int) -> jax.Array:
     """The logarithm of the ``p``-dimensional gamma function."""
+    most = _MOST_DIMENSIONS
+    if p > most:
+        raise OpLimit(
+            argument="the dimensions of the gamma function", found=p, most=_MOST_DIMENSIONS
+        )
     return elementwise(lambda a: special.multigammaln(a, p), x, to_float=True)
 
 

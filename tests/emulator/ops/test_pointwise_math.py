@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops
 from pef_schema.program import DType
 from samba.comparison.judge import Tol
@@ -196,3 +197,9 @@ def test_polynomials_above_the_highest_degree_are_nan(name: str) -> None:
 def test_rounding_to_more_decimals_than_there_are() -> None:
     for decimals in (400, -400):
         check("aten.round.decimals", torch.tensor([0.0, 1.5, NAN]), decimals=decimals, grad=False)
+
+
+def test_gamma_functions_of_more_dimensions_than_end_are_refused() -> None:
+    for name in ("aten.mvlgamma.default", "aten.special_multigammaln.default"):
+        with pytest.raises(OpLimit, match="the dimensions of the gamma function is 2147483647"):
+            load_ops()[name].lower(jnp.ones(3), 2**31 - 1)
