@@ -143,7 +143,7 @@ def test_a_plan_for_a_gpu_is_compiled_without_the_cpus_options(
     monkeypatch: pytest.MonkeyPatch, program: Program
 ) -> None:
     """What reaches XLA is looked at; a CPU has to stand in for the GPU that compiles it."""
-    onednn_is_good()  # the trial is compiled too, by the first who asks
+    onednn_is_good("float32")  # the trial is compiled too, by the first who asks
     monkeypatch.delenv(LIMIT_VARIABLE, raising=False)
     device = Device(program)
     given: list[dict[str, Any]] = []
