@@ -184,8 +184,9 @@ def poisson_nll_loss(
 @op("aten.soft_margin_loss.default", reads=(0, 1))
 @_of_dtype(_first)
 def soft_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
-    """``log(1 + exp(-target * x))``."""
-    return reduced(jnp.logaddexp(-target * x, 0), reduction)
+    """``log(1 + exp(-target * x))``; as torch's, infinite where the exponential overflows."""
+    # The product is negated, not the target: an unsigned one would wrap around.
+    return reduced(jnp.log1p(jnp.exp(-(target * x))), reduction)
 
 
 @op("aten.hinge_embedding_loss.default", reads=(0, 1))

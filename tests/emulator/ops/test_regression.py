@@ -145,3 +145,11 @@ def test_a_mean_is_rounded_to_the_wider_dtype_alone() -> None:
     found = load_ops()["aten.mse_loss.default"].lower(to_jax(x), to_jax(target))
     wanted = torch.nn.functional.mse_loss(x, target.float())
     assert abs(float(found) - float(wanted)) < 1e-6
+
+
+def test_soft_margins_of_unsigned_targets_and_beyond_the_exponential():
+    """torch's overflows, and so does its gradient; that of unsigned targets wraps around there."""
+    x = torch.tensor([[1.1439], [0.3316]])
+    check("aten.soft_margin_loss.default", x, torch.tensor([[5], [4]]).byte(), 2, grad=False)
+    far = torch.tensor([-500.0, 500.0, 88.0, -80.0])
+    check("aten.soft_margin_loss.default", far, torch.ones(4), 0, frozen=(1,))
