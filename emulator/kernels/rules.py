@@ -27,6 +27,7 @@ __all__ = [
     "PLAIN",
     "Measured",
     "Rule",
+    "choose_in_this_process",
     "chosen_by",
     "kernels_for",
     "parse_rule",
@@ -224,12 +225,27 @@ _CHOSEN: ContextVar[Rule | None] = ContextVar("rule of kernels", default=None)
 
 def present_rule() -> Rule:
     """The rule that chooses now: this processor's unless :func:`chosen_by` says otherwise."""
-    return _CHOSEN.get() or _own()
+    return _CHOSEN.get() or _SETTLED.get("rule") or _own()
 
 
 @functools.cache
 def _own() -> Rule:
     return rule_for(processor())
+
+
+_SETTLED: dict[str, Rule] = {}
+
+
+def choose_in_this_process(rule: Rule | None) -> None:
+    """Let a rule choose for all that this process lowers from now on.
+
+    Args:
+        rule: The rule; None for the processor's own again.
+    """
+    if rule is None:
+        _SETTLED.clear()
+    else:
+        _SETTLED["rule"] = rule
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from emulator.device import Device
 from emulator.held_signals import HELD
+from emulator.kernels.agreement import kernels_here, take_the_same_kernels
 from emulator.memory.buckets import Bucket
 from emulator.plans.step_choice import StepKey
 from emulator.replicas.comm.errors import DataParallelError
@@ -102,7 +103,7 @@ class Replicas:
     # -- loading ------------------------------------------------------------
 
     def agree(self, pef: str) -> None:
-        """Make sure that all replicas have loaded the same.
+        """Make sure that all replicas have loaded the same, and take the same kernels.
 
         Args:
             pef: Path of the PEF.
@@ -124,6 +125,9 @@ class Replicas:
                 "data_parallel_mode": self.mode or "any",
             },
         )
+        here = kernels_here().encode()
+        said = self._job.together("utils.trace_graph", lambda control: control.gather_bytes(here))
+        take_the_same_kernels([kernels.decode() for kernels in said])
 
     def agree_on_algorithm(self, name: str) -> None:
         """Make sure that all replicas are about to train by the same algorithm.

@@ -10,6 +10,14 @@ import pytest
 import torch
 
 import samba
+from emulator.kernels.rules import (
+    PLAIN,
+    choose_in_this_process,
+    chosen_by,
+    present_rule,
+    rule_named,
+    rule_names,
+)
 from emulator.replicas.comm.errors import DataParallelError, Disagreement
 from emulator.replicas.comm.inprocess import Hub, InProcess, run_ranks
 from emulator.replicas.comm.protocol import Communicator
@@ -163,6 +171,29 @@ def test_mismatch_of_pefs_is_named(folder):
     for error in run_ranks(2, agree):
         assert isinstance(error, Disagreement)
         assert set(error.facts) == {"PEF", "gradient buckets"}
+
+
+def test_replicas_on_two_processors_take_the_same_kernels(folder, caplog):
+    program = loaded(folder)
+    pef = compiled(folder).pef
+    own = [PLAIN, rule_named(rule_names()[0])]
+
+    def agree(communicator: Communicator) -> None:
+        with chosen_by(own[communicator.rank]):
+            Replicas(program.device, "normal", job_of(communicator)).agree(pef)
+
+    try:
+        assert run_ranks(2, agree) == [None, None]
+        assert present_rule() is PLAIN
+    finally:
+        choose_in_this_process(None)
+    assert "replicas would take different kernels (rank 0: plain" in caplog.text
+    assert f"rank 1: {own[1].name}" in caplog.text
+    assert "all take the plain ones" in caplog.text
+    own[0] = own[1]
+    caplog.clear()
+    assert run_ranks(2, agree) == [None, None]
+    assert not caplog.text
 
 
 def test_mismatch_of_sections_is_named_before_anything_runs(folder):
