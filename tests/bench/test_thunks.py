@@ -129,6 +129,7 @@ def test_a_loop_has_what_its_body_leaves():
     assert found.calls == {"loop": 1.0, "step.1": 2.0}
 
 
+@pytest.mark.slow
 def test_a_step_of_this_project():
     """All that the thunks and the host take is the step; the profiler leaves nothing behind."""
     contestant = Contestant(models.SMALL["logreg-1"], OURS)
@@ -157,6 +158,7 @@ def test_a_loop_is_its_operation():
     assert any(thunk["calls"] > 1 for thunk in found["thunks"])
 
 
+@pytest.mark.slow
 def test_a_trace_that_fails_is_closed(monkeypatch):
     contestant = Contestant(models.SMALL["logreg-1"], OURS)
     steps(contestant, 1)
