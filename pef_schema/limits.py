@@ -37,7 +37,7 @@ class Limits:
     expanded: int = 256 * 2**20
     items: int = 1_000_000
     memory: int = 184 * 2**20
-    tables: int = 180_000
+    tables: int = 160_000
     vtables: int = 4096
     depth: int = 64
     name: int = 1024
@@ -47,7 +47,7 @@ class Limits:
     empty: int = 2**22
     arg_depth: int = 8
     ref_depth: int = 2
-    nodes: int = 180_000
+    nodes: int = 160_000
     sections: int = 50_000
     work: int = 1_500_000
 

@@ -57,9 +57,9 @@ _TREE = Schema(
 
 def test_numbers() -> None:
     """The limits of format version 1 are part of the format."""
-    assert (LIMITS.metadata, LIMITS.depth, LIMITS.tables) == (64 * 2**20, 64, 180_000)
+    assert (LIMITS.metadata, LIMITS.depth, LIMITS.tables) == (64 * 2**20, 64, 160_000)
     assert (LIMITS.items, LIMITS.vtables, LIMITS.work) == (1_000_000, 4096, 1_500_000)
-    assert (LIMITS.sections, LIMITS.nodes, LIMITS.rank) == (50_000, 180_000, 16)
+    assert (LIMITS.sections, LIMITS.nodes, LIMITS.rank) == (50_000, 160_000, 16)
     assert (LIMITS.name, LIMITS.file) == (1024, 2**48)
 
 
@@ -273,7 +273,7 @@ def test_all_tables_and_one() -> None:
     table = struct.pack("<iI", root - 8, 4)
     data = head + table + struct.pack("<I", count) + struct.pack("<I", 4) * count
     tracemalloc.start()
-    with pytest.raises(PefLimit, match="180001 tables, at most 180000"):
+    with pytest.raises(PefLimit, match="160001 tables, at most 160000"):
         read_tables(data, _TREE)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
