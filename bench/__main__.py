@@ -16,14 +16,14 @@ from bench import counts, goal_table, history, kept, page, report, selftest
 from bench.environment import check_one_processor
 from bench.errors import BenchError
 from bench.gate import GATED, GateSettings, gate_times
-from bench.kernels.tune import about, tune
+from bench.kernels.tune import about, merged, of_category, tune
 from bench.measurement import load
 from bench.models import CASES, SMALL, TIMED
 from bench.peers import CONTENDERS
 from bench.run import SUITES, run
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
-from emulator.kernels.rules import MEASURED, rule_text
+from emulator.kernels.rules import MEASURED, rule_named, rule_text
 from emulator.processor import processor
 from pef_schema.atomic import write_atomically
 from pef_schema.printable import say, say_text
@@ -61,6 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     tuning.add_argument("--out", type=Path, help="the rule's file, the package's own unless told")
     tuning.add_argument("--rounds", type=_positive, default=5, help="turns of each candidate")
     tuning.add_argument("--round-seconds", type=_seconds, default=0.02, help="length of a turn")
+    tuning.add_argument(
+        "--only", metavar="TEXT", help="kinds of problems that hold it; others stay as they are"
+    )
     tuning.set_defaults(action=_tune)
     test = commands.add_parser("selftest", help="see whether the gate does its work")
     test.add_argument(
@@ -222,9 +225,11 @@ def _tune(args: argparse.Namespace) -> int:
     rule = tune(
         rounds=args.rounds,
         seconds=args.round_seconds,
-        wanted=None,
+        wanted=of_category(args.only or ""),
         tell=lambda text: say_text(text, file=sys.stderr),
     )
+    if args.only:
+        rule = merged(rule_named(rule.name), rule)
     out: Path = args.out or MEASURED / f"{rule.name}.json"
     write_atomically(str(out), [rule_text(rule, about()).encode()])
     say_text(f"{out}: {sum(map(len, rule.points.values()))} problems")

@@ -26,7 +26,7 @@ from emulator.kernels.windows import Window
 from emulator.plans.xla_options import xla_options
 from emulator.processor import processor
 
-__all__ = ["about", "tune"]
+__all__ = ["about", "merged", "of_category", "tune"]
 
 _HOPELESS = 6.0
 """Time over the best one's from which a candidate is timed no more."""
@@ -168,6 +168,41 @@ def _distinct(wanted: Iterable[Problem]) -> list[Problem]:
     return list({(p.category, p.sizes): p for p in wanted}.values())
 
 
+def of_category(text: str) -> list[Problem]:
+    """Problems of :mod:`bench.kernels.problems` whose category holds a text.
+
+    Args:
+        text: A part of :attr:`~emulator.kernels.problems.Problem.category`.
+
+    Returns:
+        The problems.
+
+    Example:
+        >>> sorted({p.category for p in of_category("2d weight gradient float32 3 group")})
+        ['convolution 2d weight gradient float32 3 grouped']
+    """
+    every: list[Problem] = [*problems.convolutions(), *problems.products()]
+    return [problem for problem in every if text in problem.category]
+
+
+def merged(old: Rule, new: Rule) -> Rule:
+    """A rule with the measurements of another in the place of its own of the same sizes.
+
+    Args:
+        old: The rule.
+        new: What was measured since.
+
+    Returns:
+        The rule of both, by the name of the newer.
+    """
+    points = dict(old.points)
+    for category, measured in new.points.items():
+        again = {point.sizes for point in measured}
+        kept = [point for point in points.get(category, ()) if point.sizes not in again]
+        points[category] = (*kept, *measured)
+    return Rule(name=new.name, points=MappingProxyType(points))
+
+
 def tune(
     *, rounds: int, seconds: float, wanted: Iterable[Problem] | None, tell: Callable[[str], None]
 ) -> Rule:
@@ -185,7 +220,7 @@ def tune(
     rng = np.random.default_rng(0)
     points: dict[str, list[Measured]] = {}
     if wanted is None:
-        wanted = [*problems.convolutions(), *problems.products()]
+        wanted = of_category("")
     for problem in _distinct(wanted):
         if isinstance(problem, Product):
             trials = _product_trials(problem, rng)

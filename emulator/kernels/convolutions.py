@@ -11,6 +11,7 @@ from emulator.kernels import conv_by_onednn as by_onednn
 from emulator.kernels import conv_by_xla as by_xla
 from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.problems import Convolution, Part
+from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
 from emulator.kernels.windows import Window
 
 __all__ = ["CANDIDATES", "convolve", "input_gradient", "runs_channels_last", "weight_gradient"]
@@ -98,6 +99,7 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
         _named("onednn phases", _onednn_phases, by_onednn.input_gradient_by_phases, onednn=True),
     ),
     Part.WEIGHT_GRADIENT: (
+        _named("tap sums", _depthwise, weight_gradient_by_tap_sums),
         _named("grouped gemm", lambda p: p.groups > 1, by_xla.weight_gradient_by_gemm),
         _named("xla", lambda p: p.groups == 1, by_xla.weight_gradient),
         _named("gemm", _by_gemm, by_xla.weight_gradient_by_gemm),

@@ -1,30 +1,7 @@
-"""Parts of a lowering that XLA fuses with nothing around them."""
+"""Parts of a lowering that XLA fuses with nothing around them; kernels know them as well."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from emulator.kernels.unfused import compile_apart
 
-import jax
-from jax.experimental.xla_metadata import set_xla_metadata
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def compile_apart(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function whose arguments and results XLA must make, once, in memory.
-
-    XLA:CPU fuses a chain of elementwise work into each of its readers, which then all run the
-    chain anew, reductions without vector instructions. An optimization barrier does not help:
-    it is gone before fusion. A call that is not inlined stays.
-
-    Args:
-        fn: A pure function of arrays, the same object at every call.
-        args, kwargs: Its arguments.
-
-    Returns:
-        What it returns.
-    """
-    with set_xla_metadata(inlineable="false"):
-        return jax.jit(fn)(*args, **kwargs)
+__all__ = ["compile_apart"]

@@ -1,0 +1,123 @@
+"""Kernel gradients of single channels, tap by tap, as sums of products of elements.
+
+A tap's gradient is the sum, over all places that it was used at, of what it saw there times the
+cotangent. With channels last that is elementwise work on whole slices, which XLA:CPU runs with
+vector instructions on all cores; as a product of matrices it has one row.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from emulator.kernels.precision import widen
+from emulator.kernels.unfused import compile_apart
+from emulator.kernels.windows import Window
+
+__all__ = ["weight_gradient_by_tap_sums"]
+
+_IMAGES = 16
+"""Images whose products are added in one pass (8 to 16 measured alike)."""
+_ROWS = 16
+"""Rows that are added in one pass after that."""
+
+_Span = tuple[int, int, int]
+"""First, last and step of a slice."""
+
+
+def weight_gradient_by_tap_sums(
+    x: jax.Array, g: jax.Array, window: Window, groups: int, shape: tuple[int, ...]
+) -> jax.Array:
+    """Kernel gradient of a convolution of single channels.
+
+    Args:
+        x: Data ``(N, C, ...)``.
+        g: Cotangent of the result, ``(N, O, ...)``.
+        window: The window.
+        groups: Feature groups: C.
+        shape: Of the kernels, ``(O, 1, ...)``.
+
+    Returns:
+        An array of that shape, float32 for narrow types.
+    """
+    data, cotangent = jnp.moveaxis(x, 1, -1), jnp.moveaxis(g, 1, -1)
+    features = shape[0] // groups
+    cotangent = cotangent.reshape(*cotangent.shape[:-1], groups, features)
+    parts = compile_apart(_sums(window), data[..., None], cotangent)
+    return jnp.stack(parts, axis=-1).reshape(shape)
+
+
+@functools.cache
+def _sums(window: Window) -> Callable[[jax.Array, jax.Array], list[jax.Array]]:
+    """The sums of all taps, the same function for equal windows."""
+
+    def run(x: jax.Array, g: jax.Array) -> list[jax.Array]:
+        x, g = widen(x), widen(g)
+        return [_tap(x, g, seen) for seen in _places(window, x.shape[1:-2])]
+
+    return run
+
+
+def _places(window: Window, size: Sequence[int]) -> Iterator[list[tuple[_Span, _Span]]]:
+    """For each tap, the places of data and of results at which it met data and no padding."""
+    for position in window.positions():
+        spans = []
+        for d, tap in enumerate(position):
+            step, count = window.stride[d], window.out[d]
+            offset = tap * window.dilation[d] - window.low[d]
+            first = max(0, -(offset // step))
+            stop = max(first, min(count, (size[d] - 1 - offset) // step + 1))
+            data = first * step + offset, max((stop - 1) * step + offset + 1, 0), step
+            spans.append((data if stop > first else (0, 0, 1), (first, stop, 1)))
+        yield spans
+
+
+def _cut(a: jax.Array, spans: Sequence[_Span]) -> jax.Array:
+    whole = [(0, a.shape[0], 1), *spans, *((0, n, 1) for n in a.shape[-2:])]
+    return lax.slice(a, *zip(*whole, strict=True))
+
+
+def _tap(x: jax.Array, g: jax.Array, spans: Sequence[tuple[_Span, _Span]]) -> jax.Array:
+    """``(C, O / C)``: the sum of products over the places of one tap."""
+    x, g = _cut(x, [data for data, _ in spans]), _cut(g, [out for _, out in spans])
+    shape = g.shape[-2:]
+    if not g.size:
+        return jnp.zeros(shape, g.dtype)
+    whole = g.shape[0] - g.shape[0] % _IMAGES
+    sums: list[jax.Array] = []
+    if whole:
+        parts = [x[n:whole:_IMAGES] * g[n:whole:_IMAGES] for n in range(_IMAGES)]
+        sums.append(_column_sums(_made(_pairwise(parts)).reshape(-1, *shape)))
+    if whole < g.shape[0]:
+        parts = [x[n] * g[n] for n in range(whole, g.shape[0])]
+        sums.append(_column_sums(_made(_pairwise(parts)).reshape(-1, *shape)))
+    return _pairwise(sums)
+
+
+def _made(x: jax.Array) -> jax.Array:
+    """Keep XLA from making one loop of two passes, with all of their loads."""
+    return lax.optimization_barrier(x)
+
+
+def _pairwise(parts: Sequence[jax.Array]) -> jax.Array:
+    """The sum of arrays of one shape, neighbours first."""
+    while len(parts) > 1:
+        pairs = [a + b for a, b in itertools.pairwise(parts)][::2]
+        parts = [*pairs, *parts[2 * len(pairs) :]]
+    return parts[0]
+
+
+def _column_sums(x: jax.Array) -> jax.Array:
+    """The sum over the first axis, some rows in each pass."""
+    tails: list[jax.Array] = []
+    while (size := x.shape[0]) > 1:
+        group = min(_ROWS, size)
+        whole = size - size % group
+        tails += [x[i : i + 1] for i in range(whole, size)]
+        x = _made(_pairwise([x[i:whole:group] for i in range(group)]))
+    return _pairwise([x, *tails])[0]
