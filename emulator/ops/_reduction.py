@@ -243,6 +243,34 @@ def sum_within(x: jax.Array, axis: int, longest: int = 0) -> jax.Array:
     return jnp.expand_dims(y, axis)
 
 
+def column_sums_within(make: Combine | Reduce, *rows: jax.Array) -> jax.Array:
+    """Sum of rows that are made of other rows, in a part that is compiled apart.
+
+    The first pass adds blocks of neighbouring rows and makes what it adds: by every sixteenth row,
+    as :func:`sum_within` goes, XLA:CPU makes it at half the speed.
+
+    Args:
+        make: Elementwise function of as many arrays ``(r, C)`` as there are ``rows``.
+        rows: Arrays ``(R, C)``.
+
+    Returns:
+        The sum ``(C,)``. It has no gradient of its own.
+    """
+    size = rows[0].shape[0]
+    length = size // _GROUP
+    whole = length * _GROUP
+    sums: list[jax.Array] = []
+    if whole:
+        blocks = [
+            make(*(lax.slice_in_dim(x, at, at + length) for x in rows))
+            for at in range(0, whole, length)
+        ]
+        sums.append(lax.optimization_barrier(_pairwise(blocks, lax.add)))
+    if whole < size or not size:
+        sums.append(make(*(lax.slice_in_dim(x, whole, size) for x in rows)))
+    return _pairwise([_reduce_over(y, (0,), lax.add, _plain_sum, _ROW) for y in sums], lax.add)
+
+
 def peak_within(x: jax.Array, axis: int) -> jax.Array:
     """:func:`peak` in a part that is compiled apart."""
     return jnp.expand_dims(_peak_here(x, (axis % x.ndim,)), axis)

@@ -14,7 +14,7 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.ops._gradient import with_gradient
-from emulator.ops._reduction import sum_rows
+from emulator.ops._reduction import column_sums_within, large_part, sum_within
 from emulator.ops._unfused import compile_apart
 from emulator.ops.norm import (
     Moments,
@@ -35,12 +35,10 @@ def _normalize_forward(
     eps: float,
     stats: jnp.dtype,
 ) -> tuple[Normalized, Saved]:
-    wide = widen(x)
-    mean = sum_rows(wide) / x.shape[0]
-    centered = wide - mean
-    variance = sum_rows(centered * centered) / x.shape[0]
+    mean = large_part(_total, x) / x.shape[0]
+    variance = large_part(_squares, x, mean) / x.shape[0]
     rstd = lax.rsqrt(variance + eps)
-    y = affine(centered * rstd, weight, bias)
+    y = affine((widen(x) - mean) * rstd, weight, bias)
     return (y, mean, rstd, variance), (x, weight, bias, mean, rstd)
 
 
@@ -61,11 +59,27 @@ def _normalize_backward(
     return dx, dweight, dbias
 
 
+def _total(x: jax.Array) -> jax.Array:
+    return sum_within(widen(x), 0)[0]
+
+
+def _squares(x: jax.Array, mean: jax.Array) -> jax.Array:
+    def square(rows: jax.Array) -> jax.Array:
+        centered = widen(rows) - mean
+        return centered * centered
+
+    return column_sums_within(square, x)
+
+
 def _sums(
     g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Sums of the cotangent, alone and times the standardized data."""
-    return sum_rows(g), sum_rows(g * ((widen(x) - mean) * rstd))
+
+    def along(g: jax.Array, x: jax.Array) -> jax.Array:
+        return g * ((widen(x) - mean) * rstd)
+
+    return sum_within(g, 0)[0], column_sums_within(along, g, x)
 
 
 def _input_gradient(
