@@ -24,11 +24,22 @@ from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
 
+def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = jnp.where(x < 0, jnp.zeros((), x.dtype), x)
+    return y, y
+
+
+def _relu_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    # By the result, which the next layer keeps anyhow: nothing else then reads the argument, and
+    # what makes it is fused into this.
+    return (jnp.where(y <= 0, jnp.zeros((), g.dtype), g),)
+
+
 @op("aten.relu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@with_gradient(_relu_forward, _relu_backward)
 def relu(x: jax.Array) -> jax.Array:
     """``max(x, 0)``; -0.0 and NaN stay; the gradient of NaN passes, that of zeros does not."""
-    below = jnp.where(x < 0, jnp.zeros((), x.dtype), x)
-    return jnp.where(x <= 0, jax.lax.stop_gradient(below), x)
+    return _relu_forward(x)[0]
 
 
 @op("aten.gelu.default", reads=(0,), cheap=True, channels=Channels.ANY)
@@ -116,12 +127,25 @@ def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
     return _elu(x, alpha, 1, 1 / alpha)
 
 
+def _clip_forward(x: jax.Array, least: float, most: float) -> tuple[jax.Array, jax.Array]:
+    y = jnp.clip(x, jnp.asarray(least, x.dtype), jnp.asarray(most, x.dtype))
+    return y, y
+
+
+def _clip_backward(least: float, most: float, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    inside = (y > jnp.asarray(least, y.dtype)) & (y < jnp.asarray(most, y.dtype))
+    return (jnp.where(inside, g, jnp.zeros((), g.dtype)),)
+
+
+@with_gradient(_clip_forward, _clip_backward, static=(1, 2))
+def _clip(x: jax.Array, least: float, most: float) -> jax.Array:
+    return _clip_forward(x, least, most)[0]
+
+
 @op("aten.hardtanh.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
-    """``x`` clipped; no gradient at the knees."""
-    low, high = jnp.asarray(min_val, x.dtype), jnp.asarray(max_val, x.dtype)
-    inside = (x > low) & (x < high)
-    return jnp.where(inside, x, jax.lax.stop_gradient(jnp.clip(x, low, high)))
+    """``x`` clipped; no gradient at the knees. That is taken by the result, as relu's is."""
+    return _clip(x, min_val, max_val)
 
 
 @op("aten.relu6.default", reads=(0,), cheap=True, channels=Channels.ANY)
