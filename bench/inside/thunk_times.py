@@ -20,6 +20,9 @@ STEP = "bench step"
 END = "end: "
 """How the name of a thunk's second event begins."""
 
+LIBRARY = "__onednn$"
+"""What follows an instruction's name in the events of oneDNN's calls, before the call's own name."""
+
 Event = tuple[str, float, float]
 """Name, start and end in nanoseconds."""
 
@@ -65,6 +68,8 @@ def step_times(events: Iterable[Event], module: Module) -> Times:
         ({'c': 0.5, 'd': 0.1}, 0.4)
         >>> {name: round(s, 3) for name, s in found.elapsed.items()}
         {'c': 0.6, 'd': 0.2}
+        >>> step_times([(STEP, 0.0, 1e9), ("d__onednn$matmul", 3e8, 5e8)], module).calls
+        {'d': 1.0}
     """
     steps, ran = _intervals(events, module)
     seconds: list[dict[str, float]] = []
@@ -103,7 +108,8 @@ def _intervals(
     steps: list[tuple[float, float]] = []
     starts: dict[str, list[tuple[float, float]]] = {}
     ends: dict[str, list[float]] = {}
-    for name, start, end in events:
+    for event, start, end in events:
+        name = event.partition(LIBRARY)[0]
         if name == STEP:
             steps.append((start, end))
         elif name in module.instructions:
