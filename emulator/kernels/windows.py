@@ -225,7 +225,9 @@ def overlap_add_rows(parts: jax.Array, window: Window, size: tuple[int, ...]) ->
     return lax.optimization_barrier(parts)
 
 
-def untaps(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) -> jax.Array:
+def untaps(
+    parts: Sequence[jax.Array], window: Window, size: tuple[int, ...], inner: int = 0
+) -> jax.Array:
     """Add taps back to where :func:`taps` cut them out: its transpose.
 
     Works phase by phase: all taps that land on the same residue modulo the stride are
@@ -234,15 +236,17 @@ def untaps(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) ->
     Args:
         parts: One ``(..., *out)`` array per position, row-major.
         window: The window.
-        size: Unpadded sizes of the trailing axes.
+        size: Unpadded sizes of the window's axes.
+        inner: How many axes follow those of the window.
 
     Returns:
         Array ``(..., *size)``.
     """
     n = window.ndim
-    lead = parts[0].shape[:-n]
+    first = parts[0].ndim - n - inner
+    lead, tail = parts[0].shape[:first], parts[0].shape[first + n :]
     if math.prod(window.stride) > _MANY_PHASES:
-        return _untaps_apart(parts, window, size)
+        return _untaps_apart(parts, window, size, inner)
     padded = [s + lo + hi for s, lo, hi in zip(size, window.low, window.high, strict=True)]
     coarse = [-(-p // s) for p, s in zip(padded, window.stride, strict=True)]
     zero = jnp.zeros((), parts[0].dtype)
@@ -253,35 +257,40 @@ def untaps(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) ->
         config = [(0, 0, 0)] * len(lead)
         for at, s, c, o in zip(offset, window.stride, coarse, window.out, strict=True):
             config.append((at // s, c - at // s - o, 0))
-        term = lax.pad(part, zero, config)
+        term = lax.pad(part, zero, config + [(0, 0, 0)] * inner)
         phases[phase] = phases[phase] + term if phase in phases else term
     if math.prod(window.stride) == 1:
         y = phases[(0,) * n]
     else:
-        empty = jnp.broadcast_to(zero, (*lead, *coarse))
+        empty = jnp.broadcast_to(zero, (*lead, *coarse, *tail))
         order = itertools.product(*(range(s) for s in window.stride))
-        y = jnp.stack([phases.get(p, empty) for p in order], axis=-1)
-        y = y.reshape(*lead, *coarse, *window.stride)
-        axes = list(range(len(lead)))
+        y = jnp.stack([phases.get(p, empty) for p in order], axis=first + n)
+        y = y.reshape(*lead, *coarse, *window.stride, *tail)
+        axes = list(range(first))
         for d in range(n):
-            axes += [len(lead) + d, len(lead) + n + d]
+            axes += [first + d, first + n + d]
+        axes += range(first + 2 * n, y.ndim)
         y = y.transpose(axes).reshape(
-            *lead, *(c * s for c, s in zip(coarse, window.stride, strict=True))
+            *lead, *(c * s for c, s in zip(coarse, window.stride, strict=True)), *tail
         )
-    start = [0] * len(lead) + list(window.low)
-    stop = [*lead, *(lo + s for lo, s in zip(window.low, size, strict=True))]
+    start = [0] * first + list(window.low) + [0] * inner
+    stop = [*lead, *(lo + s for lo, s in zip(window.low, size, strict=True)), *tail]
     return lax.slice(y, start, stop)
 
 
-def _untaps_apart(parts: Sequence[jax.Array], window: Window, size: tuple[int, ...]) -> jax.Array:
+def _untaps_apart(
+    parts: Sequence[jax.Array], window: Window, size: tuple[int, ...], inner: int
+) -> jax.Array:
     """See :func:`untaps`: every tap spread over the whole, one after the other."""
-    lead = parts[0].shape[: -window.ndim]
-    total = jnp.zeros((*lead, *size), parts[0].dtype)
+    first = parts[0].ndim - window.ndim - inner
+    lead, tail = parts[0].shape[:first], parts[0].shape[first + window.ndim :]
+    total = jnp.zeros((*lead, *size, *tail), parts[0].dtype)
     for position, part in zip(window.positions(), parts, strict=True):
         config = [(0, 0, 0)] * len(lead)
         for d, t in enumerate(position):
             offset = t * window.dilation[d] - window.low[d]
             span = (window.out[d] - 1) * window.stride[d] + 1
             config.append((offset, size[d] - offset - span, window.stride[d] - 1))
+        config += [(0, 0, 0)] * inner
         total = total + lax.pad(part, jnp.zeros((), part.dtype), config)
     return total

@@ -127,7 +127,8 @@ def run_node(
     gradient = _gradient_of(graph, node)
     try:
         if gradient is None:
-            found: Any = spec.lower(*(resolve(arg, env) for arg in node.args), **kwargs)
+            lower = spec.last if last and spec.last is not None else spec.lower
+            found: Any = lower(*(resolve(arg, env) for arg in node.args), **kwargs)
         else:
             lists = (resolve(arg, env) for arg in node.args[1:])
             found = spec.lower(partial(run_gradient, gradient), *lists)

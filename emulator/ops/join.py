@@ -8,7 +8,7 @@ from jax import lax
 
 from emulator.errors import OpLimit
 from emulator.ops._promote import result_type
-from emulator.ops.registry import op
+from emulator.ops.registry import Channels, op
 
 Size = tuple[int, ...]
 Arrays = tuple[jax.Array, ...]
@@ -22,7 +22,20 @@ def _check_pieces(count: int) -> None:
         raise OpLimit(argument="the number of pieces", found=count, most=_MOST_PIECES)
 
 
-@op("aten.cat.default", "aten.concat.default", "aten.concatenate.default", reads=(), cheap=True)
+def _cat_last(tensors: Arrays, dim: int = 0) -> jax.Array:
+    """:func:`cat` of tensors of one rank that are channels last."""
+    rank = max(x.ndim for x in tensors)
+    dim = dim % rank
+    return cat(tensors, dim if dim == 0 else (dim - 2) % (rank - 1) + 1)
+
+
+@op(
+    *("aten.cat.default", "aten.concat.default", "aten.concatenate.default"),
+    reads=(),
+    cheap=True,
+    channels=Channels.ANY,
+    last=_cat_last,
+)
 def cat(tensors: Arrays, dim: int = 0) -> jax.Array:
     """Joined along a dimension; an empty 1-d tensor among larger ones is left out."""
     dtype = result_type(*tensors)

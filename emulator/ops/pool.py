@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from emulator.ops._long_windows import (
     window_sum,
 )
 from emulator.ops._reduction import reduce_kept
-from emulator.ops.registry import op
+from emulator.ops.registry import Channels, ChannelsRule, op
 
 Sizes = int | Sequence[int]
 
@@ -77,13 +77,14 @@ def _first_inside(window: Window, size: tuple[int, ...]) -> np.ndarray:
     return first
 
 
-def _argmax(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
+def _argmax(x: jax.Array, window: Window, inner: int = 0) -> tuple[jax.Array, jax.Array]:
     """Maximum and the tap that holds it: the first one, or the last NaN, as torch scans."""
-    size = x.shape[-window.ndim :]
+    size = x.shape[x.ndim - window.ndim - inner : x.ndim - inner]
     low = lowest(x.dtype)
-    slices = taps(pad(x, window, low), window)
+    slices = taps(pad(x, window, low, inner), window, inner)
     best = jnp.full_like(slices[0], low)
-    where = jnp.broadcast_to(jnp.asarray(_first_inside(window, size)), best.shape)
+    first = _first_inside(window, size).reshape(*window.out, *(1,) * inner)
+    where = jnp.broadcast_to(jnp.asarray(first), best.shape)
     for tap, v in enumerate(slices):
         better = (v > best) | (v != v)
         best = jnp.where(better, v, best)
@@ -120,10 +121,15 @@ def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.
         lead, size = x.shape[: -window.ndim], x.shape[-window.ndim :]
         where = _max_places(x, window).reshape(*lead, -1)
         return (put_back(g.reshape(*lead, -1), where, math.prod(size)).reshape(x.shape),)
-    _, where = _argmax(x, window)
+    return (_put_back(x, g, window, 0),)
+
+
+def _put_back(x: jax.Array, g: jax.Array, window: Window, inner: int) -> jax.Array:
+    """Each cotangent where its maximum was."""
+    _, where = _argmax(x, window, inner)
     zero = jnp.zeros((), g.dtype)
     parts = [jnp.where(where == tap, g, zero) for tap in range(math.prod(window.kernel))]
-    return (untaps(parts, window, x.shape[-window.ndim :]),)
+    return untaps(parts, window, x.shape[x.ndim - window.ndim - inner : x.ndim - inner], inner)
 
 
 @with_gradient(_max_pool_forward, _max_pool_backward, static=(1,))
@@ -170,7 +176,50 @@ def _max(
     return x
 
 
-@op("aten.max_pool1d.default", reads=(0,))
+def _last_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
+    return _max_pool_last(x, window), x
+
+
+def _last_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (_put_back(x, g, window, 1),)
+
+
+@with_gradient(_last_forward, _last_backward, static=(1,))
+def _max_pool_last(x: jax.Array, window: Window) -> jax.Array:
+    """:func:`_max_pool` of ``(..., C)``, for windows that are written down tap by tap."""
+    y, *rest = taps(pad(x, window, lowest(x.dtype), 1), window, 1)
+    for v in rest:
+        y = jnp.maximum(y, v)
+    return y
+
+
+def _max_last(n: int) -> Callable[..., jax.Array]:
+    """Max pooling over ``n`` axes of ``(N, ..., C)``."""
+
+    def lower(
+        x: jax.Array,
+        kernel: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> jax.Array:
+        second = jnp.moveaxis(x, -1, 1)
+        window = _pool_window(second, kernel, stride, padding, dilation, ceil_mode, n)
+        if math.prod(window.kernel) <= _MAX_TAPS:
+            return _max_pool_last(x, window)
+        y = _max(second, kernel, stride, padding, dilation, ceil_mode, n)
+        return jnp.moveaxis(y, 1, -1)
+
+    return lower
+
+
+def _images(n: int) -> ChannelsRule:
+    """Batches of images have channels, an image alone has its axes elsewhere."""
+    return lambda inputs, output: Channels.ANY if len(output.shape) == n + 2 else None
+
+
+@op("aten.max_pool1d.default", reads=(0,), channels=_images(1), last=_max_last(1))
 def max_pool1d(
     x: jax.Array,
     kernel: Sizes,
@@ -183,7 +232,7 @@ def max_pool1d(
     return _max(x, kernel, stride, padding, dilation, ceil_mode, 1)
 
 
-@op("aten.max_pool2d.default", reads=(0,))
+@op("aten.max_pool2d.default", reads=(0,), channels=_images(2), last=_max_last(2))
 def max_pool2d(
     x: jax.Array,
     kernel: Sizes,
@@ -196,7 +245,7 @@ def max_pool2d(
     return _max(x, kernel, stride, padding, dilation, ceil_mode, 2)
 
 
-@op("aten.max_pool3d.default", reads=(0,))
+@op("aten.max_pool3d.default", reads=(0,), channels=_images(3), last=_max_last(3))
 def max_pool3d(
     x: jax.Array,
     kernel: Sizes,

@@ -84,7 +84,8 @@ class Channels(enum.Enum):
     LAST = "last"
     """The lowering moves the channel axis to the end and back by itself."""
     ANY = "any"
-    """Elementwise: with the axes of all arguments moved alike, those of the result move too."""
+    """Elementwise: with the axes of all arguments moved alike, those of the result move too. Or it
+    has a lowering for channels last beside the usual one, ``last``."""
 
 
 Form = jax.ShapeDtypeStruct
@@ -106,12 +107,14 @@ class OpSpec(OpFacts):
             ones torch gives (a differing float dtype is cast by the caller).
         channels: How it takes part in a channels-last stretch, None if it does not; or a rule
             that says so from the forms of its arrays. Lowering alone asks for it.
+        last: The op for arrays that are channels last, where it is another function.
         reads, linear_in, cheap, differentiable, loops, random: See :class:`OpFacts`.
     """
 
     name: str
     lower: Callable[..., Any]
     channels: Channels | ChannelsRule | None = None
+    last: Callable[..., Any] | None = None
 
 
 class DuplicateOp(SambaError):
@@ -136,12 +139,13 @@ def op(
     loops: bool = False,
     random: bool = False,
     channels: Channels | ChannelsRule | None = None,
+    last: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of one or more ATen ops.
 
     Args:
         names: Full names such as ``"aten.add.Tensor"``.
-        reads, linear_in, cheap, differentiable, loops, random, channels: See :class:`OpSpec`.
+        reads, linear_in, cheap, differentiable, loops, random, channels, last: See :class:`OpSpec`.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -169,6 +173,7 @@ def op(
                 loops=loops,
                 random=random,
                 channels=channels,
+                last=last,
             )
         return lower
 

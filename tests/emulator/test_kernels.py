@@ -38,6 +38,7 @@ from emulator.kernels.rules import (
     rule_names,
     rule_text,
 )
+from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
 from emulator.kernels.windows import Window
 from emulator.processor import Processor, described
 
@@ -100,6 +101,40 @@ def _convolutions(draw: st.DrawFn) -> tuple[Any, ...]:
         for _ in range(n)
     ]  # fmt: skip
     return n, groups, c, o, *zip(*each, strict=True)
+
+
+@given(
+    images=st.integers(1, 35), groups=st.integers(2, 5), each=st.integers(1, 2),
+    kernel=st.integers(1, 4), stride=st.integers(1, 3), dilation=st.integers(1, 2),
+    low=st.integers(-1, 3), high=st.integers(-1, 2), bad=st.sampled_from([1.0, math.nan, math.inf]),
+    narrow=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=8, deadline=None)
+def test_depthwise_kernel_gradients(
+    images: int, groups: int, each: int, kernel: int, stride: int, dilation: int, low: int,
+    high: int, bad: float, narrow: bool,
+) -> None:  # fmt: skip
+    """Of any number of images, with uneven and negative padding: sums by tap against torch."""
+    out = (7 + low + high - dilation * (kernel - 1) - 1) // stride + 1
+    if out < 1:
+        return
+    dtype = torch.bfloat16 if narrow else torch.float32
+    x = torch.from_numpy(_random(0, images, groups, 7)).to(dtype)
+    x[0, 0, 3] = bad
+    w = torch.zeros(groups * each, 1, kernel, requires_grad=True)
+    y = torch.conv1d(
+        torch.nn.functional.pad(x.float(), (low, high)), w, None, stride, 0, dilation, groups
+    )
+    g = torch.from_numpy(_random(1, *y.shape)).to(dtype)
+    (wanted,) = torch.autograd.grad(y, w, g.float())
+    window = Window(
+        kernel=(kernel,), stride=(stride,), dilation=(dilation,), low=(low,), high=(high,),
+        out=(out,),
+    )  # fmt: skip
+    jx, jg = (jnp.asarray(t.float().numpy(), str(dtype).split(".")[1]) for t in (x, g))
+    got = weight_gradient_by_tap_sums(jx, jg, window, groups, tuple(w.shape))
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=_bound(images * out))
 
 
 @given(drawn=_convolutions(), nan=st.booleans())

@@ -1,5 +1,7 @@
 """Stretches that run channels last give what they give with channels second."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +16,9 @@ from samba.compiler.options import CompileOptions
 from tests.tracing import trace
 
 _OPS = load_ops()
-_ELEMENTWISE = sorted(name for name, spec in _OPS.items() if spec.channels is Channels.ANY)
+_ELEMENTWISE = sorted(
+    name for name, spec in _OPS.items() if spec.channels is Channels.ANY and spec.last is None
+)
 
 
 def _required(name: str) -> list[str]:
@@ -48,6 +52,46 @@ def test_an_elementwise_op_does_not_care_where_its_axes_are(name: str) -> None:
     np.testing.assert_array_equal(np.asarray(jnp.moveaxis(got, -1, 1)), np.asarray(want))
 
 
+_X = np.random.default_rng(0).standard_normal((2, 3, 6, 7)).astype(np.float32)
+_X[0, 1, 2, 3], _X[1, 0, 5, 6], _X[1, 2, 0, :2] = np.nan, np.inf, 1.0
+_LAST: list[tuple[str, Callable[..., jax.Array]]] = [
+    *(("aten.cat.default", lambda op, x, d=d: op((x, 2 * x), d)) for d in (0, 1, 2, -1, -3)),
+    *(
+        ("aten.max_pool2d.default", lambda op, x, a=a: op(x, *a))
+        for a in (
+            (2,), ((2, 3), (2, 2)), (2, 1, 1, 2), (3, 2, 1, 1, True), ((4, 5), 2, 2),
+            (2, (9, 8), 1, 1, True),
+        )
+    ),
+]  # fmt: skip
+"""Ops with a lowering for channels last: the op, a call of it."""
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), _LAST, ids=[str(i) for i in range(len(_LAST))]
+)
+def test_an_op_gives_the_same_channels_last(name: str, call: Callable[..., jax.Array]) -> None:
+    """Bit by bit, and so do its gradients: only places are chosen."""
+    spec = _OPS[name]
+    x = jnp.asarray(_X)
+
+    def moved(x: jax.Array) -> jax.Array:
+        return jnp.moveaxis(call(spec.last, jnp.moveaxis(x, 1, -1)), -1, 1)
+
+    want, pull = jax.vjp(lambda x: call(spec.lower, x), x)
+    got, pull_moved = jax.vjp(moved, x)
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+    g = jnp.asarray(np.random.default_rng(1).integers(-4, 5, want.shape), np.float32)
+    np.testing.assert_array_equal(np.asarray(pull_moved(g)[0]), np.asarray(pull(g)[0]))
+
+
+def test_every_lowering_for_channels_last_is_compared() -> None:
+    alike = {"aten.concat.default", "aten.concatenate.default"}  # names of cat
+    alike |= {"aten.max_pool1d.default", "aten.max_pool3d.default"}  # of the same code
+    wanted = {name for name, spec in _OPS.items() if spec.last is not None}
+    assert wanted == {row[0] for row in _LAST} | alike
+
+
 class Block(nn.Module):
     """What a residual network is made of, and ops that must not move."""
 
@@ -71,3 +115,26 @@ def test_what_lies_between_convolutions_and_norms_runs_channels_last() -> None:
     chosen = channels_last_nodes(graph, range(len(graph.nodes)), _OPS)
     names = [graph.nodes[i].op.split(".")[1] for i in sorted(chosen)]
     assert names == ["relu", "mul", "mul", "add", "relu"]
+
+
+def test_one_image_alone_is_not_taken_for_a_batch() -> None:
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(16, 16, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            batch = torch.nn.functional.max_pool2d(torch.relu(self.conv(x[None])), 2)
+            alone = torch.nn.functional.max_pool2d(torch.relu(self.conv(x)), 2)
+            return torch.cat([batch, batch], 1).sum() + alone.sum()
+
+    traced = trace(Pooled(), (torch.randn(16, 20, 20),), inference=True)
+    graph = build_program(traced, [], CompileOptions(name="pooled", inference=True)).graphs[0]
+    chosen = channels_last_nodes(graph, range(len(graph.nodes)), _OPS)
+    names = [
+        (graph.nodes[i].op.split(".")[1], len(graph.values[graph.nodes[i].outputs[0]].shape))
+        for i in sorted(chosen)
+    ]
+    assert ("cat", 4) in names
+    assert ("max_pool2d", 4) in names
+    assert ("max_pool2d", 3) not in names
