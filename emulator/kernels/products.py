@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +50,7 @@ class Spec:
         )
 
 
-def _by_xla(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
+def _by_xla(spec: Spec, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Array:
     """``lax.dot_general``, and a transposition where the result's axes want one."""
     left, right = spec.left, spec.right
     dims = (
@@ -68,6 +69,7 @@ def _by_xla(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
         precision=product_precision(a.dtype),
         preferred_element_type=compute_dtype(a.dtype),
     )
+    y = y if dtype is None else y.astype(dtype)
     order = spec.batch + spec.rows + spec.columns
     return y if order == spec.out else jnp.transpose(y, [order.index(c) for c in spec.out])
 
@@ -116,7 +118,8 @@ def _matrices(spec: Spec, a: jax.Array, b: jax.Array) -> _Matrices | None:
     return _Matrices(problem=problem, exchanged=not straight, lead=lead)
 
 
-def _by_onednn(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
+def _by_onednn(spec: Spec, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Array:
+    """oneDNN's, which rounds as it stores: a pass less over the result."""
     found = _matrices(spec, a, b)
     if found is None:
         raise ValueError(f"{spec} is no product of matrices")
@@ -127,7 +130,7 @@ def _by_onednn(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
         second.reshape(*found.lead, *((p.n, p.k) if p.turned_b else (p.k, p.n))),
         turned_a=p.turned_a,
         turned_b=p.turned_b,
-        dtype=compute_dtype(a.dtype),
+        dtype=compute_dtype(a.dtype) if dtype is None else dtype,
     )
     sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
     return y.reshape([sizes[c] for c in spec.out])
@@ -145,16 +148,18 @@ CANDIDATES: tuple[Candidate[Product], ...] = (
 """The first is the plain one."""
 
 
-def product(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
+def product(spec: str, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Array:
     """Product of two arrays summed over their common axes, narrow types accumulated in float32.
 
     Args:
         spec: Axes as in einsum, e.g. ``"ni,oi->no"``. Every axis of an operand must occur
             in the other operand or in the result.
         a, b: Operands of one dtype.
+        dtype: Of the result, to which it is rounded once: theirs, or None.
 
     Returns:
-        The product, float32 for bfloat16 and float16 operands, else of their dtype.
+        The product; where no dtype is given, float32 for bfloat16 and float16 operands, else of
+        their dtype.
 
     Example:
         >>> import jax.numpy as jnp
@@ -164,5 +169,5 @@ def product(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
     axes = Spec.of(spec)
     found = _matrices(axes, a, b)
     if found is None:
-        return _by_xla(axes, a, b)
-    return choose(found.problem, CANDIDATES).run(axes, a, b)
+        return _by_xla(axes, a, b, dtype)
+    return choose(found.problem, CANDIDATES).run(axes, a, b, dtype)

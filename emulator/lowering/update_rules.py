@@ -4,7 +4,9 @@ Each rule mirrors the single-tensor path of the torch optimizer of the same name
 ``samba.distributed.bagua.QAdamOptimizer``.
 Scalars (learning rate, bias corrections) are computed in float64, as torch does
 in Python. float32 and float64 tensors are updated in their own dtype; 16-bit ones
-in float32, as torch's kernels compute inside, and rounded when they are stored.
+in float32, as torch's kernels compute inside, and rounded when they are stored. A weight goes by
+its states as they are stored, as torch's does. XLA would else compute both from the old ones, so
+that neither could be overwritten without a copy.
 """
 
 from __future__ import annotations
@@ -103,8 +105,9 @@ def _sgd(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -
             if first is not None:
                 # torch starts the buffer with the bare gradient: no dampening on the first step.
                 buffer = jnp.where(kept[1], grad, buffer)
-            grad = grad + momentum * buffer if options["nesterov"] else buffer
             states.append(buffer.astype(old.dtype))
+            buffer = _wide(states[0])
+            grad = grad + momentum * buffer if options["nesterov"] else buffer
         return (weight - lr * grad).astype(old.dtype), *states
 
     scalars = [argins[k] for k in ("lr", "momentum", "weight_decay")]
@@ -140,14 +143,14 @@ def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) ->
             grad = grad + decay.astype(dtype) * weight
         first = first + (1.0 - beta1) * (grad - first)
         second = beta2 * second + (1.0 - beta2) * (grad * grad)
-        new = [first, second]
-        largest = second
+        new = [first.astype(old.dtype), second.astype(old.dtype)]
+        first, largest = (_wide(a) for a in new)
         if options["amsgrad"]:
-            largest = jnp.maximum(_wide(states[2]), second)
-            new.append(largest)
+            new.append(jnp.maximum(states[2], new[1]))
+            largest = _wide(new[2])
         denominator = jnp.sqrt(largest) / correction.astype(dtype) + options["eps"]
         weight = weight - step_size.astype(dtype) * (first / denominator)
-        return tuple([a.astype(old.dtype) for a in (weight, *new)])
+        return weight.astype(old.dtype), *new
 
     scalars = [step_size, correction, argins["lr"], argins["weight_decay"]]
     key = ("adam", decoupled, optimizer.options)
@@ -176,9 +179,11 @@ def _qadam(optimizer: Optimizer, state: State, result: State) -> None:
         # After the warm-up the host has written the averaged moment before this runs.
         first = jnp.where(warm, first + (1.0 - beta1) * (grad - first), first)
         second = jnp.where(warm, beta2 * second + (1.0 - beta2) * (grad * grad), second)
+        new = [first.astype(old.dtype), second.astype(old.dtype)]
+        first, second = (_wide(a) for a in new)
         denominator = jnp.sqrt(second) / correction.astype(dtype) + options["eps"]
         weight = weight - step_size.astype(dtype) * (first / denominator)
-        return tuple([a.astype(old.dtype) for a in (weight, first, second)])
+        return weight.astype(old.dtype), *new
 
     scalars = [warm, step_size, correction, argins["weight_decay"]]
     key = ("qadam", optimizer.options)

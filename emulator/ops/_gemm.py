@@ -21,9 +21,9 @@ def _backward(spec: str, saved: tuple, g: jax.Array) -> tuple[jax.Array, jax.Arr
     inputs, out = spec.split("->")
     left, right = inputs.split(",")
     g = g.astype(a.dtype)
-    da = product(f"{out},{right}->{left}", g, b)
-    db = product(f"{out},{left}->{right}", g, a)
-    return da.astype(a.dtype), db.astype(b.dtype)
+    da = product(f"{out},{right}->{left}", g, b, a.dtype)
+    db = product(f"{out},{left}->{right}", g, a, b.dtype)
+    return da, db
 
 
 @with_gradient(_forward, _backward, static=(0,))
