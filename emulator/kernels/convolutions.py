@@ -22,6 +22,8 @@ _FEW_TAPS = 32
 """Taps times channels up to which an unmeasured convolution is one product."""
 _MANY_TAPS = 64
 """Taps up to which a convolution of single channels is a sum of them; the code grows with it."""
+_LEAST_FOR_WINDOWS = 2_000_000
+"""Operations from which a kernel gradient may be a product of windows."""
 _STACKED = 16 << 20
 """Elements up to which windows are laid side by side; XLA packs larger ones piece by piece."""
 _MOST_PHASES = 16
@@ -197,4 +199,9 @@ def weight_gradient(
     part = Part.WEIGHT_GRADIENT
     batch, channels, *size = x.shape
     problem = _problem(part, x.dtype, batch, channels, shape[0], groups, tuple(size), window)
-    return choose(problem, CANDIDATES[part]).run(x, g, window, groups, shape)
+    candidates = CANDIDATES[part]
+    if problem.operations < _LEAST_FOR_WINDOWS:
+        # A step makes windows on the thread that everything waits for, and a convolution beside it:
+        # LeNet's at one image are two to five times as fast alone, and its step 3 % slower.
+        candidates = tuple([c for c in candidates if c.name != "gemm"])
+    return choose(problem, candidates).run(x, g, window, groups, shape)

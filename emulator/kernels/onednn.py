@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import jax
@@ -21,7 +21,7 @@ from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from emulator.kernels.precision import product_precision
+from emulator.kernels.precision import compute_dtype, product_precision
 
 __all__ = ["Axes", "Slide", "convolution", "matmul"]
 
@@ -78,7 +78,7 @@ class _Product:
     dtype: Any
 
 
-def _product_shape(a: Any, b: Any, *, config: _Product) -> Any:
+def _product_shape(a: Any, b: Any, *bias: Any, config: _Product) -> Any:
     rows = a.shape[-1 if config.turned_a else -2]
     columns = b.shape[-2 if config.turned_b else -1]
     return a.update(shape=(*a.shape[:-2], rows, columns), dtype=np.dtype(config.dtype))
@@ -87,6 +87,11 @@ def _product_shape(a: Any, b: Any, *, config: _Product) -> Any:
 def _product_config(*, config: _Product) -> Mapping[str, Any]:
     turns = {"transpose_a": config.turned_a, "transpose_b": config.turned_b}
     return {"onednn_matmul_config": turns}
+
+
+def _biased_config(*, config: _Product) -> Mapping[str, Any]:
+    plain = _product_config(config=config)["onednn_matmul_config"]
+    return {"onednn_matmul_config": {**plain, "fusions": {"ops": ["BIAS"]}}}
 
 
 def _product_elsewhere(a: jax.Array, b: jax.Array, *, config: _Product) -> jax.Array:
@@ -100,13 +105,30 @@ def _product_elsewhere(a: jax.Array, b: jax.Array, *, config: _Product) -> jax.A
     return lax.dot_general(a, b, axes, precision=precision, preferred_element_type=config.dtype)
 
 
+def _biased_elsewhere(
+    a: jax.Array, b: jax.Array, bias: jax.Array, *, config: _Product
+) -> jax.Array:
+    wide = replace(config, dtype=compute_dtype(a.dtype))
+    y = _product_elsewhere(a, b, config=wide) + bias.astype(wide.dtype)
+    return y.astype(config.dtype)
+
+
 _matmul = _primitive(
     "onednn_matmul", "__onednn$matmul", _product_shape, _product_config, _product_elsewhere
+)
+_biased_matmul = _primitive(
+    "onednn_biased_matmul", "__onednn$matmul", _product_shape, _biased_config, _biased_elsewhere
 )
 
 
 def matmul(
-    a: jax.Array, b: jax.Array, *, turned_a: bool = False, turned_b: bool = False, dtype: Any = None
+    a: jax.Array,
+    b: jax.Array,
+    *,
+    turned_a: bool = False,
+    turned_b: bool = False,
+    dtype: Any = None,
+    bias: jax.Array | None = None,
 ) -> jax.Array:
     """Product of matrices, or of as many pairs of them as their leading axes say.
 
@@ -115,12 +137,15 @@ def matmul(
         b: ``(..., k, n)``, or ``(..., n, k)`` if it is turned; of the same dtype and leading axes.
         turned_a, turned_b: Whether the last two axes are exchanged.
         dtype: Of the result, that of the operands if None.
+        bias: ``(n,)`` of the operands' dtype, added before the result is rounded.
 
     Returns:
         ``(..., m, n)``, accumulated in float32.
     """
     config = _Product(turned_a=turned_a, turned_b=turned_b, dtype=np.dtype(dtype or a.dtype))
-    return _matmul(a, b, config=config)
+    if bias is None:
+        return _matmul(a, b, config=config)
+    return _biased_matmul(a, b, bias.reshape((1,) * (a.ndim - 1) + bias.shape), config=config)
 
 
 # -- convolutions -----------------------------------------------------------

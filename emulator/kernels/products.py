@@ -50,7 +50,13 @@ class Spec:
         )
 
 
-def _by_xla(spec: Spec, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Array:
+def _by_xla(
+    spec: Spec,
+    a: jax.Array,
+    b: jax.Array,
+    dtype: Any = None,
+    bias: jax.Array | None = None,
+) -> jax.Array:
     """``lax.dot_general``, and a transposition where the result's axes want one."""
     left, right = spec.left, spec.right
     dims = (
@@ -69,9 +75,15 @@ def _by_xla(spec: Spec, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Ar
         precision=product_precision(a.dtype),
         preferred_element_type=compute_dtype(a.dtype),
     )
-    y = y if dtype is None else y.astype(dtype)
     order = spec.batch + spec.rows + spec.columns
-    return y if order == spec.out else jnp.transpose(y, [order.index(c) for c in spec.out])
+    y = y if order == spec.out else jnp.transpose(y, [order.index(c) for c in spec.out])
+    return _finished(y, dtype, bias)
+
+
+def _finished(y: jax.Array, dtype: Any, bias: jax.Array | None) -> jax.Array:
+    """A product with its bias, rounded."""
+    y = y if bias is None else y + bias.astype(y.dtype)
+    return y if dtype is None else y.astype(dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +130,14 @@ def _matrices(spec: Spec, a: jax.Array, b: jax.Array) -> _Matrices | None:
     return _Matrices(problem=problem, exchanged=not straight, lead=lead)
 
 
-def _by_onednn(spec: Spec, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Array:
-    """oneDNN's, which rounds as it stores: a pass less over the result."""
+def _by_onednn(
+    spec: Spec,
+    a: jax.Array,
+    b: jax.Array,
+    dtype: Any = None,
+    bias: jax.Array | None = None,
+) -> jax.Array:
+    """oneDNN's, which adds the bias and rounds as it stores: passes less over the result."""
     found = _matrices(spec, a, b)
     if found is None:
         raise ValueError(f"{spec} is no product of matrices")
@@ -131,6 +149,7 @@ def _by_onednn(spec: Spec, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax
         turned_a=p.turned_a,
         turned_b=p.turned_b,
         dtype=compute_dtype(a.dtype) if dtype is None else dtype,
+        bias=bias,
     )
     sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
     return y.reshape([sizes[c] for c in spec.out])
@@ -148,7 +167,13 @@ CANDIDATES: tuple[Candidate[Product], ...] = (
 """The first is the plain one."""
 
 
-def product(spec: str, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Array:
+def product(
+    spec: str,
+    a: jax.Array,
+    b: jax.Array,
+    dtype: Any = None,
+    bias: jax.Array | None = None,
+) -> jax.Array:
     """Product of two arrays summed over their common axes, narrow types accumulated in float32.
 
     Args:
@@ -156,6 +181,7 @@ def product(spec: str, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Arr
             in the other operand or in the result.
         a, b: Operands of one dtype.
         dtype: Of the result, to which it is rounded once: theirs, or None.
+        bias: Added along the result's last axis before that; of the operands' dtype.
 
     Returns:
         The product; where no dtype is given, float32 for bfloat16 and float16 operands, else of
@@ -169,5 +195,5 @@ def product(spec: str, a: jax.Array, b: jax.Array, dtype: Any = None) -> jax.Arr
     axes = Spec.of(spec)
     found = _matrices(axes, a, b)
     if found is None:
-        return _by_xla(axes, a, b, dtype)
-    return choose(found.problem, CANDIDATES).run(axes, a, b, dtype)
+        return _by_xla(axes, a, b, dtype, bias)
+    return choose(found.problem, CANDIDATES).run(axes, a, b, dtype, bias)

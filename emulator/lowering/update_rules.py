@@ -13,14 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels.narrowing import narrow
 from emulator.lowering.node_cache import call_once_traced
 from emulator.lowering.section import State, Variant
 from emulator.ops._reduction import reduce_all
+from emulator.ops._unfused import compile_apart
 from pef_schema.program import Optimizer, OptimizerKind, Program, Step
 
 
@@ -80,6 +83,17 @@ def _scalars(optimizer: Optimizer, state: State) -> dict[str, jax.Array]:
     return {name: state[region] for name, region in optimizer.argins}
 
 
+def _same(array: jax.Array) -> jax.Array:
+    return array
+
+
+def _stored(array: jax.Array, dtype: Any) -> jax.Array:
+    """A state as it is stored; made once, while XLA would make it again for the weight."""
+    if array.dtype == dtype:
+        return array
+    return compile_apart(_same, narrow(array, dtype))
+
+
 def _wide(array: jax.Array) -> jax.Array:
     return array.astype(jnp.float32) if array.dtype.itemsize == 2 else array
 
@@ -105,10 +119,10 @@ def _sgd(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -
             if first is not None:
                 # torch starts the buffer with the bare gradient: no dampening on the first step.
                 buffer = jnp.where(kept[1], grad, buffer)
-            states.append(buffer.astype(old.dtype))
+            states.append(_stored(buffer, old.dtype))
             buffer = _wide(states[0])
             grad = grad + momentum * buffer if options["nesterov"] else buffer
-        return (weight - lr * grad).astype(old.dtype), *states
+        return narrow(weight - lr * grad, old.dtype), *states
 
     scalars = [argins[k] for k in ("lr", "momentum", "weight_decay")]
     for p in optimizer.params:
@@ -143,14 +157,14 @@ def _adam(optimizer: Optimizer, state: State, result: State, decoupled: bool) ->
             grad = grad + decay.astype(dtype) * weight
         first = first + (1.0 - beta1) * (grad - first)
         second = beta2 * second + (1.0 - beta2) * (grad * grad)
-        new = [first.astype(old.dtype), second.astype(old.dtype)]
+        new = [_stored(first, old.dtype), _stored(second, old.dtype)]
         first, largest = (_wide(a) for a in new)
         if options["amsgrad"]:
-            new.append(jnp.maximum(states[2], new[1]))
+            new.append(_stored(jnp.maximum(_wide(states[2]), largest), old.dtype))
             largest = _wide(new[2])
         denominator = jnp.sqrt(largest) / correction.astype(dtype) + options["eps"]
         weight = weight - step_size.astype(dtype) * (first / denominator)
-        return weight.astype(old.dtype), *new
+        return narrow(weight, old.dtype), *new
 
     scalars = [step_size, correction, argins["lr"], argins["weight_decay"]]
     key = ("adam", decoupled, optimizer.options)
@@ -179,11 +193,11 @@ def _qadam(optimizer: Optimizer, state: State, result: State) -> None:
         # After the warm-up the host has written the averaged moment before this runs.
         first = jnp.where(warm, first + (1.0 - beta1) * (grad - first), first)
         second = jnp.where(warm, beta2 * second + (1.0 - beta2) * (grad * grad), second)
-        new = [first.astype(old.dtype), second.astype(old.dtype)]
+        new = [_stored(first, old.dtype), _stored(second, old.dtype)]
         first, second = (_wide(a) for a in new)
         denominator = jnp.sqrt(second) / correction.astype(dtype) + options["eps"]
         weight = weight - step_size.astype(dtype) * (first / denominator)
-        return weight.astype(old.dtype), *new
+        return narrow(weight, old.dtype), *new
 
     scalars = [warm, step_size, correction, argins["weight_decay"]]
     key = ("qadam", optimizer.options)

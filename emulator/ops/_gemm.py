@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from emulator.kernels.products import product
 from emulator.ops._gradient import with_gradient
+from emulator.ops._reduction import reduce_sum
 
 
 def _forward(spec: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple]:
@@ -42,6 +43,32 @@ def contract(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
         The product, float32 for bfloat16 and float16 operands, else of their dtype.
     """
     return product(spec, a, b)
+
+
+def _rounded_forward(
+    spec: str, biased: bool, a: jax.Array, b: jax.Array, *bias: jax.Array
+) -> tuple[jax.Array, tuple]:
+    return rounded(spec, biased, a, b, *bias), (a, b)
+
+
+def _rounded_backward(spec: str, biased: bool, saved: tuple, g: jax.Array) -> tuple[jax.Array, ...]:
+    sums = (reduce_sum(g, tuple(range(g.ndim - 1))),) if biased else ()
+    return *_backward(spec, saved, g), *sums
+
+
+@with_gradient(_rounded_forward, _rounded_backward, static=(0, 1))
+def rounded(spec: str, biased: bool, a: jax.Array, b: jax.Array, *bias: jax.Array) -> jax.Array:
+    """:func:`contract`, rounded once to the operands' dtype, with a bias where there is one.
+
+    Args:
+        spec, a, b: As :func:`contract` takes them.
+        biased: Whether there is a bias.
+        bias: Added along the result's last axis, which is one of ``b`` alone.
+
+    Returns:
+        The product in the operands' dtype.
+    """
+    return product(spec, a, b, a.dtype, *bias)
 
 
 def matmul(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -13,9 +13,10 @@ from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from emulator.dtypes import TO_NUMPY
-from emulator.kernels.precision import real, widen, widened
+from emulator.kernels.precision import LOW, real, widen, widened
 from emulator.ops import random
 from emulator.ops._dropping import MissingSeed
 from emulator.ops._gradient import with_gradient
@@ -24,15 +25,24 @@ from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
 
+def _keep(kept: jax.Array, x: jax.Array) -> jax.Array:
+    """``x`` or zeros."""
+    if x.dtype not in LOW:
+        return jnp.where(kept, x, jnp.zeros((), x.dtype))
+    # By their bits: XLA:CPU widens a choice of 16-bit floats and rounds.
+    bits = lax.bitcast_convert_type(x, jnp.uint16)
+    return lax.bitcast_convert_type(jnp.where(kept, bits, jnp.uint16(0)), x.dtype)
+
+
 def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = jnp.where(x < 0, jnp.zeros((), x.dtype), x)
+    y = _keep(~(x < 0), x)
     return y, y
 
 
 def _relu_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     # By the result, which the next layer keeps anyhow: nothing else then reads the argument, and
     # what makes it is fused into this.
-    return (jnp.where(y <= 0, jnp.zeros((), g.dtype), g),)
+    return (_keep(~(y <= 0), g),)
 
 
 @op("aten.relu.default", reads=(0,), cheap=True, channels=Channels.ANY)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
-from emulator.kernels.precision import compute_dtype, widen, widened
+from emulator.kernels.precision import LOW, compute_dtype, widen, widened
 from emulator.ops import _gemm as gemm
-from emulator.ops._gemm import contract
+from emulator.ops._gemm import contract, rounded
 from emulator.ops._promote import broadcast_to, elementwise, is_float
 from emulator.ops._reduction import reduce_kept, reduce_sum
 from emulator.ops.registry import op
@@ -24,7 +24,11 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
         y = gemm.matmul(x, weight)
     else:
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        y = contract("ni,oi->no", rows, weight).reshape(*x.shape[:-1], weight.shape[0])
+        shape = (*x.shape[:-1], weight.shape[0])
+        if x.dtype in LOW:
+            given = () if bias is None else (bias,)
+            return rounded("ni,oi->no", bool(given), rows, weight, *given).reshape(shape)
+        y = contract("ni,oi->no", rows, weight).reshape(shape)
     return (y if bias is None else y + broadcast_to(widen(bias), y.shape)).astype(x.dtype)
 
 

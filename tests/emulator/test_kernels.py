@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from emulator.kernels import proof
 from emulator.kernels.choice import applicable
-from emulator.kernels.convolutions import CANDIDATES, convolve
+from emulator.kernels.convolutions import CANDIDATES, convolve, weight_gradient
 from emulator.kernels.problems import Convolution, Part, Product
 from emulator.kernels.products import CANDIDATES as PRODUCTS
 from emulator.kernels.products import Spec, product
@@ -82,6 +82,35 @@ def test_products_agree(m: int, k: int, n: int, batch: int, form: int, nan: bool
         np.testing.assert_allclose(
             run(a, b), wanted, rtol=1e-6, atol=_bound(k), err_msg=candidate.name
         )
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (5, 7, 4), (64, 33, 17)])
+@pytest.mark.parametrize("special", [False, True])
+def test_narrow_products_with_bias_agree(shape: tuple[int, int, int], special: bool) -> None:
+    """Against torch in float64 on the same operands: one rounding, NaN and infinity in place."""
+    m, k, n = shape
+    a, b, bias = (
+        torch.from_numpy(x).bfloat16() for x in (_random(0, m, k), _random(1, n, k), _random(2, n))
+    )
+    if special:
+        a[0, 0], b[-1, -1], bias[n // 2] = math.nan, math.inf, -math.inf
+    wanted = torch.nn.functional.linear(a.double(), b.double(), bias.double()).float()
+    problem = Product(
+        dtype="bfloat16", turned_a=False, turned_b=True, batch=1, m=m, k=k, n=n
+    )  # fmt: skip
+    arrays = [jnp.asarray(t.float().numpy(), jnp.bfloat16) for t in (a, b, bias)]
+    for candidate in applicable(problem, PRODUCTS):
+        run = jax.jit(
+            lambda a, b, bias, run=candidate.run: run(
+                Spec.of("ni,oi->no"), a, b, jnp.bfloat16, bias
+            )
+        )
+        got = run(*arrays)
+        assert got.dtype == jnp.bfloat16
+        np.testing.assert_allclose(
+            np.asarray(got, np.float32), wanted, rtol=2**-8, atol=2**-8 * _bound(k),
+            err_msg=candidate.name,
+        )  # fmt: skip
 
 
 def test_a_wrong_product_is_noticed() -> None:
@@ -171,6 +200,23 @@ def test_convolutions_agree(drawn: tuple[Any, ...], nan: bool) -> None:
                 run(*arrays), wanted.detach(), rtol=1e-6, atol=_bound(terms),
                 err_msg=f"{part} {candidate.name}",
             )  # fmt: skip
+
+
+@pytest.mark.parametrize(("images", "windows"), [(1, False), (32, True)])
+def test_small_kernel_gradients_are_no_products_of_windows(images: int, windows: bool) -> None:
+    """Whatever was measured: alone they are faster, in a step they are not."""
+    window = Window(
+        kernel=(5, 5), stride=(1, 1), dilation=(1, 1), low=(0, 0), high=(0, 0), out=(8, 8)
+    )
+    seen = Measured(
+        sizes=(images, 64, 6, 16, 1, 25), times={"xla": 60.0, "gemm": 20.0, "onednn taps": 90.0}
+    )
+    rule = Rule(name="mine", points={"convolution 2d weight gradient float32 3": (seen,)})
+    x, g = jnp.zeros((images, 6, 12, 12)), jnp.zeros((images, 16, 8, 8))
+    with chosen_by(rule):
+        run: Any = jax.jit(lambda x, g: weight_gradient(x, g, window, 1, (16, 6, 5, 5)))
+        text = run.lower(x, g).as_text()
+    assert ("stablehlo.convolution" not in text) == windows
 
 
 _POINT = Measured(sizes=(1, 8, 8, 8), times={"xla": 20.0, "onednn": 10.0})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,36 @@ def test_changing_hyperparameters_compiles_nothing() -> None:
     device.set_argin(device.argin_index["momentum"], 0.0)
     device.run(device.plan(all_steps(program)))
     assert device.counters.compiles == 2, "without momentum no buffer is kept: another plan"
+
+
+@pytest.mark.parametrize(("cls", "options"), [CASES[2], CASES[4], CASES[9], CASES[8]])
+def test_bfloat16_states_and_weights_are_overwritten_in_place(
+    cls: type, options: dict[str, Any]
+) -> None:
+    model = nn.Module()
+    model.w = nn.Parameter(torch.zeros(32, 64).bfloat16())
+    model.forward = lambda x: nn.functional.linear(x, model.w).square().mean()
+    device, program = load(model, torch.zeros(8, 64).bfloat16(), cls(model.parameters(), **options))
+    text = device.plan(all_steps(program)).compiled.as_text()
+    assert re.search(r"= bf16\[32,64\]\S* fusion\(", text), "the update is looked for by shape"
+    assert not re.search(r"= bf16\[32,64\]\S* copy\(", text)
+
+
+def test_a_bfloat16_weight_goes_by_its_momentum_as_it_is_stored() -> None:
+    model = nn.Module()
+    model.w = nn.Parameter(torch.zeros(512, dtype=torch.bfloat16))
+    model.forward = lambda x: (model.w * x).sum()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.7)
+    x = torch.linspace(0.1, 3.0, 512).bfloat16()
+    device, program = load(model, x, optimizer)
+    device.write(device.region_of("x"), view_as_numpy(x))
+    plan, read = device.plan(all_steps(program)), lambda name: device.read(device.region_of(name))
+    device.run(plan)
+    before = view_as_torch(read("module__w")).double()
+    device.run(plan)
+    (state,) = [p.states[0] for p in program.optimizers[0].params]
+    buffer = view_as_torch(device.read(state)).double()
+    assert (buffer != 1.7 * x.double()).any(), "it is rounded"
+    torch.testing.assert_close(
+        view_as_torch(read("module__w")), (before - buffer).bfloat16(), rtol=0, atol=0
+    )
