@@ -15,7 +15,7 @@ from emulator.kernels.onednn import matmul
 from emulator.kernels.precision import compute_dtype, product_precision
 from emulator.kernels.problems import Product
 
-__all__ = ["CANDIDATES", "Spec", "product"]
+__all__ = ["CANDIDATES", "Spec", "plain_product", "product"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,3 +197,23 @@ def product(
     if found is None:
         return _by_xla(axes, a, b, dtype, bias)
     return choose(found.problem, CANDIDATES).run(axes, a, b, dtype, bias)
+
+
+def plain_product(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """The product by the plain candidate, whatever was measured: what a loop's body takes.
+
+    Rules are measured on products that follow each other. Between two of a loop lie other, serial
+    steps, and each call of oneDNN is set up anew.
+
+    Args:
+        spec, a, b: As :func:`product` has them.
+
+    Returns:
+        The same values, within what the order of a float32 sum makes of them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> plain_product("ni,oi->no", jnp.ones((2, 3)), jnp.ones((4, 3))).tolist()[0]
+        [3.0, 3.0, 3.0, 3.0]
+    """
+    return _by_xla(Spec.of(spec), a, b)

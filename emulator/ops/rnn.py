@@ -1,24 +1,28 @@
 """Lowerings of recurrent layers and cells.
 
 The input products of all steps are one GEMM before the loop, and the gradient of the
-recurrent weight is one GEMM after it: only the product with the state stays inside.
+recurrent weight is one GEMM after it: only the product with the state stays inside, and it is
+XLA's own, since a call of oneDNN is set up anew at every step. What a step does to its gates is
+compiled apart from the slices of the arrays over time: fused with them, XLA:CPU takes element by
+element.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.precision import widen
-from emulator.ops._after import after
+from emulator.kernels.products import plain_product
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import sum_rows
+from emulator.ops._unfused import compile_apart
 from emulator.ops.registry import op
 
 State = tuple[jax.Array, ...]
@@ -66,9 +70,13 @@ _ADDITIVE = frozenset({_lstm, _rnn_tanh, _rnn_relu})
 """Cells that read the sum of their gates only: one gradient serves both."""
 
 
-def _recurrent_gates(h: jax.Array, turned: jax.Array, bias: jax.Array) -> jax.Array:
+def _recurrent_gates(h: jax.Array, turned: jax.Array) -> jax.Array:
     """From ``(B, H)`` and the turned weight ``(H, G)``: turned once, it is read as it lies."""
-    return contract("bh,hg->bg", h.astype(turned.dtype), turned) + bias
+    return plain_product("bh,hg->bg", h.astype(turned.dtype), turned)
+
+
+def _state_gradient(dgates: jax.Array, weight: jax.Array) -> jax.Array:
+    return plain_product("bg,gh->bh", dgates.astype(weight.dtype), weight)
 
 
 def _before(parts: State, first: State, reverse: bool) -> State:
@@ -92,20 +100,51 @@ def _weight_gradients(
 def _scan_forward(
     cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[tuple[jax.Array, State], tuple]:
-    additive = cell in _ADDITIVE
     turned = weight.T
 
-    def step(state: State, gates: jax.Array) -> tuple[State, tuple[State, State]]:
-        gh = _recurrent_gates(state[0], turned, bias)
-        if additive:
-            total = gates + gh
-            new = cell(total, jnp.zeros((), total.dtype), state)
-            return new, (new, (total,))
-        new = cell(gates, gh, state)
-        return new, (new, (gates, gh))
+    def step(state: State, gates: jax.Array) -> tuple[State, tuple[State, jax.Array]]:
+        gh = _recurrent_gates(state[0], turned)
+        new, kept = compile_apart(_advanced(cell), gates, gh, bias, state)
+        return new, (new, kept)
 
-    final, (states, gates) = lax.scan(step, state, gx, reverse=reverse)
+    final, (states, kept) = lax.scan(step, state, gx, reverse=reverse)
+    gates = (kept,) if cell in _ADDITIVE else (gx, kept)
     return (states[0], final), (gates, states, state, weight)
+
+
+@cache
+def _advanced(
+    cell: Cell,
+) -> Callable[[jax.Array, jax.Array, jax.Array, State], tuple[State, jax.Array]]:
+    """A step's new state, and what the backward pass needs beside the input gates."""
+
+    def additive(
+        gx: jax.Array, gh: jax.Array, bias: jax.Array, state: State
+    ) -> tuple[State, jax.Array]:
+        total = gx + (gh + bias)
+        return cell(total, jnp.zeros((), total.dtype), state), total
+
+    def other(
+        gx: jax.Array, gh: jax.Array, bias: jax.Array, state: State
+    ) -> tuple[State, jax.Array]:
+        gh = gh + bias
+        return cell(gx, gh, state), gh
+
+    return additive if cell in _ADDITIVE else other
+
+
+@cache
+def _pulled_back(cell: Cell) -> Callable[[State, jax.Array, State, State], tuple[State, State]]:
+    """Gradients of a cell's gates and state from those of its results."""
+
+    def run(gates: State, state: State) -> State:
+        gx, gh = gates if len(gates) == 2 else (gates[0], jnp.zeros((), gates[0].dtype))
+        return cell(gx, gh, state)
+
+    def pull(dstate: State, dy: jax.Array, gates: State, state: State) -> tuple[State, State]:
+        return jax.vjp(run, gates, state)[1]((dstate[0] + dy, *dstate[1:]))
+
+    return pull
 
 
 def _scan_backward(
@@ -115,15 +154,9 @@ def _scan_backward(
     dys, dfinal = grads
     before = _before(states, first, reverse)
 
-    def run(gates: State, state: State) -> State:
-        gx, gh = gates if len(gates) == 2 else (gates[0], jnp.zeros((), gates[0].dtype))
-        return cell(gx, gh, state)
-
     def step(dstate: State, at: tuple) -> tuple[State, State]:
-        dy, gates_t, state = at
-        _, pull = jax.vjp(run, gates_t, state)
-        dgates, dprevious = pull((dstate[0] + dy, *dstate[1:]))
-        back = contract("bg,gh->bh", dgates[-1].astype(weight.dtype), weight)
+        dgates, dprevious = compile_apart(_pulled_back(cell), dstate, *at)
+        back = _state_gradient(dgates[-1], weight)
         return (dprevious[0] + back, *dprevious[1:]), dgates
 
     dstate, dgates = lax.scan(step, dfinal, (dys, gates, before), reverse=not reverse)
@@ -158,6 +191,32 @@ def _row(array: jax.Array, step: jax.Array) -> jax.Array:
     return lax.dynamic_index_in_dim(array, step, keepdims=False)
 
 
+def _lstm_step(
+    gx: jax.Array, gh: jax.Array, bias: jax.Array, c: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The gates side by side, h and c."""
+    both, g, o = _lstm_gates(gx + (gh + bias))
+    h, c = _lstm_state(both, g, o, c)
+    return jnp.concatenate((both, g, o), axis=-1), h, c
+
+
+def _lstm_step_gradients(
+    gates: jax.Array, c: jax.Array, before: jax.Array, dy: jax.Array, dh: jax.Array, dc: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Gradients of the gates and of the c before."""
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    tanh_c = jnp.tanh(c)
+    dh = dh + dy
+    dc = dc + dh * o * (1 - tanh_c * tanh_c)
+    parts = (
+        dc * g * i * (1 - i),
+        dc * before * f * (1 - f),
+        dc * i * (1 - g * g),
+        dh * tanh_c * o * (1 - o),
+    )
+    return jnp.concatenate(parts, axis=-1), dc * f
+
+
 def _lstm_forward(
     reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[tuple[jax.Array, State], tuple]:
@@ -168,11 +227,10 @@ def _lstm_forward(
     def step(k: jax.Array, carry: tuple) -> tuple:
         gates, hs, cs, (h, c) = carry
         t = steps - 1 - k if reverse else k
-        both, g, o = _lstm_gates(_row(gates, t) + _recurrent_gates(h, turned, bias))
-        h, c = _lstm_state(both, g, o, c)
+        gh = _recurrent_gates(h, turned)
+        new, h, c = compile_apart(_lstm_step, _row(gates, t), gh, bias, c)
         # The gates take the place of their inputs: no second array of that size.
-        gates = _put(gates, after(jnp.concatenate((both, g, o), axis=-1), (h, c)), t)
-        return gates, _put(hs, h, t), _put(cs, c, t), (h, c)
+        return _put(gates, new, t), _put(hs, h, t), _put(cs, c, t), (h, c)
 
     empty = jnp.zeros((steps, batch, size), gx.dtype)
     gates, hs, cs, final = lax.fori_loop(0, steps, step, (gx, empty, empty, state))
@@ -190,20 +248,9 @@ def _lstm_backward(
     def step(k: jax.Array, carry: tuple) -> tuple:
         gates, (dh, dc) = carry
         t = k if reverse else steps - 1 - k
-        i, f, g, o = jnp.split(_row(gates, t), 4, axis=-1)
-        tanh_c = jnp.tanh(_row(cs, t))
-        dh = dh + _row(dys, t)
-        dc = dc + dh * o * (1 - tanh_c * tanh_c)
-        parts = (
-            dc * g * i * (1 - i),
-            dc * _row(before_c, t) * f * (1 - f),
-            dc * i * (1 - g * g),
-            dh * tanh_c * o * (1 - o),
-        )
-        dgates = jnp.concatenate(parts, axis=-1)
-        back = contract("bg,gh->bh", dgates.astype(weight.dtype), weight)
-        dc = dc * f
-        return _put(gates, after(dgates, (dc,)), t), (back, dc)
+        at = (_row(gates, t), _row(cs, t), _row(before_c, t), _row(dys, t))
+        dgates, dc = compile_apart(_lstm_step_gradients, *at, dh, dc)
+        return _put(gates, dgates, t), (_state_gradient(dgates, weight), dc)
 
     dgates, dstate = lax.fori_loop(0, steps, step, (gates, dfinal))
     return dgates, *_weight_gradients(dgates, before_h, weight), dstate
