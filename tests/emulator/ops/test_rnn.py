@@ -103,3 +103,22 @@ def test_dropout_between_layers() -> None:
 def test_dropout_without_seed() -> None:
     with pytest.raises(MissingSeed, match=r"aten\.lstm\.input"):
         run(0.4)
+
+
+@pytest.mark.parametrize("kind", list(GATES))
+def test_gates_are_not_fused_with_slices_over_time(kind: str) -> None:
+    """XLA:CPU takes elementwise work element by element where such a slice is fused into it."""
+    x, state, weights = layer(kind, 1, False, True, False)
+    states = [to_jax(s) for s in state] if kind == "lstm" else to_jax(state)
+    params, lower = [to_jax(w) for w in weights], load_ops()[f"aten.{kind}.input"].lower
+
+    def loss(x: jax.Array, params: list[jax.Array]) -> jax.Array:
+        return lower(x, states, params, True, 1, 0.0, True, False, False)[0].sum()
+
+    text = jax.jit(jax.value_and_grad(loss, (0, 1))).lower(to_jax(x), params).compile().as_text()
+    fused = [part for part in text.split("\n\n") if part.lstrip().startswith("%fused_computation")]
+    sliced = [part for part in fused if " dynamic-slice(" in part]
+    assert text.count(" while(") == 2
+    assert sliced
+    for part in sliced:
+        assert not [op for op in ("tanh", "exponential", "multiply") if f" {op}(" in part], part
