@@ -21,7 +21,7 @@ END = "end: "
 """How the name of a thunk's second event begins."""
 
 LIBRARY = "__onednn$"
-"""What follows an instruction's name in the events of oneDNN's calls, before the call's own name."""
+"""Comes between an instruction's name and the call's own in the events of oneDNN's calls."""
 
 Event = tuple[str, float, float]
 """Name, start and end in nanoseconds."""

@@ -67,9 +67,7 @@ _LAST: list[tuple[str, Callable[..., jax.Array]]] = [
 """Ops with a lowering for channels last: the op, a call of it."""
 
 
-@pytest.mark.parametrize(
-    ("name", "call"), _LAST, ids=[str(i) for i in range(len(_LAST))]
-)
+@pytest.mark.parametrize(("name", "call"), _LAST, ids=[str(i) for i in range(len(_LAST))])
 def test_an_op_gives_the_same_channels_last(name: str, call: Callable[..., jax.Array]) -> None:
     """Bit by bit, and so do its gradients: only places are chosen."""
     spec = _OPS[name]
