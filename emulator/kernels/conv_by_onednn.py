@@ -57,18 +57,27 @@ def convolve_onednn(x: jax.Array, w: jax.Array, window: Window, groups: int) -> 
     return jnp.moveaxis(y, -1, 1)
 
 
-def _turned(w: jax.Array, groups: int) -> jax.Array:
-    """Kernels ``(O, C / groups, ...)`` as ``(C, O / groups, ...)``, taps in reverse."""
-    w = jnp.flip(widen(w), axis=tuple(range(2, w.ndim)))
-    w = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
-    return w.reshape(-1, *w.shape[2:])
+def _turned(w: jax.Array, groups: int) -> tuple[jax.Array, Axes]:
+    """Kernels ``(O, C / groups, ...)`` with their taps in reverse, and which axis is what.
+
+    oneDNN is told that inputs and outputs change places: to exchange them in memory takes longer
+    than many a convolution. Groups have to be.
+    """
+    n = w.ndim - 2
+    spatial = tuple(range(2, 2 + n))
+    taps_last = lax.rev(widen(w).reshape(*w.shape[:2], -1), (2,)).reshape(w.shape)
+    if groups == 1:
+        return taps_last, Axes(outer=0, inner=1, spatial=spatial)
+    each = taps_last.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
+    return each.reshape(-1, *each.shape[2:]), Axes(outer=1, inner=0, spatial=spatial)
 
 
 def _back(
-    g: jax.Array, turned: jax.Array, low: tuple[int, ...], out: tuple[int, ...], groups: int,
+    g: jax.Array, w: jax.Array, low: tuple[int, ...], out: tuple[int, ...], groups: int,
     dilation: tuple[int, ...],
 ) -> jax.Array:  # fmt: skip
     """Slide turned kernels over cotangents ``(N, ..., O)``, so much before the first of them."""
+    turned, axes = _turned(w, groups)
     n = len(out)
     kernel = turned.shape[2:]
     high = tuple(
@@ -77,7 +86,7 @@ def _back(
     )
     ones = (1,) * n
     window = Window(kernel=kernel, stride=ones, dilation=dilation, low=low, high=high, out=out)
-    return _slide(g, turned, Axes(outer=1, inner=0, spatial=tuple(range(2, 2 + n))), window, groups)
+    return _slide(g, turned, axes, window, groups)
 
 
 def _cropped(x: jax.Array, window: Window) -> tuple[jax.Array, Window]:
@@ -103,7 +112,7 @@ def input_gradient_onednn(
     reach = [d * (k - 1) for d, k in zip(window.dilation, window.kernel, strict=True)]
     low = tuple(r - lo for r, lo in zip(reach, window.low, strict=True))
     g = jnp.moveaxis(widen(g), 1, -1)
-    dx = _back(g, _turned(w, groups), low, size, groups, window.dilation)
+    dx = _back(g, w, low, size, groups, window.dilation)
     return jnp.moveaxis(dx, -1, 1)
 
 
@@ -129,7 +138,7 @@ def input_gradient_by_phases(
             phases.append(jnp.zeros((g.shape[0], *out, channels), g.dtype))
             continue
         low = tuple(k - 1 for k in part.shape[2:])
-        phases.append(_back(g, _turned(part, groups), low, out, groups, (1,) * n))
+        phases.append(_back(g, part, low, out, groups, (1,) * n))
     y = jnp.stack(phases).reshape(*window.stride, g.shape[0], *out, channels)
     order = [n, *(axis for d in range(n) for axis in (n + 1 + d, d)), 2 * n + 1]
     whole = [o * s for o, s in zip(out, window.stride, strict=True)]

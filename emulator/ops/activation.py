@@ -138,7 +138,8 @@ def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
 
 
 def _clip_forward(x: jax.Array, least: float, most: float) -> tuple[jax.Array, jax.Array]:
-    y = jnp.clip(x, jnp.asarray(least, x.dtype), jnp.asarray(most, x.dtype))
+    low, high = jnp.asarray(least, x.dtype), jnp.asarray(most, x.dtype)
+    y = jnp.where((x > low) & (x < high), x, jnp.clip(x, low, high))  # a clip flushes denormals
     return y, y
 
 
