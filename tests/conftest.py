@@ -71,13 +71,12 @@ def quick_traces():
     """
     if not os.environ["XLA_FLAGS"]:
         return
-    from tests.speed import keep_contexts, leave_torchs_trace_log_alone
+    from tests.speed import keep_contexts
 
     if "torch" in sys.modules:
         from tests.opinfo.speed import keep_bookkeeping
 
         keep_bookkeeping()
-        leave_torchs_trace_log_alone()
     if "jax" in sys.modules:
         keep_contexts()
 

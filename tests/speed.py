@@ -1,8 +1,7 @@
-"""Work of torch and jax that the fast tests leave out; `make test-all` runs both as they are."""
+"""Work of jax that the fast tests leave out; `make test-all` runs it as it is."""
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any
 
@@ -32,12 +31,3 @@ def keep_contexts() -> None:
         return kept[0]
 
     mlir.make_ir_context = context
-
-
-def leave_torchs_trace_log_alone() -> None:
-    """Pytest would write down each step of each trace, with its stack.
-
-    It adds its handlers to loggers that do not pass on what they are told, and torch's log for its
-    own tools, which makes records only where somebody listens, is one of them.
-    """
-    logging.getLogger("torch.__trace").propagate = True
