@@ -139,8 +139,13 @@ def _result_problems(node: Node, signature: Signature) -> Iterator[str]:
 _DIMENSIONS = frozenset({"dim", "dims"})
 """Arguments that name dimensions of the first argument."""
 
-_ONE_MORE = frozenset({"aten.unsqueeze.default", "aten.stack.default"})
+_ONE_MORE = frozenset(
+    f"aten.{name}.default" for name in ("unsqueeze", "unsqueeze_copy", "stack", "_stack")
+)
 """Ops whose dimension is one of their result, which has one more than their argument."""
+
+_COUNTS = frozenset({"aten.tile.default"})
+"""Ops whose argument of such a name says how often, not which."""
 
 
 def _dimension_problems(node: Node, values: Sequence[Value]) -> Iterator[str]:
@@ -150,7 +155,7 @@ def _dimension_problems(node: Node, values: Sequence[Value]) -> Iterator[str]:
     tensors = [
         arg for arg in (first if isinstance(first, tuple) else (first,)) if isinstance(arg, Ref)
     ]
-    if signature is None or not tensors:
+    if signature is None or not tensors or node.op in _COUNTS:
         return
     # The largest: torch joins empty vectors to tensors of any rank.
     rank = max(len(values[arg.value].shape) for arg in tensors) + (node.op in _ONE_MORE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -90,19 +91,21 @@ def _back(
 
 
 def _cropped(x: jax.Array, window: Window) -> tuple[jax.Array, Window]:
-    """Negative padding cut off beforehand: oneDNN knows none."""
-    if min((*window.low, *window.high)) >= 0:
+    """Padding as oneDNN's kernels know it: not negative, and no window sees nothing else.
+
+    The rest is cut off, or added to the data, beforehand.
+    """
+    reach = [d * (k - 1) for d, k in zip(window.dilation, window.kernel, strict=True)]
+    low = tuple(min(max(lo, 0), r) for lo, r in zip(window.low, reach, strict=True))
+    high = tuple(min(max(hi, 0), r) for hi, r in zip(window.high, reach, strict=True))
+    if (low, high) == (window.low, window.high):
         return x, window
-    cuts = [(min(lo, 0), min(hi, 0), 0) for lo, hi in zip(window.low, window.high, strict=True)]
-    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *cuts, (0, 0, 0)])
-    return x, Window(
-        kernel=window.kernel,
-        stride=window.stride,
-        dilation=window.dilation,
-        low=tuple(max(lo, 0) for lo in window.low),
-        high=tuple(max(hi, 0) for hi in window.high),
-        out=window.out,
-    )
+    rest = [
+        (lo - at_start, hi - at_end, 0)
+        for lo, at_start, hi, at_end in zip(window.low, low, window.high, high, strict=True)
+    ]
+    x = lax.pad(x, jnp.zeros((), x.dtype), [(0, 0, 0), *rest, (0, 0, 0)])
+    return x, replace(window, low=low, high=high)
 
 
 def input_gradient_onednn(

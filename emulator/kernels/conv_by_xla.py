@@ -26,6 +26,7 @@ __all__ = [
     "input_gradient",
     "input_gradient_by_gemm",
     "input_gradient_depthwise",
+    "input_gradient_of_integers",
     "weight_gradient",
     "weight_gradient_by_gemm",
 ]
@@ -63,6 +64,31 @@ def input_gradient(
     x = jax.ShapeDtypeStruct((g.shape[0], w.shape[1] * groups, *size), wide.dtype)
     (dx,) = jax.linear_transpose(lambda v: convolve(v, wide, window, groups), x)(widen(g))
     return dx
+
+
+def input_gradient_of_integers(
+    g: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
+) -> jax.Array:
+    """The same for integers, which jax does not transpose: turned kernels over inflated ``g``."""
+    n = window.ndim
+    turned = jnp.flip(w, axis=tuple(range(2, 2 + n)))
+    turned = turned.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
+    turned = turned.reshape(-1, *turned.shape[2:])
+    sides: list[tuple[int, int]] = []
+    for a in range(n):
+        reach = window.dilation[a] * (window.kernel[a] - 1)
+        low = reach - window.low[a]
+        inflated = (window.out[a] - 1) * window.stride[a] + 1
+        sides.append((low, size[a] + reach - low - inflated))
+    return lax.conv_general_dilated(
+        g,
+        turned,
+        (1,) * n,
+        sides,
+        lhs_dilation=window.stride,
+        rhs_dilation=window.dilation,
+        feature_group_count=groups,
+    )
 
 
 def weight_gradient(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from emulator.kernels import conv_by_onednn as by_onednn
 from emulator.kernels import conv_by_xla as by_xla
@@ -56,10 +57,27 @@ def _always(p: Convolution) -> bool:
     return True
 
 
+_LANES = 16
+"""Channels of a depthwise convolution that oneDNN's kernel takes at a time."""
+
+
 def _onednn(p: Convolution) -> bool:
-    """What oneDNN has kernels for, and what is not empty."""
+    """What oneDNN has generated kernels for, and what is not empty.
+
+    The rest it divides into products, whose threads XLA's executor may wait for forever.
+    """
     sizes = (p.batch, p.channels, p.features, *p.size, *p.out, *p.kernel)
-    return p.dtype in ("float32", "bfloat16", "float16") and min(sizes) > 0 and len(p.size) <= 3
+    if p.dtype not in ("float32", "bfloat16", "float16") or min(sizes) == 0 or len(p.size) > 3:
+        return False
+    depthwise = p.groups == p.channels == p.features and p.groups % _LANES == 0
+    if p.groups > 1 and not (depthwise and max(p.dilation) == 1):
+        return False
+    # A window that sees nothing but padding.
+    reaches = [d * (k - 1) for d, k in zip(p.dilation, p.kernel, strict=True)]
+    padded = (
+        (o - 1) * s + r + 1 - n for o, s, r, n in zip(p.out, p.stride, reaches, p.size, strict=True)
+    )
+    return all(most <= 2 * r for most, r in zip(padded, reaches, strict=True))
 
 
 def _onednn_plain(p: Convolution) -> bool:
@@ -175,6 +193,8 @@ def input_gradient(
     Returns:
         ``(N, C, *size)``, float32 for narrow types.
     """
+    if not jnp.issubdtype(w.dtype, jnp.inexact):
+        return by_xla.input_gradient_of_integers(g, w, window, groups, size)
     channels = w.shape[1] * groups
     part = Part.INPUT_GRADIENT
     problem = _problem(part, w.dtype, g.shape[0], channels, w.shape[0], groups, size, window)

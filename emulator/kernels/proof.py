@@ -22,11 +22,12 @@ ONEDNN_VARIABLE = "EMULATOR_ONEDNN"
 
 _LOG = logging.getLogger(__name__)
 
-_FOR_BFLOAT16 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
-"""What oneDNN's products and convolutions of bfloat16 take a processor to have.
+_WANTED = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
+"""What a processor must have.
 
-Without it oneDNN ends the process, where a trial would have to find that out. See "Data Types" in
-oneDNN's developer guide.
+With less oneDNN falls back to products that it divides among threads of its own accord. Under XLA's
+executor such a call may wait forever for its end; without AVX-512 its products of bfloat16 end the
+process.
 """
 
 _CEILING_VARIABLE = "ONEDNN_MAX_CPU_ISA"
@@ -88,13 +89,14 @@ def onednn_is_good(dtype: str) -> bool:
         dtype: Of the operands.
 
     Returns:
-        False where the environment says so, for a dtype that oneDNN does not have on this
-        processor, where jaxlib has no oneDNN, or where it gives other values than numpy; the last
-        two are one line in the log.
+        False where the environment says so, on processors without AVX-512, where jaxlib has no
+        oneDNN, or where it gives other values than numpy; the last two are one line in the log.
     """
     if os.environ.get(ONEDNN_VARIABLE, "").strip() == "0" or dtype not in _TRIALS:
         return False
-    if dtype == "bfloat16" and not (_has_bfloat16() and onednn_is_good("float32")):
+    if not _has_generated_kernels():
+        return False
+    if dtype != "float32" and not onednn_is_good("float32"):
         return False
     try:
         off = max(trial() for trial in _TRIALS[dtype])
@@ -107,10 +109,10 @@ def onednn_is_good(dtype: str) -> bool:
     return True
 
 
-def _has_bfloat16() -> bool:
+def _has_generated_kernels() -> bool:
     ceiling = os.environ.get(_CEILING_VARIABLE, "").upper()
     lowered = ceiling.startswith(("SSE", "AVX2"))
-    return set(processor().isa) >= _FOR_BFLOAT16 and not lowered
+    return set(processor().isa) >= _WANTED and not lowered
 
 
 def _first_line(error: Exception) -> str:

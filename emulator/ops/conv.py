@@ -94,11 +94,15 @@ def _transposed(
     groups: int,
 ) -> jax.Array:
     """The input gradient of the convolution that goes the other way."""
-    # Output padding of a stride or more lies beyond what that convolution reads: zeros.
-    read = tuple(min(o, s - 1) for o, s in zip(output_padding, stride, strict=True))
+    # Output padding takes from the padding at the end; then come elements that a stride skips. What
+    # lies beyond no window reaches: zeros.
+    taken = tuple(map(min, output_padding, padding))
+    read = tuple(
+        t + min(o - t, s - 1) for t, o, s in zip(taken, output_padding, stride, strict=True)
+    )
     size = tuple(
-        (n - 1) * s - 2 * p + d * (k - 1) + o + 1
-        for n, s, p, d, k, o in zip(
+        (n - 1) * s - 2 * p + d * (k - 1) + r + 1
+        for n, s, p, d, k, r in zip(
             x.shape[2:], stride, padding, dilation, w.shape[2:], read, strict=True
         )
     )
@@ -107,7 +111,7 @@ def _transposed(
         stride=stride,
         dilation=dilation,
         low=padding,
-        high=padding,
+        high=tuple(p - t for p, t in zip(padding, taken, strict=True)),
         out=x.shape[2:],
     )
     y = _transposed_conv(x, w, window, groups, size)

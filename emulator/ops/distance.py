@@ -16,6 +16,9 @@ from emulator.ops.registry import op
 
 
 def _sum_last(x: jax.Array, keepdims: bool = False) -> jax.Array:
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        # In a wider type: two of True are 2.
+        return jnp.sum(x, -1, keepdims=keepdims).astype(jnp.float32)
     return (reduce_kept if keepdims else reduce_sum)(x, (x.ndim - 1,))
 
 

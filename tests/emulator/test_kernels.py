@@ -324,7 +324,7 @@ def test_onednn_is_left_out(
 
 
 def test_onednn_of_lesser_processors() -> None:
-    """oneDNN ends the process that asks for bfloat16 where it has none; a child asks here."""
+    """oneDNN ends the process that asks for bfloat16 there, or waits forever; a child asks here."""
     code = """
         import logging
         import jax.numpy as jnp
@@ -344,14 +344,14 @@ def test_onednn_of_lesser_processors() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [str(proof.onednn_is_good("float32")), "False"]
+    assert done.stdout.split() == ["False", "False"]
     assert not done.stderr
 
 
-def test_bfloat16_by_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_by_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     def has(flags: str) -> bool:
         monkeypatch.setattr(proof, "processor", lambda: described(f"flags : {flags}"))
-        return proof._has_bfloat16()
+        return proof._has_generated_kernels()
 
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     assert has("avx2 avx512f avx512bw avx512dq avx512vl")

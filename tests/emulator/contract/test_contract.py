@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from emulator.contract.arguments import _dimension_problems
 from emulator.contract.check import check_contract
 from emulator.device import Device
 from emulator.errors import CannotRun
@@ -150,6 +152,18 @@ def test_it_takes_time_in_proportion_to_the_program() -> None:
 def test_numbers_stand_for_tensors_as_torch_lets_them() -> None:
     Device(with_node("aten.mul.Tensor", (X, 2)))
     Device(with_node("aten.add.Tensor", (X, X), alpha=math.inf))
+
+
+def test_what_is_named_like_a_dimension_but_is_none_of_the_arguments() -> None:
+    def problems(op: str, *args: Any) -> list[str]:
+        node = replace(inference().graphs[0].nodes[0], op=op, args=args)
+        return list(_dimension_problems(node, inference().graphs[0].values))
+
+    assert not problems("aten.tile.default", X, (7, 2, 3))  # how often
+    for op in ("aten.unsqueeze.default", "aten.unsqueeze_copy.default"):
+        assert not problems(op, X, 2)  # of the result
+        assert problems(op, X, 3) == ["dim 3 is none of its 3 dimensions"]
+    assert not problems("aten._stack.default", (X, X), 2)
 
 
 def test_an_empty_vector_may_be_joined_to_anything() -> None:

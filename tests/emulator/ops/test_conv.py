@@ -101,3 +101,27 @@ def test_float64() -> None:
 def test_bfloat16() -> None:
     check_narrow("aten.conv2d.default", *randn((2, 3, 6, 6), (4, 3, 3, 3), (4,)))
     check_narrow("aten.conv_transpose2d.input", *randn((2, 3, 6, 6), (3, 4, 3, 3)), None, [2])
+
+
+@pytest.mark.parametrize("output", [[1], [2]])
+@pytest.mark.parametrize("padding", [[0], [1], [3]])
+@pytest.mark.parametrize(("stride", "dilation"), [([1], [3]), ([2], [3]), ([3], [1])])
+def test_output_padding_within_padding(
+    stride: list[int], padding: list[int], output: list[int], dilation: list[int]
+) -> None:
+    """What is added at the end is no zeros where padding had cut values off."""
+    x, w, b = randn((2, 4, 4, 5), (4, 3, 2, 3), (3,))
+    check("aten.conv_transpose2d.input", x, w, b, stride, padding, output, 1, dilation)
+    check("aten.conv_transpose2d.input", x[:, :, :, :1], w, b, [3], [0], output, 1, [3])
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_integers(groups: int) -> None:
+    """Exact, and jax has no transposition of integers."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-9, 9, (2, 4, 5, 6), generator=generator, dtype=torch.int64)
+    w = torch.randint(-9, 9, (4, 3, 2, 3), generator=generator, dtype=torch.int64)
+    args = ([2, 1], [1], [1, 0], groups, [2, 1])
+    check("aten.conv_transpose2d.input", x, w, None, *args, grad=False)
+    w = torch.randint(-9, 9, (8, 4 // groups, 2, 3), generator=generator, dtype=torch.int64)
+    check("aten.conv2d.default", x, w, None, [2, 1], [1], [2, 1], groups, grad=False)

@@ -55,3 +55,12 @@ def test_cosine_embedding_loss(reduction: int) -> None:
 @pytest.mark.parametrize("swap", [False, True])
 def test_triplet_margin_loss(swap: bool) -> None:
     check("aten.triplet_margin_loss.default", X, Y, Z, 1.0, 2.0, 1e-6, swap, 0)
+
+
+def test_cosine_embedding_loss_of_integers() -> None:
+    """Two of True are 2, and 100 times 1 is no byte's overflow."""
+    target = torch.tensor([1.0, -1.0])
+    bools = torch.tensor([[True, True, False], [True, False, True]])
+    check("aten.cosine_embedding_loss.default", bools, ~bools | bools, target, 0.1, 0, grad=False)
+    ones = torch.ones(2, 200, dtype=torch.uint8)
+    check("aten.cosine_embedding_loss.default", ones, ones, target, 0.1, 0, grad=False)
