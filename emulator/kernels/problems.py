@@ -14,6 +14,11 @@ class Problem(Protocol):
     """What a rule is asked about."""
 
     @property
+    def dtype(self) -> str:
+        """Name of the operands' dtype."""
+        ...
+
+    @property
     def category(self) -> str:
         """What has to be equal for one measurement to say something about another."""
         ...
