@@ -41,10 +41,10 @@ def test_every_op_has_arguments_and_a_seed_gives_the_same_ones() -> None:
 
 
 def test_a_sample_of_ops_ends_well() -> None:
-    found = list(ops.run_cases((op, seed) for seed in range(2) for op in SAMPLE))
-    assert len(found) == 2 * len(SAMPLE)
+    found = list(ops.run_cases((op, at % 2) for at, op in enumerate(SAMPLE)))
+    assert len(found) == len(SAMPLE)
     assert not [o.line for o in found if o.outcome in ops.DEFECTS]
-    assert sum(o.outcome == "ran" for o in found) >= len(SAMPLE)
+    assert sum(o.outcome == "ran" for o in found) >= len(SAMPLE) / 2
 
 
 _BAD_OPS = """

@@ -45,6 +45,7 @@ def storm(folder: Path, steps: int, *combinations: str) -> int:
     return sum(int(line.split()[1]) for e in ended for line in e.out.splitlines())
 
 
+@pytest.mark.slow
 def test_random_interrupts_of_replicas(folder):
     assert storm(folder, 15, "optimal:1", "gradient_allreduce") >= 20
 

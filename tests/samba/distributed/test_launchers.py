@@ -109,6 +109,7 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_the_mpi_backend_is_the_launchers_group(tmp_path):
     lines = run([*launch(2), script(tmp_path, MPI)]).splitlines()
     assert sorted(line[line.index("rank") :] for line in lines) == [
