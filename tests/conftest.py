@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import os
 import random
+import signal
 import sys
 
 import numpy as np
@@ -34,6 +35,10 @@ settings.register_profile(
     max_examples=25 if os.environ["XLA_FLAGS"] else 100,  # all of them in `make test-all`
 )
 settings.load_profile("project")
+
+# What a shell starts in the background ignores Ctrl-C, and so would the tests of it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # pytest takes the other one away while a test runs.
 _STDERR = os.dup(2)
