@@ -12,7 +12,7 @@ from jax import lax
 
 from emulator.kernels.onednn import Axes, Slide, convolution, matmul
 from emulator.kernels.precision import widen
-from emulator.kernels.windows import Window, pad, taps
+from emulator.kernels.windows import Window, pad, reversed_taps, taps, turned
 
 __all__ = [
     "convolve_onednn",
@@ -64,13 +64,10 @@ def _turned(w: jax.Array, groups: int) -> tuple[jax.Array, Axes]:
     oneDNN is told that inputs and outputs change places: to exchange them in memory takes longer
     than many a convolution. Groups have to be.
     """
-    n = w.ndim - 2
-    spatial = tuple(range(2, 2 + n))
-    taps_last = lax.rev(widen(w).reshape(*w.shape[:2], -1), (2,)).reshape(w.shape)
+    spatial = tuple(range(2, w.ndim))
     if groups == 1:
-        return taps_last, Axes(outer=0, inner=1, spatial=spatial)
-    each = taps_last.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
-    return each.reshape(-1, *each.shape[2:]), Axes(outer=1, inner=0, spatial=spatial)
+        return reversed_taps(widen(w)), Axes(outer=0, inner=1, spatial=spatial)
+    return turned(widen(w), groups), Axes(outer=1, inner=0, spatial=spatial)
 
 
 def _back(
@@ -78,16 +75,16 @@ def _back(
     dilation: tuple[int, ...],
 ) -> jax.Array:  # fmt: skip
     """Slide turned kernels over cotangents ``(N, ..., O)``, so much before the first of them."""
-    turned, axes = _turned(w, groups)
+    kernels, axes = _turned(w, groups)
     n = len(out)
-    kernel = turned.shape[2:]
+    kernel = kernels.shape[2:]
     high = tuple(
         o + d * (k - 1) - lo - size
         for o, d, k, lo, size in zip(out, dilation, kernel, low, g.shape[1:-1], strict=True)
     )
     ones = (1,) * n
     window = Window(kernel=kernel, stride=ones, dilation=dilation, low=low, high=high, out=out)
-    return _slide(g, turned, axes, window, groups)
+    return _slide(g, kernels, axes, window, groups)
 
 
 def _cropped(x: jax.Array, window: Window) -> tuple[jax.Array, Window]:

@@ -17,6 +17,7 @@ from emulator.kernels.windows import (
     pad,
     stack_taps,
     taps,
+    turned,
 )
 
 __all__ = [
@@ -71,9 +72,6 @@ def input_gradient_of_integers(
 ) -> jax.Array:
     """The same for integers, which jax does not transpose: turned kernels over inflated ``g``."""
     n = window.ndim
-    turned = jnp.flip(w, axis=tuple(range(2, 2 + n)))
-    turned = turned.reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
-    turned = turned.reshape(-1, *turned.shape[2:])
     sides: list[tuple[int, int]] = []
     for a in range(n):
         reach = window.dilation[a] * (window.kernel[a] - 1)
@@ -82,7 +80,7 @@ def input_gradient_of_integers(
         sides.append((low, size[a] + reach - low - inflated))
     return lax.conv_general_dilated(
         g,
-        turned,
+        turned(w, groups),
         (1,) * n,
         sides,
         lhs_dilation=window.stride,

@@ -27,6 +27,8 @@ _LEAST_FOR_WINDOWS = 2_000_000
 """Operations from which a kernel gradient may be a product of windows."""
 _STACKED = 16 << 20
 """Elements up to which windows are laid side by side; XLA packs larger ones piece by piece."""
+_LANES = 16
+"""Channels of a depthwise convolution that oneDNN's kernel takes at a time."""
 _MOST_PHASES = 16
 """Strides of more phases are left to XLA: the code grows with them."""
 
@@ -57,10 +59,6 @@ def _always(p: Convolution) -> bool:
     return True
 
 
-_LANES = 16
-"""Channels of a depthwise convolution that oneDNN's kernel takes at a time."""
-
-
 def _onednn(p: Convolution) -> bool:
     """What oneDNN has generated kernels for, and what is not empty.
 
@@ -78,6 +76,15 @@ def _onednn(p: Convolution) -> bool:
         (o - 1) * s + r + 1 - n for o, s, r, n in zip(p.out, p.stride, reaches, p.size, strict=True)
     )
     return all(most <= 2 * r for most, r in zip(padded, reaches, strict=True))
+
+
+def _by_windows(p: Convolution) -> bool:
+    """Whether a kernel gradient may be a product of windows.
+
+    A step makes windows on the thread that everything waits for, and a convolution beside it:
+    LeNet's at one image are two to five times as fast alone, and its step 3 % slower.
+    """
+    return _by_gemm(p) and p.operations >= _LEAST_FOR_WINDOWS
 
 
 def _onednn_plain(p: Convolution) -> bool:
@@ -122,7 +129,7 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
         _named("tap sums", _depthwise, weight_gradient_by_tap_sums),
         _named("grouped gemm", lambda p: p.groups > 1, by_xla.weight_gradient_by_gemm),
         _named("xla", lambda p: p.groups == 1, by_xla.weight_gradient),
-        _named("gemm", _by_gemm, by_xla.weight_gradient_by_gemm),
+        _named("gemm", _by_windows, by_xla.weight_gradient_by_gemm),
         _named("onednn taps", _onednn_taps, by_onednn.weight_gradient_by_taps, onednn=True),
     ),
 }
@@ -219,9 +226,4 @@ def weight_gradient(
     part = Part.WEIGHT_GRADIENT
     batch, channels, *size = x.shape
     problem = _problem(part, x.dtype, batch, channels, shape[0], groups, tuple(size), window)
-    candidates = CANDIDATES[part]
-    if problem.operations < _LEAST_FOR_WINDOWS:
-        # A step makes windows on the thread that everything waits for, and a convolution beside it:
-        # LeNet's at one image are two to five times as fast alone, and its step 3 % slower.
-        candidates = tuple([c for c in candidates if c.name != "gemm"])
-    return choose(problem, candidates).run(x, g, window, groups, shape)
+    return choose(problem, CANDIDATES[part]).run(x, g, window, groups, shape)

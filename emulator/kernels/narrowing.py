@@ -44,7 +44,7 @@ def narrow(x: jax.Array, dtype: Any) -> jax.Array:
 
     XLA:CPU converts float32 to bfloat16 at less than half of the speed of the same rounding written
     on the bits. But a conversion that two fusions read is made once, and these operations in both:
-    for results that have one reader, or that :func:`emulator.ops._unfused.compile_apart` keeps.
+    for results that have one reader, or that :func:`emulator.kernels.unfused.compile_apart` keeps.
 
     Args:
         x: An array of a floating type.

@@ -8,13 +8,14 @@ vector instructions on all cores; as a product of matrices it has one row.
 from __future__ import annotations
 
 import functools
-import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.kernels.folding import fold_middle, pairwise
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
 from emulator.kernels.windows import Window
@@ -23,8 +24,6 @@ __all__ = ["weight_gradient_by_tap_sums"]
 
 _IMAGES = 16
 """Images whose products are added in one pass (8 to 16 measured alike)."""
-_ROWS = 16
-"""Rows that are added in one pass after that."""
 
 _Span = tuple[int, int, int]
 """First, last and step of a slice."""
@@ -92,32 +91,16 @@ def _tap(x: jax.Array, g: jax.Array, spans: Sequence[tuple[_Span, _Span]]) -> ja
     sums: list[jax.Array] = []
     if whole:
         parts = [x[n:whole:_IMAGES] * g[n:whole:_IMAGES] for n in range(_IMAGES)]
-        sums.append(_column_sums(_made(_pairwise(parts)).reshape(-1, *shape)))
+        sums.append(_places_summed(parts))
     if whole < g.shape[0]:
         parts = [x[n] * g[n] for n in range(whole, g.shape[0])]
-        sums.append(_column_sums(_made(_pairwise(parts)).reshape(-1, *shape)))
-    return _pairwise(sums)
+        sums.append(_places_summed(parts))
+    return pairwise(sums, lax.add)
 
 
-def _made(x: jax.Array) -> jax.Array:
-    """Keep XLA from making one loop of two passes, with all of their loads."""
-    return lax.optimization_barrier(x)
-
-
-def _pairwise(parts: Sequence[jax.Array]) -> jax.Array:
-    """The sum of arrays of one shape, neighbours first."""
-    while len(parts) > 1:
-        pairs = [a + b for a, b in itertools.pairwise(parts)][::2]
-        parts = [*pairs, *parts[2 * len(pairs) :]]
-    return parts[0]
-
-
-def _column_sums(x: jax.Array) -> jax.Array:
-    """The sum over the first axis, some rows in each pass."""
-    tails: list[jax.Array] = []
-    while (size := x.shape[0]) > 1:
-        group = min(_ROWS, size)
-        whole = size - size % group
-        tails += [x[i : i + 1] for i in range(whole, size)]
-        x = _made(_pairwise([x[i:whole:group] for i in range(group)]))
-    return _pairwise([x, *tails])[0]
+def _places_summed(parts: Sequence[jax.Array]) -> jax.Array:
+    """The sum of arrays ``(..., C, O / C)`` over all but their last two axes."""
+    shape = parts[0].shape[-2:]
+    # The barrier keeps XLA from making one loop of two passes, with all of their loads.
+    total = lax.optimization_barrier(pairwise(parts, lax.add))
+    return fold_middle(total.reshape(1, -1, math.prod(shape)), lax.add).reshape(shape)

@@ -225,6 +225,17 @@ def overlap_add_rows(parts: jax.Array, window: Window, size: tuple[int, ...]) ->
     return lax.optimization_barrier(parts)
 
 
+def turned(w: jax.Array, groups: int) -> jax.Array:
+    """Kernels ``(O, C / groups, ...)`` as ``(C, O / groups, ...)``, taps in reverse."""
+    w = reversed_taps(w).reshape(groups, w.shape[0] // groups, *w.shape[1:]).swapaxes(1, 2)
+    return w.reshape(-1, *w.shape[2:])
+
+
+def reversed_taps(w: jax.Array) -> jax.Array:
+    """Kernels with their taps in reverse, along all spatial axes at once."""
+    return lax.rev(w.reshape(*w.shape[:2], -1), (2,)).reshape(w.shape)
+
+
 def untaps(
     parts: Sequence[jax.Array], window: Window, size: tuple[int, ...], inner: int = 0
 ) -> jax.Array:

@@ -20,10 +20,10 @@ import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.narrowing import narrow
+from emulator.kernels.unfused import compile_apart
 from emulator.lowering.node_cache import call_once_traced
 from emulator.lowering.section import State, Variant
 from emulator.ops._reduction import reduce_all
-from emulator.ops._unfused import compile_apart
 from pef_schema.program import Optimizer, OptimizerKind, Program, Step
 
 

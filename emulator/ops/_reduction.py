@@ -25,11 +25,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.kernels.folding import GROUP, Combine, fold_middle, pairwise
+from emulator.kernels.unfused import compile_apart
 from emulator.ops._gradient import with_gradient
-from emulator.ops._unfused import compile_apart
 
-_GROUP = 16
-"""Slices of an axis that are combined in one pass: as many loads as a loop has registers for."""
 _LANES = 16
 """Elements that a short last axis is folded to: a vector of float32."""
 _SHORT = 128
@@ -39,7 +38,6 @@ _ROW = 512
 _LARGE = 16384
 """Elements from which a reduction is compiled apart: fewer cost less than a call."""
 
-Combine = Callable[[jax.Array, jax.Array], jax.Array]
 Reduce = Callable[[jax.Array], jax.Array]
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -77,33 +75,12 @@ def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def _pairwise(parts: Sequence[jax.Array], combine: Combine) -> jax.Array:
-    """Combine arrays of one shape, neighbours first."""
-    while len(parts) > 1:
-        pairs = [combine(a, b) for a, b in zip(parts[::2], parts[1::2], strict=False)]
-        parts = pairs + list(parts[len(pairs) * 2 :])
-    return parts[0]
-
-
-def _fold_middle(x: jax.Array, combine: Combine) -> jax.Array:
-    """``(L, N, T)`` combined to ``(L, T)``: a group of neighbours in a pass until one is left."""
-    tails: list[jax.Array] = []
-    while (size := x.shape[1]) > 1:
-        group = min(_GROUP, size)
-        whole = size - size % group
-        tails += [lax.slice_in_dim(x, i, i + 1, axis=1) for i in range(whole, size)]
-        parts = [lax.slice_in_dim(x, i, whole, group, axis=1) for i in range(group)]
-        # The barrier keeps XLA from making one loop of two passes, with all of their loads.
-        x = lax.optimization_barrier(_pairwise(parts, combine))
-    return _pairwise([x, *tails], combine)[:, 0]
-
-
 def _fold_last(x: jax.Array, combine: Combine, plain: Reduce) -> jax.Array:
     """``(L, N)`` combined to ``(L,)`` for a short N: vectors first, then what they hold."""
     count = x.shape[1] // _LANES
     whole = count * _LANES
     parts = [lax.slice_in_dim(x, i, i + _LANES, axis=1) for i in range(0, whole, _LANES)]
-    total = plain(lax.optimization_barrier(_pairwise(parts, combine)))
+    total = plain(lax.optimization_barrier(pairwise(parts, combine)))
     if whole == x.shape[1]:
         return total
     return combine(total, plain(lax.slice_in_dim(x, whole, x.shape[1], axis=1)))
@@ -146,7 +123,7 @@ def _reduce_over(
         if trail == 1:
             y = _reduce_last(x.reshape(lead, size), combine, plain, longest)
         else:
-            y = _fold_middle(x.reshape(lead, size, trail), combine)
+            y = fold_middle(x.reshape(lead, size, trail), combine)
         x = y.reshape(rest)
         axes = tuple(a for a in axes if a < first)
     return x.reshape(kept)
@@ -257,18 +234,18 @@ def column_sums_within(make: Combine | Reduce, *rows: jax.Array) -> jax.Array:
         The sum ``(C,)``. It has no gradient of its own.
     """
     size = rows[0].shape[0]
-    length = size // _GROUP
-    whole = length * _GROUP
+    length = size // GROUP
+    whole = length * GROUP
     sums: list[jax.Array] = []
     if whole:
         blocks = [
             make(*(lax.slice_in_dim(x, at, at + length) for x in rows))
             for at in range(0, whole, length)
         ]
-        sums.append(lax.optimization_barrier(_pairwise(blocks, lax.add)))
+        sums.append(lax.optimization_barrier(pairwise(blocks, lax.add)))
     if whole < size or not size:
         sums.append(make(*(lax.slice_in_dim(x, whole, size) for x in rows)))
-    return _pairwise([_reduce_over(y, (0,), lax.add, _plain_sum, _ROW) for y in sums], lax.add)
+    return pairwise([_reduce_over(y, (0,), lax.add, _plain_sum, _ROW) for y in sums], lax.add)
 
 
 def peak_within(x: jax.Array, axis: int) -> jax.Array:

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.precision import widen
+from emulator.kernels.unfused import compile_apart
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import column_sums_within, large_part, sum_within
-from emulator.ops._unfused import compile_apart
 from emulator.ops.norm import (
     Moments,
     affine,

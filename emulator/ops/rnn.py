@@ -18,11 +18,11 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.kernels.products import plain_product
+from emulator.kernels.unfused import compile_apart
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import sum_rows
-from emulator.ops._unfused import compile_apart
 from emulator.ops.registry import op
 
 State = tuple[jax.Array, ...]

@@ -240,8 +240,7 @@ _MOST_DIMENSIONS = 2**16
 @op("aten.mvlgamma.default", "aten.special_multigammaln.default", reads=(0,), cheap=True)
 def mvlgamma(x: jax.Array, p: int) -> jax.Array:
     """The logarithm of the ``p``-dimensional gamma function."""
-    most = _MOST_DIMENSIONS
-    if p > most:
+    if p > _MOST_DIMENSIONS:
         raise OpLimit(
             argument="the dimensions of the gamma function", found=p, most=_MOST_DIMENSIONS
         )
