@@ -150,9 +150,10 @@ def rounds_by_the_clock(rank: int, turns: int = 2) -> int:
             own = model(10 * turn + rank)
             for p, q in zip(net.parameters(), own.parameters(), strict=True):
                 p.copy_(q)
-        algorithm.resume()
-        algorithm.resume()
+        # Read before the clock goes on: ranks that count from other rounds end at other rounds.
         before, until = algorithm.rounds, time.monotonic() + 60
+        algorithm.resume()
+        algorithm.resume()
         while algorithm.rounds < before + 3 and time.monotonic() < until:
             step(net, optim, sample(rank, 0))
         algorithm.abort()
