@@ -1,18 +1,34 @@
-"""Tools for models and scripts.
+"""Tools for models, scripts and PEFs.
 
-python -m samba compare   torch and the device side by side, see docs/compare.md
-python -m samba launch    replicas of a script on this host, see docs/data_parallel.md
+python -m samba compare    torch and the device side by side, see docs/compare.md
+python -m samba launch     replicas of a script on this host, see docs/data_parallel.md
 """
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from pef_schema.printable import say, say_text
 
-_COMMANDS = ("compare", "launch")
+
+def _compare(arguments: Sequence[str]) -> int:
+    from samba.comparison.command import run  # noqa: PLC0415  # it loads torch and jax
+
+    return run(["compare", *arguments])
+
+
+def _launch(arguments: Sequence[str]) -> int:
+    from samba.distributed.launcher import main as launch  # noqa: PLC0415  # this command alone
+
+    return launch(arguments)
+
+
+_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType(
+    {"compare": _compare, "launch": _launch}
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,22 +44,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] in ([], ["-h"], ["--help"]):
         say_text(__doc__ or "")
         return 0 if arguments else 2
-    if arguments[0] == "launch":
-        from samba.distributed.launcher import main as launch  # noqa: PLC0415  # this command alone
-
-        return launch(arguments[1:])
-    if arguments[0] != "compare":
+    command = _COMMANDS.get(arguments[0])
+    if command is None:
         close = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0.4)
         meant = f", did you mean {close[0]!r}?" if close else "."
+        *others, last = _COMMANDS
         say(
             f"python -m samba: no command {arguments[0]!r}{meant} "
-            f"The commands are {' and '.join(_COMMANDS)}; --help says what they do.",
+            f"The commands are {', '.join(others)} and {last}; --help says what they do.",
             file=sys.stderr,
         )
         return 2
-    from samba.comparison.command import run  # noqa: PLC0415  # loads jax
-
-    return run(arguments)
+    return command(arguments[1:])
 
 
 if __name__ == "__main__":
