@@ -218,9 +218,9 @@ def test_a_slow_loader_is_reported() -> None:
         yield _batches(1)[0]
         release.wait(20)
 
-    it = iter(SambaLoader(slow(), NAMES, timeout=0.1))
+    it = iter(SambaLoader(slow(), NAMES, timeout=0.5))
     next(it)
-    with pytest.raises(DataLoaderException, match=r"batch 1: the data loader gave nothing for 0.1"):
+    with pytest.raises(DataLoaderException, match=r"batch 1: the data loader gave nothing for 0.5"):
         next(it)
     release.set()
     with pytest.raises(StopIteration):

@@ -129,11 +129,11 @@ def test_who_waits_obeys_the_second_signal():
     thread = CommThread("hangs", deadline=60)
     work = thread.submit("REDUCE gradients", lambda: never.wait(20))
     start = time.monotonic()
-    sender = interrupts(signal.SIGINT, 2)
     with pytest.raises(StepAbandoned, match="REDUCE gradients: given up") as caught, HELD:
+        sender = interrupts(signal.SIGINT, 2)
         thread.wait((work,))
     joined(sender)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 15
     assert isinstance(caught.value, KeyboardInterrupt) and isinstance(
         caught.value, DataParallelError
     )
@@ -144,9 +144,8 @@ def test_who_waits_obeys_the_second_signal():
 def test_the_first_signal_waits_for_the_step():
     thread = CommThread("works", deadline=60)
     done = []
-    sender = interrupts(signal.SIGINT, 1)
     with pytest.raises(KeyboardInterrupt) as caught, HELD:
-        thread.wait((thread.submit("REDUCE", lambda: time.sleep(0.8)),))
+        sender = interrupts(signal.SIGINT, 1)
+        thread.wait((thread.submit("REDUCE", lambda: joined(sender)),))
         done.append(True)
-    joined(sender)
     assert done and not isinstance(caught.value, StepAbandoned)

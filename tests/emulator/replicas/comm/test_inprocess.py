@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import ml_dtypes
@@ -94,25 +95,31 @@ def test_a_rank_that_raises_ends_the_others_at_once() -> None:
         comm.barrier()
 
     start = time.monotonic()
-    results = run_ranks(3, work, deadline=20)
-    assert time.monotonic() - start < 5
+    results = run_ranks(3, work, deadline=120)
+    assert time.monotonic() - start < 60
     for error in results[:2]:
         assert isinstance(error, PeerLost) and error.ranks == (2,)
         assert "rank 2 is gone: ValueError: no data" in str(error)
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
+    others, gave_up = threading.Barrier(2), threading.Barrier(3)
+
     def work(comm: Communicator) -> None:
         if comm.rank == 0:
-            time.sleep(0.6)
-        else:
+            gave_up.wait(60)
+            return
+        others.wait(60)
+        try:
             comm.barrier()
+        finally:
+            gave_up.wait(60)
 
-    results = run_ranks(3, work, deadline=0.2)
+    results = run_ranks(3, work, deadline=0.5)
     assert results[0] is None
     for error in results[1:]:
         assert isinstance(error, CollectiveTimeout) and error.ranks == (0,)
-        assert str(error) == "all_reduce sum float32[1]: no answer from rank 0 within 0.2 s"
+        assert str(error) == "all_reduce sum float32[1]: no answer from rank 0 within 0.5 s"
 
 
 def test_different_calls_are_an_error_everywhere() -> None:

@@ -78,7 +78,7 @@ def test_waiting_ends_at_the_deadline_or_at_an_alarm() -> None:
     start = time.monotonic()
     with pytest.raises(CollectiveTimeout, match="bucket 7: no answer"):
         thread.wait((work,))
-    assert 0.3 < time.monotonic() - start < 3
+    assert 0.3 < time.monotonic() - start < 30
 
     def alarm(name: str) -> None:
         raise DataParallelError(f"{name}: rank 1 is gone")
