@@ -230,7 +230,9 @@ class Storm:
         self._ended = threading.Event()
 
     def _handle(self, number: int, frame: Any) -> None:
-        if not self._by_thread:
+        # The last signal may come when the timer was stopped already: set anew, it would go off
+        # where no handler is left, and end the process.
+        if not self._by_thread and not self._ended.is_set():
             signal.setitimer(signal.ITIMER_REAL, self._pause())
         if self.armed:
             self.armed = False
