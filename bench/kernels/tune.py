@@ -22,6 +22,7 @@ from emulator.kernels import products as product_kernels
 from emulator.kernels.choice import Candidate, applicable
 from emulator.kernels.problems import Convolution, Part, Problem, Product
 from emulator.kernels.rules import PLAIN, Measured, Rule, chosen_by
+from emulator.kernels.unkept import kept_nowhere
 from emulator.kernels.windows import Window
 from emulator.plans.xla_options import xla_options
 from emulator.processor import processor
@@ -78,7 +79,8 @@ def _compiled(
     with chosen_by(PLAIN):  # what a candidate is made of is no other's choice
         lowered: Any = jax.jit(_chained(compute, count)).lower(*arrays)
     device = jax.local_devices()[0]
-    run = lowered.compile(compiler_options=xla_options(device))
+    with kept_nowhere():
+        run = lowered.compile(compiler_options=xla_options(device))
     return Trial(name=name, count=count, call=lambda: jax.block_until_ready(run(*arrays)))
 
 

@@ -23,7 +23,10 @@ from jaxlib.mlir.dialects import stablehlo
 
 from emulator.kernels.precision import compute_dtype, product_precision
 
-__all__ = ["Axes", "Slide", "convolution", "matmul"]
+__all__ = ["CALLS", "Axes", "Slide", "convolution", "matmul"]
+
+CALLS = "__onednn$"
+"""With this the targets of its custom calls begin."""
 
 _mlir = cast("Any", mlir)  # jax types it in part
 _stablehlo = cast("Any", stablehlo)
@@ -114,10 +117,10 @@ def _biased_elsewhere(
 
 
 _matmul = _primitive(
-    "onednn_matmul", "__onednn$matmul", _product_shape, _product_config, _product_elsewhere
+    "onednn_matmul", f"{CALLS}matmul", _product_shape, _product_config, _product_elsewhere
 )
 _biased_matmul = _primitive(
-    "onednn_biased_matmul", "__onednn$matmul", _product_shape, _biased_config, _biased_elsewhere
+    "onednn_biased_matmul", f"{CALLS}matmul", _product_shape, _biased_config, _biased_elsewhere
 )
 
 

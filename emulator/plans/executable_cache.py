@@ -3,6 +3,8 @@
 XLA's executables are keyed by all that they depend on: the plan in StableHLO, XLA's version and
 options, and the processor. A cache that the user has set up in jax takes its place; jax's settings
 are looked at and stay as they are.
+
+An executable with oneDNN's calls is compiled in every process, see :mod:`emulator.kernels.unkept`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ import jax
 import jaxlib.version
 from jax._src.lib.mlir import passmanager  # pyright: ignore[reportPrivateImportUsage]  # as jax's own cache does
 
+from emulator.kernels.onednn import CALLS
+from emulator.kernels.unkept import kept_nowhere
 from emulator.plans.kept_files import KeptFiles
 
 __all__ = ["CACHE_VARIABLE", "compiled_or_kept"]
@@ -47,6 +51,10 @@ def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Any:
     """
     lowering = lowered._lowering
     arguments = lowering.compile_args
+    if CALLS.encode() in _code(lowering._hlo):
+        _LOG.info("not kept for later processes: XLA cannot write calls of oneDNN")
+        with kept_nowhere():
+            return lowered.compile(compiler_options=options)
     files = _files()
     # Functions of this process that an executable calls are not there in another one.
     if files is None or arguments["host_callbacks"] or arguments["keepalive"]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,16 @@ import jax
 import numpy as np
 import pytest
 import torch
+from jax._src import compilation_cache
 from torch import nn
 
 import samba
 from emulator.device import Device
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels.onednn import matmul
+from emulator.kernels.proof import onednn_is_good
 from emulator.plans import executable_cache, plan
-from emulator.plans.executable_cache import CACHE_VARIABLE, _Client
+from emulator.plans.executable_cache import CACHE_VARIABLE, _Client, compiled_or_kept
 from emulator.plans.kept_files import KeptFiles
 from emulator.plans.step_choice import all_steps
 from pef_schema.program import Role
@@ -204,6 +209,57 @@ def test_a_cache_of_jaxs_that_the_user_has_set_up_takes_its_place(
     finally:
         config.update("jax_compilation_cache_dir", before)
     assert executable_cache._files() is not None
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Iterator[Path]:
+    """A cache of jax's, in which everything is kept."""
+    config: Any = jax.config
+    wanted = {
+        "jax_compilation_cache_dir": str(tmp_path / "theirs"),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: config.values[name] for name in wanted}
+    compilation_cache.reset_cache()
+    for name, value in wanted.items():
+        config.update(name, value)
+    try:
+        yield tmp_path / "theirs"
+    finally:
+        for name, value in before.items():
+            config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+def squared(multiply: Callable[[Any, Any], Any]) -> None:
+    """Compile a product, as plans are."""
+    matrix = jax.ShapeDtypeStruct((64, 64), np.float32)
+    compiled_or_kept(jax.jit(lambda a: multiply(a, a)).lower(matrix), {})
+
+
+@pytest.mark.parametrize("whose", ["kept", "theirs"])
+def test_what_calls_onednn_is_kept_nowhere(
+    whose: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder: Path = request.getfixturevalue(whose)
+    squared(operator.matmul)
+    before = sorted(folder.iterdir())
+    assert before
+    with caplog.at_level("INFO"):
+        squared(matmul)
+    assert sorted(folder.iterdir()) == before
+    assert "XLA cannot write calls of oneDNN" in caplog.text
+
+
+def test_the_trial_of_onednn_is_kept_nowhere(
+    request: pytest.FixtureRequest,
+) -> None:
+    found = onednn_is_good("float32")
+    theirs: Path = request.getfixturevalue("theirs")
+    onednn_is_good.cache_clear()
+    assert onednn_is_good("float32") == found, "to write it down ends in an error"
+    assert not theirs.exists() or not list(theirs.iterdir())
 
 
 def test_jaxs_settings_and_programs_stay_as_they_are(kept: Path) -> None:
