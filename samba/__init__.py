@@ -2,7 +2,7 @@
 
 from samba.support.file_commands import is_file_command
 
-# `python -m samba inspect` and its like read a file and nothing else: they load neither torch nor jax.
+# `python -m samba inspect` and its like read a file and load neither torch nor jax.
 if not is_file_command():
-    from samba.surface import *
+    from samba.surface import *  # noqa: F403  # what `samba.surface.__all__` lists
     from samba.surface import __all__ as __all__
