@@ -20,11 +20,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STUBS = Path("sambaflow", "samba")
 REAL = "samba"
-ROOMS = {"comparison", "compiler", "distributed", "session", "support", "tensor", "tracer"}
+ROOMS = {
+    *("comparison", "compiler", "distributed", "inspection"),
+    *("session", "support", "tensor", "tracer"),
+}
 """Rooms of which scripts import no module but those of ``PUBLIC``."""
 INTERNAL = {
     "materialize.py",
     "nn/buffers.py",
+    "surface.py",
     *("utils/closeness.py", "utils/flat_yaml.py", "utils/misc.py", "utils/weight_norm.py"),
 }
 """Modules in the other rooms that no script imports."""

@@ -112,16 +112,14 @@ def test_a_second_ctrl_c_while_a_peer_hangs(folder):
 
 
 def interrupts(number: int, count: int) -> threading.Thread:
-    """A thread that sends signals to this process."""
+    """A thread that sends signals to this process once it is started."""
 
     def send() -> None:
         for _ in range(count):
             time.sleep(0.2)
             os.kill(os.getpid(), number)
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    return thread
+    return threading.Thread(target=send)
 
 
 def test_who_waits_obeys_the_second_signal():
@@ -129,8 +127,9 @@ def test_who_waits_obeys_the_second_signal():
     thread = CommThread("hangs", deadline=60)
     work = thread.submit("REDUCE gradients", lambda: never.wait(20))
     start = time.monotonic()
+    sender = interrupts(signal.SIGINT, 2)
     with pytest.raises(StepAbandoned, match="REDUCE gradients: given up") as caught, HELD:
-        sender = interrupts(signal.SIGINT, 2)
+        sender.start()
         thread.wait((work,))
     joined(sender)
     assert time.monotonic() - start < 15
@@ -144,8 +143,9 @@ def test_who_waits_obeys_the_second_signal():
 def test_the_first_signal_waits_for_the_step():
     thread = CommThread("works", deadline=60)
     done = []
+    sender = interrupts(signal.SIGINT, 1)
     with pytest.raises(KeyboardInterrupt) as caught, HELD:
-        sender = interrupts(signal.SIGINT, 1)
+        sender.start()
         thread.wait((thread.submit("REDUCE", lambda: joined(sender)),))
         done.append(True)
     assert done and not isinstance(caught.value, StepAbandoned)
