@@ -120,10 +120,12 @@ class HeldSignals:
         """Give all signals their handlers again, whatever those that are back already raise."""
         try:
             while self._handlers:
-                number = next(iter(self._handlers))
-                if _get(number) is self._noting:
-                    _set(number, self._handlers[number])
-                del self._handlers[number]
+                for number in tuple(self._handlers):
+                    # One that is back already may run here, hold signals itself, and put all back.
+                    handler = self._handlers.get(number)
+                    if handler is not None and _get(number) is self._noting:
+                        _set(number, handler)
+                    self._handlers.pop(number, None)
         finally:
             if self._handlers:
                 self._put_back()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from emulator import held_signals
 from emulator.held_signals import HELD
 from tests.forked import ROOT
 from tests.processes import finished, joined
@@ -51,6 +52,31 @@ def nothing_is_left():
     yield
     assert {s: signal.getsignal(s) for s in signal.valid_signals()} == before
     assert not HELD._depth and not HELD._handlers and not HELD._noted
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_a_handler_that_is_back_may_hold_signals_itself(monkeypatch, after):
+    """One that saves does, and it may run while the others are still being put back."""
+    put = held_signals._set
+    seen = []
+
+    def put_and_run(number: int, found: Any) -> None:
+        put(number, found)
+        if found is ears:
+            seen.append(number)
+            if len(seen) == after:
+                with HELD:
+                    signal.raise_signal(signal.SIGINT)
+
+    with Ears().listening() as ears:
+        monkeypatch.setattr(held_signals, "_set", put_and_run)
+        with HELD:
+            pass
+        assert len(seen) >= after
+        assert ears.heard == [signal.SIGINT]
+        with HELD:
+            signal.raise_signal(signal.SIGTERM)
+        assert ears.heard == [signal.SIGINT, signal.SIGTERM]
 
 
 def test_handlers_run_at_the_end_in_the_order_of_the_signals():
