@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from emulator.op_facts.names import CAST_RESULT, CASTS, NEXT_SEED
 from pef_schema.program import Node, Value, refs_of
+from pef_schema.section_facts import plain_name
 from samba.compiler.rounding import MOVES
 from samba.tracer.dropout_rates import takes_rate
 
@@ -43,16 +44,6 @@ def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[t
             given = taken
         left, right = "+".join(sorted(taken)), "+".join(sorted(given))
         yield i, right if left in ("", right) else f"{left} -> {right}"
-
-
-def plain_name(op: str) -> str:
-    """What an operation is called without its library and its overload.
-
-    Example:
-        >>> plain_name("aten.add.Tensor"), plain_name("add")
-        ('add', 'add')
-    """
-    return (op.split(".") * 2)[1]
 
 
 def _held(value: int, values: tuple[Value, ...], coarse: set[int]) -> str:

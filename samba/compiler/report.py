@@ -5,38 +5,17 @@ from __future__ import annotations
 from collections import Counter
 
 from pef_schema.printable import one_line
-from pef_schema.program import OptimizerParam, Program, Role, Section, SectionKind, Step
+from pef_schema.program import Program, Role
+from pef_schema.section_facts import (
+    operations_of,
+    operations_text,
+    section_bytes,
+    section_ops,
+    section_types,
+)
 from samba.compiler.arithmetic import compiled_arithmetic
-from samba.compiler.logged_precision import plain_name, precisions
+from samba.compiler.logged_precision import precisions
 from samba.compiler.losses import losses_line
-
-
-def section_types(section: Section) -> str:
-    """Types of a section as users write them, e.g. ``FWD`` or ``FWD+BCKWD``."""
-    return "+".join(kind.name for kind in section.kinds)
-
-
-def section_ops(program: Program, section: Section) -> int:
-    """The number of operations that a section runs: nodes, or updated parameters."""
-    total = 0
-    for step in section.steps:
-        total += len(step.nodes) + len(step.recompute)
-        total += sum(len(_updated(program, step, i)) for i in step.optimizers)
-    return total
-
-
-def _updated(program: Program, step: Step, optimizer: int) -> list[OptimizerParam]:
-    """Parameters of an optimizer that a step works on; OPT steps may share an optimizer."""
-    params = program.optimizers[optimizer].params
-    if step.kind is SectionKind.OPT:
-        return [p for p in params if p.weight in step.writes]
-    return list(params)
-
-
-def section_bytes(program: Program, section: Section) -> int:
-    """Device memory that a section reads or writes, each region once."""
-    regions = {r for step in section.steps for r in (*step.reads, *step.writes)}
-    return sum(program.regions[r].nbytes for r in regions)
 
 
 def pef_log(program: Program, digest: str = "") -> str:
@@ -67,7 +46,7 @@ def pef_log(program: Program, digest: str = "") -> str:
                 str(section_bytes(program, section)),
                 ",".join(map(str, calls.get(i, ()))) or "-",
                 str(section.twin) if section.twin != i else "-",
-                one_line(_operations(program, section)),
+                one_line(operations_text(operations_of(program, section))),
             )
         )
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]) - 1)]
@@ -135,15 +114,3 @@ def _precision(program: Program) -> list[str]:
             for i, text in precisions(graph.nodes, graph.values)
         ]
     return lines
-
-
-def _operations(program: Program, section: Section) -> str:
-    counts: Counter[str] = Counter()
-    for step in section.steps:
-        for i in step.nodes:
-            counts[plain_name(program.graphs[step.graph].nodes[i].op)] += 1
-        for i in step.optimizers:
-            counts[program.optimizers[i].kind.name.lower()] += len(_updated(program, step, i))
-        if step.kind is SectionKind.REDUCE:
-            counts["gradient"] += len(step.writes)
-    return " ".join(f"{op}:{count}" if count > 1 else op for op, count in counts.items())

@@ -13,7 +13,7 @@ import torch
 
 from pef_schema.atomic import write_atomically
 from pef_schema.printable import json_text, one_line, say, say_text
-from samba.compiler.report import section_types
+from pef_schema.section_facts import section_types
 from samba.errors import ArgumentError, described
 from samba.session.process import session
 from samba.support.nesting import leaves

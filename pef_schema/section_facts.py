@@ -1,0 +1,261 @@
+"""What a section of a program is: its types, operations, modules, and the memory that it touches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from pef_schema.program import OptimizerParam, Program, Section, SectionKind, Step
+
+__all__ = [
+    "modules_of",
+    "modules_text",
+    "operations_of",
+    "operations_text",
+    "owners",
+    "plain_name",
+    "section_bytes",
+    "section_lines",
+    "section_ops",
+    "section_types",
+    "short_paths",
+]
+
+_JOINT = "__"
+"""What stands between the parts of a module path."""
+_WIDTH = 40
+"""Characters of a table's cell with module paths."""
+_DEPTH = 8
+"""Parts of a path, behind what all share, that a cell shows at most."""
+
+
+def section_types(section: Section) -> str:
+    """Types of a section as users write them, e.g. ``FWD`` or ``FWD+BCKWD``."""
+    return "+".join(kind.name for kind in section.kinds)
+
+
+def section_ops(program: Program, section: Section) -> int:
+    """The number of operations that a section runs: nodes, or updated parameters."""
+    total = 0
+    for step in section.steps:
+        total += len(step.nodes) + len(step.recompute)
+        total += sum(len(_updated(program, step, i)) for i in step.optimizers)
+    return total
+
+
+def section_bytes(program: Program, section: Section) -> int:
+    """Device memory that a section reads or writes, each region once."""
+    regions = {r for step in section.steps for r in (*step.reads, *step.writes)}
+    return sum(program.regions[r].nbytes for r in regions)
+
+
+def plain_name(op: str) -> str:
+    """What an operation is called without its library and its overload.
+
+    Example:
+        >>> plain_name("aten.add.Tensor"), plain_name("add")
+        ('add', 'add')
+    """
+    return (op.split(".") * 2)[1]
+
+
+def operations_of(program: Program, section: Section) -> tuple[tuple[str, int], ...]:
+    """Operations of a section and how often each occurs, in the order of their first use.
+
+    Args:
+        program: The program.
+        section: One of its sections.
+
+    Returns:
+        Plain names of the nodes that it runs or differentiates; the update rule of an optimizer
+        counts once for each parameter, ``gradient`` for each one that is reduced.
+    """
+    counts: Counter[str] = Counter()
+    for step in section.steps:
+        for i in step.nodes:
+            counts[plain_name(program.graphs[step.graph].nodes[i].op)] += 1
+        for i in step.optimizers:
+            counts[program.optimizers[i].kind.name.lower()] += len(_updated(program, step, i))
+        if step.kind is SectionKind.REDUCE:
+            counts["gradient"] += len(step.writes)
+    return tuple(counts.items())
+
+
+def operations_text(operations: Iterable[tuple[str, int]]) -> str:
+    """Operations with their counts as a cell of a table.
+
+    Example:
+        >>> operations_text([("linear", 2), ("relu", 1)])
+        'linear:2 relu'
+    """
+    return " ".join(f"{op}:{count}" if count > 1 else op for op, count in operations)
+
+
+def owners(program: Program) -> Mapping[int, tuple[str, ...]]:
+    """Module paths by region: those of the tensors that lie there, and whose gradients do."""
+    found: dict[int, dict[str, None]] = {}
+    for symbol in program.symbols:
+        module = symbol.name.rpartition(_JOINT)[0]
+        for region in (symbol.region, symbol.grad_region):
+            if module and region >= 0:
+                found.setdefault(region, {})[module] = None
+    return {region: tuple(modules) for region, modules in found.items()}
+
+
+def modules_of(
+    program: Program, section: Section, owned: Mapping[int, tuple[str, ...]] | None = None
+) -> tuple[str, ...]:
+    """Module paths of a section, none of them twice.
+
+    Args:
+        program: The program.
+        section: One of its sections.
+        owned: What :func:`owners` says of the program, for whoever asks of many sections.
+
+    Returns:
+        Of FWD and BCKWD sections the modules of their nodes, in the order of the first of each; of
+        all others those that the weights belong to whose gradients or values they write.
+    """
+    found: dict[str, None] = {}
+    for step in section.steps:
+        for i in step.nodes:
+            found[program.graphs[step.graph].nodes[i].module] = None
+        if not step.nodes:
+            if owned is None:
+                owned = owners(program)
+            for region in _touched(program, step):
+                found.update(dict.fromkeys(owned.get(region, ())))
+    found.pop("", None)
+    return tuple(found)
+
+
+def section_lines(program: Program, section: Section) -> tuple[str, ...]:
+    """Lines of the user's code that a section computes, as ``file:line``, none of them twice."""
+    found: dict[str, None] = {}
+    for step in section.steps:
+        for i in step.nodes:
+            found[program.graphs[step.graph].nodes[i].source] = None
+    found.pop("", None)
+    return tuple(found)
+
+
+def modules_text(
+    program: Program,
+    section: Section,
+    owned: Mapping[int, tuple[str, ...]] | None = None,
+    *,
+    width: int = _WIDTH,
+) -> str:
+    """Module paths of a section, short enough for a cell of a table; ``-`` if there are none.
+
+    Args:
+        program: The program.
+        section: One of its sections.
+        owned: What :func:`owners` says of the program, for whoever asks of many sections.
+        width: Characters to keep within where several paths are shown.
+
+    Returns:
+        One word; see :func:`short_paths`.
+    """
+    return short_paths(modules_of(program, section, owned), width=width)
+
+
+def short_paths(paths: Sequence[str], *, width: int = _WIDTH) -> str:
+    """Module paths as one word: what all share comes first, the rest in braces.
+
+    Where the whole paths take too much room, shorter ones stand for all below them; where these do,
+    the last of them are counted.
+
+    Args:
+        paths: The paths, none of them twice.
+        width: Characters to keep within; a single path is never cut.
+
+    Example:
+        >>> short_paths(["net__fc1"]), short_paths(["net", "net__fc1"]), short_paths([])
+        ('net__fc1', 'net{.,__fc1}', '-')
+        >>> short_paths([f"net__blocks__{i}__{part}" for i in range(4) for part in "ab"])
+        'net__blocks__{0-3}'
+        >>> short_paths(["net__first", "net__second", "net__third"], width=20)
+        'net__{first,+2}'
+    """
+    if len(paths) < 2:
+        return paths[0] if paths else "-"
+    parts = [path.split(_JOINT) for path in paths]
+    shared = _shared(parts)
+    rests = [part[shared : shared + _DEPTH] for part in parts]
+    before = _JOINT.join(parts[0][:shared])
+    joint = _JOINT if all(rests) else ""
+    shown: list[str] = []
+    for depth in range(max(map(len, rests)), 0, -1):
+        cut = dict.fromkeys(tuple(rest[:depth]) for rest in rests)
+        shown = [_rest(item, bool(before) and not joint) for item in _with_ranges(list(cut))]
+        text = _braced(before + (joint if before else ""), shown)
+        if len(text) <= width:
+            return text
+    more = len(shown)
+    while len(shown) > 1:
+        shown.pop()
+        text = _braced(before + (joint if before else ""), [*shown, f"+{more - len(shown)}"])
+        if len(text) <= width:
+            break
+    return text
+
+
+def _shared(parts: Sequence[Sequence[str]]) -> int:
+    """How many parts at the beginning all paths have in common."""
+    first, last = min(parts), max(parts)
+    same = 0
+    while same < min(len(first), len(last)) and first[same] == last[same]:
+        same += 1
+    return same
+
+
+def _rest(item: tuple[str, ...], joined: bool) -> str:
+    """What follows the shared beginning; a dot where nothing does."""
+    text = _JOINT.join(item)
+    return (_JOINT + text if joined else text) if item else "."
+
+
+def _braced(before: str, items: Sequence[str]) -> str:
+    inner = ",".join(items)
+    return f"{before}{{{inner}}}" if before else inner
+
+
+def _with_ranges(items: list[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Paths in order, with one for each run of them that only counts up at the end."""
+    at = 0
+    while at < len(items):
+        end = at
+        while end + 1 < len(items) and _follows(items[end], items[end + 1]):
+            end += 1
+        last = items[end]
+        yield (*last[:-1], f"{items[at][-1]}-{last[-1]}") if end > at else last
+        at = end + 1
+
+
+def _follows(item: tuple[str, ...], after: tuple[str, ...]) -> bool:
+    if not item or not after or item[:-1] != after[:-1]:
+        return False
+    return _number(item[-1]) >= 0 and _number(after[-1]) == _number(item[-1]) + 1
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+
+
+def _updated(program: Program, step: Step, optimizer: int) -> list[OptimizerParam]:
+    """Parameters of an optimizer that a step works on; OPT steps may share an optimizer."""
+    params = program.optimizers[optimizer].params
+    if step.kind is SectionKind.OPT:
+        written = set(step.writes)
+        return [p for p in params if p.weight in written]
+    return list(params)
+
+
+def _touched(program: Program, step: Step) -> Iterator[int]:
+    """Weights or gradients that a step without nodes is about."""
+    if step.optimizers:
+        for i in step.optimizers:
+            yield from (p.weight for p in _updated(program, step, i))
+    else:
+        yield from step.writes

@@ -1,0 +1,231 @@
+"""How every command of this room runs: errors in one form, exit codes, output that may go away.
+
+Exit codes: 0 done, 1 the command's own finding or failure, 2 wrong usage, 3 a file is missing or
+bad, 130 after Ctrl-C, 141 where whoever reads the output has gone (``| head -1``), as the shell
+says of other programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import signal
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TextIO
+
+from pef_schema import PefError, PefUnwritable, Program, SambaError
+from pef_schema.atomic import write_atomically
+from pef_schema.errors import quoted
+from pef_schema.printable import say_text
+
+__all__ = [
+    "BAD_FILE",
+    "DONE",
+    "FAILED",
+    "WRONG_USAGE",
+    "OutputOverInput",
+    "UnknownGraph",
+    "WrongUsage",
+    "chosen_graph",
+    "run_command",
+    "write_output",
+]
+
+DONE, FAILED, WRONG_USAGE, BAD_FILE = 0, 1, 2, 3
+_INTERRUPTED = 128 + signal.SIGINT
+_NO_READER = 128 + signal.SIGPIPE
+_SHOWN = 8
+"""Graphs that a message lists; the error's ``present`` holds all of them."""
+
+
+class WrongUsage(SambaError):
+    """Arguments that cannot be together, or that this file has nothing for."""
+
+
+class UnknownGraph(WrongUsage):
+    """A PEF has no graph of the name that was asked for.
+
+    Args:
+        pef: The PEF.
+        found: The name.
+        present: The names of its graphs.
+    """
+
+    def __init__(self, *, pef: str, found: str, present: tuple[str, ...]) -> None:
+        self.pef, self.found, self.present = pef, found, present
+        near = difflib.get_close_matches(found, present, n=_SHOWN, cutoff=0.4)
+        listed = list(dict.fromkeys([*near, *present]))[:_SHOWN]
+        more = f" and {len(present) - len(listed)} more" if len(present) > len(listed) else ""
+        names = ", ".join(map(quoted, listed)) + more
+        super().__init__(
+            f"{quoted(pef, 1024)}: it has no graph {quoted(found)}. "
+            + (f"Its graphs are {names}." if present else "It has no graphs at all.")
+        )
+
+
+class OutputOverInput(WrongUsage):
+    """The output would replace the file that the command reads.
+
+    Args:
+        path: Where to write.
+        what: What lies there.
+    """
+
+    def __init__(self, *, path: str, what: str) -> None:
+        self.path, self.what = path, what
+        super().__init__(
+            f"{quoted(path, 1024)}: the output would replace {what}. Name another file."
+        )
+
+
+def run_command(work: Callable[[], int], *, failed: int = FAILED) -> int:
+    """Run a command to its exit code, whatever becomes of its files and its output.
+
+    Args:
+        work: Parses arguments, reads, prints; returns the exit code. What it raises on purpose, as
+            a :class:`SambaError`, is printed as ``error: …``.
+        failed: The exit code of such errors other than wrong usage and bad files.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: As argparse does, after wrong usage and after ``--help``.
+
+    Example:
+        >>> run_command(lambda: 0)
+        0
+    """
+    with _any_encoding(sys.stdout), _any_encoding(sys.stderr):
+        try:
+            try:
+                return work()
+            except SambaError as error:
+                _flush()
+                say_text(f"error: {error}", file=sys.stderr)
+                return _code(error, failed)
+            finally:
+                _flush()
+        except BrokenPipeError:
+            _drop_output()
+            return _NO_READER
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        except _OutputFailed as error:
+            _drop_output()
+            with contextlib.suppress(OSError):
+                say_text(f"error: cannot write the output: {error.reason}", file=sys.stderr)
+            return failed
+
+
+def write_output(path: str, data: bytes, *, inputs: Mapping[str, str]) -> None:
+    """Write a file as a whole, or not at all; ``-`` is standard output.
+
+    A device or a pipe is written to; anything else is replaced.
+
+    Args:
+        path: Where to write.
+        data: What.
+        inputs: Paths that must not be written over, by what they are, e.g. ``the PEF``.
+
+    Raises:
+        OutputOverInput: If one of them is the same file.
+        PefUnwritable: If it cannot be written; what was there is as it was.
+    """
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        return
+    for what, other in inputs.items():
+        with contextlib.suppress(OSError, ValueError):
+            if os.path.samefile(path, other):
+                raise OutputOverInput(path=path, what=what)
+    if _is_special(path):
+        try:
+            with open(path, "wb") as file:
+                file.write(data)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise PefUnwritable(f"cannot write: {error.strerror}", path=path) from None
+        return
+    write_atomically(path, [data])
+
+
+def chosen_graph(program: Program, name: str | None, *, pef: str) -> int | None:
+    """The index of the graph that was asked for by name; None if none was.
+
+    Raises:
+        UnknownGraph: If there is none of that name.
+    """
+    if name is None:
+        return None
+    names = tuple(graph.name for graph in program.graphs)
+    if name not in names:
+        raise UnknownGraph(pef=pef, found=name, present=names)
+    return names.index(name)
+
+
+class _OutputFailed(Exception):
+    """Standard output cannot be written."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+def _code(error: SambaError, failed: int) -> int:
+    if isinstance(error, WrongUsage):
+        return WRONG_USAGE
+    bad = isinstance(error, PefError) and not isinstance(error, PefUnwritable)
+    return BAD_FILE if bad else failed
+
+
+def _flush() -> None:
+    """Write what was printed, here where a failure can be told, and not at the process's end."""
+    # A process that was started with its output closed has none.
+    stream: TextIO | None = sys.stdout
+    if stream is None:
+        return
+    try:
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _OutputFailed(error.strerror or str(error)) from None
+
+
+def _drop_output() -> None:
+    """Let what is still to be flushed when the process ends go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextlib.contextmanager
+def _any_encoding(stream: TextIO | None) -> Iterator[None]:
+    """Meanwhile, what the stream's encoding has no bytes for is written escaped."""
+    before = getattr(stream, "errors", None)
+    change = getattr(stream, "reconfigure", None)
+    if change is None or before is None:
+        yield
+        return
+    change(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            change(errors=before)
+
+
+def _is_special(path: str) -> bool:
+    """Whether something other than a file or a folder has this name already."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
