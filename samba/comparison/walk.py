@@ -11,6 +11,7 @@ import torch
 from emulator.lowering.section import gradient_targets
 from emulator.lowering.single_nodes import active_outputs
 from emulator.op_facts.names import CASTS, NEXT_SEED
+from emulator.op_facts.rates import takes_rate
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role
 from samba.comparison.judge import EXACT, gap, judge, nonfinite, statistics, tolerance
 from samba.comparison.report import Comparison, Phase, Row, Statistics, Status
@@ -24,7 +25,6 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.session.settings import loss_index_tuple
 from samba.tracer import reference
 from samba.tracer.capture import trace_model
-from samba.tracer.dropout_rates import takes_rate
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.traced import Traced
 

@@ -11,12 +11,12 @@ import torch
 
 from emulator.device import Device
 from emulator.op_facts.names import CASTS
+from emulator.op_facts.rates import takes_rate
 from emulator.plans.step_choice import all_steps
 from pef_schema.program import ArginKind, Graph, OutputGrad, Program, Role
 from samba.comparison.judge import Tol, gap, nonfinite
 from samba.comparison.report import Gap, Phase, Row, Status
 from samba.tensor.views import view_as_numpy, view_as_torch
-from samba.tracer.dropout_rates import takes_rate
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.torch_internals import tree_leaves

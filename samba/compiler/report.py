@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from emulator.op_facts.precision import precisions
 from pef_schema.printable import one_line
 from pef_schema.program import Program, Role
 from pef_schema.section_facts import (
@@ -14,7 +15,6 @@ from pef_schema.section_facts import (
     section_types,
 )
 from samba.compiler.arithmetic import compiled_arithmetic
-from samba.compiler.logged_precision import precisions
 from samba.compiler.losses import losses_line
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
+from emulator.op_facts.precision import MOVES
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Gradient, Node, Ref, Role, Value
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.tracer.names import Namer
@@ -51,45 +52,6 @@ GEMMS: dict[str, tuple[int, ...] | None] = {
     "scaled_dot_product_attention": (0, 1, 2),
 }
 """Operations made of matrix products, with the positions of what is rounded; None for all."""
-
-MOVES = frozenset(
-    {
-        "_unsafe_view",
-        "alias",
-        "broadcast_to",
-        "cat",
-        "chunk",
-        "clone",
-        "contiguous",
-        "detach",
-        "diagonal",
-        "expand",
-        "flatten",
-        "flip",
-        "gather",
-        "index_select",
-        "movedim",
-        "narrow",
-        "permute",
-        "repeat",
-        "reshape",
-        "roll",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "stack",
-        "t",
-        "transpose",
-        "unbind",
-        "unflatten",
-        "unfold",
-        "unsqueeze",
-        "view",
-    }
-)
-"""Operations that only move values: what was rounded before is rounded after."""
 
 
 def apply_arithmetic(traced: Traced, arithmetic: Arithmetic) -> Traced:

@@ -11,20 +11,10 @@ from typing import Any
 
 import torch
 
+from emulator.op_facts.rates import RATE_ARGUMENT
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Graph, Node, Ref
 from samba.tracer.torch_internals import arguments_of
-
-_RATE_ARGUMENT = {
-    "aten.native_dropout.default": 1,
-    "aten.dropout.default": 1,
-    "aten.scaled_dot_product_attention.default": 4,
-    "aten.lstm.input": 5,
-    "aten.gru.input": 5,
-    "aten.rnn_tanh.input": 5,
-    "aten.rnn_relu.input": 5,
-}
-"""Where an op takes its dropout rate."""
 
 _RATE_NAMES = frozenset({"p", "dropout_p", "dropout"})
 """What the argument is called."""
@@ -33,24 +23,19 @@ _DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
 """Operations that do nothing but drop: their rate is an argin even if it is 0."""
 
 
-def takes_rate(op: str) -> bool:
-    """Whether an operation takes a dropout rate, and so draws nothing at rate 0."""
-    return op in _RATE_ARGUMENT
-
-
 def rate_position(op: str) -> int | None:
     """Which argument of an operation is its dropout rate; None if it takes none."""
-    return _RATE_ARGUMENT.get(op)
+    return RATE_ARGUMENT.get(op)
 
 
 def rate_argins(graph: Graph) -> tuple[bool, ...]:
     """For each operation of a graph that takes a dropout rate, whether that is an argin."""
-    return tuple(isinstance(_rate(node), Ref) for node in graph.nodes if node.op in _RATE_ARGUMENT)
+    return tuple(isinstance(_rate(node), Ref) for node in graph.nodes if node.op in RATE_ARGUMENT)
 
 
 def _rate(node: Node) -> Any:
     """The rate that a node was given, by position or by name; None where it was given none."""
-    position = _RATE_ARGUMENT[node.op]
+    position = RATE_ARGUMENT[node.op]
     if position < len(node.args):
         return node.args[position]
     return next((value for name, value in node.kwargs if name in _RATE_NAMES), None)
@@ -73,7 +58,7 @@ def drawing_nodes(
         facts = ops.get(op) if node.op == "call_function" else None
         if facts is None or not facts.random:
             continue
-        position = _RATE_ARGUMENT.get(op)
+        position = RATE_ARGUMENT.get(op)
         if position is None:
             found.append(node)
             continue

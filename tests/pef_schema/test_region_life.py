@@ -73,9 +73,11 @@ def test_a_schedule_without_calls_holds_what_is_kept() -> None:
     assert lives(program, 0) == memory_over_time(program, 0) == ()
     nothing = peak(program, 0)
     assert (nothing.call, nothing.section) == (-1, -1)
-    assert nothing.total == sum(
-        r.nbytes for r in program.regions if r.role is not Role.ACTIVATION
-    ) == sum(size for _, size in nothing.bytes_by_role)
+    assert (
+        nothing.total
+        == sum(r.nbytes for r in program.regions if r.role is not Role.ACTIVATION)
+        == sum(size for _, size in nothing.bytes_by_role)
+    )
 
 
 def test_a_section_that_is_called_twice() -> None:

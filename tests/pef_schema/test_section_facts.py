@@ -82,7 +82,7 @@ def test_modules_without_names_are_left_out(program: Program) -> None:
         (["net__h__0__a", "net__h__1__a", "net__tail"], 5, "net__{h,+1}"),
         (["one_long_path"], 5, "one_long_path"),
         (["n__a", "n__a__b"], 40, "n__a{.,__b}"),
-        (["n__" + "x__" * 40 + "y", "n__z"], 40, "n__{x,z}"),
+        (["n__" + "x__" * 40 + "y", "n__z"], 10, "n__{x,z}"),
     ],
 )
 def test_paths_in_a_cell(paths: list[str], width: int, text: str) -> None:

@@ -9,12 +9,12 @@ from torch import nn
 
 import samba
 from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, CASTS
+from emulator.op_facts.precision import precisions
 from pef_schema import decode, encode, verify
 from pef_schema.fingerprint import graph_digest
 from pef_schema.program import Role
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.compiler.build import build_program
-from samba.compiler.logged_precision import precisions
 from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
 from samba.compiler.rounding import apply_arithmetic

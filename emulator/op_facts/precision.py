@@ -1,14 +1,52 @@
-"""The precision in which each operation runs, as the log beside a PEF tells it."""
+"""The precision in which each operation runs, as listings of a PEF tell it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from emulator.op_facts.names import CAST_RESULT, CASTS, NEXT_SEED
+from emulator.op_facts.rates import takes_rate
 from pef_schema.program import Node, Value, refs_of
 from pef_schema.section_facts import plain_name
-from samba.compiler.rounding import MOVES
-from samba.tracer.dropout_rates import takes_rate
+
+MOVES = frozenset(
+    {
+        "_unsafe_view",
+        "alias",
+        "broadcast_to",
+        "cat",
+        "chunk",
+        "clone",
+        "contiguous",
+        "detach",
+        "diagonal",
+        "expand",
+        "flatten",
+        "flip",
+        "gather",
+        "index_select",
+        "movedim",
+        "narrow",
+        "permute",
+        "repeat",
+        "reshape",
+        "roll",
+        "select",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "stack",
+        "t",
+        "transpose",
+        "unbind",
+        "unflatten",
+        "unfold",
+        "unsqueeze",
+        "view",
+    }
+)
+"""Operations that only move values: what was rounded before is rounded after."""
 
 
 def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[tuple[int, str]]:
