@@ -1,4 +1,4 @@
-"""What a section of a program is: its types, operations, modules, and the memory that it touches."""
+"""What a section is: its types, operations and modules, and the memory that it touches."""
 
 from __future__ import annotations
 
@@ -185,23 +185,22 @@ def short_paths(paths: Sequence[str], *, width: int = _WIDTH) -> str:
     rests = [part[shared : shared + _DEPTH] for part in parts]
     before = _JOINT.join(parts[0][:shared])
     joint = _JOINT if all(rests) else ""
+    start = before + joint if before else ""
     shown: list[str] = []
     for depth in range(max(map(len, rests)), 0, -1):
         cut = dict.fromkeys(tuple(rest[:depth]) for rest in rests)
         shown = [_rest(item, bool(before) and not joint) for item in _with_ranges(list(cut))]
-        text = _braced(before + (joint if before else ""), shown)
+        text = _braced(start, shown)
         if len(text) <= width:
             return text
-    more = len(shown)
-    while len(shown) > 1:
-        shown.pop()
-        text = _braced(before + (joint if before else ""), [*shown, f"+{more - len(shown)}"])
+    for count in range(len(shown) - 1, 1, -1):
+        text = _braced(start, [*shown[:count], f"+{len(shown) - count}"])
         if len(text) <= width:
-            break
-    return text
+            return text
+    return _braced(start, [shown[0], *[f"+{len(shown) - 1}"][: len(shown) - 1]])
 
 
-def _shared(parts: Sequence[Sequence[str]]) -> int:
+def _shared(parts: list[list[str]]) -> int:
     """How many parts at the beginning all paths have in common."""
     first, last = min(parts), max(parts)
     same = 0

@@ -1,5 +1,7 @@
 """Tools for models, scripts and PEFs.
 
+python -m samba inspect    what a PEF holds, see docs/inspect.md
+python -m samba diff       where two PEFs differ, see docs/inspect.md
 python -m samba compare    torch and the device side by side, see docs/compare.md
 python -m samba launch     replicas of a script on this host, see docs/data_parallel.md
 """
@@ -12,6 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from pef_schema.printable import say, say_text
+
+
+def _inspect(arguments: Sequence[str]) -> int:
+    from samba.inspection.inspect_command import run  # noqa: PLC0415  # this command alone
+
+    return run(arguments)
+
+
+def _diff(arguments: Sequence[str]) -> int:
+    from samba.inspection.diff_command import run  # noqa: PLC0415  # this command alone
+
+    return run(arguments)
 
 
 def _compare(arguments: Sequence[str]) -> int:
@@ -27,7 +41,7 @@ def _launch(arguments: Sequence[str]) -> int:
 
 
 _COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType(
-    {"compare": _compare, "launch": _launch}
+    {"inspect": _inspect, "diff": _diff, "compare": _compare, "launch": _launch}
 )
 
 

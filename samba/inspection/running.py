@@ -114,10 +114,13 @@ def run_command(work: Callable[[], int], *, failed: int = FAILED) -> int:
             return _NO_READER
         except KeyboardInterrupt:
             return _INTERRUPTED
-        except _OutputFailed as error:
+        except OSError as error:
+            if error.filename is not None:
+                raise  # of a file that the command opened, and not of its output
             _drop_output()
+            reason = error.strerror or str(error)
             with contextlib.suppress(OSError):
-                say_text(f"error: cannot write the output: {error.reason}", file=sys.stderr)
+                say_text(f"error: cannot write the output: {reason}", file=sys.stderr)
             return failed
 
 
@@ -169,14 +172,6 @@ def chosen_graph(program: Program, name: str | None, *, pef: str) -> int | None:
     return names.index(name)
 
 
-class _OutputFailed(Exception):
-    """Standard output cannot be written."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
-
-
 def _code(error: SambaError, failed: int) -> int:
     if isinstance(error, WrongUsage):
         return WRONG_USAGE
@@ -188,14 +183,8 @@ def _flush() -> None:
     """Write what was printed, here where a failure can be told, and not at the process's end."""
     # A process that was started with its output closed has none.
     stream: TextIO | None = sys.stdout
-    if stream is None:
-        return
-    try:
+    if stream is not None:
         stream.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise _OutputFailed(error.strerror or str(error)) from None
 
 
 def _drop_output() -> None:

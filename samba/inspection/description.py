@@ -1,0 +1,333 @@
+"""What a PEF holds, as plain data: what ``inspect --json`` prints and the listing is made of.
+
+docs/inspect.md describes every key. A key keeps its name and its meaning while ``version`` stays
+the same; new keys may come at any time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from emulator.op_facts.precision import precisions
+from pef_schema import Graph, Optimizer, OutputGrad, PefInfo, Program, Section, Step, Value
+from pef_schema.region_life import Moment, alive_at, lives, memory_over_time, peak
+from pef_schema.section_facts import (
+    modules_of,
+    operations_of,
+    owners,
+    plain_name,
+    section_bytes,
+    section_lines,
+    section_ops,
+)
+from samba.compiler.arithmetic import METADATA, compiled_arithmetic
+from samba.errors import ArgumentError
+
+__all__ = ["FORMAT", "VERSION", "describe"]
+
+FORMAT, VERSION = "samba.inspect", 1
+
+
+def describe(
+    program: Program, info: PefInfo | None = None, *, graph: int | None = None
+) -> dict[str, Any]:
+    """Describe a program.
+
+    Args:
+        program: The program.
+        info: What the head of its file says; None for a program in memory.
+        graph: Leave out all other graphs, the sections that only they call, and the regions that
+            only these touch; None for everything.
+
+    Returns:
+        JSON as Python has it, without NaN and infinities.
+    """
+    chosen = range(len(program.graphs)) if graph is None else (graph,)
+    schedules = [i for i, s in enumerate(program.schedules) if s.graph in chosen]
+    called = {call.section for i in schedules for call in program.schedules[i].calls}
+    sections = range(len(program.sections)) if graph is None else sorted(called)
+    regions: Collection[int] = range(len(program.regions))
+    by_graph = {program.schedules[i].graph: (i,) for i in schedules}
+    running = _running(program)
+    if graph is not None:
+        regions = sorted(_touched(program, sections, program.graphs[graph]))
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "file": None if info is None else _file(info),
+        "name": program.name,
+        "mapping": program.mapping,
+        "inference": program.inference,
+        "arithmetic": _arithmetic(program),
+        "counts": {
+            "graphs": len(chosen),
+            "nodes": sum(len(program.graphs[i].nodes) for i in chosen),
+            "sections": len(sections),
+            "structures": len({program.sections[i].twin for i in sections}),
+            "regions": len(regions),
+            "bytes": sum(program.regions[i].nbytes for i in regions),
+        },
+        "sections": _sections(program, sections, schedules),
+        "graphs": [_graph(program, i, by_graph.get(i, ()), running) for i in chosen],
+        "regions": _regions(program, regions, schedules),
+        "optimizers": [_optimizer(program, optimizer) for optimizer in program.optimizers],
+        "hyperparameters": [
+            {
+                "name": argin.name,
+                "kind": argin.kind.name.lower(),
+                "default": _number(argin.default),
+                "region": program.regions[argin.region].name,
+            }
+            for argin in program.argins
+        ],
+        "metadata": dict(program.metadata),
+    }
+
+
+def _file(info: PefInfo) -> dict[str, Any]:
+    return {
+        "path": info.path,
+        "bytes": info.size,
+        "metadata_bytes": info.metadata_length,
+        "constant_bytes": info.data_length,
+        "format": info.writer,
+        "least_reader": info.min_reader,
+        "digest": info.digest,
+    }
+
+
+def _arithmetic(program: Program) -> str:
+    """How values are rounded, in the words of the options; as the file has it if these are none."""
+    metadata = dict(program.metadata)
+    try:
+        return str(compiled_arithmetic(metadata))
+    except ArgumentError:
+        return metadata[METADATA]
+
+
+def _touched(program: Program, sections: Collection[int], graph: Graph) -> set[int]:
+    """Regions that sections read or write, and those of what a graph takes and gives."""
+    found = {
+        region
+        for i in sections
+        for step in program.sections[i].steps
+        for region in (*step.reads, *step.writes)
+    }
+    found |= {graph.values[v].region for v in graph.inputs}
+    for output in graph.outputs:
+        found |= {output.region, output.grad_region}
+    return {region for region in found if region >= 0}
+
+
+def _sections(
+    program: Program, sections: Iterable[int], schedules: Iterable[int]
+) -> list[dict[str, Any]]:
+    owned = owners(program)
+    calls: dict[int, list[dict[str, Any]]] = {}
+    for i in schedules:
+        schedule = program.schedules[i]
+        name = program.graphs[schedule.graph].name
+        for call in schedule.calls:
+            calls.setdefault(call.section, []).append({"graph": name, "call_id": call.call_id})
+    return [_section(program, i, calls.get(i, []), owned) for i in sections]
+
+
+def _section(
+    program: Program,
+    index: int,
+    calls: list[dict[str, Any]],
+    owned: Mapping[int, tuple[str, ...]],
+) -> dict[str, Any]:
+    section: Section = program.sections[index]
+    return {
+        "id": index,
+        "name": section.name,
+        "types": [kind.name for kind in section.kinds],
+        "modules": list(modules_of(program, section, owned)),
+        "operations": dict(operations_of(program, section)),
+        "lines": list(section_lines(program, section)),
+        "ops": section_ops(program, section),
+        "bytes": section_bytes(program, section),
+        "same_as": None if section.twin == index else section.twin,
+        "calls": calls,
+        "steps": [_step(program, step) for step in section.steps],
+    }
+
+
+def _step(program: Program, step: Step) -> dict[str, Any]:
+    return {
+        "kind": step.kind.name,
+        "graph": program.graphs[step.graph].name if step.graph >= 0 else None,
+        "nodes": list(step.nodes),
+        "recompute": list(step.recompute),
+        "optimizers": [program.optimizers[i].name for i in step.optimizers],
+        "max_norm": _number(step.max_norm) if step.max_norm else None,
+        "reads": list(step.reads),
+        "writes": list(step.writes),
+        "accumulates": list(step.accumulates),
+    }
+
+
+def _graph(
+    program: Program,
+    index: int,
+    schedules: Iterable[int],
+    running: Mapping[tuple[int, int], list[int]],
+) -> dict[str, Any]:
+    graph = program.graphs[index]
+    found: dict[str, Any] = {
+        "name": graph.name,
+        "inputs": [_tensor(program, graph.values[v]) for v in graph.inputs],
+        "outputs": [
+            {
+                **_tensor(program, graph.values[output.value]),
+                "name": output.name,
+                "region": program.regions[output.region].name,
+                "gradient": output.grad.name.lower(),
+                "loss": output.grad is OutputGrad.ONES,
+            }
+            for output in graph.outputs
+        ],
+        "losses": [o.name for o in graph.outputs if o.grad is OutputGrad.ONES],
+        "updates": [
+            {"value": graph.values[u.value].name, "region": program.regions[u.region].name}
+            for u in graph.updates
+        ],
+        "gradients": [
+            {"name": g.name, "line": g.source, "nodes": len(g.nodes)} for g in graph.gradients
+        ],
+        "precision": {},
+        "schedule": [],
+        "peak": None,
+        "memory": [],
+        "nodes": [],
+    }
+    precision = dict(precisions(graph.nodes, graph.values))
+    for text in precision.values():
+        found["precision"][text] = found["precision"].get(text, 0) + 1
+    found["nodes"] = _nodes(program, index, precision, running)
+    for i in schedules:
+        found["schedule"] = [
+            {"call_id": call.call_id, "section": call.section}
+            for call in program.schedules[i].calls
+        ]
+        found["memory"] = [_moment(program, i, m) for m in memory_over_time(program, i)]
+        highest = peak(program, i)
+        alive = list(alive_at(program, i, highest.call))
+        found["peak"] = {**_moment(program, i, highest), "alive": alive}
+    return found
+
+
+def _running(program: Program) -> dict[tuple[int, int], list[int]]:
+    """Sections that run or differentiate each node, by graph and node."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for i, section in enumerate(program.sections):
+        for step in section.steps:
+            for node in step.nodes:
+                found.setdefault((step.graph, node), []).append(i)
+    return found
+
+
+def _nodes(
+    program: Program,
+    index: int,
+    precision: Mapping[int, str],
+    running: Mapping[tuple[int, int], list[int]],
+) -> list[dict[str, Any]]:
+    graph = program.graphs[index]
+    return [
+        {
+            "id": i,
+            "op": node.op,
+            "operation": plain_name(node.op),
+            "module": node.module,
+            "line": node.source,
+            "precision": precision.get(i, ""),
+            "sections": list(dict.fromkeys(running.get((index, i), ()))),
+            "inputs": list(dict.fromkeys(graph.values[v].name for v in node.refs())),
+            "outputs": [
+                _tensor(program, graph.values[v]) if v >= 0 else None for v in node.outputs
+            ],
+        }
+        for i, node in enumerate(graph.nodes)
+    ]
+
+
+def _tensor(program: Program, value: Value) -> dict[str, Any]:
+    return {
+        "name": value.name,
+        "shape": list(value.shape),
+        "dtype": value.dtype.name.lower(),
+        "region": program.regions[value.region].name if value.region >= 0 else None,
+    }
+
+
+def _moment(program: Program, schedule: int, moment: Moment) -> dict[str, Any]:
+    calls = program.schedules[schedule].calls
+    return {
+        "call_id": calls[moment.call].call_id if moment.call >= 0 else None,
+        "section": moment.section if moment.section >= 0 else None,
+        "bytes": moment.total,
+        "by_role": {role.name.lower(): size for role, size in moment.bytes_by_role},
+    }
+
+
+def _regions(
+    program: Program, regions: Iterable[int], schedules: Iterable[int]
+) -> list[dict[str, Any]]:
+    tensors: dict[int, list[str]] = {}
+    for symbol in program.symbols:
+        tensors.setdefault(symbol.region, []).append(symbol.name)
+    life: dict[int, list[dict[str, Any]]] = {}
+    for i in schedules:
+        schedule = program.schedules[i]
+        for one in lives(program, i):
+            if not program.regions[one.region].role.is_transient:
+                continue  # it keeps what it holds from run to run, whatever is called
+            life.setdefault(one.region, []).append(
+                {
+                    "graph": program.graphs[schedule.graph].name,
+                    "first_call": schedule.calls[one.first].call_id,
+                    "last_call": schedule.calls[one.last].call_id,
+                }
+            )
+    return [
+        {
+            "id": i,
+            "name": program.regions[i].name,
+            "role": program.regions[i].role.name.lower(),
+            "shape": list(program.regions[i].shape),
+            "dtype": program.regions[i].dtype.name.lower(),
+            "bytes": program.regions[i].nbytes,
+            "kept": not program.regions[i].role.is_transient,
+            "life": life.get(i, []),
+            "tensors": tensors.get(i, []),
+        }
+        for i in regions
+    ]
+
+
+def _optimizer(program: Program, optimizer: Optimizer) -> dict[str, Any]:
+    regions = program.regions
+    return {
+        "name": optimizer.name,
+        "kind": optimizer.kind.name.lower(),
+        "options": {name: _number(value) for name, value in optimizer.options},
+        "hyperparameters": {name: regions[region].name for name, region in optimizer.argins},
+        "step": regions[optimizer.step].name if optimizer.step >= 0 else None,
+        "parameters": [
+            {
+                "weight": regions[p.weight].name,
+                "gradient": regions[p.grad].name,
+                "states": [regions[state].name for state in p.states],
+            }
+            for p in optimizer.params
+        ],
+    }
+
+
+def _number(value: float) -> float | str:
+    """A number as JSON has it: infinities and NaN are texts."""
+    return value if math.isfinite(value) else str(value)

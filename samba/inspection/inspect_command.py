@@ -1,0 +1,76 @@
+"""``python -m samba inspect``: what a PEF holds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from pef_schema import read_info, read_pef
+from pef_schema.printable import printable, say_text
+from samba.inspection.description import describe
+from samba.inspection.json_form import folded_json
+from samba.inspection.layout import terminal_width
+from samba.inspection.listing import metadata_list, node_list, overview, region_list, section_list
+from samba.inspection.running import chosen_graph, run_command, write_output
+
+__all__ = ["run"]
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 the output cannot be written, 2 wrong usage (also a graph that "
+    "is not there), 3 the file is missing or bad. Neither torch nor jax is loaded."
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Those that follow ``inspect``.
+
+    Returns:
+        The exit code.
+    """
+    return run_command(lambda: _inspect(_parser().parse_args(arguments)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m samba inspect",
+        description="Show what a PEF holds: sections with their modules and operations, memory and "
+        "its peak, graphs, hyperparameters and where it is from. See docs/inspect.md.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("pef", help="the PEF")
+    parser.add_argument("--graph", metavar="NAME", help="only this graph and what it uses")
+    parser.add_argument("--sections", action="store_true", help="list all sections")
+    parser.add_argument("--nodes", action="store_true", help="list all nodes with their lines")
+    parser.add_argument("--regions", action="store_true", help="list all memory with its life")
+    parser.add_argument("--metadata", action="store_true", help="list all metadata, whole")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="-", help="write there, not to the terminal"
+    )
+    return parser
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    program = read_pef(args.pef)
+    index = chosen_graph(program, args.graph, pef=args.pef)
+    found = describe(program, read_info(args.pef), graph=index)
+    if args.json:
+        text = folded_json(found)
+    else:
+        width = terminal_width()
+        lists = (
+            (args.sections, section_list),
+            (args.nodes, node_list),
+            (args.regions, region_list),
+            (args.metadata, metadata_list),
+        )
+        chosen = [make(found, width=width) for asked, make in lists if asked]
+        text = "\n\n".join(chosen) or overview(found, width=width)
+    if args.output == "-":
+        say_text(text)
+    else:
+        write_output(args.output, (printable(text) + "\n").encode(), inputs={"the PEF": args.pef})
+    return 0

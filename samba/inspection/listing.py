@@ -1,0 +1,381 @@
+"""A description of a PEF as text for people: what comes first is what is asked most."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from pef_schema import Role
+from pef_schema.printable import one_line
+from pef_schema.section_facts import operations_text, short_paths
+from samba.inspection.layout import bytes_text, paragraph, some, table
+
+__all__ = ["metadata_list", "node_list", "overview", "region_list", "section_list"]
+
+_ROWS = 40
+"""Sections that the overview shows."""
+_ALIVE = 8
+"""Regions that are shown as alive at the peak."""
+_NAMED = 12
+"""Inputs, outputs and the like of a graph that are named."""
+_MODULES = 120
+"""Characters for the modules of a section."""
+_FIRST = ("samba_version", "model")
+"""Metadata that the overview shows first: what `get_pefmeta` says of every application."""
+_TEXT = 160
+"""Characters of a value of the metadata."""
+
+_SILENT = ("", "None", "False", "[]", "()", "{}")
+"""Values of the metadata that the overview leaves out: options that were not given."""
+
+Description = dict[str, Any]
+
+
+def overview(found: Description, *, width: int) -> str:
+    """The whole of a PEF in short: sections, memory, graphs, hyperparameters, where it is from.
+
+    Args:
+        found: What :func:`~samba.inspection.description.describe` returned.
+        width: Columns of the terminal.
+
+    Returns:
+        Text of several paragraphs, without a line end at its end.
+    """
+    parts = [_head(found, width), section_list(found, width=width, most=_ROWS)]
+    parts += [_memory(found, width)]
+    parts += [_graph(graph, found, width) for graph in found["graphs"]]
+    parts += [_optimizers(found, width), _hyperparameters(found, width), _origin(found, width)]
+    parts += [paragraph(_more(found), width=width)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def section_list(found: Description, *, width: int, most: int | None = None) -> str:
+    """The sections, each with its modules and operations.
+
+    Args:
+        found: What :func:`~samba.inspection.description.describe` returned.
+        width: Columns of the terminal.
+        most: Rows to show; None for all.
+    """
+    sections = found["sections"]
+    if not sections:
+        return "no sections"
+    rows = [
+        (
+            str(s["id"]),
+            "+".join(s["types"]),
+            s["name"],
+            f"{s['ops']:,}",
+            bytes_text(s["bytes"]),
+            _work(s),
+        )
+        for s in sections[:most]
+    ]
+    lines = [
+        "sections",
+        table(
+            ("id", "type", "name", "ops", "bytes", "modules: operations"),
+            rows,
+            width=width,
+            right=(0, 3, 4),
+        ),
+    ]
+    if len(rows) < len(sections):
+        lines.append(f"and {len(sections) - len(rows):,} more: --sections lists all")
+    legend = (
+        "ops: operations, those computed again for the backward pass included; bytes: memory read "
+        "or written; linear:2 is two of them; a__{b, c}: modules a__b and a__c; "
+        "a{., __b}: a and a__b"
+    )
+    return "\n".join([*lines, paragraph(f"({legend})", width=width)])
+
+
+def node_list(found: Description, *, width: int) -> str:
+    """All nodes with operation, result, module and source line.
+
+    Args:
+        found: What :func:`~samba.inspection.description.describe` returned.
+        width: Columns of the terminal.
+    """
+    folder = _folder(node["line"] for graph in found["graphs"] for node in graph["nodes"])
+    parts = [f"lines are below {folder}"] if folder else []
+    for graph in found["graphs"]:
+        rows = [
+            (
+                str(node["id"]),
+                node["operation"],
+                ",".join(map(str, node["sections"])) or "-",
+                _results(node["outputs"]),
+                f"{node['module'] or '-'} {node['line'].removeprefix(folder) or '-'}",
+            )
+            for node in graph["nodes"]
+        ]
+        title = f"nodes of graph {graph['name']}"
+        if not rows:
+            parts.append(f"{title}: none")
+            continue
+        head = ("id", "operation", "sections", "result", "module and line")
+        parts.append(f"{one_line(title)}\n{table(head, rows, width=width, right=(0,))}")
+    return "\n\n".join(paragraph(p, width=width) if "\n" not in p else p for p in parts)
+
+
+def region_list(found: Description, *, width: int) -> str:
+    """All regions with role, size, the calls during which they hold something, and name.
+
+    Args:
+        found: What :func:`~samba.inspection.description.describe` returned.
+        width: Columns of the terminal.
+    """
+    several = len(found["graphs"]) > 1
+    rows = [
+        (
+            str(r["id"]),
+            r["role"],
+            _tensor(r),
+            bytes_text(r["bytes"]),
+            "always" if r["kept"] else _life(r["life"], several),
+            r["name"],
+        )
+        for r in found["regions"]
+    ]
+    if not rows:
+        return "no regions"
+    return "\n".join(
+        [
+            "regions",
+            table(
+                ("id", "role", "tensor", "bytes", "calls", "name"),
+                rows,
+                width=width,
+                right=(0, 3),
+            ),
+            paragraph(
+                "(calls: from the first to the last call that it holds something for; always: it "
+                "keeps that from run to run)",
+                width=width,
+            ),
+        ]
+    )
+
+
+def metadata_list(found: Description, *, width: int) -> str:
+    """All that the application stored in the file, whole.
+
+    Args:
+        found: What :func:`~samba.inspection.description.describe` returned.
+        width: Columns of the terminal.
+    """
+    lines = ["metadata"] if found["metadata"] else ["metadata: none"]
+    for key, value in found["metadata"].items():
+        first, *rest = value.splitlines() or [""]
+        lines.append(paragraph(f"  {key}: {first}", width=width, indent="    "))
+        lines += [paragraph(f"    {line}", width=width, indent="    ") for line in rest]
+    return "\n".join(lines)
+
+
+def _head(found: Description, width: int) -> str:
+    counts, file = found["counts"], found["file"]
+    kind = "inference" if found["inference"] else "training"
+    lines = [f"{found['name']}: {kind}, {found['mapping']} mapping, {found['arithmetic']}"]
+    lines += [
+        ", ".join(
+            [
+                some(counts["graphs"], "graph"),
+                some(counts["nodes"], "node"),
+                some(counts["sections"], "section")
+                + f" of {some(counts['structures'], 'structure')}",
+                some(counts["regions"], "region") + f" of {bytes_text(counts['bytes'])}",
+            ]
+        )
+    ]
+    if file is not None:
+        lines.append(
+            f"{file['path']}: {file['bytes']:,} bytes, format {file['format']}, "
+            f"digest {file['digest'][:16]}"
+        )
+    return "\n".join(paragraph(line, width=width, indent="  ") for line in lines)
+
+
+def _memory(found: Description, width: int) -> str:
+    """Bytes by role, all of them and at each graph's peak; what is alive there."""
+    totals: dict[str, int] = {}
+    for region in found["regions"]:
+        totals[region["role"]] = totals.get(region["role"], 0) + region["bytes"]
+    if not totals:
+        return ""
+    graphs = [graph for graph in found["graphs"] if graph["peak"] is not None]
+    many = len(graphs) > 1
+    at_peak = {} if many or not graphs else graphs[0]["peak"]["by_role"]
+    rows = [
+        (bytes_text(size), *([bytes_text(at_peak.get(role, 0))] if at_peak else []), role)
+        for role, size in sorted(totals.items(), key=lambda item: Role[item[0].upper()])
+    ]
+    head = ("bytes", *(["at peak"] if at_peak else []), "role")
+    lines = ["memory", table(head, rows, width=width, right=(0, 1) if at_peak else (0,))]
+    names = {region["id"]: region for region in found["regions"]}
+    sections = {section["id"]: section["name"] for section in found["sections"]}
+    for graph in graphs:
+        highest = graph["peak"]
+        where = ""
+        if highest["section"] is not None:
+            where = f" in call {highest['call_id']} ({sections[highest['section']]})"
+        whose = f" of graph {graph['name']}" if many else ""
+        lines.append(paragraph(f"peak{whose}: {bytes_text(highest['bytes'])}{where}", width=width))
+        alive = [names[i] for i in highest["alive"] if i in names]
+        shown = [(bytes_text(r["bytes"]), r["role"], r["name"]) for r in alive[:_ALIVE]]
+        if shown and not many:
+            lines.append(table(("alive", "role", "name"), shown, width=width, right=(0,)))
+            if len(alive) > len(shown):
+                lines.append(f"and {len(alive) - len(shown):,} more")
+    lines.append(paragraph("(values that a section keeps to itself are not counted)", width=width))
+    return "\n".join(lines)
+
+
+def _graph(graph: Description, found: Description, width: int) -> str:
+    names = {section["id"]: section["name"] for section in found["sections"]}
+    calls = [(call["call_id"], names[call["section"]]) for call in graph["schedule"]]
+    outputs = [f"{_named(o)}{' (loss)' if o['loss'] else ''}" for o in graph["outputs"]]
+    rows = [
+        ("inputs", _several([_named(tensor) for tensor in graph["inputs"]])),
+        ("outputs", _several(outputs)),
+        ("losses", _several(graph["losses"])),
+        ("state", _several([update["region"] for update in graph["updates"]])),
+        ("gradients", _several([f"{g['name']} {g['line']}" for g in graph["gradients"]])),
+        ("precision", _several([f"{text}: {count}" for text, count in graph["precision"].items()])),
+        ("schedule", _several(list(_runs(calls)))),
+    ]
+    lines = [paragraph(f"graph {graph['name']}: {some(len(graph['nodes']), 'node')}", width=width)]
+    for what, text in rows:
+        if text or what in ("inputs", "outputs", "losses"):
+            line = f"  {what.ljust(10)} {text or 'none'}"
+            lines.append(paragraph(line, width=width, indent=" " * 13))
+    return "\n".join(lines)
+
+
+def _optimizers(found: Description, width: int) -> str:
+    rows = [
+        (
+            optimizer["name"],
+            optimizer["kind"],
+            some(len(optimizer["parameters"]), "parameter"),
+            " ".join(f"{name}={_short(value)}" for name, value in optimizer["options"].items()),
+        )
+        for optimizer in found["optimizers"]
+    ]
+    if not rows:
+        return ""
+    return "optimizers\n" + table(("name", "rule", "updates", "fixed"), rows, width=width)
+
+
+def _hyperparameters(found: Description, width: int) -> str:
+    rows = [
+        (argin["name"], argin["kind"], _short(argin["default"]))
+        for argin in found["hyperparameters"]
+    ]
+    if not rows:
+        return "hyperparameters: none"
+    return "hyperparameters\n" + table(("name", "kind", "default"), rows, width=width)
+
+
+def _origin(found: Description, width: int) -> str:
+    """What the application stored, as far as it says something, in short."""
+    said = {key: text for key, text in found["metadata"].items() if text not in _SILENT}
+    lines = ["metadata" if said else "metadata: none"]
+    for key, value in sorted(said.items(), key=lambda item: item[0] not in _FIRST)[:_NAMED]:
+        shown = " ".join(value.split())
+        if len(shown) > _TEXT:
+            shown = f"{shown[:_TEXT]}... ({len(value):,} characters)"
+        lines.append(paragraph(f"  {key}: {shown}", width=width, indent="    "))
+    more = len(found["metadata"]) - min(len(said), _NAMED)
+    if more:
+        lines.append(f"and {more:,} more: --metadata lists all")
+    return "\n".join(lines)
+
+
+def _more(found: Description) -> str:
+    counts = found["counts"]
+    return (
+        f"--nodes lists {some(counts['nodes'], 'node')}, --regions "
+        f"{some(counts['regions'], 'region')}, --sections {some(counts['sections'], 'section')}; "
+        "--json prints all of it"
+    )
+
+
+def _work(section: Description) -> str:
+    """Modules and operations of a section; the row goes on below, so there is room for many."""
+    modules = short_paths(section["modules"], width=_MODULES).replace(",", ", ")
+    return f"{modules}: {operations_text(section['operations'].items())}"
+
+
+def _tensor(item: Description) -> str:
+    return f"{item['dtype']}[{','.join(map(str, item['shape']))}]"
+
+
+def _named(item: Description) -> str:
+    return f"{item['name']} {_tensor(item)}"
+
+
+def _results(outputs: Sequence[Description | None]) -> str:
+    used = [_tensor(output) for output in outputs if output is not None]
+    return " ".join(used[:2]) + (f" +{len(used) - 2}" if len(used) > 2 else "") or "-"
+
+
+def _several(items: Sequence[str]) -> str:
+    more = f" and {len(items) - _NAMED:,} more" if len(items) > _NAMED else ""
+    return ", ".join(items[:_NAMED]) + more
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
+def _life(life: Sequence[Description], several: bool) -> str:
+    spans = [
+        (f"{one['graph']} " if several else "") + f"{one['first_call']}-{one['last_call']}"
+        for one in life
+    ]
+    return " ".join(spans) or "never"
+
+
+def _runs(calls: Sequence[tuple[int, str]]) -> Iterator[str]:
+    """Calls as ``id:name``; where numbers in names only count up or down, the first and the last.
+
+    Example:
+        >>> list(_runs([(0, "fwd_0"), (1, "fwd_1"), (2, "fwd_2"), (3, "opt")]))
+        ['0-2:fwd_0..fwd_2', '3:opt']
+    """
+    at = 0
+    while at < len(calls):
+        end, step = at, 0
+        while end + 1 < len(calls):
+            change = _change(calls[end][1], calls[end + 1][1])
+            if abs(change) != 1 or step not in (0, change):
+                break
+            step, end = change, end + 1
+        (first, name), (last, final) = calls[at], calls[end]
+        yield f"{first}:{name}" if at == end else f"{first}-{last}:{name}..{final}"
+        at = end + 1
+
+
+def _change(name: str, after: str) -> int:
+    """By how much the number at the end of a name changes; 0 where the names are not alike."""
+    stem, _, number = name.rpartition("_")
+    other, _, follows = after.rpartition("_")
+    if stem != other or not (number.isdecimal() and follows.isdecimal()):
+        return 0
+    return int(follows[:18]) - int(number[:18])
+
+
+def _folder(lines: Iterable[str]) -> str:
+    """The folder that all source files lie below, with a slash at its end; empty if there is none.
+
+    Example:
+        >>> _folder(["/home/me/net.py:3", "/home/me/parts/head.py:7", ""])
+        '/home/me/'
+    """
+    folders = {os.path.dirname(line) for line in lines if line}
+    if not folders or not all(map(os.path.isabs, folders)):
+        return ""
+    shared = os.path.commonpath(folders)
+    return shared if shared.endswith("/") else f"{shared}/"

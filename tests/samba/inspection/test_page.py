@@ -1,0 +1,67 @@
+"""docs/inspect.md shows what its commands print."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import samba
+from examples import lenet
+from samba.__main__ import main
+
+PAGE = Path(__file__).parents[3] / "docs" / "inspect.md"
+_CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_VARIES = (
+    # Lines of the source in the file have the reader's path, and so its size and digest vary.
+    (re.compile(r"[\d,]+ bytes, format"), "N bytes, format"),
+    (re.compile(r"digest [0-9a-f]{16}"), "digest D"),
+    (re.compile(r"lines are below .*"), "lines are below F"),
+)
+
+
+def examples_of(page: str) -> list[tuple[str, str]]:
+    """Commands of a page with what it shows below each."""
+    found: list[tuple[str, str]] = []
+    for block in _CONSOLE.findall(page):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What a command prints; of a pipe into head, as many lines."""
+    line, _, head = command.partition(" | head -")
+    words = shlex.split(line)
+    if words[:2] == ["python", "examples/lenet.py"]:
+        samba.session.reset()
+        lenet.main(words[2:])
+        capsys.readouterr()
+        return ""
+    assert words[:3] == ["python", "-m", "samba"], command
+    code = main(words[3:])
+    captured = capsys.readouterr()
+    assert captured.err == "" and code == (words[3] == "diff"), command
+    lines = captured.out.splitlines(keepends=True)
+    return "".join(lines[: int(head)] if head else lines)
+
+
+def plain(text: str) -> str:
+    """Text without what varies from place to place."""
+    for pattern, instead in _VARIES:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def test_the_page_shows_what_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    shown = examples_of(PAGE.read_text(encoding="utf-8"))
+    assert len(shown) >= 6
+    for command, output in shown:
+        assert plain(printed(command, capsys)) == plain(output), command
