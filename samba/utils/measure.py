@@ -13,7 +13,14 @@ import torch
 
 from pef_schema.atomic import write_atomically
 from pef_schema.printable import json_text, one_line, say, say_text
-from pef_schema.section_facts import section_types
+from pef_schema.section_facts import (
+    modules_of,
+    operations_of,
+    operations_text,
+    owners,
+    section_types,
+    short_paths,
+)
 from samba.errors import ArgumentError, described
 from samba.session.process import session
 from samba.support.nesting import leaves
@@ -35,6 +42,8 @@ class SectionTime:
         calls: How often it was timed.
         min_ms, median_ms, max_ms: Wall time of a call in milliseconds.
         share: Its median as a fraction of the sum of all medians.
+        modules: Paths of the modules that it computes or updates.
+        operations: Its operations with how often each occurs.
     """
 
     section_id: int
@@ -45,6 +54,8 @@ class SectionTime:
     median_ms: float
     max_ms: float
     share: float
+    modules: tuple[str, ...] = ()
+    operations: tuple[tuple[str, int], ...] = ()
 
 
 def measure_performance(
@@ -208,6 +219,7 @@ def measure_sections(
             break
     medians = {s: statistics.median(t) for s, t in times.items()}
     total = sum(medians.values())
+    owned = owners(program)
     rows = tuple(
         SectionTime(
             section_id=s,
@@ -218,16 +230,23 @@ def measure_sections(
             median_ms=medians[s] * 1e3,
             max_ms=max(t) * 1e3,
             share=medians[s] / total,
+            modules=modules_of(program, program.sections[s], owned),
+            operations=operations_of(program, program.sections[s]),
         )
         for s, t in times.items()
     )
+    say_text(_LEGEND)
     say_text(format_sections(rows))
     say(f"sum of medians: {total * 1e3:.3f} ms, {batch_size / total:.3f} samples/s")
     if json:
         write_atomically(
-            json, [(json_text([asdict(row) for row in rows], indent=2) + "\n").encode()]
+            json, [(json_text([_as_json(row) for row in rows], indent=2) + "\n").encode()]
         )
     return rows
+
+
+def _as_json(row: SectionTime) -> dict[str, Any]:
+    return {**asdict(row), "operations": dict(row.operations)}
 
 
 def _is_loaded(model: Any, loaded: Loaded, operation: str) -> None:
@@ -264,6 +283,15 @@ def _in_a_folder(function: str, *reports: str | None) -> None:
             )
 
 
+_MODULES = 100
+"""Characters for the modules of a section."""
+_LEGEND = """\
+calls: how often the section was timed; ms: wall time of a call that is waited for
+share: of the sum of all medians; a full run is one executable and takes less than that sum
+modules: a__{b,c} are a__b and a__c, a{.,__b} are a and a__b; operations: linear:2 are two"""
+"""What the columns of :func:`format_sections` mean."""
+
+
 def format_sections(rows: Sequence[SectionTime]) -> str:
     """Lay out section times as a table.
 
@@ -273,7 +301,18 @@ def format_sections(rows: Sequence[SectionTime]) -> str:
     Returns:
         Text without a final newline.
     """
-    head = ("id", "type", "name", "calls", "min ms", "median ms", "max ms", "share")
+    head = (
+        "id",
+        "type",
+        "name",
+        "calls",
+        "min ms",
+        "median ms",
+        "max ms",
+        "share",
+        "modules",
+        "operations",
+    )
     cells = [head] + [
         (
             str(r.section_id),
@@ -284,13 +323,15 @@ def format_sections(rows: Sequence[SectionTime]) -> str:
             f"{r.median_ms:.3f}",
             f"{r.max_ms:.3f}",
             f"{100 * r.share:.1f} %",
+            one_line(short_paths(r.modules, width=_MODULES)),
+            one_line(operations_text(r.operations)),
         )
         for r in rows
     ]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     return "\n".join(
         "  ".join(
-            cell.ljust(w) if i in (1, 2) else cell.rjust(w)
+            cell.ljust(w) if i in (1, 2, 8, 9) else cell.rjust(w)
             for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -133,13 +134,23 @@ def test_sections(scene, clock, capsys, tmp_path):
     ]
     assert all((r.min_ms, r.median_ms, r.max_ms) == (250.0, 250.0, 250.0) for r in rows)
     assert sum(r.share for r in rows) == pytest.approx(1.0)
-    assert capsys.readouterr().out.splitlines()[-5:] == [
+    lines = capsys.readouterr().out.splitlines()
+    # What reads the first columns by their places goes on doing so.
+    assert [line[:63].rstrip() for line in lines[-5:]] == [
         "id  type   name      calls   min ms  median ms   max ms   share",
         " 0  FWD    fwd_0         3  250.000    250.000  250.000  33.3 %",
         " 1  BCKWD  bckwd_0       3  250.000    250.000  250.000  33.3 %",
         " 2  OPT    opt_sgd0      3  250.000    250.000  250.000  33.3 %",
         "sum of medians: 750.000 ms, 6.667 samples/s",
     ]
+    assert [line[65:].split() for line in lines[-5:-1]] == [
+        ["modules", "operations"],
+        ["mlp{__first,.,__second}", "linear:2", "tanh", "cross_entropy_loss"],
+        ["mlp{__first,.,__second}", "linear:2", "tanh", "cross_entropy_loss"],
+        ["mlp__{first,second}", "sgd:4"],
+    ]
+    legend = [part.partition(":")[0].strip() for x in lines[-8:-5] for part in x.split(";")]
+    assert {"calls", "ms", "share", "modules", "operations"} <= set(legend)
     written = json.loads(report.read_text())
     assert written[1] == {
         "section_id": 1,
@@ -150,6 +161,8 @@ def test_sections(scene, clock, capsys, tmp_path):
         "median_ms": 250.0,
         "max_ms": 250.0,
         "share": rows[1].share,
+        "modules": list(rows[1].modules),
+        "operations": {"linear": 2, "tanh": 1, "cross_entropy_loss": 1},
     }
     assert len(written) == 3
 
@@ -178,6 +191,24 @@ def test_some_sections(tmp_path, clock):
     rows = utils.measure_sections(scene.model, scene.inputs, n_iterations=1, min_duration=10.0)
     assert len(rows) == len(samba.session.program.sections)
     assert all(row.calls > 1 for row in rows)
+
+
+def test_every_row_names_its_layer_at_o0(tmp_path, clock, capsys):
+    """``fwd_2`` alone does not say which layer it is."""
+    scene = World(name="layers", config={"optim_level": "o0"}).build()
+    scene.compile(tmp_path)
+    scene.trace()
+    rows = utils.measure_sections(scene.model, scene.inputs, n_iterations=1)
+    found = {row.name: (row.modules, row.operations) for row in rows}
+    assert found["fwd_0"] == (("mlp__first",), (("linear", 1),))
+    assert found["fwd_1"] == (("mlp",), (("tanh", 1),))
+    assert found["bckwd_2"] == (("mlp__second",), (("linear", 1),))
+    assert found["opt_sgd0"] == (("mlp__first", "mlp__second"), (("sgd", 4),))
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if " bckwd_2 " in x]
+    assert line.endswith("  mlp__second          linear")
+    log = Path(f"{scene.pef}.log").read_text()
+    (line,) = [x for x in log.splitlines() if " bckwd_2 " in x and x.startswith("  ")]
+    assert line.split()[-2:] == ["mlp__second:", "linear"]
 
 
 def test_training_goes_on_after_measuring(pefs, clock):
