@@ -1,0 +1,136 @@
+"""Machines from TOML: what is read, and everything that is refused, all problems at once."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from emulator.costs.cost import Cost
+from emulator.costs.machine import Cache, Machine, NoRate
+from emulator.costs.machine_file import (
+    BadMachineFile,
+    machine_toml,
+    parsed_machine,
+    read_machine,
+)
+from emulator.costs.roofline import Binding, bound
+from emulator.op_facts.flops import Flops
+from pef_schema.program import DType
+from tests.terminal import TEXT, foreign
+
+GOOD = "float32_gflops = 100.0\nbandwidth_gb_s = 20\n"
+
+
+def test_a_file_is_read(tmp_path):
+    path = tmp_path / "chip.toml"
+    path.write_text(
+        f'name = "a chip"\nbfloat16_gflops = 400\n{GOOD}'
+        "[[cache]]\nsize_mb = 32\nbandwidth_gb_s = 300\n"
+    )
+    machine = read_machine(str(path))
+    assert machine.name == "a chip"
+    assert machine.rate(DType.FLOAT32) == 1e11 and machine.rate(DType.BFLOAT16) == 4e11
+    assert machine.bandwidth_of(32e6) == 3e11 and machine.bandwidth_of(33e6) == 2e10
+    assert parsed_machine(machine_toml(machine), "again") == machine
+
+
+def test_a_name_of_any_characters_survives():
+    machine = Machine(name=f'"\\{TEXT}', rates=((DType.INT8, 1e9),), bandwidth=1e9)
+    text = machine_toml(machine)
+    assert not foreign(text)
+    assert parsed_machine(text, "x") == machine
+
+
+BAD = {
+    "no TOML": ("float32_gflops =", ["is no TOML"]),
+    "a key that is none": (
+        GOOD + "float16_gflop = 1",
+        ["float16_gflop: no such key; did you mean float16_gflops?"],
+    ),
+    "an unlike key": (GOOD + "zzz = 1", ["zzz: no such key; the keys are name"]),
+    "negative": (
+        "float32_gflops = -1\nbandwidth_gb_s = 0",
+        ["float32_gflops: found -1", "bandwidth_gb_s: found 0, wanted a number above 0"],
+    ),
+    "no number": (
+        "float32_gflops = true\nbandwidth_gb_s = nan\nbfloat16_gflops = '3'",
+        ["float32_gflops: found True", "bandwidth_gb_s: found nan", "bfloat16_gflops: found 3"],
+    ),
+    "too large": ("float32_gflops = 1\nbandwidth_gb_s = " + "9" * 400, ["bandwidth_gb_s: found"]),
+    "nothing": ("", ["no rate of products", "bandwidth_gb_s: missing"]),
+    "a cache of nothing": (
+        GOOD + "[[cache]]\n[[cache]]\nsize = 3",
+        [
+            *("cache[0].size_mb: missing", "cache[0].bandwidth_gb_s: missing"),
+            "cache[1].size: no such key; did you mean size_mb?",
+        ],
+    ),
+    "a cache that is none": (GOOD + "cache = 3", ["cache: found 3, wanted tables"]),
+    "a list of numbers": (GOOD + "cache = [3]", ["cache[0]: found 3, wanted a table"]),
+    "a name that is none": (GOOD + "name = 3", ["name: found 3, wanted a text"]),
+    "a rate of truth": (GOOD + "bool_gflops = 3", ["bool_gflops: no such key"]),
+    "deep": (GOOD + "name = " + "[" * 5000 + "]" * 5000, ["is n"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_machine(name):
+    text, wanted = BAD[name]
+    with pytest.raises(BadMachineFile) as caught:
+        parsed_machine(text, "chip.toml")
+    error = caught.value
+    assert error.path == "chip.toml"
+    for part in wanted:
+        assert any(part in problem for problem in error.problems), error.problems
+        assert part in str(error)
+    assert "docs/cost.md" in str(error)
+
+
+def test_paths_that_are_no_files(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    (tmp_path / "large.toml").write_bytes(b"#" * (1 << 21))
+    for path, reason in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "none.toml", "there is no such file"),
+        (tmp_path / "binary.toml" / "x", "there is no such file"),
+        (pipe, "is a folder, a pipe or a device"),
+        (tmp_path / "binary.toml", "is no text in UTF-8 (byte 0)"),
+        (tmp_path / "large.toml", "has more than 1048576 bytes"),
+        ("a\0b", "is not a path"),
+    ):
+        with pytest.raises(BadMachineFile, match=reason.replace("(", r"\(").replace(")", r"\)")):
+            read_machine(str(path))
+
+
+def test_types_without_a_rate_are_named_together():
+    machine = Machine(name="m", rates=((DType.FLOAT32, 1e9),), bandwidth=1e9)
+    work = Flops(products=((DType.INT8, 4), (DType.BFLOAT16, 8), (DType.FLOAT32, 2)))
+    with pytest.raises(NoRate, match="int8_gflops and bfloat16_gflops") as caught:
+        bound(Cost(work=work), machine)
+    assert caught.value.dtypes == (DType.INT8, DType.BFLOAT16)
+    assert caught.value.known == (DType.FLOAT32,)
+    with pytest.raises(NoRate, match="float64"):
+        machine.rate(DType.FLOAT64)
+
+
+def test_bounds():
+    machine = Machine(
+        name="m",
+        rates=((DType.BFLOAT16, 4e9), (DType.FLOAT32, 1e9)),
+        bandwidth=1e9,
+        caches=(Cache(nbytes=1000, bandwidth=1e10), Cache(nbytes=100, bandwidth=1e11)),
+    )
+
+    def of(nbytes: int, **products: int) -> tuple[float, Binding]:
+        work = Flops(products=tuple((DType[k], v) for k, v in products.items()))
+        found = bound(Cost(work=work, bytes_read=nbytes), machine)
+        return found.seconds, found.binding
+
+    assert of(0) == (0.0, Binding.NOTHING)
+    assert of(2000) == (2e-6, Binding.MEMORY)
+    assert of(1000) == (1e-7, Binding.CACHE)
+    assert of(100) == (1e-9, Binding.CACHE)
+    assert of(2000, BFLOAT16=8000, FLOAT32=1000) == (3e-6, Binding.PRODUCTS)
