@@ -2,6 +2,7 @@
 
 python -m samba inspect    what a PEF holds, see docs/inspect.md
 python -m samba diff       where two PEFs differ, see docs/inspect.md
+python -m samba estimate   the time that sections cannot go below on a machine, see docs/cost.md
 python -m samba compare    torch and the device side by side, see docs/compare.md
 python -m samba launch     replicas of a script on this host, see docs/data_parallel.md
 """
@@ -9,40 +10,23 @@ python -m samba launch     replicas of a script on this host, see docs/data_para
 from __future__ import annotations
 
 import difflib
+import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from pef_schema.printable import say, say_text
 
-
-def _inspect(arguments: Sequence[str]) -> int:
-    from samba.inspection.inspect_command import run  # noqa: PLC0415  # this command alone
-
-    return run(arguments)
-
-
-def _diff(arguments: Sequence[str]) -> int:
-    from samba.inspection.diff_command import run  # noqa: PLC0415  # this command alone
-
-    return run(arguments)
-
-
-def _compare(arguments: Sequence[str]) -> int:
-    from samba.comparison.command import run  # noqa: PLC0415  # it loads torch and jax
-
-    return run(["compare", *arguments])
-
-
-def _launch(arguments: Sequence[str]) -> int:
-    from samba.distributed.launcher import main as launch  # noqa: PLC0415  # this command alone
-
-    return launch(arguments)
-
-
-_COMMANDS: Mapping[str, Callable[[Sequence[str]], int]] = MappingProxyType(
-    {"inspect": _inspect, "diff": _diff, "compare": _compare, "launch": _launch}
+_COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "inspect": "samba.inspection.inspect_command",
+        "diff": "samba.inspection.diff_command",
+        "estimate": "samba.inspection.estimate_command",
+        "compare": "samba.comparison.command",
+        "launch": "samba.distributed.launcher",
+    }
 )
+"""Modules with a function ``run(arguments)``, each loaded for its command alone: some load torch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments[:1] in ([], ["-h"], ["--help"]):
         say_text(__doc__ or "")
         return 0 if arguments else 2
-    command = _COMMANDS.get(arguments[0])
-    if command is None:
+    module = _COMMANDS.get(arguments[0])
+    if module is None:
         close = difflib.get_close_matches(arguments[0], _COMMANDS, n=1, cutoff=0.4)
         meant = f", did you mean {close[0]!r}?" if close else "."
         *others, last = _COMMANDS
@@ -69,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return command(arguments[1:])
+    return importlib.import_module(module).run(arguments[1:])
 
 
 if __name__ == "__main__":

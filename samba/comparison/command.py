@@ -62,11 +62,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m samba", description="Tools for models.")
-    commands = parser.add_subparsers(required=True, metavar="{compare}")
-    command = commands.add_parser(
-        "compare",
-        help="run torch and the device side by side and name the first operation that differs",
+    command = argparse.ArgumentParser(
+        prog="python -m samba compare",
         description=__doc__,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -83,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--seed", type=int, default=0, help="torch's seed at first (default 0)")
     command.add_argument("target", metavar="TARGET", help="app.py, or module:function")
     command.add_argument("args", nargs=argparse.REMAINDER, help="arguments of the app")
-    return parser
+    return command
 
 
 def _is_script(target: str) -> bool:

@@ -80,16 +80,16 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_function_and_its_report(folder, capsys):
-    assert run(["compare", "net:make"]) == 0
+    assert run(["net:make"]) == 0
     assert "no operation is beyond its tolerance" in capsys.readouterr().out
-    assert run(["compare", "--forward", "--inference", "--json", "-", "net.py:make"]) == 0
+    assert run(["--forward", "--inference", "--json", "-", "net.py:make"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["model"] == "net" and report["ok"]
     assert not [row for row in report["rows"] if row["phase"] == "backward"]
 
 
 def test_a_script_with_its_own_arguments(folder, capsys, planted):
-    assert run(["compare", "--all", "--json", "found.json", "app.py", "compile", "-b", "5"]) == 1
+    assert run(["--all", "--json", "found.json", "app.py", "compile", "-b", "5"]) == 1
     out = capsys.readouterr().out
     assert "first that differs: forward node 1, aten.atan.default" in out
     assert f"{folder / 'net.py'}:10" in out
@@ -99,8 +99,8 @@ def test_a_script_with_its_own_arguments(folder, capsys, planted):
     assert first["op"] == "aten.atan.default" and first["shape"] == [5, 3]
     assert not (folder / "out").exists()  # nothing was compiled
     # What would run is compared where it would load its PEF; the PEF is not needed.
-    assert run(["compare", "app.py", "run", "--pef", "none.pef"]) == 1
-    assert run(["compare", "app.py", "compile", "--inference"]) == 1
+    assert run(["app.py", "run", "--pef", "none.pef"]) == 1
+    assert run(["app.py", "compile", "--inference"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_script_with_its_own_arguments(folder, capsys, planted):
     ],
 )
 def test_wrong_use_says_what_is_wrong(folder, capsys, arguments, text):
-    assert run(["compare", *arguments]) == 2
+    assert run([*arguments]) == 2
     assert text in capsys.readouterr().err
 
 

@@ -186,7 +186,7 @@ def test_the_launcher_ends_all_when_one_fails(tmp_path):
 @pytest.mark.parametrize("count", ["0", "-1", "two"])
 def test_the_number_of_replicas_is_checked(capsys, count):
     with pytest.raises(SystemExit):
-        own_launcher.main([f"-n={count}", "script.py"])
+        own_launcher.run([f"-n={count}", "script.py"])
     assert f"{count!r} is no whole number from 1 on" in capsys.readouterr().err
 
 
@@ -204,7 +204,7 @@ def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch, tmp_path)
 
     monkeypatch.setattr(own_launcher, "_Replica", Second)
     with pytest.raises(OSError, match="no more"):
-        own_launcher.main(["-n=2", script(tmp_path, "")])
+        own_launcher.run(["-n=2", script(tmp_path, "")])
     assert ended == [0]
 
 

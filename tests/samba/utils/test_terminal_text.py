@@ -72,13 +72,13 @@ def test_compiling_and_measuring(tmp_path, capsys):
 def test_comparing(tmp_path, capsys):
     (tmp_path / "odd.py").write_text(MODULE, encoding="utf-8")
     for more in ([], ["--all"], ["--json", "-"], ["--json", str(tmp_path / "out.json")]):
-        assert run(["compare", *more, f"{tmp_path / 'odd.py'}:make"]) == 0
+        assert run([*more, f"{tmp_path / 'odd.py'}:make"]) == 0
         captured = capsys.readouterr()
         assert not foreign(captured.out + captured.err), more
         if "-" in more:
             assert json.loads(captured.out)["ok"]
     assert not foreign((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert run(["compare", f"{tmp_path / 'odd.py'}:make" + TEXT]) == 2
+    assert run([f"{tmp_path / 'odd.py'}:make" + TEXT]) == 2
     assert not foreign(capsys.readouterr().err)
     assert not foreign(str(compare(Odd(), (torch.randn(2, 4),))))
 
