@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from emulator.costs.steps import Readers, node_cost, readers_of, schedule_cost, section_cost
 from emulator.op_facts.precision import precisions
 from pef_schema import Graph, Optimizer, OutputGrad, PefInfo, Program, Section, Step, Value
 from pef_schema.region_life import Moment, alive_at, lives, memory_over_time, peak
@@ -124,14 +125,14 @@ def _touched(program: Program, sections: Collection[int], graph: Graph) -> set[i
 def _sections(
     program: Program, sections: Iterable[int], schedules: Iterable[int]
 ) -> list[dict[str, Any]]:
-    owned = owners(program)
+    owned, readers = owners(program), readers_of(program)
     calls: dict[int, list[dict[str, Any]]] = {}
     for i in schedules:
         schedule = program.schedules[i]
         name = program.graphs[schedule.graph].name
         for call in schedule.calls:
             calls.setdefault(call.section, []).append({"graph": name, "call_id": call.call_id})
-    return [_section(program, i, calls.get(i, []), owned) for i in sections]
+    return [_section(program, i, calls.get(i, []), owned, readers) for i in sections]
 
 
 def _section(
@@ -139,6 +140,7 @@ def _section(
     index: int,
     calls: list[dict[str, Any]],
     owned: Mapping[int, tuple[str, ...]],
+    readers: Readers,
 ) -> dict[str, Any]:
     section: Section = program.sections[index]
     return {
@@ -150,6 +152,7 @@ def _section(
         "lines": list(section_lines(program, section)),
         "ops": section_ops(program, section),
         "bytes": section_bytes(program, section),
+        "cost": section_cost(program, index, readers).as_dict(),
         "same_as": None if section.twin == index else section.twin,
         "calls": calls,
         "steps": [_step(program, step) for step in section.steps],
@@ -198,6 +201,7 @@ def _graph(
         "gradients": [
             {"name": g.name, "line": g.source, "nodes": len(g.nodes)} for g in graph.gradients
         ],
+        "cost": None,
         "precision": {},
         "schedule": [],
         "peak": None,
@@ -214,6 +218,7 @@ def _graph(
             for call in program.schedules[i].calls
         ]
         found["memory"] = [_moment(program, i, m) for m in memory_over_time(program, i)]
+        found["cost"] = schedule_cost(program, i).as_dict()
         highest = peak(program, i)
         alive = list(alive_at(program, i, highest.call))
         found["peak"] = {**_moment(program, i, highest), "alive": alive}
@@ -245,6 +250,7 @@ def _nodes(
             "module": node.module,
             "line": node.source,
             "precision": precision.get(i, ""),
+            "flops": node_cost(graph, node).flops,
             "sections": list(dict.fromkeys(running.get((index, i), ()))),
             "inputs": list(dict.fromkeys(graph.values[v].name for v in node.refs())),
             "outputs": [

@@ -9,6 +9,7 @@ from typing import Any
 from pef_schema import Role
 from pef_schema.printable import one_line
 from pef_schema.section_facts import operations_text, short_paths
+from samba.inspection.estimate import count_text
 from samba.inspection.layout import bytes_text, paragraph, some, table
 
 __all__ = ["metadata_list", "node_list", "overview", "region_list", "section_list"]
@@ -68,6 +69,7 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
             s["name"],
             f"{s['ops']:,}",
             bytes_text(s["bytes"]),
+            _flops(s["cost"]),
             _work(s),
         )
         for s in sections[:most]
@@ -75,18 +77,18 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
     lines = [
         "sections",
         table(
-            ("id", "type", "name", "ops", "bytes", "modules: operations"),
+            ("id", "type", "name", "ops", "bytes", "FLOPs", "modules: operations"),
             rows,
             width=width,
-            right=(0, 3, 4),
+            right=(0, 3, 4, 5),
         ),
     ]
     if len(rows) < len(sections):
         lines.append(f"and {len(sections) - len(rows):,} more: --sections lists all")
     legend = (
         "ops: operations, those computed again for the backward pass included; bytes: memory read "
-        "or written; linear:2 is two of them; a__{b, c}: modules a__b and a__c; "
-        "a{., __b}: a and a__b"
+        "or written; FLOPs: floating point operations; linear:2 is two of them; "
+        "a__{b, c}: modules a__b and a__c; a{., __b}: a and a__b"
     )
     return "\n".join([*lines, paragraph(f"({legend})", width=width)])
 
@@ -242,6 +244,7 @@ def _graph(graph: Description, found: Description, width: int) -> str:
         ("losses", _several(graph["losses"])),
         ("state", _several([update["region"] for update in graph["updates"]])),
         ("gradients", _several([f"{g['name']} {g['line']}" for g in graph["gradients"]])),
+        ("cost", _cost(graph["cost"])),
         ("precision", _several([f"{text}: {count}" for text, count in graph["precision"].items()])),
         ("schedule", _several(list(_runs(calls)))),
     ]
@@ -306,6 +309,20 @@ def _work(section: Description) -> str:
     """Modules and operations of a section; the row goes on below, so there is room for many."""
     modules = short_paths(section["modules"], width=_MODULES).replace(",", ", ")
     return f"{modules}: {operations_text(section['operations'].items())}"
+
+
+def _flops(cost: Description) -> str:
+    total = count_text(cost["product_flops"] + cost["other_flops"])
+    return f"{total}+" if cost["unknown"] else total
+
+
+def _cost(cost: Description | None) -> str:
+    """A full run as one executable, in one line."""
+    if cost is None:
+        return ""
+    moved = cost["bytes_read"] + cost["bytes_written"]
+    unknown = f"; without {', '.join(cost['unknown'])}" if cost["unknown"] else ""
+    return f"{_flops(cost)} FLOPs, {bytes_text(moved)} read and written{unknown}"
 
 
 def _tensor(item: Description) -> str:

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from emulator.costs.steps import node_cost, schedule_cost, section_cost
 from pef_schema import Program, read_pef, write_pef
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.inspection.description import describe
+from samba.inspection.estimate import count_text
 from samba.inspection.inspect_command import run
 from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts
 from tests.models.zoo import ZOO
@@ -146,7 +148,10 @@ def keys_of(item: Any) -> set[str]:
         return set()
     found = set(item)
     for key, value in item.items():
-        named = key in ("metadata", "operations", "by_role", "precision", "options")
+        named = key in (
+            *("metadata", "operations", "by_role", "precision", "options"),
+            "product_flops_by_dtype",
+        )
         if not named and (key != "hyperparameters" or isinstance(value, list)):
             found |= keys_of(value)
     return found
@@ -177,6 +182,19 @@ def test_json_says_what_the_program_says(lenet: Program, pef: str, capsys: Print
     assert highest["bytes"] == max(m["bytes"] for m in found["graphs"][0]["memory"])
     alive = sum(found["regions"][i]["bytes"] for i in highest["alive"])
     assert alive == highest["bytes"] == sum(highest["by_role"].values())
+
+
+def test_costs_are_those_that_estimate_goes_by(lenet: Program, pef: str, capsys: Printed) -> None:
+    found = json.loads(shown(capsys, pef, "--json"))
+    for i, told in enumerate(found["sections"]):
+        assert told["cost"] == section_cost(lenet, i).as_dict()
+    graph = lenet.graphs[0]
+    for node, told in zip(graph.nodes, found["graphs"][0]["nodes"], strict=True):
+        assert told["flops"] == node_cost(graph, node).flops
+    assert found["graphs"][0]["cost"] == schedule_cost(lenet, 0).as_dict()
+    (row,) = [x for x in shown(capsys, pef, "--sections").splitlines() if " fwd_0 " in x]
+    flops = section_cost(lenet, 0).flops
+    assert flops > 1000 and f" {count_text(flops)}  " in row
 
 
 def test_numbers_that_json_does_not_have_are_texts() -> None:
