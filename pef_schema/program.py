@@ -114,12 +114,18 @@ class SectionKind(enum.IntEnum):
 
 
 class OptimizerKind(enum.IntEnum):
-    """Update rules the device knows. Last used id: 4."""
+    """Update rules the device knows. Last used id: 10."""
 
     SGD = 1
     ADAM = 2
     ADAMW = 3
     QADAM = 4
+    RMSPROP = 5
+    ADAGRAD = 6
+    ADADELTA = 7
+    ADAMAX = 8
+    NADAM = 9
+    RADAM = 10
 
 
 class ArginKind(enum.IntEnum):
@@ -360,9 +366,8 @@ class Optimizer:
         kind: Update rule.
         params: Parameters with their gradients and states.
         argins: ``(hyperparameter, region)`` pairs such as ``("lr", 7)``.
-        options: Fixed settings as ``(name, number)`` pairs, sorted by name
-            (``beta1``, ``beta2``, ``eps``, ``dampening``, ``nesterov``, ``amsgrad``, ``maximize``,
-            ``warmup_steps``).
+        options: Fixed settings as ``(name, number)`` pairs, sorted by name; those of each kind
+            stand in :mod:`pef_schema.optimizer_rules`.
         step: Region of the step count (float32, 0-d), -1 where the rule needs none.
     """
 

@@ -3,98 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from pef_schema.program import (
-    Argin,
-    ArginKind,
-    DType,
-    Optimizer,
-    OptimizerKind,
-    Program,
-    Role,
-)
+from pef_schema.optimizer_rules import FINITE, OPTIMIZER_RULES, RATE, Range, states_of
+from pef_schema.program import Argin, ArginKind, DType, Optimizer, Program, Role
 from pef_schema.verify_rules import Report
 
-_Range = tuple[Callable[[float], bool], str]
-
-_FRACTION: _Range = (lambda value: 0.0 <= value < 1.0, "a number from 0 to below 1")
-_NOT_NEGATIVE: _Range = (lambda value: 0.0 <= value < math.inf, "a finite number from 0 up")
-_FINITE: _Range = (math.isfinite, "a finite number")
-_SWITCH: _Range = (lambda value: value in (0.0, 1.0), "0 or 1")
-_RATE: _Range = (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")
-_SEED: _Range = (
+_SEED: Range = (
     lambda value: -(2.0**63) <= value < 2.0**64 and value == int(value),
     "a whole number that torch.manual_seed takes",
 )
 
-_ADAM_OPTIONS: Mapping[str, _Range] = {
-    "amsgrad": _SWITCH,
-    "beta1": _FRACTION,
-    "beta2": _FRACTION,
-    "eps": _NOT_NEGATIVE,
-    "maximize": _SWITCH,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerRule:
-    """The settings of an optimizer of one kind.
-
-    Args:
-        options: Its options, with what each may be.
-        argins: Its hyperparameters, with the kind of argin that each is.
-        states: How many states each of its parameters has, ``amsgrad`` aside.
-        counts: Whether it counts its steps in any case.
-    """
-
-    options: Mapping[str, _Range]
-    argins: Mapping[str, ArginKind]
-    states: int
-    counts: bool
-
-
-_ADAM = OptimizerRule(
-    options=_ADAM_OPTIONS,
-    argins={"lr": ArginKind.LR, "weight_decay": ArginKind.WEIGHT_DECAY},
-    states=2,
-    counts=True,
-)
-OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
-    OptimizerKind.SGD: OptimizerRule(
-        options={"dampening": _FINITE, "maximize": _SWITCH, "nesterov": _SWITCH},
-        argins={
-            "lr": ArginKind.LR,
-            "momentum": ArginKind.MOMENTUM,
-            "weight_decay": ArginKind.WEIGHT_DECAY,
-        },
-        states=1,
-        counts=False,
-    ),
-    OptimizerKind.ADAM: _ADAM,
-    OptimizerKind.ADAMW: _ADAM,
-    OptimizerKind.QADAM: OptimizerRule(
-        options={
-            "beta1": _FRACTION,
-            "beta2": _FRACTION,
-            "eps": _NOT_NEGATIVE,
-            "warmup_steps": _NOT_NEGATIVE,
-        },
-        argins=_ADAM.argins,
-        states=2,
-        counts=True,
-    ),
-}
-"""What an optimizer of each kind has."""
-
 # torch checks hyperparameters when an optimizer is made, and runs with any number that is written
 # to param_groups later: a negative learning rate climbs.
-_DEFAULTS: Mapping[ArginKind, _Range] = {
-    ArginKind.LR: _FINITE,
-    ArginKind.MOMENTUM: _FINITE,
-    ArginKind.WEIGHT_DECAY: _FINITE,
-    ArginKind.DROPOUT_RATE: _RATE,
+_DEFAULTS: Mapping[ArginKind, Range] = {
+    ArginKind.LR: FINITE,
+    ArginKind.MOMENTUM: FINITE,
+    ArginKind.WEIGHT_DECAY: FINITE,
+    ArginKind.DROPOUT_RATE: RATE,
     ArginKind.DROPOUT_SEED: _SEED,
 }
 
@@ -121,7 +47,7 @@ def check_settings(program: Program, report: Report) -> None:
         _check_states(program, optimizer, held, where, report)
 
 
-def _within(bounds: _Range, value: float) -> bool:
+def _within(bounds: Range, value: float) -> bool:
     return math.isfinite(value) and bounds[0](value)
 
 
@@ -162,21 +88,27 @@ def _check_states(
     program: Program, optimizer: Optimizer, held: set[int], where: str, report: Report
 ) -> None:
     """Check the parameters: states of the right number and types, each of one parameter alone."""
-    wanted = OPTIMIZER_RULES[optimizer.kind].states
-    wanted += dict(optimizer.options).get("amsgrad") == 1.0
+    rules = states_of(optimizer)
     regions = program.regions
     for number, param in enumerate(optimizer.params):
         place = f"{where} param {number}"
-        if len(param.states) != wanted:
-            report.add(f"{place}: {len(param.states)} states, wanted {wanted}")
-        dtype = regions[param.weight].dtype
-        if not dtype.is_floating:
-            report.add(f"{place}: weight {param.weight} is {dtype.name}, wanted a floating type")
+        if len(param.states) != len(rules):
+            report.add(f"{place}: {len(param.states)} states, wanted {len(rules)}")
+        weight = regions[param.weight]
+        if not weight.dtype.is_floating:
+            report.add(
+                f"{place}: weight {param.weight} is {weight.dtype.name}, wanted a floating type"
+            )
+        numbers = {
+            state for state, rule in zip(param.states, rules, strict=False) if rule.is_number
+        }
         for region in (param.grad, *param.states):
-            if regions[region].dtype is not dtype:
+            dtype = regions[region].dtype
+            if region in numbers and dtype is not DType.FLOAT32:
+                report.add(f"{place}: region {region} is {dtype.name}, a number is FLOAT32")
+            elif region not in numbers and dtype is not weight.dtype:
                 report.add(
-                    f"{place}: region {region} is {regions[region].dtype.name}, "
-                    f"its weight {dtype.name}"
+                    f"{place}: region {region} is {dtype.name}, its weight {weight.dtype.name}"
                 )
             if region in held or region == optimizer.step:
                 report.add(f"{place}: region {region} is another parameter's too")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from pef_schema.optimizer_rules import states_of
 from pef_schema.program import (
     ArginKind,
     DType,
@@ -65,6 +66,7 @@ def check_optimizers(program: Program, report: Report) -> None:
 def _check_params(program: Program, optimizer: Optimizer, where: str, report: Report) -> None:
     regions = program.regions
     seen: set[int] = set()
+    places = [i for i, rule in enumerate(states_of(optimizer)) if rule.is_number]
     for number, param in enumerate(optimizer.params):
         place = f"{where} param {number}"
         if param.weight in seen:
@@ -79,7 +81,9 @@ def _check_params(program: Program, optimizer: Optimizer, where: str, report: Re
         for state in param.states:
             _check_role(program, state, (Role.OPTIMIZER_STATE,), place, report)
         shapes = [regions[region].shape for region in members]
-        if any(shape != shapes[0] for shape in shapes):
+        numbers = {param.states[i] for i in places if i < len(param.states)}
+        shape = regions[param.weight].shape
+        if any(s != (() if r in numbers else shape) for r, s in zip(members, shapes, strict=True)):
             shown = ", ".join(map(str, shapes[:8]))
             report.add(f"{place}: weight, gradient and states have shapes {shown}")
         wanted = len(optimizer.params[0].states)

@@ -11,13 +11,13 @@ from pef_schema.atomic import write_together
 from pef_schema.envelope import (
     HEADER_SIZE,
     MIN_READER,
-    WRITER_VERSION,
     PefInfo,
     align,
     data_offset,
     make_header,
 )
 from pef_schema.limits import LIMITS, Limits
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from pef_schema.program import Program
 from pef_schema.rows import to_rows
 from pef_schema.tables import Row
@@ -84,10 +84,13 @@ def version_of(program: Program) -> int:
         program: The program.
 
     Returns:
-        2 for a program with custom gradients, which an older reader would take for derivatives;
-        1 for all others, whose bytes are those of version 1.
+        2 for a program with custom gradients, which an older reader would take for derivatives, 3
+        for one with an optimizer whose update rule is younger; 1 for all others, whose bytes are
+        those of version 1.
     """
-    return WRITER_VERSION if any(g.gradients for g in program.graphs) else MIN_READER
+    since = [2 for graph in program.graphs if graph.gradients]
+    since += [OPTIMIZER_RULES[optimizer.kind].since for optimizer in program.optimizers]
+    return max(since, default=MIN_READER)
 
 
 def lay_out(lengths: list[int]) -> tuple[list[int], int]:

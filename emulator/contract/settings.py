@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from pef_schema.program import Optimizer
-from pef_schema.verify_optimizers import OPTIMIZER_RULES
 
 
 def setting_problems(optimizer: Optimizer) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from pef_schema.tables import Field, Kind, Schema, Table
 
-FBS_SHA256 = "3aab002b96506528e01facf59e24b4c13dff3ad1765c6f517c9a0866dd2f20b1"
+FBS_SHA256 = "234146a049d86c2a0d36bd5ab6e4d805ebad2372fc82c10795592a1471721284"
 
 ENUMS: dict[str, dict[str, int]] = {
     "DType": {
@@ -50,6 +50,12 @@ ENUMS: dict[str, dict[str, int]] = {
         "ADAM": 2,
         "ADAMW": 3,
         "QADAM": 4,
+        "RMSPROP": 5,
+        "ADAGRAD": 6,
+        "ADADELTA": 7,
+        "ADAMAX": 8,
+        "NADAM": 9,
+        "RADAM": 10,
     },
     "ArginKind": {
         "MISSING": 0,

@@ -10,13 +10,14 @@ from pef_schema import (
     Call,
     DType,
     OptimizerKind,
+    OptimizerParam,
     Program,
     Role,
     Schedule,
     Section,
     SectionKind,
 )
-from tests.pef_schema.bad_parts import REDUCE, edited, meaning
+from tests.pef_schema.bad_parts import REDUCE, edited, meaning, optimizer
 from tests.pef_schema.cases import edit
 
 _S = "sections.{}.steps.0"
@@ -248,3 +249,46 @@ def _two_params(program: Program) -> Program:
 
 
 meaning("optimizer_state_shared", "region 7 is another parameter's too", _two_params)
+
+optimizer(
+    "optimizer_number_dtype",
+    "region 14 is FLOAT64, a number is FLOAT32",
+    "regions.14",
+    dtype=DType.FLOAT64,
+)
+optimizer(
+    "optimizer_number_shape",
+    "weight, gradient and states have shapes (4, 3), (4, 3), (4, 3), (4, 3), (4, 3)",
+    "regions.14",
+    shape=(4, 3),
+)
+optimizer(
+    "optimizer_number_place",
+    "weight, gradient and states have shapes (4, 3), (4, 3), (4, 3), (), (4, 3)",
+    "optimizers.0.params.0",
+    states=(7, 14, 13),
+)
+_TWO_STATES = (OptimizerParam(weight=1, grad=2, states=(7, 13)),)
+optimizer(
+    "option_of_another_kind",
+    "no option momentum_decay, there are beta1, beta2, eps, maximize",
+    "optimizers.0",
+    kind=OptimizerKind.ADAMAX,
+    params=_TWO_STATES,
+)
+optimizer(
+    "option_above_1",
+    "option rho is 1.5, not a number from 0 to 1",
+    "optimizers.0",
+    kind=OptimizerKind.ADADELTA,
+    params=_TWO_STATES,
+    options=(("rho", 1.5),),
+)
+optimizer(
+    "optimizer_centered",
+    "param 0: 2 states, wanted 3",
+    "optimizers.0",
+    kind=OptimizerKind.RMSPROP,
+    params=_TWO_STATES,
+    options=(("centered", 1.0),),
+)

@@ -309,3 +309,38 @@ def custom() -> Program:
 def renamed(program: Program) -> Program:
     """The same program under another name."""
     return dataclasses.replace(program, name=program.name + "_2")
+
+
+def moments() -> Program:
+    """The small sample under NAdam, which has a state that is a number: version 3 of the format."""
+    base = small()
+    opt = dataclasses.replace(
+        base.sections[3].steps[0], reads=(1, 2, 7, 8, 13, 14, 15), writes=(1, 7, 13, 14, 15)
+    )
+    return dataclasses.replace(
+        base,
+        regions=(
+            *base.regions,
+            _region("w__exp_avg_sq", (4, 3), Role.OPTIMIZER_STATE),
+            _region("w__mu_product", (), Role.OPTIMIZER_STATE),
+            _region("nadam0__step", (), Role.OPTIMIZER_STATE),
+        ),
+        sections=(*base.sections[:3], dataclasses.replace(base.sections[3], steps=(opt,))),
+        optimizers=(
+            Optimizer(
+                name="nadam0",
+                kind=OptimizerKind.NADAM,
+                params=(OptimizerParam(weight=1, grad=2, states=(7, 13, 14)),),
+                argins=(("lr", 8),),
+                options=(
+                    ("beta1", 0.9),
+                    ("beta2", 0.999),
+                    ("decoupled_weight_decay", 1.0),
+                    ("eps", 1e-8),
+                    ("maximize", 0.0),
+                    ("momentum_decay", 4e-3),
+                ),
+                step=15,
+            ),
+        ),
+    )

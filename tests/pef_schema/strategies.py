@@ -31,7 +31,7 @@ from pef_schema import (
     Update,
     Value,
 )
-from pef_schema.verify_optimizers import OPTIMIZER_RULES
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, state_rules
 
 NAMES = st.text(
     st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="/\\"), min_size=1, max_size=9
@@ -178,13 +178,15 @@ def _optimizers(draw: st.DrawFn, region: Any) -> tuple[tuple[Optimizer, ...], tu
         params = []
         for _ in range(draw(st.integers(0, 2))):
             shape = draw(SHAPES)
-            states = rule.states + (options.get("amsgrad") == 1.0)
             params.append(
                 OptimizerParam(
                     weight=region(shape, DType.FLOAT32, Role.WEIGHT),
                     grad=region(shape, DType.FLOAT32, Role.GRADIENT),
                     states=tuple(
-                        region(shape, DType.FLOAT32, Role.OPTIMIZER_STATE) for _ in range(states)
+                        region(
+                            () if state.is_number else shape, DType.FLOAT32, Role.OPTIMIZER_STATE
+                        )
+                        for state in state_rules(kind, options)
                     ),
                 )
             )
@@ -209,7 +211,7 @@ def _optimizers(draw: st.DrawFn, region: Any) -> tuple[tuple[Optimizer, ...], tu
     return tuple(optimizers), tuple(argins)
 
 
-_SWITCHES = frozenset({"amsgrad", "maximize", "nesterov"})
+_SWITCHES = frozenset({"amsgrad", "centered", "decoupled_weight_decay", "maximize", "nesterov"})
 
 
 def _sections(

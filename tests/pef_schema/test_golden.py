@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pef_schema import WRITER_VERSION, decode, encode, read_info, read_pef
+from pef_schema import WRITER_VERSION, PefTooNew, decode, encode, envelope, read_info, read_pef
 from pef_schema._generated.pef import ENUMS, SCHEMA
 from pef_schema.tables import Field, Kind
 from pef_schema.verify_buffer import read_tables
@@ -100,3 +100,13 @@ def test_later_minor_version_is_read() -> None:
     """A field that this version does not know is passed over, if the file says that it may be."""
     data = seal(later_metadata(inference()), min_reader=1, writer=2)
     assert decode(data) == inference()
+
+
+def test_an_older_reader_refuses_an_optimizer_that_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(envelope, "WRITER_VERSION", 2)
+    wanted = "format version 3 needs a reader of version 3 or later, this one has version 2"
+    with pytest.raises(PefTooNew, match=wanted):
+        read_pef(golden_path("moments"))
+    assert read_pef(golden_path("custom")) == PROGRAMS["custom"]()

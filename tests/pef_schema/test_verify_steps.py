@@ -9,10 +9,10 @@ import pytest
 
 from pef_schema import Call, PefInvalid, Program, Section, SectionKind, Step, verify
 from tests.pef_schema.cases import edit
-from tests.pef_schema.samples import custom, inference, nothing, training
+from tests.pef_schema.samples import custom, inference, moments, nothing, training
 
 
-@pytest.mark.parametrize("program", [training(), inference(), custom(), nothing()])
+@pytest.mark.parametrize("program", [training(), inference(), custom(), moments(), nothing()])
 def test_good_programs(program: Program) -> None:
     verify(program)
 

@@ -55,6 +55,14 @@ class Tower(nn.Module):
         return x.square().mean()
 
 
+class Kinds(Tower):
+    """Six layers, for as many optimizers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(6))
+
+
 class Convolution(nn.Module):
     """A convolution with batch norm: buffers that the forward pass changes."""
 
@@ -185,6 +193,19 @@ def _optimizer(kind: Callable[..., torch.optim.Optimizer], **options: Any) -> Ca
     return lambda parameters: kind(parameters, **options)
 
 
+def _kinds() -> Program:
+    """A layer under each optimizer that has come after the first version of the format."""
+    model = Kinds()
+    makers = [
+        _optimizer(torch.optim.RMSprop, lr=0.1, momentum=0.5, centered=True),
+        _optimizer(torch.optim.Adagrad, lr=0.1, initial_accumulator_value=0.5),
+        *(torch.optim.Adadelta, torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam),
+    ]
+    optimizers = [m(layer.parameters()) for m, layer in zip(makers, model.layers, strict=True)]
+    traced = trace(model, (torch.ones(2, 2),))
+    return build_program(traced, optimizers, CompileOptions(name="net"))
+
+
 def _graphs() -> Program:
     """Two graphs over the same weights, and a cache that one leaves to the other."""
     samba.session.reset()
@@ -247,6 +268,7 @@ MAKERS: dict[str, Callable[[], Program]] = {
     "qadam": lambda: _program(
         Tower(), (_X,), _optimizer(QAdamOptimizer, lr=0.1, warmup_steps=2), accumulate=True
     ),
+    "kinds": _kinds,
     "spatial": lambda: _program(
         Attention(), (torch.ones(2, 3, 4),), _optimizer(_SGD, lr=0.1), mapping="spatial"
     ),

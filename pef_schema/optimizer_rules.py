@@ -1,0 +1,211 @@
+"""What an optimizer of each kind has: options, hyperparameters, states and a count of its steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pef_schema.program import ArginKind, Optimizer, OptimizerKind
+
+Range = tuple[Callable[[float], bool], str]
+"""Whether a number may stand somewhere, and what may."""
+
+FINITE: Range = (math.isfinite, "a finite number")
+RATE: Range = (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")
+_FRACTION: Range = (lambda value: 0.0 <= value < 1.0, "a number from 0 to below 1")
+_NOT_NEGATIVE: Range = (lambda value: 0.0 <= value < math.inf, "a finite number from 0 up")
+_SWITCH: Range = (lambda value: value in (0.0, 1.0), "0 or 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRule:
+    """A state that an optimizer keeps for each of its parameters.
+
+    Args:
+        name: Its name, which names its region.
+        option: The switch that it is kept for; empty if it is kept in any case.
+        idle_without: The hyperparameter at whose 0 nobody reads or writes it; empty for none.
+        is_number: Whether it is one number, 0-d and float32, instead of its weight's form.
+        first: What it holds before the first step, or the option that says so.
+    """
+
+    name: str
+    option: str = ""
+    idle_without: str = ""
+    is_number: bool = False
+    first: float | str = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerRule:
+    """What an optimizer of one kind has.
+
+    Args:
+        options: Its options, with what each may be.
+        argins: Its hyperparameters, with the kind of argin that each is.
+        states: The states of each of its parameters, in order.
+        counts: Whether it counts its steps in any case; else a count belongs to its momentum.
+        since: The first version of the format that knows it.
+    """
+
+    options: Mapping[str, Range]
+    argins: Mapping[str, ArginKind]
+    states: tuple[StateRule, ...]
+    counts: bool = True
+    since: int = 1
+
+
+_LR_AND_DECAY: Mapping[str, ArginKind] = {
+    "lr": ArginKind.LR,
+    "weight_decay": ArginKind.WEIGHT_DECAY,
+}
+_WITH_MOMENTUM: Mapping[str, ArginKind] = {
+    "lr": ArginKind.LR,
+    "momentum": ArginKind.MOMENTUM,
+    "weight_decay": ArginKind.WEIGHT_DECAY,
+}
+_MOMENTUM = StateRule(name="momentum", idle_without="momentum")
+_MOMENTS = (StateRule(name="exp_avg"), StateRule(name="exp_avg_sq"))
+_BETAS: Mapping[str, Range] = {"beta1": _FRACTION, "beta2": _FRACTION, "eps": _NOT_NEGATIVE}
+
+_ADAM = OptimizerRule(
+    options={"amsgrad": _SWITCH, **_BETAS, "maximize": _SWITCH},
+    argins=_LR_AND_DECAY,
+    states=(*_MOMENTS, StateRule(name="max_exp_avg_sq", option="amsgrad")),
+)
+OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
+    OptimizerKind.SGD: OptimizerRule(
+        options={"dampening": FINITE, "maximize": _SWITCH, "nesterov": _SWITCH},
+        argins=_WITH_MOMENTUM,
+        states=(_MOMENTUM,),
+        counts=False,
+    ),
+    OptimizerKind.ADAM: _ADAM,
+    OptimizerKind.ADAMW: _ADAM,
+    OptimizerKind.QADAM: OptimizerRule(
+        options={**_BETAS, "warmup_steps": _NOT_NEGATIVE},
+        argins=_LR_AND_DECAY,
+        states=_MOMENTS,
+    ),
+    OptimizerKind.RMSPROP: OptimizerRule(
+        options={
+            "alpha": _NOT_NEGATIVE,
+            "centered": _SWITCH,
+            "eps": _NOT_NEGATIVE,
+            "maximize": _SWITCH,
+        },
+        argins=_WITH_MOMENTUM,
+        states=(
+            StateRule(name="square_avg"),
+            StateRule(name="grad_avg", option="centered"),
+            _MOMENTUM,
+        ),
+        since=3,
+    ),
+    OptimizerKind.ADAGRAD: OptimizerRule(
+        options={
+            "eps": _NOT_NEGATIVE,
+            "initial_accumulator_value": _NOT_NEGATIVE,
+            "lr_decay": _NOT_NEGATIVE,
+            "maximize": _SWITCH,
+        },
+        argins=_LR_AND_DECAY,
+        states=(StateRule(name="sum", first="initial_accumulator_value"),),
+        since=3,
+    ),
+    OptimizerKind.ADADELTA: OptimizerRule(
+        options={"eps": _NOT_NEGATIVE, "maximize": _SWITCH, "rho": RATE},
+        argins=_LR_AND_DECAY,
+        states=(StateRule(name="square_avg"), StateRule(name="acc_delta")),
+        since=3,
+    ),
+    OptimizerKind.ADAMAX: OptimizerRule(
+        options={**_BETAS, "maximize": _SWITCH},
+        argins=_LR_AND_DECAY,
+        states=(StateRule(name="exp_avg"), StateRule(name="exp_inf")),
+        since=3,
+    ),
+    OptimizerKind.NADAM: OptimizerRule(
+        options={
+            **_BETAS,
+            "decoupled_weight_decay": _SWITCH,
+            "maximize": _SWITCH,
+            "momentum_decay": _NOT_NEGATIVE,
+        },
+        argins=_LR_AND_DECAY,
+        states=(*_MOMENTS, StateRule(name="mu_product", is_number=True, first=1.0)),
+        since=3,
+    ),
+    OptimizerKind.RADAM: OptimizerRule(
+        options={**_BETAS, "decoupled_weight_decay": _SWITCH, "maximize": _SWITCH},
+        argins=_LR_AND_DECAY,
+        states=_MOMENTS,
+        since=3,
+    ),
+}
+"""What an optimizer of each kind has."""
+
+
+def state_rules(kind: OptimizerKind, options: Mapping[str, float]) -> tuple[StateRule, ...]:
+    """The states that an optimizer keeps for each parameter.
+
+    Args:
+        kind: Its kind.
+        options: Its options.
+
+    Returns:
+        A rule for each of ``OptimizerParam.states``, in their order.
+
+    Example:
+        >>> [s.name for s in state_rules(OptimizerKind.RMSPROP, {"centered": 0.0})]
+        ['square_avg', 'momentum']
+    """
+    states = OPTIMIZER_RULES[kind].states
+    return tuple([s for s in states if not s.option or options.get(s.option) == 1.0])
+
+
+def states_of(optimizer: Optimizer) -> tuple[StateRule, ...]:
+    """The states that an optimizer of a program keeps for each parameter.
+
+    Args:
+        optimizer: The optimizer.
+
+    Returns:
+        As :func:`state_rules`.
+    """
+    return state_rules(optimizer.kind, dict(optimizer.options))
+
+
+def first_values(optimizer: Optimizer) -> dict[int, float]:
+    """What states hold before the first step, where that is not 0.
+
+    Args:
+        optimizer: An optimizer of a verified program.
+
+    Returns:
+        Numbers by region.
+    """
+    options = dict(optimizer.options)
+    found: dict[int, float] = {}
+    for position, state in enumerate(states_of(optimizer)):
+        first = options.get(state.first, 0.0) if isinstance(state.first, str) else state.first
+        if first:
+            found |= {param.states[position]: first for param in optimizer.params}
+    return found
+
+
+def idle_states(optimizer: Optimizer) -> frozenset[int]:
+    """Regions that an optimizer neither reads nor writes while its momentum is 0.
+
+    Args:
+        optimizer: An optimizer of a verified program.
+
+    Returns:
+        Its momentum, and its count of steps if nothing else needs one.
+    """
+    places = [i for i, state in enumerate(states_of(optimizer)) if state.idle_without == "momentum"]
+    found = {param.states[place] for place in places for param in optimizer.params}
+    if not OPTIMIZER_RULES[optimizer.kind].counts:
+        found.add(optimizer.step)
+    return frozenset(found)
