@@ -31,7 +31,6 @@ from emulator.transaction import Transaction
 from emulator.wide_types import SET, SETTING
 from pef_schema.program import (
     ArginKind,
-    OptimizerKind,
     OutputGrad,
     Program,
     Role,
@@ -41,7 +40,8 @@ from pef_schema.program import (
 DEFINED_AT_FIRST = frozenset(
     {Role.GRADIENT, Role.OUTPUT_GRADIENT, Role.OPTIMIZER_STATE, Role.METRIC}
 )
-"""Roles of regions that have values before anything is written: zeros, and ones at a loss."""
+"""Roles of regions that have values before anything is written: zeros, but for ones at a loss and
+states that start from another number (``StateRule.first``)."""
 
 MOST_PLANS = 256
 """Plans that a device keeps; a script may ask for ever new lists of sections."""
@@ -334,7 +334,7 @@ class Device(DeviceMemory):
             raise self._lost.error(self._lost.all()) from error
 
     def _prepare(self, plan: Plan) -> None:
-        """Before a first run: zeros where zeros are meant, an error where data is missing."""
+        """Before a first run: first values where there are any, an error where data is missing."""
         empty = [home for home in plan.reads if self.pool.buffers[home] is None]
         if lost := self._lost.among([home for home in empty if home not in plan.overwritten]):
             raise self._lost.error(lost)
@@ -347,7 +347,7 @@ class Device(DeviceMemory):
         }
         self._require([home for home in empty if home not in filled])
         for home in sorted(filled):
-            self.zero_buffer(home)
+            self.fill_buffer(home)
         if len(self._checked) >= MOST_PLANS:
             self._checked.clear()  # they are looked at again
         self._checked[id(plan)] = plan
@@ -410,7 +410,7 @@ class Device(DeviceMemory):
             if output is not None and starts_as_ones(*output, self.variant):
                 return np.ones(target.shape, TO_NUMPY[target.dtype])
             if target.role in DEFINED_AT_FIRST:
-                return np.zeros(target.shape, TO_NUMPY[target.dtype])
+                return self.at_first(region)
             self._require((region,))
         place = self.buffer_map.place.get(region)
         if place is None:
@@ -456,8 +456,8 @@ class Device(DeviceMemory):
         idle = frozenset(
             i
             for i, o in enumerate(self.program.optimizers)
-            if o.kind is OptimizerKind.SGD
-            and self._argin_values[by_region[dict(o.argins)["momentum"]]] == 0.0
+            for name, region in o.argins
+            if name == "momentum" and self._argin_values[by_region[region]] == 0.0
         )
         self.variant = Variant(
             seeded=self._seeded,

@@ -16,6 +16,7 @@ from emulator.memory.host_view import is_host_memory, writable_view
 from emulator.memory.pool import BufferPool, UnreachablePool
 from emulator.start import first_device
 from emulator.wide_types import wide_types
+from pef_schema.optimizer_rules import first_values
 from pef_schema.program import Program
 
 __all__ = ["DeviceMemory"]
@@ -44,6 +45,7 @@ class DeviceMemory:
                 self._regions.setdefault(f"{s.name}__grad", s.grad_region)
         self._symbols = {s.name: s for s in program.symbols}
         self._grad_of = {s.region: s.grad_region for s in program.symbols if s.grad_region >= 0}
+        self._first = {r: v for o in program.optimizers for r, v in first_values(o).items()}
 
     def forked(self) -> None:
         """In a forked child there is no device: whatever needs its memory is refused."""
@@ -138,6 +140,16 @@ class DeviceMemory:
         target = self.program.regions[region]
         self._store(region, np.zeros(target.shape, TO_NUMPY[target.dtype]))
 
+    def at_first(self, region: int) -> np.ndarray:
+        """What a region holds before anything is written: zeros, or the first values of a state."""
+        target = self.program.regions[region]
+        with np.errstate(over="ignore"):  # a float16 state may start from infinity
+            return np.full(target.shape, self._first.get(region, 0.0), TO_NUMPY[target.dtype])
+
+    def reset(self, region: int) -> None:
+        """Write to a region what it holds before anything is written."""
+        self._store(region, self.at_first(region))
+
     def _store(self, region: int, array: np.ndarray) -> None:
         """Place an array that nobody else will change."""
         place = self.buffer_map.place.get(region)
@@ -155,6 +167,13 @@ class DeviceMemory:
         """Write zeros to a whole buffer: a region's own, or a bucket's."""
         shape, dtype = self.buffer_map.form(home)
         self.pool.put(home, self.put(np.zeros(shape, dtype)))
+
+    def fill_buffer(self, home: int) -> None:
+        """Write to a buffer what it holds before anything is written."""
+        if home in self._first:
+            self.reset(home)
+        else:
+            self.zero_buffer(home)
 
     def put(self, array: np.ndarray) -> jax.Array:
         """Take an array that nobody else will change to the device."""

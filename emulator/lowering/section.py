@@ -55,7 +55,7 @@ class Variant:
     Args:
         seeded: OUTPUT_GRADIENT regions that the host has written; the others hold
             their defaults, which cost nothing.
-        no_momentum: SGD optimizers whose momentum is 0, so that no buffer is kept.
+        no_momentum: Optimizers whose momentum is 0, so that no buffer is kept for it.
         no_dropout: Regions of dropout rates that were 0 from the start, so that no mask is drawn.
         ones: Whether losses that the host left alone start from ones.
     """

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from emulator.lowering.section import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.plans.step_choice import StepKey
+from pef_schema.optimizer_rules import idle_states
 from pef_schema.program import Program, Role, SectionKind, Step
 
 
@@ -120,8 +121,7 @@ def _unused(program: Program, step: Step, variant: Variant) -> set[int]:
     }
     for index in step.optimizers:
         if index in variant.no_momentum and step.kind is SectionKind.OPT:
-            unused |= {r for p in program.optimizers[index].params for r in p.states}
-            unused.add(program.optimizers[index].step)
+            unused |= idle_states(program.optimizers[index])
     return unused
 
 

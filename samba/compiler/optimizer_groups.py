@@ -1,8 +1,8 @@
 """Describe torch and samba optimizers as data the device can execute.
 
-To add an optimizer: an ``OptimizerKind``, a row in ``_KINDS`` here, its update rule in
-``emulator/lowering/update_rules.py``, and ``TORCH_STATES`` in ``samba.session.host_tensors`` where
-torch names a state otherwise.
+To add an optimizer: an ``OptimizerKind``, what it has in ``pef_schema.optimizer_rules``, a row in
+``_KINDS`` here, its update rule in ``emulator.lowering.update_rules``, and ``TORCH_STATES`` in
+``samba.session.host_tensors`` where torch names a state otherwise.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from pef_schema.errors import SambaError
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, StateRule, state_rules
 from pef_schema.program import ArginKind, OptimizerKind
 from samba.optim.qadam import QAdamOptimizer
 
@@ -45,7 +46,7 @@ class GroupSpec:
         parameters: The host parameters.
         argins: ``(kind, argin name, default)`` rows.
         options: Fixed settings, sorted by name.
-        states: State names in the order the rule takes them.
+        states: States of each parameter, in the order that the rule takes them.
         has_step: Whether the rule counts steps: for bias correction, or to know the first one.
         max_grad_norm: Norm to clip the whole optimizer's gradients to, None for no clipping.
     """
@@ -56,60 +57,54 @@ class GroupSpec:
     parameters: tuple[torch.Tensor, ...]
     argins: tuple[tuple[ArginKind, str, float], ...]
     options: tuple[tuple[str, float], ...]
-    states: tuple[str, ...]
+    states: tuple[StateRule, ...]
     has_step: bool
     max_grad_norm: float | None
 
 
-def _sgd(group: dict[str, Any]) -> tuple[dict[ArginKind, float], dict[str, float], tuple[str, ...]]:
-    argins = {
-        ArginKind.LR: group["lr"],
-        ArginKind.MOMENTUM: group["momentum"],
-        ArginKind.WEIGHT_DECAY: group["weight_decay"],
-    }
-    options = {k: float(group[k]) for k in ("dampening", "maximize", "nesterov")}
-    return argins, options, ("momentum",)
+_Describe = Callable[[torch.optim.Optimizer, dict[str, Any]], dict[str, float]]
+"""Options of a group of an optimizer, by the names that its update rule has for them."""
 
 
-def _adam(
-    group: dict[str, Any],
-) -> tuple[dict[ArginKind, float], dict[str, float], tuple[str, ...]]:
-    argins = {ArginKind.LR: group["lr"], ArginKind.WEIGHT_DECAY: group["weight_decay"]}
-    beta1, beta2 = group["betas"]
-    options = {
-        "amsgrad": float(group["amsgrad"]),
-        "beta1": float(beta1),
-        "beta2": float(beta2),
-        "eps": float(group["eps"]),
-        "maximize": float(group["maximize"]),
-    }
-    states = ("exp_avg", "exp_avg_sq") + (("max_exp_avg_sq",) if group["amsgrad"] else ())
-    return argins, options, states
+def _named(*names: str) -> _Describe:
+    """Options that the groups hold as numbers under their own names, and ``betas`` as two."""
+
+    def options(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, float]:
+        del optimizer
+        found = {name: float(group[name]) for name in names if name != "betas"}
+        if "betas" in names:
+            found["beta1"], found["beta2"] = (float(beta) for beta in group["betas"])
+        return found
+
+    return options
 
 
-def _qadam(
-    group: dict[str, Any],
-) -> tuple[dict[ArginKind, float], dict[str, float], tuple[str, ...]]:
-    argins = {ArginKind.LR: group["lr"], ArginKind.WEIGHT_DECAY: group["weight_decay"]}
-    beta1, beta2 = group["betas"]
-    options = {
-        "beta1": float(beta1),
-        "beta2": float(beta2),
-        "eps": float(group["eps"]),
-        "warmup_steps": float(group["warmup_steps"]),
-    }
-    return argins, options, ("exp_avg", "exp_avg_sq")
+def _adagrad(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, float]:
+    # torch fills all sums with the optimizer's own value, whatever a group says.
+    initial = float(optimizer.defaults["initial_accumulator_value"])
+    found = _named("eps", "lr_decay", "maximize")(optimizer, group)
+    return {**found, "initial_accumulator_value": initial}
 
 
-_Describe = Callable[
-    [dict[str, Any]], tuple[dict[ArginKind, float], dict[str, float], tuple[str, ...]]
-]
+def _qadam(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> dict[str, float]:
+    warmup_steps = cast("QAdamOptimizer", optimizer).warmup_steps
+    return {**_named("betas", "eps")(optimizer, group), "warmup_steps": float(warmup_steps)}
+
+
+_adam = _named("amsgrad", "betas", "eps", "maximize")
+_decoupling = ("betas", "decoupled_weight_decay", "eps", "maximize")
 # AdamW first: it is a subclass of Adam.
 _KINDS: tuple[tuple[type[torch.optim.Optimizer], tuple[OptimizerKind, _Describe]], ...] = (
     (torch.optim.AdamW, (OptimizerKind.ADAMW, _adam)),
     (torch.optim.Adam, (OptimizerKind.ADAM, _adam)),
-    (torch.optim.SGD, (OptimizerKind.SGD, _sgd)),
+    (torch.optim.SGD, (OptimizerKind.SGD, _named("dampening", "maximize", "nesterov"))),
     (QAdamOptimizer, (OptimizerKind.QADAM, _qadam)),
+    (torch.optim.RMSprop, (OptimizerKind.RMSPROP, _named("alpha", "centered", "eps", "maximize"))),
+    (torch.optim.Adagrad, (OptimizerKind.ADAGRAD, _adagrad)),
+    (torch.optim.Adadelta, (OptimizerKind.ADADELTA, _named("eps", "maximize", "rho"))),
+    (torch.optim.Adamax, (OptimizerKind.ADAMAX, _named("betas", "eps", "maximize"))),
+    (torch.optim.NAdam, (OptimizerKind.NADAM, _named(*_decoupling, "momentum_decay"))),
+    (torch.optim.RAdam, (OptimizerKind.RADAM, _named(*_decoupling))),
 )
 
 ARGIN_KEYS = {
@@ -151,13 +146,11 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
     several = sum(len(o.param_groups) for o in optimizers) > 1
     for owner, optimizer in enumerate(optimizers):
         kind, describe = _kind(optimizer)
+        rule = OPTIMIZER_RULES[kind]
         prefix = getattr(optimizer, "argin_region_name", "") or ""
-        shared: dict[str, Any] = {}
-        if isinstance(optimizer, QAdamOptimizer):
-            shared["warmup_steps"] = optimizer.warmup_steps
         for index, group in enumerate(optimizer.param_groups):
             name = f"{kind.name.lower()}{owner}" + (f"_group{index}" if index else "")
-            argins, options, states = describe({**shared, **group})
+            options = describe(optimizer, group)
             suffix = f"_group{index}" if index else ""
             label = f"{prefix}{suffix}" if prefix else (name if several else "")
             specs.append(
@@ -167,12 +160,12 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> list[Gro
                     kind=kind,
                     parameters=tuple(group["params"]),
                     argins=tuple(
-                        (k, f"{label}__{ARGIN_KEYS[k]}" if label else ARGIN_KEYS[k], float(v))
-                        for k, v in argins.items()
+                        (k, f"{label}__{key}" if label else key, float(group[key]))
+                        for key, k in rule.argins.items()
                     ),
                     options=tuple(sorted(options.items())),
-                    states=states,
-                    has_step=kind is not OptimizerKind.SGD or options["dampening"] != 0.0,
+                    states=state_rules(kind, options),
+                    has_step=rule.counts or options["dampening"] != 0.0,
                     max_grad_norm=getattr(optimizer, "max_grad_norm", None),
                 )
             )

@@ -87,9 +87,9 @@ def _params(
         weight = table.regions[value.region]
         states = tuple(
             table.add(
-                f"{weight.name}__{group.name}__{state}",
-                weight.shape,
-                weight.dtype,
+                f"{weight.name}__{group.name}__{state.name}",
+                () if state.is_number else weight.shape,
+                DType.FLOAT32 if state.is_number else weight.dtype,
                 Role.OPTIMIZER_STATE,
             )
             for state in group.states

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pef_schema.program import OptimizerKind, Program, Role
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, idle_states
+from pef_schema.program import Program, Role
 from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
 from samba.errors import ArgumentError
 from samba.sambatensor import SambaTensor
@@ -31,13 +32,15 @@ class HostTensor:
 class HostState:
     """Optimizer state of one parameter and its regions.
 
-    ``states`` pairs torch's state name with a region. ``step`` is the region of the step
-    count, -1 for none; ``counts`` says whether torch keeps one too.
+    ``states`` pairs torch's state name with a region, of which ``idle`` are not used while the
+    momentum is 0. ``step`` is the region of the step count, -1 for none; ``counts`` says whether
+    torch keeps one too.
     """
 
     optimizer: torch.optim.Optimizer
     parameter: torch.Tensor
     states: tuple[tuple[str, int], ...]
+    idle: frozenset[int]
     step: int
     counts: bool
 
@@ -135,9 +138,10 @@ def optimizer_states(
     """
     region_of = {id(t.tensor): t.region for t in tensors}
     on_device = {p.weight: (entry, p) for entry in program.optimizers for p in entry.params}
+    idle = {entry.name: idle_states(entry) for entry in program.optimizers}
     found: list[HostState] = []
     for group in describe_optimizers(optimizers):
-        names = [TORCH_STATES.get(state, state) for state in group.states]
+        names = [TORCH_STATES.get(state.name, state.name) for state in group.states]
         regions = [region_of.get(id(parameter), -1) for parameter in group.parameters]
         if regions and max(regions) < 0:
             raise _mismatch(operation, group, "parameters of another model")
@@ -152,8 +156,9 @@ def optimizer_states(
                     optimizer=optimizers[group.owner],
                     parameter=parameter,
                     states=tuple(zip(names, state.states, strict=True)),
+                    idle=idle[entry.name],
                     step=entry.step,
-                    counts=entry.kind is not OptimizerKind.SGD,
+                    counts=OPTIMIZER_RULES[entry.kind].counts,
                 )
             )
     return found

@@ -251,21 +251,24 @@ class Loaded(LoadedTensors, ABC):
         return optimizer_states(found, both, self.program, operation=operation)
 
     def host_state(self, region: int) -> torch.Tensor:
-        """Values on the host of a region of optimizer state."""
-        form = self.program.regions[region]
-        return torch.zeros(form.shape, dtype=FROM_DTYPE[form.dtype])
+        """Values on the host of a region of optimizer state: those before the first step."""
+        return view_as_torch(self.device.at_first(region))
 
     def _state_to_rdu(self, entry: HostState) -> None:
         state = entry.optimizer.state.get(entry.parameter, {})
         for name, region in entry.states:
             value = state.get(name)
+            # Adagrad makes its states before the first step, without values for a model without.
+            untouched = isinstance(value, torch.Tensor) and value.is_meta and entry.counts
+            if untouched and not _steps(entry, state):
+                value = None
             if isinstance(value, torch.Tensor):
                 dtype = FROM_DTYPE[self.program.regions[region].dtype]
                 whose = f"{name} of the optimizer"
                 array = read_as_numpy(readable(value, whose).to(dtype), whose)
                 self.device.write(region, array, name=whose)
             elif self.device.pool.buffers[region] is not None or self.device.is_lost(region):
-                self.device.zero(region)
+                self.device.reset(region)
         if entry.step >= 0:
             self.device.write(entry.step, np.array(_steps(entry, state), np.float32))
 
@@ -315,8 +318,16 @@ class Loaded(LoadedTensors, ABC):
         regions = [region for _, region in entry.states]
         if all(device.pool.buffers[r] is None and not device.is_lost(r) for r in regions):
             return {}
+        # torch makes no buffer for a momentum that has always been 0.
+        states = [
+            (name, region)
+            for name, region in entry.states
+            if region not in entry.idle
+            or device.pool.buffers[region] is not None
+            or device.is_lost(region)
+        ]
         step = (("step", entry.step),) if entry.counts else ()
-        return {name: self._read(region) for name, region in (*entry.states, *step)}
+        return {name: self._read(region) for name, region in (*states, *step)}
 
     def _state_to_cpu(
         self, entry: HostState, values: Mapping[str, torch.Tensor], inplace: bool

@@ -62,7 +62,8 @@ class LoadedNames:
     def optim_dict(self) -> dict[str, SambaTensor]:
         """Handles of the optimizer state on the device by name.
 
-        ``rdu()`` of a handle sends what torch's optimizer holds; zeros before the first step.
+        ``rdu()`` of a handle sends what torch's optimizer holds; before the first step, what the
+        state starts from.
         """
         loaded = self._slot.need("optim_dict")
         return {

@@ -104,11 +104,11 @@ class LoadedModel(Loaded):
         return other if _lacks_values(self.model) else self.model
 
     def host_state(self, region: int) -> torch.Tensor:
-        """Values on the host of a region of optimizer state: zeros before the first step."""
+        """Values on the host of a region of optimizer state: the first ones before any step."""
         for entry in self._states(self.optimizers, "optim_dict"):
             for name, place in entry.states:
                 value = entry.optimizer.state.get(entry.parameter, {}).get(name)
-                if place == region and isinstance(value, torch.Tensor):
+                if place == region and isinstance(value, torch.Tensor) and not value.is_meta:
                     return value.to(FROM_DTYPE[self.program.regions[region].dtype])
         return super().host_state(region)
 

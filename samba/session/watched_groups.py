@@ -12,7 +12,10 @@ from samba.support.deviations import tell
 
 __all__ = ["WatchedGroups"]
 
-_FIXED = ("betas", "eps", "dampening", "amsgrad", "nesterov", "maximize", "warmup_steps")
+_FIXED = (
+    *("betas", "eps", "dampening", "amsgrad", "nesterov", "maximize", "warmup_steps"),
+    *("alpha", "centered", "rho", "lr_decay", "momentum_decay", "decoupled_weight_decay"),
+)
 """Settings of groups that a PEF holds as numbers: changing them needs a compile."""
 
 

@@ -62,6 +62,21 @@ def plateau_of_the_loss(side: Side) -> None:
 
 
 @recipe()
+def rmsprop_with_falling_rates(side: Side) -> None:
+    data = batches(points(32), 8)
+
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.RMSprop(model.parameters(), lr=3e-3, alpha=0.9, eps=1e-3, momentum=0.5)
+
+    run = side.train(Classifier(), data[0], make)
+    schedule = lr_scheduler.StepLR(run.optimizer, step_size=3, gamma=0.5)
+    for batch in data * 2:
+        side.note("loss", run.step(batch)[0])
+        schedule.step()
+    side.note_all(run)
+
+
+@recipe()
 def gradient_accumulation(side: Side) -> None:
     data = batches(points(32), 4)
     run = side.train(Classifier(), data[0], sgd, accumulate=True)

@@ -47,6 +47,10 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
+def nadam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.NAdam(model.parameters(), lr=0.01)
+
+
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -164,6 +168,7 @@ def loaded(program: Program, model: nn.Module, data: tuple[Tensor, Tensor]) -> D
     [
         (sgd, True),
         (adamw, False),
+        (nadam, False),
         pytest.param(sgd, False, marks=pytest.mark.slow),
         pytest.param(adamw, True, marks=pytest.mark.slow),
     ],

@@ -71,7 +71,7 @@ def check(
 
 @pytest.mark.slow
 def test_two_replicas(tmp_path):
-    check(tmp_path, "torch", 2, 120, [ALL[i] for i in (0, 3, 5, 11, 17)])
+    check(tmp_path, "torch", 2, 120, [ALL[i] for i in (0, 3, 5, 11, 17, 23)])
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_two_replicas(tmp_path):
 def test_each_replica_on_a_device_of_its_own(tmp_path, engine):
     """Two devices of XLA:CPU in each process stand for a host with two GPUs."""
     devices = "--xla_force_host_platform_device_count=2"
-    check(tmp_path, engine, 2, 240, [ALL[i] for i in (1, 9, 15)], XLA_FLAGS=devices)
+    check(tmp_path, engine, 2, 240, [ALL[i] for i in (1, 9, 15, 21)], XLA_FLAGS=devices)
 
 
 @pytest.mark.slow

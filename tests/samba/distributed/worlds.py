@@ -56,6 +56,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     "sgd": lambda m: samba.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, weight_decay=0.01),
     "adamw": lambda m: samba.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1),
     "qadam": lambda m: QAdamOptimizer(m.parameters(), lr=0.01, warmup_steps=3, weight_decay=0.01),
+    "nadam": lambda m: samba.optim.NAdam(m.parameters(), lr=0.01, eps=1e-3, weight_decay=0.1),
 }
 
 

@@ -33,6 +33,40 @@ PAIRS = {
         torch.optim.AdamW,
         {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-6, "weight_decay": 0.1},
     ),
+    "rmsprop": (
+        samba.optim.RMSprop,
+        torch.optim.RMSprop,
+        {"lr": 0.02, "alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1, "momentum": 0.5}
+        | {"centered": True, "maximize": True},
+    ),
+    "adagrad": (
+        samba.optim.Adagrad,
+        torch.optim.Adagrad,
+        {"lr": 0.02, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3}
+        | {"eps": 1e-3, "maximize": True},
+    ),
+    "adadelta": (
+        samba.optim.Adadelta,
+        torch.optim.Adadelta,
+        {"lr": 0.5, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.1, "maximize": True},
+    ),
+    "adamax": (
+        samba.optim.Adamax,
+        torch.optim.Adamax,
+        {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True},
+    ),
+    "nadam": (
+        samba.optim.NAdam,
+        torch.optim.NAdam,
+        {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True}
+        | {"momentum_decay": 0.1, "decoupled_weight_decay": True},
+    ),
+    "radam": (
+        samba.optim.RAdam,
+        torch.optim.RAdam,
+        {"lr": 0.02, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True}
+        | {"decoupled_weight_decay": True},
+    ),
 }
 
 
@@ -99,6 +133,19 @@ def test_defaults():
     sgd = samba.optim.SGD(parameters, lr=0.0)
     assert (sgd.param_groups[0]["momentum"], sgd.param_groups[0]["weight_decay"]) == (0, 0)
     assert sgd.max_grad_norm is None
+
+
+OWN_DEFAULTS = {"sgd", "momentum", "nesterov", "adamw"}
+"""Whose defaults are SambaFlow's, or of which torch has fewer."""
+
+
+@pytest.mark.parametrize("name", sorted(PAIRS.keys() - OWN_DEFAULTS))
+def test_defaults_are_torchs(name):
+    ours, theirs, _ = PAIRS[name]
+    parameters = [nn.Parameter(torch.ones(1))]
+    optimizer = ours(parameters, max_grad_norm=2.0, argin_region_name="net")
+    assert optimizer.defaults == theirs(parameters).defaults
+    assert (optimizer.max_grad_norm, optimizer.argin_region_name) == (2.0, "net")
 
 
 def test_every_form_of_params():

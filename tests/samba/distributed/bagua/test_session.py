@@ -29,7 +29,7 @@ from tests.samba.distributed.bagua.sessions import (
     weights,
 )
 from tests.samba.distributed.processes import all_well, run_replicas, worker
-from tests.samba.distributed.worlds import compiled, loaded
+from tests.samba.distributed.worlds import compile_to, compiled, loaded, world
 from tests.samba.worlds import Scene, named, told
 
 
@@ -69,6 +69,15 @@ def test_as_the_torch_loop(folder, alone, name):
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=CLOSE)
     assert not torch.allclose(alone[0], found[0], rtol=0, atol=CLOSE)
+
+
+@pytest.mark.parametrize("name", ["gradient_allreduce", "decentralized"])
+def test_an_optimizer_with_a_number_among_its_states(folder, name):
+    """NAdam's product goes on with the weights of each rank."""
+    compile_to(folder, world("nadam"))
+    found = on_device(folder, ALGORITHMS[name], 2, "nadam")
+    for ours, theirs in zip(found, in_torch(ALGORITHMS[name], 2, "nadam"), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=CLOSE)
 
 
 @pytest.mark.slow

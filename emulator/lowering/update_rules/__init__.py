@@ -1,0 +1,100 @@
+"""Update rules of the optimizers, with torch's arithmetic in torch's order.
+
+Each rule mirrors the single-tensor path of the torch optimizer of the same name; qadam's mirrors
+``samba.distributed.bagua.QAdamOptimizer``. ``parameters.py`` says in which types they compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+
+from emulator.dtypes import TO_NUMPY
+from emulator.lowering.section import State, Variant
+from emulator.lowering.update_rules.adaptive import adadelta, adagrad, rmsprop
+from emulator.lowering.update_rules.descent import sgd
+from emulator.lowering.update_rules.moments import adam, adamax, nadam, qadam, radam
+from emulator.lowering.update_rules.parameters import wide
+from emulator.ops._reduction import reduce_all
+from pef_schema.program import Optimizer, OptimizerKind, Program, Step
+
+
+def update(program: Program, step: Step, state: State, variant: Variant) -> State:
+    """Execute an OPT step.
+
+    Args:
+        program: The program.
+        step: The step. Of its optimizers it updates the weights that it writes, and counts a
+            step where it writes the count; several steps may share an optimizer.
+        state: Weights, gradients, optimizer states, step counts and argins.
+        variant: Which optimizers keep no momentum.
+
+    Returns:
+        Updated weights, states and step counts.
+    """
+    result: State = {}
+    writes = set(step.writes)
+    for index in step.optimizers:
+        optimizer = program.optimizers[index]
+        here = tuple(p for p in optimizer.params if p.weight in writes)
+        if len(here) < len(optimizer.params):
+            optimizer = replace(optimizer, params=here)
+        with jax.named_scope(optimizer.name):
+            _RULES[optimizer.kind](optimizer, state, result, index in variant.no_momentum)
+        if optimizer.step not in writes:
+            result.pop(optimizer.step, None)
+    return result
+
+
+def gradnorm(program: Program, step: Step, state: State) -> State:
+    """Execute a GRADNORM step: scale gradients so that their 2-norm is at most ``step.max_norm``.
+
+    The formula is ``torch.nn.utils.clip_grad_norm_``'s:
+    ``grad * min(1, max_norm / (norm + 1e-6))``. float64 gradients have a float64 norm.
+    """
+    grads = step.reads
+    norm = jnp.sqrt(sum(reduce_all(jnp.square(wide(state[r]))) for r in grads))
+    scale = jnp.minimum(step.max_norm / (norm + 1e-6), 1.0)
+    result: State = {r: state[r] * scale.astype(state[r].dtype) for r in grads}
+    for region in step.writes:
+        if region not in result:
+            result[region] = norm.astype(TO_NUMPY[program.regions[region].dtype])
+    return result
+
+
+def zerograd(program: Program, step: Step) -> State:
+    """Execute a ZEROGRAD step."""
+    result: State = {}
+    for r in step.writes:
+        region = program.regions[r]
+        result[r] = jnp.zeros(region.shape, TO_NUMPY[region.dtype])  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+    return result
+
+
+_Rule = Callable[[Optimizer, State, State, bool], None]
+"""Takes an optimizer, device memory, what receives the new one, and whether momentum is off."""
+
+
+def _without_momentum(rule: Callable[[Optimizer, State, State], None]) -> _Rule:
+    def updated(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -> None:
+        del no_momentum
+        rule(optimizer, state, result)
+
+    return updated
+
+
+_RULES: dict[OptimizerKind, _Rule] = {
+    OptimizerKind.SGD: sgd,
+    OptimizerKind.ADAM: _without_momentum(adam),
+    OptimizerKind.ADAMW: _without_momentum(adam),
+    OptimizerKind.QADAM: _without_momentum(qadam),
+    OptimizerKind.RMSPROP: rmsprop,
+    OptimizerKind.ADAGRAD: _without_momentum(adagrad),
+    OptimizerKind.ADADELTA: _without_momentum(adadelta),
+    OptimizerKind.ADAMAX: _without_momentum(adamax),
+    OptimizerKind.NADAM: _without_momentum(nadam),
+    OptimizerKind.RADAM: _without_momentum(radam),
+}

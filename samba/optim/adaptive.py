@@ -1,0 +1,140 @@
+"""RMSprop, Adagrad and Adadelta: steps by a history of squared gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from samba.optim._base import DeviceSettings
+
+__all__ = ["Adadelta", "Adagrad", "RMSprop"]
+
+
+class RMSprop(DeviceSettings, torch.optim.RMSprop):
+    """RMSprop with torch's update rule and defaults.
+
+    Args:
+        params: Parameters, parameter groups, or an iterable of either.
+        lr: Learning rate.
+        alpha: Decay of the running mean of the squared gradient.
+        eps: Added to the denominator.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        momentum: Share of the last update that is kept.
+        centered: Whether to take the square of the running mean of the gradient off the
+            denominator's square.
+        maximize: Whether to climb.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None for no clipping.
+        argin_region_name: Prefix of the names of its hyperparameters on the device.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.01,
+        alpha: float = 0.99,
+        eps: float = 1e-08,
+        weight_decay: float = 0,
+        momentum: float = 0,
+        centered: bool = False,
+        maximize: bool = False,
+        max_grad_norm: float | None = None,
+        argin_region_name: str = "",
+    ) -> None:
+        torch.optim.RMSprop.__init__(
+            self,
+            params,
+            lr=lr,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            centered=centered,
+            maximize=maximize,
+        )
+        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+
+
+class Adagrad(DeviceSettings, torch.optim.Adagrad):
+    """Adagrad with torch's update rule and defaults.
+
+    Args:
+        params: Parameters, parameter groups, or an iterable of either.
+        lr: Learning rate.
+        lr_decay: How much a step adds to what the learning rate is divided by.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        initial_accumulator_value: What the sums of squared gradients start from.
+        eps: Added to the denominator.
+        maximize: Whether to climb.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None for no clipping.
+        argin_region_name: Prefix of the names of its hyperparameters on the device.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.01,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-10,
+        maximize: bool = False,
+        max_grad_norm: float | None = None,
+        argin_region_name: str = "",
+    ) -> None:
+        with torch._C.DisableTorchFunctionSubclass():  # its states are made here, plain ones
+            torch.optim.Adagrad.__init__(
+                self,
+                params,
+                lr=lr,
+                lr_decay=lr_decay,
+                weight_decay=weight_decay,
+                initial_accumulator_value=initial_accumulator_value,
+                eps=eps,
+                maximize=maximize,
+            )
+        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+
+
+class Adadelta(DeviceSettings, torch.optim.Adadelta):
+    """Adadelta with torch's update rule and defaults.
+
+    Args:
+        params: Parameters, parameter groups, or an iterable of either.
+        lr: Factor of each change.
+        rho: Decay of the running means of the squared gradient and of the squared change.
+        eps: Added to both before their roots are taken.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        maximize: Whether to climb.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None for no clipping.
+        argin_region_name: Prefix of the names of its hyperparameters on the device.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-06,
+        weight_decay: float = 0,
+        maximize: bool = False,
+        max_grad_norm: float | None = None,
+        argin_region_name: str = "",
+    ) -> None:
+        torch.optim.Adadelta.__init__(
+            self, params, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize
+        )
+        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)

@@ -1,0 +1,140 @@
+"""Adamax, NAdam and RAdam: relatives of Adam."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from samba.optim._base import DeviceSettings
+
+__all__ = ["Adamax", "NAdam", "RAdam"]
+
+
+class Adamax(DeviceSettings, torch.optim.Adamax):
+    """Adamax with torch's update rule and defaults.
+
+    Args:
+        params: Parameters, parameter groups, or an iterable of either.
+        lr: Learning rate.
+        betas: Decay of the running mean of the gradient and of its largest size.
+        eps: Added to the size of each gradient.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        maximize: Whether to climb.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None for no clipping.
+        argin_region_name: Prefix of the names of its hyperparameters on the device.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.002,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: float = 0,
+        maximize: bool = False,
+        max_grad_norm: float | None = None,
+        argin_region_name: str = "",
+    ) -> None:
+        torch.optim.Adamax.__init__(
+            self, params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize
+        )
+        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+
+
+class NAdam(DeviceSettings, torch.optim.NAdam):
+    """NAdam with torch's update rule and defaults.
+
+    Args:
+        params: Parameters, parameter groups, or an iterable of either.
+        lr: Learning rate.
+        betas: Decay of the running means of the gradient and of its square.
+        eps: Added to the denominator.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        momentum_decay: How fast the momentum comes to its full size.
+        decoupled_weight_decay: Whether weight decay takes a share of the parameter instead, as
+            AdamW's.
+        maximize: Whether to climb.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None for no clipping.
+        argin_region_name: Prefix of the names of its hyperparameters on the device.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.002,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: float = 0,
+        momentum_decay: float = 0.004,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        max_grad_norm: float | None = None,
+        argin_region_name: str = "",
+    ) -> None:
+        torch.optim.NAdam.__init__(
+            self,
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum_decay=momentum_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+        )
+        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+
+
+class RAdam(DeviceSettings, torch.optim.RAdam):
+    """RAdam with torch's update rule and defaults.
+
+    Args:
+        params: Parameters, parameter groups, or an iterable of either.
+        lr: Learning rate.
+        betas: Decay of the running means of the gradient and of its square.
+        eps: Added to the denominator.
+        weight_decay: Factor of the parameter that is added to its gradient.
+        decoupled_weight_decay: Whether weight decay takes a share of the parameter instead, as
+            AdamW's.
+        maximize: Whether to climb.
+        max_grad_norm: Largest 2-norm of the gradients of this optimizer's parameters, of all groups
+            together; other optimizers are clipped on their own. None for no clipping.
+        argin_region_name: Prefix of the names of its hyperparameters on the device.
+
+    Raises:
+        ValueError: A value is out of range.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-08,
+        weight_decay: float = 0,
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        max_grad_norm: float | None = None,
+        argin_region_name: str = "",
+    ) -> None:
+        torch.optim.RAdam.__init__(
+            self,
+            params,
+            lr=lr,
+            betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+        )
+        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)

@@ -1,0 +1,472 @@
+"""A hundred steps of each optimizer of torch that Adam is not, with all of its options.
+
+One program trains a weight for every case, under an optimizer of its own, so that all of them take
+one compilation. The loss is linear in the weights: gradients are the batch, to the bit, and what
+differs is the update rule's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from emulator.device import Device
+from emulator.errors import CannotRun
+from emulator.lowering.section import Variant
+from emulator.lowering.update_rules import update
+from emulator.plans.step_choice import all_steps
+from emulator.wide_types import wide_types
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, first_values, state_rules
+from pef_schema.program import (
+    DType,
+    Optimizer,
+    OptimizerKind,
+    OptimizerParam,
+    Program,
+    Region,
+    Role,
+    SectionKind,
+    Step,
+)
+from samba.compiler.build import build_program
+from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
+from samba.compiler.options import CompileOptions
+from samba.session.host_tensors import TORCH_STATES
+from samba.tensor.views import view_as_numpy, view_as_torch
+from tests.pef_schema.cases import edit
+from tests.tracing import trace
+
+STEPS, EARLY = 100, 10
+RMSprop, Adagrad, Adadelta = torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.Adadelta
+Adamax, NAdam, RAdam = torch.optim.Adamax, torch.optim.NAdam, torch.optim.RAdam
+Case = tuple[type[torch.optim.Optimizer], dict[str, Any]]
+CASES: dict[str, Case] = {
+    "rmsprop": (RMSprop, {"lr": 0.01}),
+    "rmsprop momentum": (
+        RMSprop,
+        {"lr": 0.01, "alpha": 0.9, "eps": 0.01, "momentum": 0.7, "weight_decay": 0.1},
+    ),
+    "rmsprop centered": (RMSprop, {"lr": 0.01, "alpha": 0.3, "eps": 0.1, "centered": True}),
+    "rmsprop all": (
+        RMSprop,
+        {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.2, "centered": True, "maximize": True},
+    ),
+    "adagrad": (Adagrad, {"lr": 0.1}),
+    "adagrad decay": (Adagrad, {"lr": 0.1, "lr_decay": 0.05, "weight_decay": 0.1, "eps": 0.1}),
+    "adagrad all": (
+        Adagrad,
+        {"lr": 0.1, "lr_decay": 0.01, "initial_accumulator_value": 0.7, "maximize": True},
+    ),
+    "adadelta": (Adadelta, {}),
+    "adadelta all": (
+        Adadelta,
+        {"lr": 0.5, "rho": 0.8, "eps": 0.01, "weight_decay": 0.1, "maximize": True},
+    ),
+    "adamax": (Adamax, {"lr": 0.02}),
+    "adamax all": (
+        Adamax,
+        {"lr": 0.02, "betas": (0.4, 0.9), "eps": 0.1, "weight_decay": 0.1, "maximize": True},
+    ),
+    "nadam": (NAdam, {"lr": 0.02}),
+    "nadam all": (
+        NAdam,
+        {
+            "lr": 0.02,
+            "betas": (0.8, 0.9),
+            "eps": 0.1,
+            "weight_decay": 0.1,
+            "momentum_decay": 0.05,
+            "maximize": True,
+        },
+    ),
+    "nadam decoupled": (
+        NAdam,
+        {"lr": 0.02, "weight_decay": 0.3, "decoupled_weight_decay": True, "betas": (0.4, 0.99)},
+    ),
+    "radam": (RAdam, {"lr": 0.02}),
+    "radam all": (
+        RAdam,
+        {"lr": 0.02, "betas": (0.8, 0.95), "eps": 0.1, "weight_decay": 0.1, "maximize": True},
+    ),
+    "radam decoupled": (
+        RAdam,
+        {"lr": 0.02, "weight_decay": 0.3, "decoupled_weight_decay": True},
+    ),
+    "radam never rectified": (RAdam, {"lr": 0.02, "betas": (0.9, 0.5)}),
+    "rmsprop foreach": (RMSprop, {"lr": 0.01, "momentum": 0.5, "foreach": True}),
+    "nadam foreach": (NAdam, {"lr": 0.02, "foreach": True}),
+    "adagrad fused": (Adagrad, {"lr": 0.1, "fused": True}),
+}
+FLOATS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+TOLERANCES = {
+    # A hundred updates of weights of order one, each within a few ulps, of which most cancel.
+    "float32": 4e-6,
+    # NAdam's product is float32, with torch as here, and rounded alike.
+    "float64": 1e-12,
+    # One rounding to bfloat16 (2**-8) a step on either side, over the first ten steps.
+    "bfloat16": 2**-5,
+}
+
+
+NARROW = (
+    *("rmsprop momentum", "adagrad all", "adadelta all"),
+    *("adamax all", "nadam all", "radam all"),
+)
+FAST = [(case, "float32") for case in CASES] + [(case, "bfloat16") for case in NARROW]
+"""Cases with the types of their weights, which the fast tests compile."""
+WIDE = [(case, "float64") for case in CASES]
+Key = tuple[str, str]
+
+
+def weight_at_first(dtype: str) -> Tensor:
+    """What every weight starts from."""
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(4, 3, generator=generator).to(FLOATS[dtype])
+
+
+def batches() -> list[Tensor]:
+    """The gradients of all steps, numbers that each type holds."""
+    generator = torch.Generator().manual_seed(6)
+    return [torch.randn(4, 3, generator=generator).bfloat16().float() for _ in range(STEPS)]
+
+
+class Linear(nn.Module):
+    """The gradient of every weight is the batch."""
+
+    def __init__(self, keys: list[Key]) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(weight_at_first(d)) for _, d in keys])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([(w * x.to(w.dtype)).sum().float() for w in self.weights]).sum()
+
+
+def by_torch(cls: type[torch.optim.Optimizer], options: dict[str, Any], dtype: str) -> list[Tensor]:
+    """The weight after the first steps and after all, as torch has it."""
+    weight = nn.Parameter(weight_at_first(dtype))
+    optimizer = cls([weight], **options)
+    found = []
+    for number, x in enumerate(batches(), 1):
+        weight.grad = x.to(weight.dtype)
+        optimizer.step()
+        if number in (EARLY, STEPS):
+            found.append(weight.detach().clone())
+    return found
+
+
+Trained = dict[Key, list[Tensor]]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    return by_device(FAST)
+
+
+@pytest.fixture(scope="module")
+def trained_wide() -> Trained:
+    return by_device(WIDE)
+
+
+def by_device(keys: list[Key]) -> Trained:
+    """The same on the device, by case and type."""
+    model, data = Linear(keys), batches()
+    cases = [CASES[case] for case, _ in keys]
+    optimizers = [cls([w], **o) for (cls, o), w in zip(cases, model.weights, strict=True)]
+    traced = trace(model, (data[0],))
+    program = build_program(traced, optimizers, CompileOptions(name="all"))
+    device = Device(program)
+    homes = []
+    for number, weight in enumerate(model.weights):
+        homes.append(device.region_of(f"linear__weights__{number}"))
+        device.write(homes[-1], view_as_numpy(weight.detach()))
+    plan = device.plan(all_steps(program))
+    found: Trained = {key: [] for key in keys}
+    for number, x in enumerate(data, 1):
+        device.write(device.region_of("x"), view_as_numpy(x))
+        device.run(plan)
+        if number in (EARLY, STEPS):
+            for key, home in zip(found, homes, strict=True):
+                found[key].append(view_as_torch(device.read(home)))
+    assert device.counters.compiles == 1
+    return found
+
+
+def is_close(got: Tensor, want: Tensor, dtype: str) -> bool:
+    bound = TOLERANCES[dtype]
+    return torch.allclose(got.double(), want.double(), rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize(("case", "dtype"), FAST)
+def test_a_hundred_steps_follow_torch(trained: Trained, case: str, dtype: str) -> None:
+    follow(trained, case, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "dtype"), WIDE)
+def test_a_hundred_steps_of_float64(trained_wide: Trained, case: str, dtype: str) -> None:
+    follow(trained_wide, case, dtype)
+
+
+def follow(trained: Trained, case: str, dtype: str) -> None:
+    cls, options = CASES[case]
+    if dtype == "bfloat16":
+        # torch rounds every intermediate result, over a hundred steps further than any bound.
+        pairs = [(trained[case, dtype][0], by_torch(cls, options, dtype)[0])]
+    else:
+        pairs = list(zip(trained[case, dtype], by_torch(cls, options, dtype), strict=True))
+    for got, want in pairs:
+        assert got.dtype is want.dtype
+        bound = TOLERANCES[dtype]
+        torch.testing.assert_close(got, want, rtol=bound, atol=bound)
+
+
+def changed(value: Any) -> list[Any]:
+    """An option, a hundredth larger; a pair one by one, a switch the other way."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, tuple):
+        return [
+            tuple(v * (1.01 if i == k else 1) for k, v in enumerate(value))
+            for i in range(len(value))
+        ]
+    return [value * 1.01]
+
+
+OTHERS = [
+    (case, name, value)
+    for case, (_, options) in CASES.items()
+    for name, old in options.items()
+    if name not in ("foreach", "fused")
+    for value in changed(old)
+    # What is never rectified does not go by the squares.
+    if (case, value) != ("radam never rectified", (0.9, 0.505))
+]
+
+
+def test_every_option_of_every_optimizer_is_among_the_cases() -> None:
+    """But for those that say how torch computes."""
+    how = {"foreach", "fused", "capturable", "differentiable"}
+    for cls in {cls for cls, _ in CASES.values()}:
+        given = {name for other, options in CASES.values() if other is cls for name in options}
+        known = set(cls([nn.Parameter(torch.zeros(1))]).defaults)
+        assert given - how == known - how, cls.__name__
+
+
+@pytest.mark.parametrize(("case", "name", "value"), OTHERS)
+def test_another_setting_is_found(trained: Trained, case: str, name: str, value: Any) -> None:
+    """The comparison bites: a hundredth more of any setting is another result."""
+    cls, options = CASES[case]
+    want = by_torch(cls, options | {name: value}, "float32")
+    assert not is_close(trained[case, "float32"][-1], want[-1], "float32")
+
+
+# -- states ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_states_are_those_of_torch(case: str) -> None:
+    """By name, form and first value; so each goes to torch and comes from it."""
+    cls, options = CASES[case]
+    weight = nn.Parameter(torch.zeros(2, 3))
+    optimizer = cls([weight], **options)
+    (group,) = describe_optimizers([optimizer])
+    weight.grad = torch.zeros(2, 3)
+    optimizer.step()
+    names = {TORCH_STATES.get(state.name, state.name): state for state in group.states}
+    if not options.get("momentum"):
+        names.pop("momentum_buffer", None)
+    theirs = optimizer.state[weight]
+    assert {"step", *names} == theirs.keys()
+    for name, state in names.items():
+        assert theirs[name].shape == (() if state.is_number else weight.shape)
+        assert theirs[name].dtype is torch.float32
+    assert OPTIMIZER_RULES[group.kind].counts and group.has_step
+
+
+def one_of_each(dtype: torch.dtype) -> tuple[nn.Module, list[torch.optim.Optimizer]]:
+    """A model with a weight for each kind, and optimizers that keep all states there are."""
+    makers = [
+        lambda p: RMSprop(p, lr=0.1, momentum=0.5, centered=True),
+        lambda p: Adagrad(p, initial_accumulator_value=0.25),
+        *(Adadelta, Adamax, NAdam, RAdam),
+    ]
+    model = nn.Module()
+    model.ws = ws = nn.ParameterList([nn.Parameter(torch.zeros(32, 64).to(dtype)) for _ in makers])
+    model.forward = lambda x: sum(nn.functional.linear(x, w).square().mean() for w in ws)
+    return model, [make([w]) for make, w in zip(makers, ws, strict=True)]
+
+
+def program_of(model: nn.Module, optimizers: list[torch.optim.Optimizer], x: Tensor) -> Program:
+    return build_program(trace(model, (x,)), optimizers, CompileOptions(name="q"))
+
+
+def test_bfloat16_states_and_weights_are_overwritten_in_place() -> None:
+    model, optimizers = one_of_each(torch.bfloat16)
+    program = program_of(model, optimizers, torch.zeros(8, 64).bfloat16())
+    device = Device(program)
+    for i, region in enumerate(program.regions):
+        if region.role is Role.WEIGHT:
+            device.write(i, view_as_numpy(torch.zeros(32, 64).bfloat16()))
+    text = device.plan(all_steps(program)).compiled.as_text()
+    assert re.search(r"= bf16\[32,64\]\S* fusion\(", text), "the update is looked for by shape"
+    assert not re.search(r"= bf16\[32,64\]\S* copy\(", text)
+
+
+def test_memory_has_first_values_before_any_step_and_after_a_reset() -> None:
+    model, optimizers = one_of_each(torch.float32)
+    program = program_of(model, optimizers, torch.zeros(8, 64))
+    device = Device(program)
+    names = {region.name: i for i, region in enumerate(program.regions)}
+    total = next(i for name, i in names.items() if name.endswith("adagrad1__sum"))
+    product = next(i for name, i in names.items() if name.endswith("nadam4__mu_product"))
+    for _ in range(2):
+        assert (device.read(total) == 0.25).all() and device.read(product) == 1.0
+        for region, value in ((total, 3.0), (product, 0.5)):
+            shape = program.regions[region].shape
+            device.write(region, np.full(shape, value, np.float32))
+            assert (device.read(region) == value).all()
+            device.reset(region)
+
+
+def test_a_setting_that_is_missing_is_named() -> None:
+    model, optimizers = one_of_each(torch.float32)
+    program = program_of(model, optimizers, torch.zeros(8, 64))
+    for index, optimizer in enumerate(program.optimizers):
+        for name, _ in optimizer.options:
+            rest = tuple(pair for pair in optimizer.options if pair[0] != name)
+            if len(state_rules(optimizer.kind, dict(rest))) < len(optimizer.params[0].states):
+                continue  # without this option a state would be one too many
+            wanted = f"no option {name}, which {optimizer.kind.name} reads"
+            with pytest.raises(CannotRun, match=wanted):
+                Device(edit(program, f"optimizers.{index}", options=rest))
+
+
+# -- any options, any shapes -----------------------------------------------------------------
+
+
+def _rate(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high, allow_subnormal=False)
+
+
+_COMMON = {"lr": _rate(0.0, 0.1), "weight_decay": _rate(0.0, 0.5), "maximize": st.booleans()}
+_BETAS = {"betas": st.tuples(_rate(0.0, 0.99), _rate(0.0, 0.99)), "eps": _rate(1e-3, 0.1)}
+OPTIONS: dict[type[torch.optim.Optimizer], dict[str, st.SearchStrategy[Any]]] = {
+    RMSprop: {
+        **_COMMON,
+        "alpha": _rate(0.0, 1.0),
+        "eps": _rate(0.1, 0.5),
+        "momentum": _rate(0.0, 0.9),
+    },
+    Adagrad: {
+        **_COMMON,
+        "lr_decay": _rate(0.0, 1.0),
+        "initial_accumulator_value": _rate(0.0, 2.0),
+        "eps": _rate(1e-3, 0.1),
+    },
+    Adadelta: {**_COMMON, "rho": _rate(0.0, 1.0), "eps": _rate(1e-3, 0.1)},
+    Adamax: {**_COMMON, **_BETAS},
+    NAdam: {
+        **_COMMON,
+        **_BETAS,
+        "momentum_decay": _rate(0.0, 1.0),
+        "decoupled_weight_decay": st.booleans(),
+    },
+    RAdam: {**_COMMON, **_BETAS, "decoupled_weight_decay": st.booleans()},
+}
+
+
+@pytest.mark.parametrize("cls", OPTIONS)
+@settings(max_examples=5, deadline=None, database=None)
+@given(data=st.data())
+def test_any_options_and_shapes_follow_torch(cls: type[torch.optim.Optimizer], data: Any) -> None:
+    """The rule alone, in float64, operation by operation, so that nothing is compiled anew."""
+    options = data.draw(st.fixed_dictionaries(OPTIONS[cls]))
+    shape = data.draw(st.sampled_from([(), (0, 3), (1,), (2, 3)]))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    weight = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
+    optimizer = cls([weight], **options)
+    (group,) = describe_optimizers([optimizer])
+    device = _Rule(group, weight)
+    for _ in range(6):
+        weight.grad = torch.randn(shape, generator=generator, dtype=torch.float64)
+        device.step(weight.grad)
+        optimizer.step()
+    torch.testing.assert_close(device.weight(), weight.detach(), rtol=1e-9, atol=1e-9)
+
+
+class _Rule:
+    """One weight under one update rule, without a plan.
+
+    Args:
+        group: The optimizer, described.
+        weight: The weight that it starts from.
+    """
+
+    def __init__(self, group: GroupSpec, weight: Tensor) -> None:
+        count = len(group.states)
+        names = ["weight", "grad", *(state.name for state in group.states), "step"]
+        names += [name for _, name, _ in group.argins]
+        self.optimizer = Optimizer(
+            name="o",
+            kind=group.kind,
+            params=(OptimizerParam(weight=0, grad=1, states=tuple(range(2, 2 + count))),),
+            argins=tuple((name, 3 + count + i) for i, (_, name, _) in enumerate(group.argins)),
+            options=group.options,
+            step=2 + count,
+        )
+        self.program = Program(
+            name="rule",
+            mapping="section",
+            inference=False,
+            symbols=(),
+            graphs=(),
+            argins=(),
+            sections=(),
+            schedules=(),
+            regions=tuple(
+                Region(name=name, shape=(), dtype=DType.FLOAT64, role=Role.OPTIMIZER_STATE)
+                for name in names
+            ),
+            optimizers=(self.optimizer,),
+        )
+        first = first_values(self.optimizer)
+        self.state: dict[int, Any] = {0: weight.detach().numpy().copy()}
+        for place, rule in enumerate(group.states, 2):
+            shape = () if rule.is_number else weight.shape
+            dtype = np.float32 if rule.is_number else np.float64
+            self.state[place] = np.full(shape, first.get(place, 0.0), dtype)
+        self.state[2 + count] = np.zeros((), np.float32)
+        for place, (_, _, value) in enumerate(group.argins, 3 + count):
+            self.state[place] = np.asarray(value, np.float64)
+        momentum = dict(self.optimizer.argins).get("momentum")
+        idle = momentum is not None and self.state[momentum] == 0.0
+        self.variant = Variant(no_momentum=frozenset([0] if idle else []))
+
+    def step(self, grad: Tensor) -> None:
+        self.state[1] = grad.numpy()
+        writes = (0, *self.optimizer.params[0].states, self.optimizer.step)
+        step = Step(kind=SectionKind.OPT, optimizers=(0,), writes=writes)
+        with wide_types():
+            arrays = {region: jnp.asarray(array) for region, array in self.state.items()}
+            self.state.update(update(self.program, step, arrays, self.variant))
+
+    def weight(self) -> Tensor:
+        return torch.from_numpy(np.array(self.state[0]))
+
+
+@pytest.mark.parametrize("kind", OptimizerKind)
+def test_rules_say_where_a_state_starts(kind: OptimizerKind) -> None:
+    """An option that a first value comes from is one, and so is the switch of a state."""
+    rule = OPTIMIZER_RULES[kind]
+    for state in rule.states:
+        assert not state.option or state.option in rule.options
+        assert not isinstance(state.first, str) or state.first in rule.options
+        assert not state.idle_without or state.idle_without in rule.argins
