@@ -26,7 +26,7 @@ _COMMANDS: Mapping[str, str] = MappingProxyType(
         "launch": "samba.distributed.launcher",
     }
 )
-"""Modules with a function ``run(arguments)``, each loaded for its command alone: some load torch."""
+"""Modules with a function ``run(arguments)``, loaded for their command alone: some load torch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

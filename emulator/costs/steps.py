@@ -19,6 +19,7 @@ from emulator.op_facts.flops import Flops, gradient_flops, node_flops
 from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.moves import VIEWS
 from emulator.op_facts.table import op_facts
+from pef_schema.optimizer_rules import idle_states
 from pef_schema.program import (
     Gradient,
     Graph,
@@ -245,7 +246,7 @@ def _unused(program: Program, step: Step) -> set[int]:
         for index in step.optimizers:
             optimizer = program.optimizers[index]
             if keeps_no_momentum(program, optimizer):
-                unused |= {r for p in optimizer.params for r in p.states} | {optimizer.step}
+                unused |= idle_states(optimizer)
     return unused
 
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from emulator.op_facts.flops import Flops
-from pef_schema.program import Optimizer, OptimizerKind, Program, Role, SectionKind, Step
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
+from pef_schema.program import Optimizer, Program, Role, SectionKind, Step
 
 __all__ = ["keeps_no_momentum", "update_flops"]
 
 _PER_ELEMENT: Mapping[str, int] = MappingProxyType(
     {
-        # Weight decay 2, learning rate 2; momentum and dampening 3 more, Nesterov's 2.
+        # Weight decay 2, learning rate 2.
         "SGD": 4,
         # Weight decay 2, first moment 3, second 4, denominator 3, step 3.
         "ADAM": 15,
@@ -21,22 +22,42 @@ _PER_ELEMENT: Mapping[str, int] = MappingProxyType(
         "ADAMW": 14,
         # The same as Adam, with a choice for each moment.
         "QADAM": 17,
+        # Weight decay 2, mean square 4, denominator 2, step 3.
+        "RMSPROP": 11,
+        # Weight decay 2, sum of squares 2, denominator 2, step 3.
+        "ADAGRAD": 9,
+        # Weight decay 2, mean squares of gradients and of changes 4 each, change 6, step 2.
+        "ADADELTA": 18,
+        # Weight decay 2, mean 3, norm 4, step 3.
+        "ADAMAX": 12,
+        # Weight decay 2, mean 3, mean square 4, denominator 3, steps by gradient and mean 3 each.
+        "NADAM": 18,
+        # Weight decay 2, mean 3, mean square 4, plain change 2, rectified one 5, choice and step 2.
+        "RADAM": 18,
     }
 )
-"""By name of the kind."""
+"""By name of the kind, without momentum."""
+
+_MOMENTUM: Mapping[str, int] = MappingProxyType({"SGD": 3, "RMSPROP": 2})
+"""What momentum adds, by name of the kind."""
+
+_OPTIONS: Mapping[str, int] = MappingProxyType(
+    {"amsgrad": 1, "centered": 5, "decoupled_weight_decay": -1, "maximize": 1}
+)
+"""What an option adds where it is set. Nesterov's adds 2 to momentum alone."""
 
 _NORM_PER_ELEMENT = 3
 """Of a gradient whose norm is limited: its square, the sum, the product with the factor."""
 
 
 def keeps_no_momentum(program: Program, optimizer: Optimizer) -> bool:
-    """Whether an SGD starts without momentum: its buffers are then neither read nor written.
+    """Whether an optimizer starts without momentum: its buffers are then neither read nor written.
 
     Args:
         program: The program, whose argins have the momentum.
         optimizer: The optimizer.
     """
-    if optimizer.kind is not OptimizerKind.SGD:
+    if "momentum" not in OPTIMIZER_RULES[optimizer.kind].argins:
         return False
     region = dict(optimizer.argins).get("momentum", -1)
     return all(argin.default == 0 for argin in program.argins if argin.region == region)
@@ -82,7 +103,7 @@ def _per_element(program: Program, optimizer: Optimizer) -> int | None:
     if each is None:
         return None
     options = dict(optimizer.options)
-    more = sum(bool(options.get(name)) for name in ("maximize", "amsgrad"))
-    if optimizer.kind is OptimizerKind.SGD and not keeps_no_momentum(program, optimizer):
-        more += 5 if options.get("nesterov") else 3
+    more = sum(count for name, count in _OPTIONS.items() if options.get(name))
+    if optimizer.kind.name in _MOMENTUM and not keeps_no_momentum(program, optimizer):
+        more += _MOMENTUM[optimizer.kind.name] + (2 if options.get("nesterov") else 0)
     return each + more

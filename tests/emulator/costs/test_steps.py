@@ -8,6 +8,7 @@ import pytest
 
 from emulator.costs.steps import schedule_cost, section_cost, steps_cost
 from emulator.costs.updates import update_flops
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from pef_schema.program import (
     Argin,
     ArginKind,
@@ -34,7 +35,8 @@ def region(name: str, role: Role, shape: tuple[int, ...] = (SIZE,)) -> Region:
 
 def updating(kind: OptimizerKind, *, momentum: float = 0.9, **options: float) -> Program:
     """A program that only updates one weight."""
-    states = 1 if kind is OptimizerKind.SGD else 2
+    rule = OPTIMIZER_RULES[kind]
+    states = sum(not state.option or bool(options.get(state.option)) for state in rule.states)
     regions = (
         region("w", Role.WEIGHT),
         region("w__grad", Role.GRADIENT),
@@ -48,7 +50,7 @@ def updating(kind: OptimizerKind, *, momentum: float = 0.9, **options: float) ->
         name="o",
         kind=kind,
         params=(OptimizerParam(weight=0, grad=1, states=kept),),
-        argins=(("momentum", 2),) if kind is OptimizerKind.SGD else (),
+        argins=(("momentum", 2),) if "momentum" in rule.argins else (),
         options=tuple(sorted(options.items())),
         step=3,
     )
@@ -78,6 +80,13 @@ def updating(kind: OptimizerKind, *, momentum: float = 0.9, **options: float) ->
         (OptimizerKind.ADAMW, {}, 14),
         (OptimizerKind.ADAMW, {"amsgrad": 1.0}, 15),
         (OptimizerKind.QADAM, {}, 17),
+        (OptimizerKind.RMSPROP, {}, 13),
+        (OptimizerKind.RMSPROP, {"centered": 1.0, "momentum": 0.0}, 16),
+        (OptimizerKind.ADAGRAD, {}, 9),
+        (OptimizerKind.ADADELTA, {}, 18),
+        (OptimizerKind.ADAMAX, {}, 12),
+        (OptimizerKind.NADAM, {}, 18),
+        (OptimizerKind.RADAM, {"decoupled_weight_decay": 1.0}, 17),
     ],
 )
 def test_updates(kind, options, each):
