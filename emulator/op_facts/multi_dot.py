@@ -54,17 +54,7 @@ def cheapest_order(shapes: Sequence[tuple[int, ...]]) -> Chain:
     if len(matrices) > _MOST:
         raise ValueError(f"a chain of {len(matrices)} matrices, of {_MOST} the order is found")
     sizes = [matrices[0][0], *(m[1] for m in matrices)]
-    n = len(matrices)
-    cost = {(i, i): 0 for i in range(n)}
-    split: dict[tuple[int, int], int] = {}
-    for length in range(1, n):
-        for i in range(n - length):
-            j = i + length
-            ways = [
-                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
-                for k in range(i, j)
-            ]
-            cost[i, j], split[i, j] = min(ways)
+    split = chain_splits(sizes)
     steps: list[ChainStep] = []
 
     def visit(i: int, j: int) -> None:
@@ -81,5 +71,32 @@ def cheapest_order(shapes: Sequence[tuple[int, ...]]) -> Chain:
             )
         )
 
-    visit(0, n - 1)
+    visit(0, len(matrices) - 1)
     return Chain(steps=tuple(steps))
+
+
+def chain_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Where to split each part of a chain, so that the fewest multiplications are left.
+
+    Args:
+        sizes: Rows of each matrix in turn, and the columns of the last.
+
+    Returns:
+        By first and last matrix of a part: the last matrix of its left half.
+
+    Example:
+        >>> chain_splits([10, 2, 30, 3])[0, 2]
+        0
+    """
+    n = len(sizes) - 1
+    cost = {(i, i): 0 for i in range(n)}
+    split: dict[tuple[int, int], int] = {}
+    for length in range(1, n):
+        for i in range(n - length):
+            j = i + length
+            ways = [
+                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
+                for k in range(i, j)
+            ]
+            cost[i, j], split[i, j] = min(ways)
+    return split

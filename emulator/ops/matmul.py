@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.kernels.precision import LOW, compute_dtype, widen, widened
+from emulator.op_facts.multi_dot import chain_splits
 from emulator.ops import _gemm as gemm
 from emulator.ops._gemm import contract, rounded
 from emulator.ops._promote import broadcast_to, elementwise, is_float
@@ -207,25 +208,9 @@ def multi_dot(tensors: Sequence[jax.Array]) -> jax.Array:
     if last:
         matrices[-1] = matrices[-1][:, None]
     sizes = [m.shape[0] for m in matrices] + [matrices[-1].shape[1]]
-    y = _chain(matrices, _splits(sizes), 0, len(matrices) - 1)
+    y = _chain(matrices, chain_splits(sizes), 0, len(matrices) - 1)
     y = y[0] if first else y
     return y[..., 0] if last else y
-
-
-def _splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where to split each sub-chain: the matrix chain algorithm."""
-    n = len(sizes) - 1
-    cost = {(i, i): 0 for i in range(n)}
-    split: dict[tuple[int, int], int] = {}
-    for length in range(1, n):
-        for i in range(n - length):
-            j = i + length
-            ways = [
-                (cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
-                for k in range(i, j)
-            ]
-            cost[i, j], split[i, j] = min(ways)
-    return split
 
 
 def _chain(
