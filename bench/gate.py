@@ -2,8 +2,8 @@
 
 Each side runs in several processes, because memory that happens to lie well or badly makes a
 whole process faster or slower. All processes of both sides take turns, one sample of every
-section at a time. What looks slower is measured again in fresh processes; only what is slower
-both times fails the gate.
+section at a time. What may be slower is measured again, in twice as many fresh processes; what is
+slower by all samples together, and not by those of one question alone, fails the gate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GateSettings:
     """How the gate measures.
 
     Args:
-        processes: Processes of each side.
+        processes: Processes of each side; twice as many where the gate asks again.
         rounds: Samples of every section in each process.
         threads: Processor cores of a process.
         small: Whether to take the small forms of cases.
@@ -46,8 +46,11 @@ class GateSettings:
 Samples = dict[str, tuple[list[float], list[float]]]
 """Seconds of base and of head by quantity."""
 
-Measure = Callable[[str], Samples]
-"""Measures a case once, in fresh processes."""
+Measure = Callable[[str, int], Samples]
+"""Measures a case once, in so many fresh processes of each side."""
+
+AGAIN = 2
+"""So many times as many processes measure what is asked again: it decides, and it is rare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +60,23 @@ class Verdict:
     Args:
         case: The case.
         first: Comparisons of the first run.
-        second: Comparisons of the second run, of what looked slower; empty if nothing did.
+        second: Comparisons of the second run, of what may be slower; empty if nothing may.
+        together: Comparisons of the samples of both runs, of the same.
     """
 
     case: str
     first: tuple[Comparison, ...]
     second: tuple[Comparison, ...]
+    together: tuple[Comparison, ...]
 
     @property
     def slower(self) -> tuple[str, ...]:
-        """What is slower for certain: in both runs."""
-        return tuple(c.name for c in self.second if c.slower)
+        """What is slower for certain: by all samples, and the second run says nothing else."""
+        return tuple(
+            both.name
+            for both, again in zip(self.together, self.second, strict=True)
+            if both.slower and again.suspect
+        )
 
     def fields(self) -> dict[str, Any]:
         """All of it as values for JSON."""
@@ -90,35 +99,44 @@ class Verdict:
         lines += [f"  {c}" for c in self.first]
         if self.second:
             lines += ["  asked again:", *(f"  {c}" for c in self.second)]
+            lines += ["  all samples:", *(f"  {c}" for c in self.together)]
         return "\n".join(lines)
 
 
-def decide(case: str, measure: Measure) -> Verdict:
-    """Measure a case and, if anything looks slower, once more.
+def decide(case: str, measure: Measure, processes: int) -> Verdict:
+    """Measure a case and, if anything may be slower, once more.
 
     Args:
         case: Name of the case.
         measure: How.
+        processes: Processes of each side in the first run.
 
     Returns:
         The verdict.
     """
-    first = [compare(name, *samples) for name, samples in measure(case).items()]
-    suspects = {c.name for c in first if c.slower}
-    second = []
+    samples = measure(case, processes)
+    first = tuple(compare(name, *both) for name, both in samples.items())
+    suspects = [c.name for c in first if c.suspect]
+    second, together = [], []
     if suspects:
-        again = measure(case)
-        second = [compare(name, *again[name]) for name in again if name in suspects]
-    return Verdict(case=case, first=tuple(first), second=tuple(second))
+        again = measure(case, AGAIN * processes)
+        for name in suspects:
+            (base, head), (base_again, head_again) = samples[name], again[name]
+            second.append(compare(name, base_again, head_again))
+            together.append(compare(name, [*base, *base_again], [*head, *head_again]))
+    return Verdict(case=case, first=first, second=tuple(second), together=tuple(together))
 
 
-def measure_pair(case: str, base: Path, head: Path, settings: GateSettings) -> Samples:
+def measure_pair(
+    case: str, base: Path, head: Path, settings: GateSettings, processes: int | None = None
+) -> Samples:
     """Time every section and the full schedule of a case on both sides, in turns.
 
     Args:
         case: Name of the case.
         base, head: Folders that the sides run in, see ``bench.tree``.
         settings: How.
+        processes: Processes of each side; those of the settings if None.
 
     Returns:
         Samples of what both sides have.
@@ -130,7 +148,7 @@ def measure_pair(case: str, base: Path, head: Path, settings: GateSettings) -> S
     found: tuple[dict[str, list[float]], dict[str, list[float]]] = {}, {}
     with contextlib.ExitStack() as stack:
         workers: list[tuple[int, Worker]] = []
-        for side, tree in (*enumerate((base, head)),) * settings.processes:
+        for side, tree in (*enumerate((base, head)),) * (processes or settings.processes):
             worker = Worker(
                 case=case,
                 contender=OURS,
@@ -157,6 +175,11 @@ def measure_pair(case: str, base: Path, head: Path, settings: GateSettings) -> S
     return {name: (found[0][name], found[1][name]) for name in both}
 
 
+def measure_in(base: Path, head: Path, settings: GateSettings) -> Measure:
+    """What measures a case in these two folders."""
+    return lambda case, processes: measure_pair(case, base, head, settings, processes)
+
+
 def _cache_of(tree: Path) -> dict[str, str]:
     """Environment with which the processes of a side compile once: only times of runs matter."""
     return {
@@ -170,4 +193,4 @@ def gate_times(
     cases: Sequence[str], base: Path, head: Path, settings: GateSettings
 ) -> list[Verdict]:
     """Decide on every case."""
-    return [decide(case, lambda c: measure_pair(c, base, head, settings)) for case in cases]
+    return [decide(case, measure_in(base, head, settings), settings.processes) for case in cases]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from bench.gate import GateSettings, Verdict, decide, measure_pair
+from bench.gate import GateSettings, Verdict, decide, measure_in, measure_pair
 from bench.measurement import FULL
 from bench.tree import tree_of
 
@@ -20,7 +20,7 @@ def _runs(settings: GateSettings, case: str, count: int, tell: Callable[[str], N
     with tree_of(None) as tree:
         for number in range(1, count + 1):
             start = time.perf_counter()
-            verdict = decide(case, lambda c: measure_pair(c, tree, tree, settings))
+            verdict = decide(case, measure_in(tree, tree, settings), settings.processes)
             found += bool(verdict.slower)
             worst = max(verdict.first, key=lambda c: c.ratio)
             tell(
@@ -74,7 +74,7 @@ def planted(
             once = replace(settings, processes=1, rounds=1)
             section = next(n for n in measure_pair(case, tree, tree, once) if n != FULL)
         settings = replace(settings, plants={section: factor})
-        verdict = decide(case, lambda c: measure_pair(c, tree, tree, settings))
+        verdict = decide(case, measure_in(tree, tree, settings), settings.processes)
     tell(str(verdict))
     caught = verdict.slower == (section,)
     tell(f"{section} planted {factor:g} times as slow: {'caught' if caught else 'NOT caught'}")

@@ -1,8 +1,9 @@
 """When a difference of timings counts.
 
 Timings jitter, drift and have long tails, so one number against another says little. A section
-counts as slower only if its median ratio passes ``RATIO`` and a rank test makes chance unlikely;
-and the gate asks again in fresh processes before it says so.
+counts as slower only if its median ratio passes ``RATIO`` and a rank test makes chance unlikely.
+The gate asks again in fresh processes before it says so: it asks soon, by ``SUSPECT_RATIO`` and
+``SUSPECT_P_VALUE``, since what is not asked again is missed, and judges all samples together.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ RATIO = 1.10
 
 P_VALUE = 0.002
 """Chance that a rank test may leave; asv uses the same."""
+
+SUSPECT_RATIO = 1.05
+"""Medians farther apart than this are worth another question: a quarter of what is to be caught."""
+
+SUSPECT_P_VALUE = 0.05
+"""Chance that the rank test may leave of what is worth another question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,11 @@ class Comparison:
     def slower(self) -> bool:
         """Whether head counts as slower."""
         return self.ratio > RATIO and self.p_slower < P_VALUE
+
+    @property
+    def suspect(self) -> bool:
+        """Whether head may be slower: not enough to say so, enough to ask again."""
+        return self.ratio > SUSPECT_RATIO and self.p_slower < SUSPECT_P_VALUE
 
     @property
     def faster(self) -> bool:
