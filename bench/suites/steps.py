@@ -21,12 +21,26 @@ from bench.unseen import UNSEEN
 
 CHECKED_LOSSES = 4
 
+COMPILED = "compile"
+"""Torch's other way to compute a step."""
+
+SPREAD = 3.0
+"""So many times as far from eager as torch's compiled steps any contender may come."""
+
+AMPLIFIED = 2
+"""Losses before which no step has amplified a difference."""
+
 BY_HAND = "jax"
 """A contender that takes the model's mathematics by hand: nobody wrote the unseen ones'."""
 
 
 def check_losses(case: str, losses: dict[str, list[float]], rtol: float) -> None:
     """Compare the first losses of all contenders with the reference, if that is among them.
+
+    Steps amplify rounding: with other kernels on another processor ResNet's losses are 1e-7 apart
+    at the first step, and 8e-4 at the fourth, torch's own two ways among themselves. So from the
+    third loss on, as soon as torch's ways are apart, the others may be ``SPREAD`` times as far.
+    The second loss shows every gradient and the first update, and there ``rtol`` holds alone.
 
     Args:
         case: Name of the case.
@@ -36,9 +50,15 @@ def check_losses(case: str, losses: dict[str, list[float]], rtol: float) -> None
     Raises:
         LossesDiffer: If one is further than that from the reference.
     """
+    wanted = losses.get(REFERENCE)
+    if wanted is None:
+        return
+    torchs_other = losses.get(COMPILED, wanted)
+    own = [SPREAD * abs(a - b) for a, b in zip(wanted, torchs_other, strict=True)]
+    own[:AMPLIFIED] = [0.0] * AMPLIFIED
     for values in losses.values():
-        pairs = zip(values, losses.get(REFERENCE, values), strict=True)
-        if not all(math.isclose(a, b, rel_tol=rtol) for a, b in pairs):
+        rows = zip(values, wanted, own, strict=True)
+        if not all(math.isclose(a, b, rel_tol=rtol, abs_tol=apart) for a, b, apart in rows):
             raise LossesDiffer(case=case, losses=losses)
 
 
