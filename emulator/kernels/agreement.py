@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 
-from emulator.kernels.proof import onednn_is_good
+from emulator.kernels.proof import Call, onednn_is_good
 from emulator.kernels.rules import PLAIN, choose_in_this_process, present_rule, rule_text
 
 __all__ = ["kernels_here", "take_the_same_kernels"]
@@ -18,11 +18,12 @@ def kernels_here() -> str:
     """What this process chooses kernels by, in a word: equal words, equal choices.
 
     Returns:
-        The rule's name with a digest of its points, and the dtypes that oneDNN is used for.
+        The rule's name with a digest of its points, and what oneDNN is used for.
     """
     rule = present_rule()
     digest = hashlib.sha256(rule_text(rule, {}).encode()).hexdigest()[:8]
-    good = [dtype for dtype in ("float32", "bfloat16") if onednn_is_good(dtype)]
+    calls = ((Call.PRODUCT, "float32"), (Call.PRODUCT, "bfloat16"), (Call.CONVOLUTION, "float32"))
+    good = [f"{dtype} {call.value}" for call, dtype in calls if onednn_is_good(call, dtype)]
     return f"{rule.name} {digest}, oneDNN for {' and '.join(good) or 'nothing'}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from emulator.kernels.problems import Problem
-from emulator.kernels.proof import onednn_is_good
+from emulator.kernels.proof import Call, onednn_is_good
 from emulator.kernels.rules import present_rule
 
 __all__ = ["Candidate", "applicable", "choose"]
@@ -26,13 +26,13 @@ class Candidate(Generic[P]):
         name: As rules have it.
         applies: Whether it can compute a problem, well enough to be worth a measurement.
         run: Computes it.
-        onednn: Whether it needs oneDNN.
+        onednn: What it asks oneDNN for; None if nothing.
     """
 
     name: str
     applies: Callable[[P], bool]
     run: Callable[..., Any]
-    onednn: bool = False
+    onednn: Call | None = None
 
 
 def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate[P]]:
@@ -48,7 +48,7 @@ def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate
     return [
         c
         for c in candidates
-        if c.applies(problem) and (not c.onednn or onednn_is_good(problem.dtype))
+        if c.applies(problem) and (c.onednn is None or onednn_is_good(c.onednn, problem.dtype))
     ]
 
 

@@ -12,6 +12,7 @@ from emulator.kernels import conv_by_onednn as by_onednn
 from emulator.kernels import conv_by_xla as by_xla
 from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.problems import Convolution, Part
+from emulator.kernels.proof import Call, has_generated_kernels
 from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
 from emulator.kernels.windows import Window
 
@@ -70,6 +71,9 @@ def _onednn(p: Convolution) -> bool:
     depthwise = p.groups == p.channels == p.features and p.groups % _LANES == 0
     if p.groups > 1 and not (depthwise and max(p.dilation) == 1):
         return False
+    # Without AVX-512 it divides those over one axis into products.
+    if p.groups > 1 and len(p.size) != 2 and not has_generated_kernels(Call.PRODUCT):
+        return False
     # A window that sees nothing but padding.
     reaches = [d * (k - 1) for d, k in zip(p.dilation, p.kernel, strict=True)]
     padded = (
@@ -106,7 +110,7 @@ def _named(
     applies: Callable[[Convolution], bool],
     run: Callable[..., jax.Array],
     *,
-    onednn: bool = False,
+    onednn: Call | None = None,
 ) -> Candidate[Convolution]:
     return Candidate(name=name, applies=applies, run=run, onednn=onednn)
 
@@ -116,21 +120,26 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
         _named("few taps", lambda p: _few_taps(p) and _by_gemm(p), by_xla.convolve_by_gemm),
         _named("scaled taps", _depthwise, by_xla.convolve_depthwise),
         _named("xla", _always, by_xla.convolve),
-        _named("onednn", _onednn, by_onednn.convolve_onednn, onednn=True),
+        _named("onednn", _onednn, by_onednn.convolve_onednn, onednn=Call.CONVOLUTION),
     ),
     Part.INPUT_GRADIENT: (
         _named("overlap-add", _narrow, by_xla.input_gradient_by_gemm),
         _named("scaled taps", _depthwise, by_xla.input_gradient_depthwise),
         _named("xla", _always, by_xla.input_gradient),
-        _named("onednn", _onednn_plain, by_onednn.input_gradient_onednn, onednn=True),
-        _named("onednn phases", _onednn_phases, by_onednn.input_gradient_by_phases, onednn=True),
+        _named("onednn", _onednn_plain, by_onednn.input_gradient_onednn, onednn=Call.CONVOLUTION),
+        _named(
+            "onednn phases",
+            _onednn_phases,
+            by_onednn.input_gradient_by_phases,
+            onednn=Call.CONVOLUTION,
+        ),
     ),
     Part.WEIGHT_GRADIENT: (
         _named("tap sums", _depthwise, weight_gradient_by_tap_sums),
         _named("grouped gemm", lambda p: p.groups > 1, by_xla.weight_gradient_by_gemm),
         _named("xla", lambda p: p.groups == 1, by_xla.weight_gradient),
         _named("gemm", _by_windows, by_xla.weight_gradient_by_gemm),
-        _named("onednn taps", _onednn_taps, by_onednn.weight_gradient_by_taps, onednn=True),
+        _named("onednn taps", _onednn_taps, by_onednn.weight_gradient_by_taps, onednn=Call.PRODUCT),
     ),
 }
 """Candidates of each part. The first that applies is the plain one."""

@@ -14,6 +14,7 @@ from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.onednn import matmul
 from emulator.kernels.precision import compute_dtype, product_precision
 from emulator.kernels.problems import Product
+from emulator.kernels.proof import Call
 
 __all__ = ["CANDIDATES", "Spec", "plain_product", "product"]
 
@@ -162,7 +163,7 @@ def _onednn(p: Product) -> bool:
 
 CANDIDATES: tuple[Candidate[Product], ...] = (
     Candidate(name="xla", applies=lambda p: True, run=_by_xla),
-    Candidate(name="onednn", applies=_onednn, run=_by_onednn, onednn=True),
+    Candidate(name="onednn", applies=_onednn, run=_by_onednn, onednn=Call.PRODUCT),
 )
 """The first is the plain one."""
 

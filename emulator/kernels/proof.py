@@ -6,6 +6,8 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Mapping
+from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -16,19 +18,33 @@ from emulator.kernels.onednn import Axes, Slide, convolution, matmul
 from emulator.kernels.unkept import kept_nowhere
 from emulator.processor import processor
 
-__all__ = ["ONEDNN_VARIABLE", "onednn_is_good"]
+__all__ = ["ONEDNN_VARIABLE", "Call", "has_generated_kernels", "onednn_is_good"]
 
 ONEDNN_VARIABLE = "EMULATOR_ONEDNN"
 """``0`` in the environment leaves oneDNN out."""
 
 _LOG = logging.getLogger(__name__)
 
-_WANTED = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
-"""What a processor must have.
+_AVX2 = frozenset({"avx2", "fma"})
+_AVX512 = frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl"})
 
-With less oneDNN falls back to products that it divides among threads of its own accord. Under XLA's
-executor such a call may wait forever for its end; without AVX-512 its products of bfloat16 end the
-process.
+
+class Call(Enum):
+    """What oneDNN is asked to compute."""
+
+    PRODUCT = "products"
+    CONVOLUTION = "convolutions"
+
+
+_WANTED: Mapping[Call, frozenset[str]] = MappingProxyType(
+    {Call.PRODUCT: _AVX2 | _AVX512, Call.CONVOLUTION: _AVX2}
+)
+"""What a processor must have for each call.
+
+With less oneDNN falls back to products that it divides among threads of its own accord
+(``gemm:jit``). Under XLA's executor such a call may wait forever for its end; without AVX-512 its
+products of bfloat16 end the process. With AVX2 it has kernels for convolutions (``brg_conv``,
+``brgconv_1x1``, ``brdgmm_dw``), but for no product.
 """
 
 _CEILING_VARIABLE = "ONEDNN_MAX_CPU_ISA"
@@ -81,46 +97,64 @@ def _convolutions() -> float:
     return float(np.max(np.abs(got - wanted)))
 
 
-_TRIALS: Mapping[str, tuple[Callable[[], float], ...]] = {
-    "float32": (functools.partial(_products, "float32"), _convolutions),
-    "bfloat16": (functools.partial(_products, "bfloat16"),),
-    "float16": (),  # widened to float32
-}
-"""By dtype of the operands, beside those of float32: how far results are from numpy's."""
+_TRIALS: Mapping[tuple[Call, str], Callable[[], float]] = MappingProxyType(
+    {
+        (Call.PRODUCT, "float32"): functools.partial(_products, "float32"),
+        (Call.PRODUCT, "bfloat16"): functools.partial(_products, "bfloat16"),
+        (Call.CONVOLUTION, "float32"): _convolutions,
+    }
+)
+"""By call and dtype of its operands: how far results are from numpy's."""
 
 
-@functools.cache
-def onednn_is_good(dtype: str) -> bool:
+def onednn_is_good(call: Call, dtype: str) -> bool:
     """Whether oneDNN may be used here; what it gives is compared once, which takes 0.1 seconds.
 
     Args:
-        dtype: Of the operands.
+        call: What it is asked for.
+        dtype: Of the operands. Convolutions are computed in float32, whatever they are given.
 
     Returns:
-        False where the environment says so, on processors without AVX-512, where jaxlib has no
-        oneDNN, or where it gives other values than numpy; the last two are one line in the log.
+        False where the environment says so, on processors for which it has no kernel of its own,
+        where jaxlib has no oneDNN, or where it gives other values than numpy; the last two are one
+        line in the log.
     """
-    if os.environ.get(ONEDNN_VARIABLE, "").strip() == "0" or dtype not in _TRIALS:
+    if os.environ.get(ONEDNN_VARIABLE, "").strip() == "0" or not has_generated_kernels(call):
         return False
-    if not _has_generated_kernels():
+    return _is_proved(call, "float32" if call is Call.CONVOLUTION else dtype)
+
+
+@functools.cache
+def _is_proved(call: Call, dtype: str) -> bool:
+    """Whether it gives what numpy gives; narrow products only where those of float32 are right."""
+    trial = _TRIALS.get((call, dtype))
+    if trial is None or (dtype != "float32" and not _is_proved(call, "float32")):
         return False
-    if dtype != "float32" and not onednn_is_good("float32"):
-        return False
+    left_out = f"oneDNN's {dtype} {call.value} are left out"
     try:
-        off = max((trial() for trial in _TRIALS[dtype]), default=0.0)
+        off = trial()
     except Exception as error:  # whatever jax, XLA or oneDNN raise: this is how they are asked
-        _LOG.warning("oneDNN is left out: jaxlib cannot run it (%s)", _first_line(error))
+        _LOG.warning("%s: jaxlib cannot run them (%s)", left_out, _first_line(error))
         return False
     if off:
-        _LOG.warning("oneDNN is left out: it gives values that are off by %g", off)
+        _LOG.warning("%s: they give values that are off by %g", left_out, off)
         return False
     return True
 
 
-def _has_generated_kernels() -> bool:
-    ceiling = os.environ.get(_CEILING_VARIABLE, "").upper()
-    lowered = ceiling.startswith(("SSE", "AVX2"))
-    return set(processor().isa) >= _WANTED and not lowered
+def has_generated_kernels(call: Call) -> bool:
+    """Whether oneDNN has code for a call that is made for this processor, and divides no products.
+
+    Args:
+        call: What it is asked for.
+    """
+    ceiling = os.environ.get(_CEILING_VARIABLE, "").strip().upper()
+    isa = set(processor().isa)
+    if ceiling.startswith("AVX2"):
+        isa -= _AVX512
+    elif ceiling == "AVX" or ceiling.startswith("SSE"):
+        isa -= _AVX512 | _AVX2
+    return isa >= _WANTED[call]
 
 
 def _first_line(error: Exception) -> str:

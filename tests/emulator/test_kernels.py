@@ -40,7 +40,7 @@ from emulator.kernels.rules import (
 )
 from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
 from emulator.kernels.windows import Window
-from emulator.processor import Processor, described
+from emulator.processor import Processor, described, processor
 
 ROOT = Path(__file__).parents[2]
 _SIZE = st.integers(1, 9)
@@ -229,7 +229,8 @@ def _text() -> str:
 
 
 @pytest.mark.skipif(
-    not proof.onednn_is_good("float32"), reason="jaxlib has no oneDNN here, or it is off"
+    not proof.onednn_is_good(proof.Call.PRODUCT, "float32"),
+    reason="jaxlib's oneDNN has no products here, or it is off",
 )
 def test_the_rule_chooses() -> None:
     with chosen_by(_ONEDNN):
@@ -296,23 +297,28 @@ def test_onednn_is_left_out(
     def gone() -> float:
         raise RuntimeError("no such call\nand more")
 
+    product_, convolution_ = proof.Call
+    monkeypatch.setattr(proof, "has_generated_kernels", lambda call: True)
     try:
-        for trials, line in (
-            ((lambda: 0.5,), "values that are off by 0.5"),
-            ((gone,), "no such call)"),
+        for trial, line in (
+            (lambda: 0.5, "values that are off by 0.5"),
+            (gone, "no such call)"),
         ):
-            proof.onednn_is_good.cache_clear()
+            proof._is_proved.cache_clear()
             monkeypatch.delenv(proof.ONEDNN_VARIABLE, raising=False)
-            monkeypatch.setattr(proof, "_TRIALS", dict.fromkeys(("float32", "bfloat16"), trials))
+            monkeypatch.setattr(proof, "_TRIALS", dict.fromkeys(proof._TRIALS, trial))
             with caplog.at_level(logging.WARNING):
-                assert not proof.onednn_is_good("float32")
-                assert not proof.onednn_is_good("bfloat16")
+                assert not proof.onednn_is_good(product_, "float32")
+                assert not proof.onednn_is_good(product_, "bfloat16")
+                assert not proof.onednn_is_good(convolution_, "bfloat16")
             assert line in caplog.text
-            assert len(caplog.records) == 1
+            products_, convolutions_ = caplog.records
+            assert "float32 products" in products_.message
+            assert "float32 convolutions" in convolutions_.message
             caplog.clear()
         monkeypatch.setenv(proof.ONEDNN_VARIABLE, "0")
-        proof.onednn_is_good.cache_clear()
-        assert not proof.onednn_is_good("float32")
+        proof._is_proved.cache_clear()
+        assert not proof.onednn_is_good(product_, "float32")
         assert not caplog.records
         x, w = jnp.ones((1, 2, 4, 4)), jnp.ones((2, 2, 2, 2))
         window = Window(
@@ -320,41 +326,80 @@ def test_onednn_is_left_out(
         )
         assert "onednn" not in jax.jit(lambda x, w: convolve(x, w, window, 1)).lower(x, w).as_text()
     finally:
-        proof.onednn_is_good.cache_clear()
+        proof._is_proved.cache_clear()
 
 
-def test_onednn_of_lesser_processors() -> None:
-    """oneDNN ends the process that asks for bfloat16 there, or waits forever; a child asks here."""
+def _said_by_a_child(code: str, **environ: str) -> str:
+    """What a process prints; oneDNN reads its settings once, and what it cannot do ends it."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), proof.ONEDNN_VARIABLE: "", **environ},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("ceiling", ["AVX2", "SSE41"])
+def test_onednn_of_lesser_processors(ceiling: str) -> None:
+    """Its products of bfloat16 end the process there, those of float32 may wait forever."""
     code = """
         import logging
         import jax.numpy as jnp
         from emulator.kernels.products import product
-        from emulator.kernels.proof import onednn_is_good
+        from emulator.kernels.proof import Call, onednn_is_good
         logging.basicConfig()
         ones = jnp.ones((8, 8), jnp.bfloat16)
         assert float(product("ij,jk->ik", ones, ones)[0, 0]) == 8
-        print(onednn_is_good("float32"), onednn_is_good("bfloat16"))
+        for call in Call:
+            print(onednn_is_good(call, "float32"), onednn_is_good(call, "bfloat16"))
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2", "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", "False"]
-    assert not done.stderr
+    said = _said_by_a_child(code, ONEDNN_MAX_CPU_ISA=ceiling).split()
+    assert said[:2] == ["False", "False"]
+    assert said[2:] == [str(ceiling == "AVX2" and {"avx2", "fma"} <= set(processor().isa))] * 2
+
+
+def _kernels_of_drawn_convolutions(ceiling: str, seed: int, count: int) -> set[str]:
+    """Names of the kernels that oneDNN took for drawn convolutions and their input gradients."""
+    code = f"""
+        from tests.emulator.drawn_convolutions import run_by_onednn
+        run_by_onednn(seed={seed}, count={count})
+    """
+    log = _said_by_a_child(code, ONEDNN_MAX_CPU_ISA=ceiling, ONEDNN_VERBOSE="1")
+    assert "computed" in log
+    fields = [row.split(",") for row in log.splitlines() if row.startswith("onednn_verbose,v1")]
+    return {row[6] for row in fields if row[3] == "exec" and row[5] == "convolution"}
+
+
+@pytest.mark.skipif(
+    not proof.onednn_is_good(proof.Call.CONVOLUTION, "float32"),
+    reason="jaxlib's oneDNN has no convolutions here, or it is off",
+)
+@pytest.mark.parametrize(("seed", "count"), [(0, 8), pytest.param(1, 150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ceiling", ["DEFAULT", "AVX2"])
+def test_convolutions_take_generated_kernels(ceiling: str, seed: int, count: int) -> None:
+    """Those that oneDNN divides into products (``gemm:jit``) may wait forever under XLA."""
+    found = _kernels_of_drawn_convolutions(ceiling, seed, count)
+    assert found
+    assert {name for name in found if not name.startswith(("br", "jit"))} == set()
 
 
 def test_onednn_by_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def has(flags: str) -> bool:
+    def has(flags: str, ceiling: str = "") -> tuple[bool, ...]:
+        """Whether there are products, and convolutions."""
         monkeypatch.setattr(proof, "processor", lambda: described(f"flags : {flags}"))
-        return proof._has_generated_kernels()
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", ceiling)
+        return tuple(proof.has_generated_kernels(call) for call in proof.Call)
 
-    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    assert has("avx2 avx512f avx512bw avx512dq avx512vl")
-    assert not has("avx2 avx512f")  # Xeon Phi
-    assert not has("avx2 avx_vnni")
-    assert not has("")
+    every = "avx2 fma avx512f avx512bw avx512dq avx512vl"
+    assert has(every) == (True, True)
+    assert has(every, "avx512_core") == (True, True)
+    assert has(every, "AVX2") == has(every, "AVX2_VNNI_2") == (False, True)
+    assert has(every, "AVX") == has(every, "sse41") == (False, False)
+    assert has("avx2 fma avx512f") == (False, True)  # Xeon Phi
+    assert has("avx2 fma avx_vnni") == (False, True)
+    assert has("avx2") == has("") == (False, False)

@@ -19,8 +19,8 @@ from torch import nn
 import samba
 from emulator.device import Device
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels import proof
 from emulator.kernels.onednn import matmul
-from emulator.kernels.proof import onednn_is_good
 from emulator.plans import executable_cache, plan
 from emulator.plans.executable_cache import CACHE_VARIABLE, _Client, compiled_or_kept
 from emulator.plans.kept_files import KeptFiles
@@ -255,10 +255,11 @@ def test_what_calls_onednn_is_kept_nowhere(
 def test_the_trial_of_onednn_is_kept_nowhere(
     request: pytest.FixtureRequest,
 ) -> None:
-    found = onednn_is_good("float32")
+    found = [proof.onednn_is_good(call, "float32") for call in proof.Call]
     theirs: Path = request.getfixturevalue("theirs")
-    onednn_is_good.cache_clear()
-    assert onednn_is_good("float32") == found, "to write it down ends in an error"
+    proof._is_proved.cache_clear()
+    again = [proof.onednn_is_good(call, "float32") for call in proof.Call]
+    assert again == found, "to write it down ends in an error"
     assert not theirs.exists() or not list(theirs.iterdir())
 
 
