@@ -12,19 +12,21 @@ from samba.errors import ArgumentError
 
 
 class QAdamOptimizer(torch.optim.Optimizer):
-    """Adam for ``warmup_steps`` steps, and Adam with a frozen second moment afterwards.
+    """Adam before step ``warmup_steps``; from it on the moments are what others make of them.
 
-    After the warm-up :class:`QAdamAlgorithm` computes and averages the first moment; a step then
-    uses it as it is. The second moment keeps its value and its bias correction. The same rule runs
-    on the device, where ``weight_decay`` and ``lr`` are argins.
+    As upstream's: both moments move in the steps before ``warmup_steps`` and in none from it on,
+    while both bias corrections go on. After that step :class:`QAdamAlgorithm` computes and averages
+    the first moment, without the weight decay, and the second one keeps its value. With
+    ``warmup_steps=1`` that value is zero, and steps are as large as ``eps`` is small. The same rule
+    runs on the device, where ``weight_decay`` and ``lr`` are argins.
 
     Args:
         params: Parameters, or groups of them.
         lr: Learning rate.
-        warmup_steps: Steps of plain Adam; 1 or more.
+        warmup_steps: The first step in which the moments stay; 1 or more.
         betas: Decay of the two moments.
         eps: Added to the denominator.
-        weight_decay: Times the weight, added to the gradient.
+        weight_decay: Times the weight, added to the gradient that moves the moments.
 
     Raises:
         ArgumentError: If a value is out of range.
@@ -101,23 +103,19 @@ class QAdamOptimizer(torch.optim.Optimizer):
         # The device's count comes as a tensor; powers of it would be rounded to float32.
         step = state["step"] = int(state["step"]) + 1
         mean, square = state["exp_avg"], state["exp_avg_sq"]
-        if step <= self.warmup_steps:
-            grad = self.decayed(parameter, group)
+        if step < self.warmup_steps:
+            grad = _decayed(parameter, group)
             mean.lerp_(grad, 1 - beta1)
             square.mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        correction = math.sqrt(1 - beta2 ** min(step, self.warmup_steps))
+        correction = math.sqrt(1 - beta2**step)
         denominator = (square.sqrt() / correction).add_(group["eps"])
         rate = group["lr"] / (1 - beta1**step)
         parameter.addcdiv_(mean, denominator, value=-rate)
 
-    def decayed(self, parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
-        """A parameter's gradient with its weight decay.
 
-        Args:
-            parameter: The parameter.
-            group: Its group.
-        """
-        assert parameter.grad is not None  # the callers have looked
-        if not group["weight_decay"]:
-            return parameter.grad
-        return parameter.grad.add(parameter, alpha=group["weight_decay"])
+def _decayed(parameter: torch.Tensor, group: dict[str, Any]) -> torch.Tensor:
+    """A parameter's gradient with its weight decay."""
+    assert parameter.grad is not None  # the caller has looked
+    if not group["weight_decay"]:
+        return parameter.grad
+    return parameter.grad.add(parameter, alpha=group["weight_decay"])

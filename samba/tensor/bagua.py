@@ -147,8 +147,8 @@ def to_bagua_tensor(
 
 
 def bagua_backend_tensor(tensor: torch.Tensor) -> BackendTensor:
-    """The handle of a tensor: what the backend knows of it."""
-    return handle_of(tensor)
+    """The handle of a tensor: what the backend knows of it. The tensor lives as long as it does."""
+    return handle_of(tensor).holding()
 
 
 def bagua_getter_closure(tensor: torch.Tensor) -> torch.Tensor:
@@ -213,6 +213,8 @@ def bagua_set_storage(
 ) -> None:
     """Put the effective tensor into another storage; its values are not copied there.
 
+    It keeps its shape and its strides: numbers are read in the order of its memory format.
+
     Args:
         tensor: A Bagua tensor.
         storage: The storage.
@@ -222,12 +224,13 @@ def bagua_set_storage(
     if isinstance(storage, torch.TypedStorage):
         storage = storage._untyped_storage
     effective = handle.effective()
+    form = effective.shape, effective.stride()
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         if handle.setter is None:
-            effective.set_(storage, storage_offset, effective.shape)  # pyright: ignore[reportCallIssue]  # torch's stubs lack this one
+            effective.set_(storage, storage_offset, *form)  # pyright: ignore[reportCallIssue]  # torch's stubs lack this one
             return
         moved = torch.zeros_like(effective)
-        moved.set_(storage, storage_offset, effective.shape)  # pyright: ignore[reportCallIssue]  # as above
+        moved.set_(storage, storage_offset, *form)  # pyright: ignore[reportCallIssue]  # as above
     handle.replace(moved)
 
 

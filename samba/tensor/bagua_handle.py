@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -16,6 +17,11 @@ Getter = Callable[[Any], torch.Tensor]
 Setter = Callable[[Any, torch.Tensor], object]
 Closures = tuple[Getter | None, Setter | None]
 """Getter and setter of an effective tensor; None for the proxy itself."""
+
+
+def _nothing() -> None:
+    """What a reference to nobody gives."""
+
 
 _DTYPES = {
     torch.float32: "f32",
@@ -69,6 +75,23 @@ class BackendTensor:
         self.name, self.module_name, self.backend = name, module_name, backend
         self.getter, self.setter = getter, setter
         self._proxy = weakref.ref(proxy)
+        self._origin: BackendTensor | None = None
+        self._held: torch.Tensor | None = None
+        self._holding: Callable[[], BackendTensor | None] = _nothing
+
+    def holding(self) -> BackendTensor:
+        """The handle for who may have nothing but it: the proxy lives as long as that one does."""
+        found = self._holding()
+        if found is None:
+            found = copy.copy(self)
+            found._origin, found._held = self, self.proxy
+            self._holding = weakref.ref(found)
+        return found
+
+    @property
+    def registered(self) -> BackendTensor:
+        """The handle that buckets know: this one, or the one that it was made from."""
+        return self if self._origin is None else self._origin
 
     @property
     def proxy(self) -> torch.Tensor:

@@ -56,14 +56,14 @@ def adam(optimizer: Optimizer, state: State, result: State) -> None:
 
 
 def qadam(optimizer: Optimizer, state: State, result: State) -> None:
-    """QAdam: Adam with a frozen second moment after the warm-up."""
+    """QAdam: Adam whose moments stay from step ``warmup_steps`` on, unless others write them."""
     options: Mapping[str, float] = dict(optimizer.options)
     argins = scalars_of(optimizer, state)
     beta1, beta2, warmup = options["beta1"], options["beta2"], options["warmup_steps"]
     t = count_step(optimizer, state, result)
-    warm = t <= warmup
+    warm = t < warmup
     step_size = argins["lr"] / (1.0 - beta1**t)
-    correction = jnp.sqrt(1.0 - beta2 ** jnp.minimum(t, warmup))
+    correction = jnp.sqrt(1.0 - beta2**t)
 
     def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         old, gradient, mean, square, warm, step_size, correction, decay = arrays

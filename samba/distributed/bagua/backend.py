@@ -95,7 +95,7 @@ class BaguaBackend:
                 found=f"model {self.name} without buckets",
                 wanted="buckets given to register_ordered_buckets before",
             )
-        self._inner.mark_communication_ready(tensor, before)  # pyright: ignore[reportArgumentType]  # what it returns is not used
+        self._inner.mark_communication_ready(tensor.registered, before)  # pyright: ignore[reportArgumentType]  # what it returns is not used
 
     def wait_pending_comm_ops(self) -> int:
         """Wait until every bucket that was sent off is communicated.

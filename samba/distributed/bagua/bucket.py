@@ -47,7 +47,9 @@ class BaguaBucket:
         tensors: Bagua tensors with a module.
         name: Name of the bucket, unique in the module.
         flatten: Move the effective tensors into one piece of memory, so that nothing is copied
-            when they are communicated. Tensors of a device stay where they are.
+            when they are communicated. Tensors of a device stay where they are, and so do all
+            where one is not contiguous, such as a weight in channels-last order: it keeps its
+            memory format.
         alignment: The number of elements is filled up to a multiple of it, with zeros.
 
     Raises:
@@ -109,7 +111,8 @@ class BaguaBucket:
             handles.append(handle_of(self.padding))
         self.handles: tuple[BackendTensor, ...] = tuple(handles)
         self._flat: torch.Tensor | None = None
-        if flatten and not any(h.copies for h in self.handles):
+        movable = not any(h.copies for h in self.handles)
+        if flatten and movable and all(t.is_contiguous() for t in effective):
             self._flatten()
 
     @property

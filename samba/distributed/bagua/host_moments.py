@@ -51,6 +51,6 @@ class HostMoments(Moments):
         self._optimizer.state_of(parameter)["exp_avg"] = value
 
     def update(self, parameter: torch.Tensor) -> None:
-        group = self._groups[id(parameter)]
-        gradient = self._optimizer.decayed(parameter, group)
-        self._moment(parameter).lerp_(gradient, 1 - group["betas"][0])
+        assert parameter.grad is not None  # it was made when its bucket was
+        rate = 1 - self._groups[id(parameter)]["betas"][0]
+        self._moment(parameter).lerp_(parameter.grad, rate)

@@ -27,7 +27,7 @@ class Moments(ABC):
 
     @abstractmethod
     def update(self, parameter: torch.Tensor) -> None:
-        """Move a parameter's first moment towards this replica's gradient.
+        """Move a parameter's first moment towards this replica's gradient, without weight decay.
 
         Args:
             parameter: The parameter.

@@ -190,9 +190,11 @@ class DecentralizedSynchronousOp:
         self.step = 0
 
     def run(self, bucket: BucketValues) -> None:
+        groups = bucket.backend.hierarchy
+        if self.mode == "shift_one" and self.hierarchical:
+            _check_hosts(groups)
         out = view_flat_as_numpy(self.peer_weight)
         out[:] = bucket.values()
-        groups = bucket.backend.hierarchy
         if self.hierarchical:
             in_hierarchy(groups, out, lambda comm: self._average(comm, out))
         else:
@@ -217,6 +219,17 @@ class DecentralizedSynchronousOp:
         """
         with bucket.buffer() as buffer:
             buffer[:] = view_flat_as_numpy(self.peer_weight)
+
+
+def _check_hosts(groups: Hierarchy) -> None:
+    """Refuse pairs of hosts where their number is odd; on all ranks, so that none waits."""
+    if groups.local is not None and groups.hosts % 2:
+        raise ArgumentError(
+            where="peer_selection_mode 'shift_one', hierarchical=True",
+            found=f"{groups.hosts} host{'s' if groups.hosts > 1 else ''}",
+            wanted="an even number of them: the ranks of a host meet first, then pairs of hosts",
+            hint="With hierarchical=False ranks make the pairs.",
+        )
 
 
 def shift_one_peer(rank: int, size: int, step: int) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RegionMoments(Moments):
-    """Moments in regions of a device; options and argins are those of its program.
+    """Moments in regions of a device; options are those of its program.
 
     Args:
         device: The device.
@@ -48,15 +48,12 @@ class RegionMoments(Moments):
                 wanted="a program compiled with a QAdamOptimizer of all trained parameters",
                 hint="Compile with it: samba.session.compile(model, inputs, optimizer).",
             )
-        argins = {argin.region: index for index, argin in enumerate(program.argins)}
         self._names = {id(p): name for name, p in parameters.items()}
         self._rows = {
             name: _Row(
-                weight=region,
                 gradient=param.grad,
                 moment=param.states[0],
                 rate=1 - dict(entry.options)["beta1"],
-                decay=argins[dict(entry.argins)["weight_decay"]],
             )
             for name, region in regions.items()
             for entry, param in [rows[region]]
@@ -74,11 +71,8 @@ class RegionMoments(Moments):
 
     def update(self, parameter: torch.Tensor) -> None:
         device, row = self._device, self._rows[self._names[id(parameter)]]
-        gradient, moment = self._read(row.gradient), self._read(row.moment)
-        decay = device.argin(row.decay)
-        if decay:
-            gradient = gradient.add(self._read(row.weight), alpha=decay)
-        moment.lerp_(gradient, row.rate)
+        moment = self._read(row.moment)
+        moment.lerp_(self._read(row.gradient), row.rate)
         device.overwrite(row.moment, view_as_numpy(moment))
 
     def _read(self, region: int) -> torch.Tensor:
@@ -90,13 +84,10 @@ class _Row:
     """Places and numbers that the update of a first moment needs.
 
     Args:
-        weight, gradient, moment: Regions.
+        gradient, moment: Regions.
         rate: How far the moment moves towards the gradient.
-        decay: Number of the argin with the weight decay.
     """
 
-    weight: int
     gradient: int
     moment: int
     rate: float
-    decay: int

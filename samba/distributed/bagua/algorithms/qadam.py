@@ -24,11 +24,11 @@ from samba.tensor.bagua import ensure_bagua_tensor
 
 
 class QAdamAlgorithm(GradientAlgorithm):
-    """Averages gradients while the optimizer warms up, then first moments in 8 bits.
+    """Averages gradients in ``warmup_steps`` steps, then first moments in 8 bits.
 
     Args:
         q_adam_optimizer: The optimizer of all trained parameters.
-        hierarchical: Reduce on each host first.
+        hierarchical: Reduce first moments on each host first. Gradients are reduced over all ranks.
     """
 
     name = "qadam"
@@ -66,7 +66,7 @@ class QAdamAlgorithm(GradientAlgorithm):
 
     def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         if self._warming:
-            bucket.append_centralized_synchronous_op(self.hierarchical)
+            bucket.append_centralized_synchronous_op()
             return
         moments = self._moments
         assert moments is not None  # tensors come before operations

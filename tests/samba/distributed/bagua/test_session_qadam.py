@@ -80,22 +80,23 @@ def test_alone_it_is_the_torch_optimizer(qadam):
             torch.testing.assert_close(state[name], wanted[name], rtol=0, atol=4 * ulp)
 
 
-def test_weight_decay_of_the_device_holds(qadam):
-    """``hyperparam_dict`` reaches the moments that are communicated."""
+@pytest.mark.parametrize("changed", [1, WARM + 1])
+def test_weight_decay_of_the_device_holds(qadam, changed):
+    """``hyperparam_dict`` reaches the moments of the warm-up; later ones go without it."""
     made = scene(qadam)
     (optimizer,) = made.host_optimizer.param_groups
     bagua.with_session(bagua.QAdamAlgorithm(made.optimizer))
-    for step in range(WARM + 2):
-        tensors, decay = batch(BATCH, step), 0.01 if step <= WARM else 3.0
+    decays = [3.0 if step == changed else 0.01 for step in range(WARM + 2)]
+    for step, decay in enumerate(decays):
+        tensors = batch(BATCH, step)
         made.run(named(tensors), data_parallel=True, hyperparam_dict={"weight_decay": decay})
     moved = torch.cat([w.flatten() for w in made.weights().values()])
-    optimizer["weight_decay"] = 0.01
     host = made.host_optimizer
 
     def work(_: Any) -> torch.Tensor:
         bagua.with_bagua(made.host, [host], bagua.QAdamAlgorithm(host))
-        for step in range(WARM + 2):
-            optimizer["weight_decay"] = 0.01 if step <= WARM else 3.0
+        for step, decay in enumerate(decays):
+            optimizer["weight_decay"] = decay if changed < WARM else 0.01
             made.host_step(batch(BATCH, step))
         return torch.cat([p.detach().flatten() for p in made.host.parameters()])
 

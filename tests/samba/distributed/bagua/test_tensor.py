@@ -293,6 +293,38 @@ def test_set_storage_does_not_copy(tensor):
 
 
 @covers("bagua.BaguaTensor.bagua_set_storage")
+@pytest.mark.parametrize("by_setter", [False, True])
+def test_set_storage_keeps_strides(by_setter):
+    """A tensor in channels-last order reads its numbers in that order, and says so."""
+    held = [torch.arange(24.0).view(1, 3, 2, 4).to(memory_format=torch.channels_last)]
+    wanted, form = held[0].clone(), held[0].stride()
+    closures = (lambda _: held[0], lambda _, t: held.__setitem__(0, t)) if by_setter else ()
+    tensor = torch.zeros(1) if by_setter else held[0]
+    bagua.ensure_bagua_tensor(tensor, "t", None, *closures)
+    flat = torch.cat([torch.zeros(5), wanted.permute(0, 2, 3, 1).flatten()])
+    bagua.bagua_set_storage(tensor, flat.untyped_storage(), 5)
+    assert held[0].stride() == form
+    assert held[0].equal(wanted)
+
+
+@covers("bagua.BaguaTensor.bagua_backend_tensor")
+def test_a_backend_tensor_keeps_its_tensor():
+    made = bagua.bagua_backend_tensor(bagua.ensure_bagua_tensor(torch.ones(3), "t", "held"))
+    assert made.num_elements() == 3
+    assert made.to_numpy_f32().tolist() == [1, 1, 1]
+    tensor = bagua.find_bagua_tensor("t", "held")
+    assert tensor is not None
+    assert bagua.bagua_backend_tensor(tensor) is made
+    bucket = bagua.BaguaBucket([tensor], "b")
+    bucket.backend.register_ordered_buckets([bucket])
+    bucket.backend.mark_communication_ready(made, None)
+    assert bucket.backend.wait_pending_comm_ops() == 1
+    del made, tensor, bucket
+    bagua.get_backend("held").register_ordered_buckets([])
+    assert bagua.find_bagua_tensor("t", "held") is None, "nobody holds it"
+
+
+@covers("bagua.BaguaTensor.bagua_set_storage")
 def test_set_storage_goes_through_the_setter(parameter):
     p = bagua.bagua_ensure_grad(parameter)
     old = p.grad
