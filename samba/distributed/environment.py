@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from samba.errors import ArgumentError, literal
@@ -17,7 +17,8 @@ class Launch:
 
     Args:
         launcher: Who started it: ``"torch"`` (torchrun, this project's launcher, or variables
-            set by hand), ``"mpich"``, ``"openmpi"`` or ``"slurm"``.
+            set by hand), ``"mpich"`` (and whoever else speaks PMI, such as PALS), ``"openmpi"``,
+            ``"mvapich"``, ``"jsm"`` (jsrun), ``"flux"``, ``"slurm"``, ``"pals"`` or ``"pmix"``.
         rank: Number of this process, from 0.
         size: How many processes there are.
         local_rank: Number of this process among those of its host.
@@ -38,13 +39,21 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """Names of one launcher's variables."""
+    """Names of one launcher's variables.
+
+    Args:
+        launcher: Its name.
+        rank, size: Variables that all processes have.
+        local_rank, local_size: Variables of a host's processes; the first that is set counts.
+        job: Variables that tell one job from another.
+    """
 
     launcher: str
     rank: str
     size: str
-    local_rank: str
-    local_size: str
+    local_rank: tuple[str, ...] = ()
+    local_size: tuple[str, ...] = ()
+    job: tuple[str, ...] = ()
 
 
 FAMILIES = (
@@ -52,33 +61,71 @@ FAMILIES = (
         launcher="torch",
         rank="RANK",
         size="WORLD_SIZE",
-        local_rank="LOCAL_RANK",
-        local_size="LOCAL_WORLD_SIZE",
+        local_rank=("LOCAL_RANK",),
+        local_size=("LOCAL_WORLD_SIZE",),
     ),
     _Family(
         launcher="mpich",
         rank="PMI_RANK",
         size="PMI_SIZE",
-        local_rank="MPI_LOCALRANKID",
-        local_size="MPI_LOCALNRANKS",
+        local_rank=("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
+        local_size=("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
     ),
     _Family(
         launcher="openmpi",
         rank="OMPI_COMM_WORLD_RANK",
         size="OMPI_COMM_WORLD_SIZE",
-        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
-        local_size="OMPI_COMM_WORLD_LOCAL_SIZE",
+        local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
+        local_size=("OMPI_COMM_WORLD_LOCAL_SIZE",),
+        job=("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),
+    ),
+    _Family(
+        launcher="mvapich",
+        rank="MV2_COMM_WORLD_RANK",
+        size="MV2_COMM_WORLD_SIZE",
+        local_rank=("MV2_COMM_WORLD_LOCAL_RANK",),
+        local_size=("MV2_COMM_WORLD_LOCAL_SIZE",),
+    ),
+    _Family(
+        launcher="jsm",
+        rank="JSM_NAMESPACE_RANK",
+        size="JSM_NAMESPACE_SIZE",
+        local_rank=("JSM_NAMESPACE_LOCAL_RANK",),
+        local_size=("JSM_NAMESPACE_LOCAL_SIZE",),
+    ),
+    _Family(
+        launcher="flux",
+        rank="FLUX_TASK_RANK",
+        size="FLUX_JOB_SIZE",
+        local_rank=("FLUX_TASK_LOCAL_ID",),
+        job=("FLUX_JOB_ID",),
     ),
     _Family(
         launcher="slurm",
         rank="SLURM_PROCID",
         size="SLURM_NTASKS",
-        local_rank="SLURM_LOCALID",
-        local_size="",
+        local_rank=("SLURM_LOCALID",),
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEPID"),
+    ),
+    _Family(
+        launcher="pals",
+        rank="PALS_RANKID",
+        size="WORLD_SIZE",
+        local_rank=("PALS_LOCAL_RANKID",),
+        local_size=("PALS_LOCAL_SIZE",),
+        job=("PALS_APID",),
+    ),
+    _Family(
+        launcher="pmix",
+        rank="PMIX_RANK",
+        size="WORLD_SIZE",
+        local_rank=("PMIX_LOCAL_RANK",),
+        job=("PMIX_NAMESPACE",),
     ),
 )
 """Launchers in the order in which they are looked for. Those that are asked for on purpose come
-first: inside of a Slurm allocation one may still use mpirun or torchrun."""
+first: inside of a Slurm allocation one may still use mpirun or torchrun. The last ones tell a rank
+but no size in their variables: that is to be set by hand."""
 
 
 def detect(env: Mapping[str, str] | None = None) -> Launch | None:
@@ -102,7 +149,11 @@ def detect(env: Mapping[str, str] | None = None) -> Launch | None:
     """
     env = os.environ if env is None else env
     for family in FAMILIES:
-        if not env.get(family.rank) or not env.get(family.size):
+        if not env.get(family.rank):
+            continue
+        if not env.get(family.size):
+            if family.size == _SIZE_BY_HAND and family.launcher != "torch":
+                raise _without_size(family, env[family.rank])
             continue
         if family.launcher == "slurm" and _is_batch_script(env):
             continue
@@ -115,17 +166,29 @@ def detect(env: Mapping[str, str] | None = None) -> Launch | None:
                 found=f"rank {rank} of {size}",
                 wanted="a rank from 0 to one less than the size",
             )
-        local_rank = _number(env, family.local_rank) if env.get(family.local_rank) else rank
+        local_rank = _first(env, family.local_rank)
         return Launch(
             launcher=family.launcher,
             rank=rank,
             size=size,
-            local_rank=local_rank,
+            local_rank=rank if local_rank is None else local_rank,
             local_size=_local_size(env, family, size),
-            address=_address(env, family.launcher),
-            job=_job(env, family.launcher),
+            address=_address(env, family),
+            job=_job(env, family),
         )
     return None
+
+
+_SIZE_BY_HAND = "WORLD_SIZE"
+
+
+def _without_size(family: _Family, rank: str) -> ArgumentError:
+    return ArgumentError(
+        where=f"environment variable {family.rank}",
+        found=f"rank {literal(rank)}, and no variable that tells how many replicas there are",
+        wanted=f"{_SIZE_BY_HAND} beside it",
+        hint=f"Have the launcher pass {_SIZE_BY_HAND} on to all replicas.",
+    )
 
 
 _DIGITS, _LAST_PORT, _MOST_NODES = 18, 65_535, 1_000_000
@@ -153,6 +216,8 @@ def _is_batch_script(env: Mapping[str, str]) -> bool:
 
 
 def _local_size(env: Mapping[str, str], family: _Family, size: int) -> int:
+    if family.launcher == "flux":
+        return size if env.get("FLUX_JOB_NNODES") == "1" else 0
     if family.launcher == "slurm":
         # "2(x3),1": two tasks on each of three hosts, one on the next.
         text = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE") or ""
@@ -166,10 +231,15 @@ def _local_size(env: Mapping[str, str], family: _Family, size: int) -> int:
         if _is_whole(node) and int(node) < len(counts):
             return min(size, counts[int(node)])
         return 0
-    return _number(env, family.local_size) if env.get(family.local_size) else 0
+    return _first(env, family.local_size) or 0
 
 
-def _address(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
+def _first(env: Mapping[str, str], names: Sequence[str]) -> int | None:
+    """The number in the first of some variables that is set; None if none is."""
+    return next((_number(env, name) for name in names if env.get(name)), None)
+
+
+def _address(env: Mapping[str, str], family: _Family) -> tuple[str, int] | None:
     if bool(env.get("MASTER_ADDR")) != bool(env.get("MASTER_PORT")):
         raise ArgumentError(
             where="environment variables MASTER_ADDR and MASTER_PORT",
@@ -185,36 +255,32 @@ def _address(env: Mapping[str, str], launcher: str) -> tuple[str, int] | None:
                 wanted=f"a port, {_LAST_PORT} at most",
             )
         return env["MASTER_ADDR"], port
-    if launcher == "slurm":
+    if family.launcher == "slurm":
         nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
         count = env.get("SLURM_STEP_NUM_NODES") or env.get("SLURM_NNODES") or "1"
         if nodes and count != "1":
             # No process can tell another a port before they meet: all compute the same one.
-            key = _job(env, launcher).encode()
+            key = _job(env, family).encode()
             return first_host(nodes), 20000 + zlib.crc32(key) % 40000
     return None
 
 
-def _job(env: Mapping[str, str], launcher: str) -> str:
-    names = {
-        "slurm": ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_STEPID"),
-        "openmpi": ("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),
-    }.get(launcher, ())
-    return "-".join(env[name] for name in names if env.get(name))
+def _job(env: Mapping[str, str], family: _Family) -> str:
+    return "-".join(env[name] for name in family.job if env.get(name))
 
 
 def first_host(nodes: str) -> str:
     """The first host of a Slurm node list.
 
     Example:
-        >>> first_host("gpu[03-04,09],login1"), first_host("b07")
-        ('gpu03', 'b07')
+        >>> first_host("gpu[03-04,09],login1"), first_host("r[1-2]n[01-04]"), first_host("b07")
+        ('gpu03', 'r1n01', 'b07')
     """
-    match = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\])?([^,\[]*)", nodes)
-    if match is None:
+    first = re.match(r"(?:[^,\[\]]|\[\d[^\[\]]*\])+(?=,|$)", nodes)
+    if first is None:
         raise ArgumentError(
             where="environment variable SLURM_JOB_NODELIST",
             found=repr(nodes),
             wanted="a list of hosts",
         )
-    return match[1] + (match[2] or "") + match[3]
+    return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first[0])

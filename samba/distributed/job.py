@@ -54,6 +54,9 @@ class Job:
         control: Communicator over gloo, for agreements and broadcasts.
         watchdog: Signs of life; None if this is the only rank.
         data: Communicator of the engine that reduces gradients.
+
+    Attributes:
+        failing: Whether an error that nobody caught is ending this process.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Job:
         self.control, self.watchdog, self.data = control, watchdog, data
         self.rank, self.size, self.deadline = control.rank, control.size, control.deadline
         self.failure: DataParallelError | None = None
+        self.failing = False
         self._pid = os.getpid()
         self._told: set[str] = set()
         self.thread = CommThread(
@@ -190,6 +194,7 @@ class Job:
         """
         if self.watchdog is None or os.getpid() != self._pid:
             return
+        self.failing = True
         if not isinstance(error, DataParallelError) and _is_of_collective(error):
             blame = self.watchdog.blame()
             text = f"a collective of {name_ranks(blame.ranks)}"
@@ -260,6 +265,11 @@ def current() -> Job | None:
     return _current[-1] if _current else None
 
 
+def is_failing() -> bool:
+    """Whether an error that nobody caught is ending this process."""
+    return bool(_current) and _current[-1].failing
+
+
 def start(launch: Launch | None = None) -> Job | None:
     """Join the other replicas: afterwards torch's default process group is up.
 
@@ -285,7 +295,7 @@ def start(launch: Launch | None = None) -> Job | None:
     deadline, engine = deadline_seconds(), engine_name()
     divide_cores(launch)
     prefer_device(launch.local_rank)
-    with meet(launch, seconds=max(60.0, deadline)) as meeting:
+    with meet(launch, seconds=deadline) as meeting:
         place = _choose(meeting, launch.rank, launch.size)
         if place.shared:
             prefer_loopback()
@@ -351,6 +361,7 @@ def _join(meeting: Meeting, place: Place, engine: str, deadline: float) -> Job:
         watchdog = Watchdog(_own_client(meeting.store), rank=rank, size=size, keeper=meeting.keeper)
         control.barrier()  # all of them have given a sign
         watchdog.start()
+        _agree_on_engine(control, engine)
     data = control
     if engine == "jax" and size > 1:
         data = _start_jax(meeting, place, rank, size, deadline)
@@ -360,6 +371,13 @@ def _join(meeting: Meeting, place: Place, engine: str, deadline: float) -> Job:
     SambaAtexit.on_failure(job.fail)
     _hook_exceptions(job)
     return job
+
+
+def _agree_on_engine(control: Communicator, engine: str) -> None:
+    """Compare engines before one starts: jax's would wait for all ranks, and abort the process."""
+    engines = [name.decode() for name in control.gather_bytes(engine.encode())]
+    if len(set(engines)) > 1:
+        raise Disagreement(when="joining the replicas", facts={"SN_DP_ENGINE": engines})
 
 
 def _own_client(store: Store) -> Any:

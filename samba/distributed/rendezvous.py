@@ -22,7 +22,17 @@ from samba.distributed.environment import Launch
 from samba.distributed.errors import CannotListen
 from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore
 
-_LAUNCHER_PROCESSES = ("hydra_pmi_proxy", "prterun", "prted", "orted", "slurmstepd")
+_LAUNCHER_PROCESSES = (
+    "hydra_pmi_proxy",
+    "prterun",
+    "prted",
+    "orted",
+    "slurmstepd",
+    "flux-shell",
+    "jsmd",
+    "palsd",
+    "mpispawn",
+)
 """Processes that are an ancestor of all replicas of a job on this host, and of no other's."""
 _CONNECT_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
@@ -63,14 +73,33 @@ def meet(launch: Launch, *, seconds: float) -> Iterator[Meeting]:
     if launch.size == 1:
         yield Meeting(store=HashStore(), host=LOOPBACK, keeper=0)
     elif launch.address is not None:
-        yield _by_address(launch, launch.address, wait)
+        yield _signed_in(launch, _by_address(launch, launch.address, wait))
     else:
         path = _meeting_file(launch)
         try:
-            yield _by_file(launch, path, wait)
+            yield _signed_in(launch, _by_file(launch, path, wait))
         finally:
             if launch.rank == 0:
                 path.unlink(missing_ok=True)
+
+
+def _signed_in(launch: Launch, meeting: Meeting) -> Meeting:
+    """Tell the store who came, and refuse a rank that cannot be one of those who are there."""
+    store = PrefixStore("arrived", meeting.store)
+    size = int(store.compare_set("size", "", str(launch.size)).decode())
+    if size != launch.size:
+        raise DataParallelError(
+            f"rank {launch.rank} of {launch.size} ({launch.launcher}) meets ranks of {size}: all "
+            "replicas must be given the same number of replicas.",
+            ranks=(launch.rank,),
+        )
+    if store.add(f"rank {launch.rank}", 1) > 1:
+        raise DataParallelError(
+            f"rank {launch.rank} of {launch.size} ({launch.launcher}) is there already: each "
+            "replica must be given a rank of its own.",
+            ranks=(launch.rank,),
+        )
+    return meeting
 
 
 def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Meeting:

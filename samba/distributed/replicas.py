@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,13 @@ from emulator.replicas.parallel import ParallelPlan, prepare_parallel, reducer, 
 from emulator.replicas.schedule import Mode
 from pef_schema.program import Role, SectionKind
 from samba.distributed import job as jobs
+from samba.distributed.environment import detect
 from samba.distributed.errors import NotDataParallel
 from samba.distributed.job import Job
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
-from samba.support.deviations import Deviations
+from samba.support.deviations import Deviations, tell
 
 _CHECKED_RUNS = 2
 """Runs before which replicas always compare notes; what differs usually does from the start."""
@@ -223,12 +224,6 @@ class Replicas:
             ArgumentError: If the mode is not that of ``trace_graph``.
         """
         if not data_parallel:
-            if self.size > 1 and self._trains:
-                self._deviations.tell(
-                    "unreduced-replicas",
-                    f"session.run without data_parallel=True in one of {self.size} replicas: "
-                    "gradients are not reduced, and the replicas' weights will diverge",
-                )
             return None
         if self.mode is not None and mode != self.mode:
             raise ArgumentError(
@@ -245,6 +240,22 @@ class Replicas:
             )
             return None
         return self._wishes[bool(reduce_on_rdu), mode]
+
+    def tell_if_unreduced(self, steps: StepKey) -> None:
+        """Say once that weights are about to be updated without the other replicas.
+
+        Args:
+            steps: What a run without ``data_parallel=True`` is about to run.
+        """
+        if self.size == 1 or not self._has_gradients:
+            return
+        of = self._program.sections
+        if any(of[s].steps[k].kind is SectionKind.OPT for s, k in steps):
+            self._deviations.tell(
+                "unreduced-replicas",
+                f"session.run without data_parallel=True in one of {self.size} replicas: "
+                "gradients are not reduced, and the replicas' weights will diverge",
+            )
 
     def keywords(self, data_parallel: bool, reduce_on_rdu: bool) -> dict[str, Any]:
         """Keywords of ``session.run`` for a tool that was told whether to run in parallel."""
@@ -323,6 +334,8 @@ class Replicas:
         if self._job is not None:
             self._job.check()
         self.step += 1
+        if self._job is not None and self._job.watchdog is not None:
+            self._job.watchdog.at(self.step, -1)
         if self._job is not None and (self.step <= _CHECKED_RUNS or checks_every_run()):
             self._job.agree(f"step {self.step} of session.run", facts)
 
@@ -440,8 +453,23 @@ def replicas_of(
     if job is None and distlearn_config:
         job = jobs.start()
     replicas = Replicas(device, mode, None if job is None or job.size == 1 else job)
+    if job is None and not device.program.inference:
+        _tell_if_unjoined()
     replicas.agree(pef)
     return replicas
+
+
+def _tell_if_unjoined() -> None:
+    """Say once that a launcher has started several processes, each of which trains alone."""
+    with suppress(ArgumentError):  # of variables that nobody has asked for
+        launch = detect()
+        if launch is not None and launch.size > 1:
+            tell(
+                "lone-replica",
+                f"{launch.launcher} has started {launch.size} processes, and this one trains by "
+                "itself: give the script --data-parallel (parse_app_args then joins them), or set "
+                "up torch.distributed before utils.trace_graph",
+            )
 
 
 def _digest(text: str) -> str:

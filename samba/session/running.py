@@ -325,6 +325,8 @@ class Runner:
             prepared = self.replicas.prepare(steps, wish)
             if prepared is not None:
                 return prepared
+        else:
+            self.replicas.tell_if_unreduced(steps)
         return self._plan_for(steps)
 
     def _go(self, plan: Plan | PreparedRun) -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from emulator.replicas.comm.errors import PeerLost
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
 from samba.distributed.bagua.hierarchy import Hierarchy
 from samba.distributed.bagua.protocols import BucketValues
@@ -319,6 +320,30 @@ class FairLock:
             self._changed.notify_all()
 
 
+_GOES_ON, _STOPS, _FAILED = 2, 1, 0
+
+
+def all_go_on(comm: Communicator, *, going: bool, failed: bool = False) -> bool:
+    """Whether all ranks go on averaging; each of them asks.
+
+    Args:
+        comm: The ranks.
+        going: Whether this one does.
+        failed: Whether it stops because of an error.
+
+    Raises:
+        PeerLost: If others stop because of an error, and this rank does not.
+    """
+    states = np.full(comm.size, _GOES_ON, np.int32)
+    states[comm.rank] = _FAILED if failed else _GOES_ON if going else _STOPS
+    comm.all_reduce(states, ReduceOp.MIN)
+    lost = [rank for rank, state in enumerate(states) if state == _FAILED]
+    if lost and not failed:
+        reason = "an error ended it while weights were averaged"
+        raise PeerLost(operation="async", reason=reason, ranks=lost)
+    return bool(states.min() == _GOES_ON)
+
+
 class AsynchronousModelAverageOp:
     """Adds to the weights what the mean of all ranks' weights differs from them.
 
@@ -329,6 +354,7 @@ class AsynchronousModelAverageOp:
     def __init__(self) -> None:
         self._weights = FairLock()
         self._abort = threading.Event()
+        self._failed = False
         self._stopped = threading.Event()
 
     def lock_weight(self) -> None:
@@ -339,12 +365,18 @@ class AsynchronousModelAverageOp:
         """Let the weights change."""
         self._weights.__exit__()
 
-    def abort(self) -> None:
-        """Ask all ranks to stop: the next round finds it out and changes nothing."""
+    def abort(self, *, failed: bool = False) -> None:
+        """Ask all ranks to stop: the next round finds it out and changes nothing.
+
+        Args:
+            failed: Whether it is an error that ends this rank: an error of the others too, then.
+        """
+        self._failed = failed
         self._abort.set()
 
     def reset(self) -> None:
         """Take part again."""
+        self._failed = False
         self._abort.clear()
         self._stopped.clear()
 
@@ -354,9 +386,7 @@ class AsynchronousModelAverageOp:
 
     def run(self, bucket: BucketValues) -> None:
         comm = bucket.backend.hierarchy.whole
-        going = np.array([not self._abort.is_set()], np.int32)
-        comm.all_reduce(going, ReduceOp.MIN)
-        if not going[0]:
+        if not all_go_on(comm, going=not self._abort.is_set(), failed=self._failed):
             self._stopped.set()
             return
         with self._weights:

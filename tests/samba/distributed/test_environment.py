@@ -22,6 +22,26 @@ SLURM = {
     "SLURM_JOB_ID": "77",
     "SLURM_STEP_ID": "0",
 }
+MVAPICH = {
+    "MV2_COMM_WORLD_RANK": "3",
+    "MV2_COMM_WORLD_SIZE": "4",
+    "MV2_COMM_WORLD_LOCAL_RANK": "1",
+    "MV2_COMM_WORLD_LOCAL_SIZE": "2",
+}
+JSM = {
+    "JSM_NAMESPACE_RANK": "5",
+    "JSM_NAMESPACE_SIZE": "6",
+    "JSM_NAMESPACE_LOCAL_RANK": "2",
+    "JSM_NAMESPACE_LOCAL_SIZE": "3",
+}
+FLUX = {
+    "FLUX_TASK_RANK": "2",
+    "FLUX_JOB_SIZE": "4",
+    "FLUX_TASK_LOCAL_ID": "2",
+    "FLUX_JOB_NNODES": "1",
+    "FLUX_JOB_ID": "f9",
+}
+PALS = {"PALS_RANKID": "7", "PALS_LOCAL_RANKID": "3", "PALS_LOCAL_SIZE": "4", "PALS_APID": "a-1"}
 TORCH = {
     "RANK": "5",
     "WORLD_SIZE": "8",
@@ -42,6 +62,14 @@ TORCH = {
         (SLURM | {"SLURM_STEP_NUM_TASKS": "4"}, ("slurm", 3, 4, 1, 0, None)),
         (TORCH, ("torch", 5, 8, 1, 4, ("b07", 1234))),
         ({"RANK": "0", "WORLD_SIZE": "2"}, ("torch", 0, 2, 0, 0, None)),
+        (MVAPICH, ("mvapich", 3, 4, 1, 2, None)),
+        (JSM, ("jsm", 5, 6, 2, 3, None)),
+        (FLUX, ("flux", 2, 4, 2, 4, None)),
+        (FLUX | {"FLUX_JOB_NNODES": "2"}, ("flux", 2, 4, 2, 0, None)),
+        (PALS | {"PMI_RANK": "7", "PMI_SIZE": "8"}, ("mpich", 7, 8, 3, 4, None)),
+        (PALS | {"WORLD_SIZE": "8"}, ("pals", 7, 8, 3, 4, None)),
+        ({"PMIX_RANK": "1", "WORLD_SIZE": "2"}, ("pmix", 1, 2, 1, 0, None)),
+        (SLURM | {"PMIX_RANK": "3"}, ("slurm", 3, 8, 1, 0, None)),
         (
             MPICH | {"MASTER_ADDR": "b07", "MASTER_PORT": "99"},
             ("mpich", 1, 4, 1, 4, ("b07", 99)),
@@ -90,10 +118,23 @@ def test_slurm_on_several_hosts_has_an_address_and_its_own_port():
 
 @pytest.mark.parametrize(
     ("nodes", "host"),
-    [("b07", "b07"), ("b[1-3,9]", "b1"), ("a,b", "a"), ("r1[08-09]-ib,x", "r108-ib")],
+    [
+        ("b07", "b07"),
+        ("b[1-3,9]", "b1"),
+        ("a,b", "a"),
+        ("r1[08-09]-ib,x", "r108-ib"),
+        ("r[1-2]n[01-04]", "r1n01"),
+        ("r[2,4]n[01-04,09]x,b7", "r2n01x"),
+    ],
 )
 def test_first_host(nodes, host):
     assert first_host(nodes) == host
+
+
+@pytest.mark.parametrize("nodes", ["", ",a", "b[1-3", "b]1", "b[]", "b[[1]]"])
+def test_what_is_no_list_of_hosts_is_refused(nodes):
+    with pytest.raises(ArgumentError, match="a list of hosts"):
+        first_host(nodes)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +144,8 @@ def test_first_host(nodes, host):
         ({"PMI_RANK": "x", "PMI_SIZE": "2"}, ["PMI_RANK", "'x'"]),
         ({"RANK": "0", "WORLD_SIZE": "\u00b2"}, ["WORLD_SIZE", "'\u00b2'", "a whole number"]),
         (MPICH | {"MASTER_ADDR": "b07"}, ["MASTER_ADDR", "MASTER_PORT", "both"]),
+        ({"PMIX_RANK": "1"}, ["PMIX_RANK", "how many", "WORLD_SIZE"]),
+        (PALS, ["PALS_RANKID", "how many", "WORLD_SIZE"]),
     ],
 )
 def test_contradictions_are_refused(env, names):

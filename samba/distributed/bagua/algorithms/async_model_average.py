@@ -6,15 +6,14 @@ import atexit
 import contextlib
 import threading
 
-import numpy as np
 import torch
 
 from emulator.replicas.comm.errors import DataParallelError
-from emulator.replicas.comm.protocol import ReduceOp
+from samba.distributed import job
 from samba.distributed.bagua.algorithms.base import gradients_of
 from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
-from samba.distributed.bagua.operations import AsynchronousModelAverageOp
+from samba.distributed.bagua.operations import AsynchronousModelAverageOp, all_go_on
 from samba.distributed.bagua.trained_model import TrainedModel
 from samba.errors import ArgumentError
 from samba.tensor.bagua import (
@@ -147,23 +146,26 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
         trained = self._trained
         if trained is None or self._aborted:
             return
+        self._end(trained, failed=False)
+        # Only the training threads are left, so they may use the communicator.
+        trained.backend.hierarchy.whole.barrier()
+
+    def _end(self, trained: TrainedModel, *, failed: bool) -> None:
+        """Have all ranks' threads end with the round that begins next."""
         self._aborted = True
         atexit.unregister(self._at_exit)
         self._let_go()  # a round that has begun may wait for the weights
-        comm = trained.backend.hierarchy.whole
         thread, self._thread = self._thread, None
         if thread is not None:
             for op in self._ops:
-                op.abort()
+                op.abort(failed=failed)
             self._wake.set()
             thread.join()
             self._check()
-        else:
-            # Others may have begun; their round asks this rank, once for each bucket.
-            for _ in {p.dtype for p in trained.parameters.values()}:
-                comm.all_reduce(np.zeros(1, np.int32), ReduceOp.MIN)
-        # Only the training threads are left, so they may use the communicator.
-        comm.barrier()
+            return
+        # Others may have begun; their round asks this rank, once for each bucket.
+        for _ in {p.dtype for p in trained.parameters.values()}:
+            all_go_on(trained.backend.hierarchy.whole, going=False, failed=failed)
 
     def resume(self, model: torch.nn.Module | None = None) -> None:
         """Average again after an :meth:`abort`; every rank calls this, and it waits for all.
@@ -186,8 +188,12 @@ class AsyncModelAverageAlgorithm(WeightAlgorithm):
 
     def _at_exit(self) -> None:
         # A thread inside a collective when the interpreter ends would abort the process.
-        if self._error is None:
-            with contextlib.suppress(DataParallelError):
+        if self._error is not None or self._trained is None or self._aborted:
+            return
+        with contextlib.suppress(DataParallelError):
+            if job.is_failing():
+                self._end(self._trained, failed=True)
+            else:
                 self.abort()
 
     # -- the averaging thread -------------------------------------------------
