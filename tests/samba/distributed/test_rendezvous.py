@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from emulator.replicas.comm.errors import DataParallelError
 from samba.distributed import rendezvous
 from samba.distributed.environment import Launch
 from samba.distributed.rendezvous import meet, private_folder
-from tests.samba.distributed.processes import free_port
+from tests.samba.distributed.processes import free_port, run_replicas
 
 
 def launch(rank: int, **more) -> Launch:
@@ -63,6 +64,41 @@ def test_nobody_at_the_address():
     lonely = launch(1, address=("127.0.0.1", free_port()))
     with pytest.raises(DataParallelError, match="found nobody at"), late(lonely):
         pass
+
+
+def test_a_rank_that_is_given_twice_says_so():
+    address = "127.0.0.1", free_port()
+    with meet(launch(0, address=address), seconds=20):
+        with meet(launch(1, address=address), seconds=20):
+            pass
+        again = meet(launch(1, address=address), seconds=20)
+        with pytest.raises(DataParallelError, match="rank 1 of 2 .* is there already"), again:
+            pass
+
+
+def test_another_number_of_replicas_says_so():
+    address = "127.0.0.1", free_port()
+    with meet(launch(0, address=address), seconds=20):
+        other = Launch(
+            launcher="torch", rank=2, size=3, local_rank=2, local_size=3, address=address
+        )
+        wanted = pytest.raises(DataParallelError, match="rank 2 of 3 .* meets ranks of 2")
+        with wanted as caught, meet(other, seconds=20):
+            pass
+        assert caught.value.ranks == (2,)
+
+
+def test_replicas_agree_on_an_engine_before_one_starts():
+    """jax's waits for all ranks, and aborts the process when they do not come."""
+    code = "from samba.distributed.job import start; start()"
+    command = [sys.executable, "-c", code]
+    ended = run_replicas(
+        2, command, seconds=60, env={"CCL_TIMEOUT": "40"}, own={1: {"SN_DP_ENGINE": "jax"}}
+    )
+    for end in ended:
+        assert end.code == 1, end.err
+        assert "Disagreement" in end.err
+        assert "SN_DP_ENGINE: rank 1: jax" in end.err
 
 
 def test_several_hosts_need_an_address():

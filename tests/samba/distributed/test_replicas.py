@@ -105,6 +105,33 @@ def test_running_without_reduce_is_told_once(folder, caplog):
     assert "without data_parallel=True in one of 2 replicas" in lines[1]
 
 
+def test_who_changes_no_weights_is_told_nothing(folder, caplog):
+    """Forward and backward passes leave weights alone, and scripts may reduce by themselves."""
+    program = loaded(folder)
+    program.join(Replicas(program.device, None, job_of(InProcess(Hub(2), 0))))
+    for types in (("fwd",), ("bckwd",)):
+        train(program, 0, 1, types=types, data_parallel=False)
+    assert told(caplog) == []
+    train(program, 0, 1, types=("opt",), data_parallel=False)
+    (line,) = told(caplog)
+    assert "weights will diverge" in line
+
+
+def test_a_launched_process_that_trains_alone_is_told(folder, caplog, monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    loaded(folder)
+    (line,) = told(caplog)
+    assert "torch has started 2 processes" in line
+    assert "--data-parallel" in line
+    caplog.clear()
+    monkeypatch.setenv("RANK", "7")  # of 2: a contradiction, but nobody asked
+    loaded(folder)
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    loaded(folder)
+    assert told(caplog) == []
+
+
 def test_forward_alone_does_not_communicate(folder):
     program = loaded(folder)
     program.join(Replicas(program.device, "normal", job_of(InProcess(Hub(2), 0, deadline=0.1))))

@@ -11,6 +11,15 @@ from tests.samba.distributed.processes import all_well, run_replicas, worker
 
 
 @pytest.mark.slow
+def test_an_error_of_one_rank_ends_the_asynchronous_average_of_all():
+    fine, failed = run_replicas(2, worker("bagua_async_fails"), seconds=60)
+    assert failed.code == 1
+    assert "the data of rank 1 is broken" in failed.err
+    assert fine.code == 1, fine.out + fine.err
+    assert "rank 1 is gone: an error ended it" in fine.err
+    assert "trained to the end" not in fine.out
+
+
 @pytest.mark.parametrize(
     "name",
     [
