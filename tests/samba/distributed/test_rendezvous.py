@@ -72,7 +72,7 @@ def test_a_rank_that_is_given_twice_says_so():
         with meet(launch(1, address=address), seconds=20):
             pass
         again = meet(launch(1, address=address), seconds=20)
-        with pytest.raises(DataParallelError, match="rank 1 of 2 .* is there already"), again:
+        with pytest.raises(DataParallelError, match=r"rank 1 of 2 .* is there already"), again:
             pass
 
 
@@ -82,7 +82,7 @@ def test_another_number_of_replicas_says_so():
         other = Launch(
             launcher="torch", rank=2, size=3, local_rank=2, local_size=3, address=address
         )
-        wanted = pytest.raises(DataParallelError, match="rank 2 of 3 .* meets ranks of 2")
+        wanted = pytest.raises(DataParallelError, match=r"rank 2 of 3 .* meets ranks of 2")
         with wanted as caught, meet(other, seconds=20):
             pass
         assert caught.value.ranks == (2,)
