@@ -50,6 +50,9 @@ MOST_PLANS = 256
 _exhaust = deque[Any](maxlen=0).extend
 """Takes everything from an iterator, in C."""
 
+_BETWEEN_REPLICAS = 0x9E3779B9
+"""Between the seeds of neighbouring replicas: odd, so that no two of them have the same."""
+
 
 class Device(DeviceMemory):
     """Runs one program.
@@ -90,6 +93,7 @@ class Device(DeviceMemory):
         self._seeded: frozenset[int] = frozenset()
         self._ones = True
         self._argin_values = [a.default for a in program.argins]
+        self._replica = 0
         self._no_dropout = frozenset(
             a.region
             for a in program.argins
@@ -126,6 +130,17 @@ class Device(DeviceMemory):
             self._plans.clear()
             self._checked.clear()
             self._respecialise()
+
+    def use_replica(self, rank: int) -> None:
+        """Draw random numbers of a replica of its own from now on; streams begin anew.
+
+        Args:
+            rank: Number of the replica; 0 draws what a single device draws.
+        """
+        self._replica = rank
+        for index, argin in enumerate(self.program.argins):
+            if argin.kind is ArginKind.DROPOUT_SEED:
+                self._store_argin(index)
 
     # -- plans --------------------------------------------------------------
 
@@ -446,7 +461,8 @@ class Device(DeviceMemory):
         argin = self.program.argins[index]
         value = self._argin_values[index]
         if argin.kind is ArginKind.DROPOUT_SEED:
-            data = np.array([int(value) & 0xFFFFFFFF, 0], np.uint32)
+            key = (int(value) + self._replica * _BETWEEN_REPLICAS) % 2**32
+            data = np.array([key, 0], np.uint32)
         else:
             data = np.array(value, np.float64)
         self.pool.put(argin.region, self.put(data))

@@ -100,6 +100,7 @@ class Replicas:
         self._deviations = Deviations()
         if job is not None:
             device.use_buckets()
+            device.use_replica(job.rank)
 
     # -- loading ------------------------------------------------------------
 

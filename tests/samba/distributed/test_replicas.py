@@ -31,7 +31,7 @@ from samba.session.loaded import Loaded
 from samba.session.request import RunRequest
 from tests.api.covers import covers
 from tests.samba.distributed.worlds import BATCH, batch, compiled, loaded, part_of
-from tests.samba.worlds import named, told
+from tests.samba.worlds import World, named, told
 
 
 def job_of(communicator: Communicator) -> Job:
@@ -83,6 +83,69 @@ def test_replicas_stay_the_same(folder, mode, on_rdu):
     for first, *others in zip(*map(weights, programs), strict=True):
         assert all(np.array_equal(first, other) for other in others)
     assert any(not np.array_equal(a, b) for a, b in zip(before, weights(programs[0]), strict=True))
+
+
+class Noisy(torch.nn.Module):
+    """Batch norm and dropout; returns the loss and what dropout has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(6)
+        self.linear = torch.nn.Linear(6, 3)
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        left = self.drop(self.norm(x))
+        return torch.nn.functional.cross_entropy(self.linear(left), y), left
+
+
+def noisy(folder) -> Loaded:
+    made = World(
+        name="noisy",
+        model=Noisy,
+        inputs=lambda: batch(BATCH),
+        optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.1),
+        config={"data_parallel": True},
+    ).build()
+    made.compile(folder)
+    made.trace()
+    found = samba.session._slot.loaded
+    assert found is not None
+    return found
+
+
+def left_by_dropout(program: Loaded) -> np.ndarray:
+    graph = program.program.graphs[0]
+    return program.device.read(graph.outputs[1].region)
+
+
+def test_replicas_draw_masks_of_their_own(folder):
+    alone, *programs = [noisy(folder) for _ in range(4)]
+    train(alone, 0, 1, types=("fwd",), data_parallel=False)
+
+    def work(program: Loaded, _: int) -> None:
+        """The same data for all."""
+        mine = part_of(batch(BATCH), 0, 1)
+        select = (("fwd",), (), None, None)
+        assert program.only is not None
+        program.only.run(RunRequest(named(mine), (), {}, select, None, True, None))
+
+    together(programs, work)
+    masks = [left_by_dropout(p) == 0 for p in programs]
+    assert np.array_equal(masks[0], left_by_dropout(alone) == 0), "rank 0 draws as one device does"
+    for first in range(3):
+        for second in range(first):
+            same = np.mean(masks[first] == masks[second])
+            assert 0.2 < same < 0.8, "half of 48 elements, as masks that know nothing of each other"
+
+
+def test_weights_are_the_same_and_running_statistics_are_not(folder):
+    programs = [noisy(folder), noisy(folder)]
+    together(programs, lambda p, rank: train(p, rank, 2))
+    for first, second in zip(*map(weights, programs), strict=True):
+        assert np.array_equal(first, second)
+    means = [p.device.read(p.device.region_of("noisy__norm__running_mean")) for p in programs]
+    assert not np.array_equal(*means)
 
 
 def test_without_reduce_they_do_not(folder):
