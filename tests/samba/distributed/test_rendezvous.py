@@ -68,7 +68,7 @@ def test_nobody_at_the_address():
 
 def test_a_rank_that_is_given_twice_says_so():
     address = "127.0.0.1", free_port()
-    with meet(launch(0, address=address), seconds=20):
+    with meet(launch(0, address=address), seconds=20) as _first:
         with meet(launch(1, address=address), seconds=20):
             pass
         again = meet(launch(1, address=address), seconds=20)
@@ -78,7 +78,7 @@ def test_a_rank_that_is_given_twice_says_so():
 
 def test_another_number_of_replicas_says_so():
     address = "127.0.0.1", free_port()
-    with meet(launch(0, address=address), seconds=20):
+    with meet(launch(0, address=address), seconds=20) as _first:
         other = Launch(
             launcher="torch", rank=2, size=3, local_rank=2, local_size=3, address=address
         )

@@ -265,9 +265,12 @@ FORMATS = {
 
 def convolutional(sizes: int, form: torch.memory_format, turned: bool) -> torch.nn.Module:
     """A net whose kernels lie in a memory format, and whose last weight may lie by columns."""
-    torch.manual_seed(7)
-    conv = (torch.nn.Conv2d if sizes == 2 else torch.nn.Conv3d)(3, 4, 2).to(memory_format=form)
+    conv = (torch.nn.Conv2d if sizes == 2 else torch.nn.Conv3d)(3, 4, 2)
     last = torch.nn.Linear(4, 5)
+    drawn = torch.Generator().manual_seed(7)  # ranks are threads, which share torch's own
+    for p in (*conv.parameters(), *last.parameters()):
+        p.data.normal_(std=0.3, generator=drawn)
+    conv.to(memory_format=form)
     if turned:
         last.weight = torch.nn.Parameter(last.weight.detach().t().contiguous().t())
     return torch.nn.Sequential(conv, torch.nn.Flatten(), last)

@@ -240,7 +240,7 @@ def test_decentralized_leaves_the_bucket_until_it_is_copied_back(mode):
     def work(world):
         bucket = bagua.BaguaBucket(tensors(world.rank), "b")
         peer = torch.zeros(12)
-        op = bucket.append_decentralized_synchronous_op(peer, peer_selection_mode=mode)
+        op = bucket.append_decentralized_synchronous_op(peer, False, mode)
         history = []
         for _ in range(2):
             assert communicate(bucket).equal(values(world.rank))

@@ -40,7 +40,9 @@ def test_as_the_torch_loop(qadam, size):
     found = on_devices(qadam, size)
     wanted = in_torch(bagua.QAdamAlgorithm, size, "qadam", steps=STEPS)
     for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=CLOSE)
+        # Six steps where CLOSE is of four, and a step is as large where a gradient is the small
+        # difference of larger numbers, whose rounding then counts whole.
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=2 * CLOSE)
     assert all(ours.equal(found[0]) for ours in found)
 
 
