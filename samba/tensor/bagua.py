@@ -227,10 +227,10 @@ def bagua_set_storage(
     form = effective.shape, effective.stride()
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         if handle.setter is None:
-            effective.set_(storage, storage_offset, *form)  # pyright: ignore[reportCallIssue]  # torch's stubs lack this one
+            effective.set_(storage, storage_offset, *form)
             return
         moved = torch.zeros_like(effective)
-        moved.set_(storage, storage_offset, *form)  # pyright: ignore[reportCallIssue]  # as above
+        moved.set_(storage, storage_offset, *form)
     handle.replace(moved)
 
 
