@@ -2,8 +2,8 @@
 
 Each side runs in several processes, because memory that happens to lie well or badly makes a
 whole process faster or slower. All processes of both sides take turns, one sample of every
-section at a time. What may be slower is measured again, in twice as many fresh processes; what is
-slower by all samples together, and not by those of one question alone, fails the gate.
+section at a time. What may be slower is asked again, in two groups of fresh processes, and in four
+more if that leaves it open; what is slower by all of them together fails the gate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from bench.errors import UnknownSection
 from bench.measurement import OURS
 from bench.process import Worker
-from bench.stats import Comparison, compare
+from bench.stats import Comparison, compare_pairs, compare_processes
 
 GATED = ("logreg-64", "lenet-32", "res_ffn", "lstm")
 """Cases the gate takes unless told otherwise: steps of some milliseconds."""
@@ -29,7 +29,7 @@ class GateSettings:
     """How the gate measures.
 
     Args:
-        processes: Processes of each side; twice as many where the gate asks again.
+        processes: Processes of each side in a group: the first question has one, see ``AGAIN``.
         rounds: Samples of every section in each process.
         threads: Processor cores of a process.
         small: Whether to take the small forms of cases.
@@ -44,13 +44,14 @@ class GateSettings:
 
 
 Samples = dict[str, tuple[list[float], list[float]]]
-"""Seconds of base and of head by quantity."""
+"""Seconds of base and of head by quantity, those of a process after those of the one before; those
+of one place were taken one after the other."""
 
 Measure = Callable[[str, int], Samples]
 """Measures a case once, in so many fresh processes of each side."""
 
-AGAIN = 2
-"""So many times as many processes measure what is asked again: it decides, and it is rare."""
+AGAIN = (2, 4)
+"""So many groups of fresh processes are asked again, and more if that leaves it open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,24 +60,20 @@ class Verdict:
 
     Args:
         case: The case.
-        first: Comparisons of the first run.
-        second: Comparisons of the second run, of what may be slower; empty if nothing may.
-        together: Comparisons of the samples of both runs, of the same.
+        first: Comparisons of the first question.
+        together: Comparisons of all samples, of what may be slower; empty if nothing may.
+        processes: Processes of each side that were asked in all.
     """
 
     case: str
     first: tuple[Comparison, ...]
-    second: tuple[Comparison, ...]
     together: tuple[Comparison, ...]
+    processes: int
 
     @property
     def slower(self) -> tuple[str, ...]:
-        """What is slower for certain: by all samples, and the second run says nothing else."""
-        return tuple(
-            both.name
-            for both, again in zip(self.together, self.second, strict=True)
-            if both.slower and again.suspect
-        )
+        """What is slower for certain: by what all processes together say."""
+        return tuple(both.name for both in self.together if both.slower)
 
     def fields(self) -> dict[str, Any]:
         """All of it as values for JSON."""
@@ -97,34 +94,39 @@ class Verdict:
     def __str__(self) -> str:
         lines = [f"{self.case}: {'SLOWER' if self.slower else 'good'}"]
         lines += [f"  {c}" for c in self.first]
-        if self.second:
-            lines += ["  asked again:", *(f"  {c}" for c in self.second)]
-            lines += ["  all samples:", *(f"  {c}" for c in self.together)]
+        if self.together:
+            lines.append(f"  asked again, all {self.processes} processes of each side:")
+            lines += [f"  {c}" for c in self.together]
         return "\n".join(lines)
 
 
 def decide(case: str, measure: Measure, processes: int) -> Verdict:
-    """Measure a case and, if anything may be slower, once more.
+    """Measure a case; what may be slower is asked again, until it is clear or asked often enough.
 
     Args:
         case: Name of the case.
         measure: How.
-        processes: Processes of each side in the first run.
+        processes: Processes of each side in a group.
 
     Returns:
         The verdict.
     """
     samples = measure(case, processes)
-    first = tuple(compare(name, *both) for name, both in samples.items())
-    suspects = [c.name for c in first if c.suspect]
-    second, together = [], []
-    if suspects:
-        again = measure(case, AGAIN * processes)
-        for name in suspects:
-            (base, head), (base_again, head_again) = samples[name], again[name]
-            second.append(compare(name, base_again, head_again))
-            together.append(compare(name, [*base, *base_again], [*head, *head_again]))
-    return Verdict(case=case, first=first, second=tuple(second), together=tuple(together))
+    first = tuple(compare_pairs(name, *both) for name, both in samples.items())
+    open_ones = [c.name for c in first if c.suspect]
+    found: dict[str, Comparison] = {}
+    asked = processes
+    for times in AGAIN:
+        if not open_ones:
+            break
+        for _ in range(times):  # one group after the other: each process holds the program
+            for name, (base, head) in measure(case, processes).items():
+                if name in samples:
+                    samples[name] = [*samples[name][0], *base], [*samples[name][1], *head]
+        asked += times * processes
+        found |= {name: compare_processes(name, *samples[name], asked) for name in open_ones}
+        open_ones = [name for name in open_ones if found[name].suspect and not found[name].slower]
+    return Verdict(case=case, first=first, together=tuple(found.values()), processes=asked)
 
 
 def measure_pair(
@@ -145,7 +147,7 @@ def measure_pair(
         WorkerFailed: If a side cannot run.
         UnknownSection: If a slowdown is to be planted where there is no section.
     """
-    found: tuple[dict[str, list[float]], dict[str, list[float]]] = {}, {}
+    found: list[dict[str, list[float]]] = []
     with contextlib.ExitStack() as stack:
         workers: list[tuple[int, Worker]] = []
         for side, tree in (*enumerate((base, head)),) * (processes or settings.processes):
@@ -159,6 +161,7 @@ def measure_pair(
             )
             stack.callback(worker.close)
             workers.append((side, worker))
+            found.append({})
         with ThreadPoolExecutor(settings.threads) as pool:
             names = list(pool.map(lambda w: list(w[1].ask("sections", count=0)), workers))
         unknown = set(settings.plants) - set(names[-1])
@@ -166,13 +169,21 @@ def measure_pair(
             raise UnknownSection(section=min(unknown), known=names[-1])
         for r in range(settings.rounds):
             # Neither side may always come first.
-            for side, worker in workers if r % 2 else workers[::-1]:
+            turns = list(enumerate(workers))
+            for number, (side, worker) in turns if r % 2 else turns[::-1]:
                 plants = settings.plants if side else {}
                 answer = worker.ask("sections", count=1, plants=plants)
                 for name, seconds in answer.items():
-                    found[side].setdefault(name, []).extend(seconds)
-    both = [name for name in found[1] if name in found[0]]
-    return {name: (found[0][name], found[1][name]) for name in both}
+                    found[number].setdefault(name, []).extend(seconds)
+    base_of, head_of = found[::2], found[1::2]
+    return {
+        name: (
+            [seconds for process in base_of for seconds in process[name]],
+            [seconds for process in head_of for seconds in process[name]],
+        )
+        for name in head_of[0]
+        if name in base_of[0]
+    }
 
 
 def measure_in(base: Path, head: Path, settings: GateSettings) -> Measure:

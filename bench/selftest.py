@@ -33,7 +33,7 @@ def _runs(settings: GateSettings, case: str, count: int, tell: Callable[[str], N
 def _said(verdict: Verdict) -> str:
     if verdict.slower:
         return f"SLOWER: {', '.join(verdict.slower)}"
-    return "suspected, not confirmed" if verdict.second else "quiet"
+    return "suspected, not confirmed" if verdict.together else "quiet"
 
 
 def quiet_runs(

@@ -4,10 +4,14 @@ Timings jitter, drift and have long tails, so one number against another says li
 counts as slower only if its median ratio passes ``RATIO`` and a rank test makes chance unlikely.
 The gate asks again in fresh processes before it says so: it asks soon, by ``SUSPECT_RATIO`` and
 ``SUSPECT_P_VALUE``, since what is not asked again is missed, and judges all samples together.
+
+Samples that were taken in turns are compared in pairs: a machine that is slower for a minute is
+slower for both of a pair, while the medians of both sides may be of different minutes.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,19 +36,16 @@ class Comparison:
     Args:
         name: Which quantity.
         base, head: Medians.
-        p_slower, p_faster: One-sided p of the Mann-Whitney test that head is slower, or faster.
+        ratio: Head over base: above 1 it became slower. The median of pairs where there are pairs.
+        p_slower, p_faster: One-sided p that head is slower, or faster.
     """
 
     name: str
     base: float
     head: float
+    ratio: float
     p_slower: float
     p_faster: float
-
-    @property
-    def ratio(self) -> float:
-        """Head over base: above 1 it became slower."""
-        return self.head / self.base
 
     @property
     def slower(self) -> bool:
@@ -69,12 +70,92 @@ class Comparison:
         ).rstrip()
 
 
-def compare(name: str, base: Sequence[float], head: Sequence[float]) -> Comparison:
-    """Compare timings.
+def compare_pairs(name: str, base: Sequence[float], head: Sequence[float]) -> Comparison:
+    """Compare timings that were taken in turns, by Wilcoxon's signed ranks.
 
     Args:
         name: Which quantity.
-        base, head: Samples, in seconds; best taken in turns.
+        base, head: Samples, in seconds; those of one place were taken one after the other.
+
+    Returns:
+        The comparison.
+
+    Example:
+        >>> phases = [1.0, 1.01, 1.0, 1.02, 1.5, 1.52, 1.51, 1.5, 1.01, 1.0, 1.53, 1.49]
+        >>> found = compare_pairs("x", phases, [1.12 * t for t in phases])
+        >>> found.slower, round(found.ratio, 3)
+        (True, 1.12)
+    """
+    from scipy.stats import wilcoxon  # noqa: PLC0415  # it takes longer to load than all else
+
+    logs = [math.log(h / b) for b, h in zip(base, head, strict=True)]
+
+    def p_value(alternative: str) -> float:
+        found = wilcoxon(logs, alternative=alternative, zero_method="zsplit", method="approx")
+        return float(found.pvalue)
+
+    return Comparison(
+        name=name,
+        base=statistics.median(base),
+        head=statistics.median(head),
+        ratio=math.exp(statistics.median(logs)),
+        p_slower=p_value("greater"),
+        p_faster=p_value("less"),
+    )
+
+
+def compare_processes(
+    name: str, base: Sequence[float], head: Sequence[float], processes: int
+) -> Comparison:
+    """Compare timings of several processes by Student's t over what each process says.
+
+    Where its memory lies makes a whole process faster or slower, so its samples are one witness and
+    not many, whatever their number.
+
+    Args:
+        name: Which quantity.
+        base, head: Samples, in seconds, those of a process after those of the one before; those
+            of one place were taken one after the other.
+        processes: How many processes of each side there are, two or more.
+
+    Returns:
+        The comparison.
+
+    Example:
+        >>> same, slow = [1.0, 1.01] * 4, [1.2, 1.22] * 4
+        >>> compare_processes("x", same, slow, 4).slower
+        True
+        >>> compare_processes("x", same, [*slow[:2], *same[2:]], 4).slower
+        False
+    """
+    from scipy.stats import t  # noqa: PLC0415  # it takes longer to load than all else
+
+    logs = [math.log(h / b) for b, h in zip(base, head, strict=True)]
+    each = len(logs) // processes
+    said = [statistics.median(logs[i * each : (i + 1) * each]) for i in range(processes)]
+    mean = statistics.fmean(said)
+    # No processes agree better than a clock and a scheduler let them.
+    error = max(statistics.stdev(said), _LEAST_SPREAD) / math.sqrt(processes)
+    return Comparison(
+        name=name,
+        base=statistics.median(base),
+        head=statistics.median(head),
+        ratio=math.exp(mean),
+        p_slower=float(t.sf(mean / error, processes - 1)),
+        p_faster=float(t.cdf(mean / error, processes - 1)),
+    )
+
+
+_LEAST_SPREAD = 1e-3
+"""Of logarithms of ratios between processes."""
+
+
+def compare(name: str, base: Sequence[float], head: Sequence[float]) -> Comparison:
+    """Compare timings of which none belongs to another, by the Mann-Whitney test.
+
+    Args:
+        name: Which quantity.
+        base, head: Samples, in seconds.
 
     Returns:
         The comparison.
@@ -88,10 +169,12 @@ def compare(name: str, base: Sequence[float], head: Sequence[float]) -> Comparis
     """
     from scipy.stats import mannwhitneyu  # noqa: PLC0415  # it takes longer to load than all else
 
+    before, after = statistics.median(base), statistics.median(head)
     return Comparison(
         name=name,
-        base=statistics.median(base),
-        head=statistics.median(head),
+        base=before,
+        head=after,
+        ratio=after / before,
         p_slower=float(mannwhitneyu(head, base, alternative="greater").pvalue),
         p_faster=float(mannwhitneyu(head, base, alternative="less").pvalue),
     )

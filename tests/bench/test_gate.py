@@ -11,7 +11,7 @@ from bench.__main__ import main
 from bench.errors import NoRevision, UnknownSection
 from bench.gate import GateSettings, decide, measure_pair
 from bench.measurement import FULL
-from bench.stats import P_VALUE, RATIO, compare
+from bench.stats import P_VALUE, RATIO, compare, compare_pairs, compare_processes
 from bench.tree import ROOT, file_at, tree_of
 from tests.processes import finished
 
@@ -61,48 +61,66 @@ def test_a_fifth_more_is_caught(bias, drift):
         assert "SLOWER" in str(verdict) and "asked again" in str(verdict)
 
 
-def answering(*answers):
-    """A measure that gives these answers, and the processes that it was asked with."""
-    left, asked = iter(answers), []
+def answering(*groups):
+    """A measure that gives these answers, the last one for ever, and how often it was asked."""
+    asked = []
 
     def measure(case, processes):
         asked.append(processes)
-        return next(left)
+        return groups[min(len(asked), len(groups)) - 1]
 
     return measure, asked
 
 
-def one_section(ratio, count=12):
-    steady = np.linspace(1.0, 1.01, count)
-    return {"a": (steady.tolist(), (ratio * steady).tolist())}
+def one_section(*ratios):
+    """A group of processes, four samples each; each process is slower by a ratio of its own."""
+    steady = np.linspace(1.0, 1.01, 4)
+    return {"a": (np.tile(steady, len(ratios)).tolist(), np.outer(ratios, steady).ravel().tolist())}
 
 
 def test_it_asks_again_before_it_cries():
-    measure, asked = answering(one_section(1.3), one_section(1.0, 24))
+    measure, asked = answering(one_section(1.3, 1.31, 1.29), one_section(1.0, 0.99, 1.01))
     verdict = decide("x", measure, 3)
-    assert verdict.first[0].slower and verdict.slower == () and len(verdict.second) == 1
-    assert asked == [3, 6]
-    measure, _ = answering(one_section(1.3), one_section(1.3, 24))
+    assert verdict.first[0].slower and verdict.slower == () and len(verdict.together) == 1
+    assert asked[:3] == [3, 3, 3] and verdict.processes == 3 * len(asked)
+    measure, asked = answering(one_section(1.3, 1.31, 1.29))
     verdict = decide("x", measure, 3)
-    assert verdict.slower == ("a",)
+    assert verdict.slower == ("a",) and len(asked) == 3, "clear after nine processes"
     assert json.loads(json.dumps(verdict.fields()))["slower"] == ["a"]
     (entry,) = verdict.smaller_is_better()
     assert (entry["name"], entry["unit"]) == ("x / a", "s") and entry["value"] > 1.2
-    measure, asked = answering(one_section(1.0))
-    assert decide("x", measure, 3).second == () and asked == [3]
+    measure, asked = answering(one_section(1.0, 1.0, 1.0))
+    assert decide("x", measure, 3).together == () and asked == [3]
 
 
-def test_what_looks_a_little_slower_is_asked_again_and_judged_by_all_samples():
-    measure, _ = answering(one_section(1.07), one_section(1.2, 24))
+def test_what_stays_open_is_asked_more_processes():
+    """Where memory lies makes these processes differ: nine do not tell a fifth for certain."""
+    uneven = one_section(0.95, 1.2, 1.5)
+    measure, asked = answering(uneven)
     verdict = decide("x", measure, 3)
-    assert not verdict.first[0].slower and verdict.slower == ("a",)
-    measure, _ = answering(one_section(1.2), one_section(1.08, 24))
-    verdict = decide("x", measure, 3)
-    assert verdict.first[0].slower and not verdict.together[0].slower and verdict.slower == ()
-    # However slow it was at first, the second question has a say.
-    measure, _ = answering(one_section(3.0, 60), one_section(1.0, 24))
-    verdict = decide("x", measure, 3)
-    assert verdict.together[0].slower and verdict.slower == ()
+    assert len(asked) == 7 and verdict.processes == 21
+    assert verdict.slower == ("a",)
+    nine = np.tile([0.95, 1.2, 1.5], 3)
+    assert not compare_processes("a", *one_section(*nine)["a"], 9).slower
+
+
+def test_one_process_is_one_witness_however_many_samples_it_gives():
+    """Of nine processes two are twice as slow: by samples that is no chance, by processes it is."""
+    samples = one_section(*[2.0] * 2, *[1.0] * 7)["a"]
+    found = compare_processes("a", *samples, 9)
+    assert found.ratio > RATIO and not found.slower
+    assert compare_processes("a", *one_section(*[1.2] * 9)["a"], 9).slower
+
+
+def test_a_machine_that_slows_down_is_slow_for_both_of_a_pair():
+    """It takes three times as long at the end: samples of sides, each by itself, tell no fifth."""
+    minutes = np.linspace(1.0, 3.0, 60)
+    head = 1.2 * minutes
+    assert compare_pairs("a", minutes.tolist(), head.tolist()).slower
+    assert compare_pairs("a", minutes.tolist(), head.tolist()).ratio == pytest.approx(1.2)
+    assert not compare("a", minutes.tolist(), head.tolist()).slower
+    assert compare_pairs("a", head.tolist(), minutes.tolist()).faster
+    assert compare_pairs("a", [1.0, 2.0], [1.0, 2.0]).p_slower == 0.5
 
 
 def test_both_parts_of_the_rule_count():
