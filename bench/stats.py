@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -91,7 +92,10 @@ def compare_pairs(name: str, base: Sequence[float], head: Sequence[float]) -> Co
     logs = [math.log(h / b) for b, h in zip(base, head, strict=True)]
 
     def p_value(alternative: str) -> float:
-        found = wilcoxon(logs, alternative=alternative, zero_method="zsplit", method="approx")
+        with warnings.catch_warnings():
+            # It warns of few samples, for which p is large enough as it is.
+            warnings.simplefilter("ignore", UserWarning)
+            found = wilcoxon(logs, alternative=alternative, zero_method="zsplit", method="approx")
         return float(found.pvalue)
 
     return Comparison(
