@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import counts, goal_table, history, kept, page, report, selftest
 from bench.environment import check_one_processor
@@ -23,8 +24,11 @@ from bench.peers import CONTENDERS
 from bench.run import SUITES, run
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
+from bench.users.commands import UserGateUsage, add_user_gate, compare_times, gate_pef
+from bench.users.section_times import are_section_times
 from emulator.kernels.rules import MEASURED, rule_named, rule_text
 from emulator.processor import processor
+from pef_schema import PefError, read_info
 from pef_schema.atomic import write_atomically
 from pef_schema.printable import say, say_text
 
@@ -36,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     table = commands.add_parser("table", help="print the table of goals for results")
     table.add_argument("results", type=Path, nargs="+", help="what `run --json` wrote")
     table.set_defaults(action=_table)
-    compare = commands.add_parser("compare", help="compare two files of results")
+    compare = commands.add_parser(
+        "compare", help="compare two files of results, or two of measure-sections --json"
+    )
     compare.add_argument("base", type=Path)
     compare.add_argument("head", type=Path)
     compare.add_argument(
@@ -46,7 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     page_of = commands.add_parser("results", help="write the page of the kept files anew")
     page_of.set_defaults(action=_results)
     gate = commands.add_parser("gate", help="compare section times with a revision's")
-    gate.add_argument("--base", required=True, metavar="REV", help="commit, branch or tag")
+    gate.add_argument(
+        "--base", metavar="REV|FILE", help="commit, branch or tag; with --pef a PEF or a kept base"
+    )
+    add_user_gate(gate)
     gate.add_argument("--model", nargs="+", choices=CASES, help="cases")
     gate.add_argument("--json", type=Path, help="write all that was found here")
     gate.add_argument(
@@ -75,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     test.add_argument("--quiet-runs", type=_positive, default=0, metavar="N")
     test.add_argument("--model", choices=SMALL, default="lenet", help="a small case")
+    test.add_argument("--pef", type=Path, help="a user's PEF in its place")
     _add_gate_settings(test)
     test.set_defaults(action=_selftest)
     return parser
@@ -176,6 +186,8 @@ def _results(_: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
+    if are_section_times(args.base) or are_section_times(args.head):
+        return compare_times(args.base, args.head)
     base, head = load(args.base), load(args.head)
     if not args.across_processors:
         check_one_processor(base, head, (str(args.base), str(args.head)))
@@ -185,6 +197,15 @@ def _compare(args: argparse.Namespace) -> int:
 
 
 def _gate(args: argparse.Namespace) -> int:
+    settings = GateSettings(
+        processes=args.processes, rounds=args.rounds, threads=args.threads, plants={}
+    )
+    if args.pef is not None:
+        if args.model:
+            raise UserGateUsage("gate: --model is for the bench's own cases, not beside --pef")
+        return gate_pef(args, settings)
+    if args.base is None or args.keep is not None or args.script is not None:
+        raise UserGateUsage("gate: give --base REV, or --pef PEF with --base FILE or --keep FILE")
     different = counts.check()
     say_text("\n".join(different) or "counts: as kept")
     earlier = file_at(args.base, "bench/counts.json")
@@ -192,9 +213,6 @@ def _gate(args: argparse.Namespace) -> int:
         before = counts.parsed_counts(earlier, f"bench/counts.json at {args.base}")
         for line in counts.changes(before["cases"], counts.kept_counts()):
             say(f"since {args.base}: {line}")
-    settings = GateSettings(
-        processes=args.processes, rounds=args.rounds, threads=args.threads, plants={}
-    )
     with tree_of(args.base) as base, tree_of(None) as head:
         verdicts = gate_times(args.model or GATED, base, head, settings)
     for verdict in verdicts:
@@ -238,8 +256,16 @@ def _tune(args: argparse.Namespace) -> int:
 
 def _selftest(args: argparse.Namespace) -> int:
     settings = GateSettings(
-        processes=args.processes, rounds=args.rounds, threads=args.threads, small=True, plants={}
+        processes=args.processes,
+        rounds=args.rounds,
+        threads=args.threads,
+        small=args.pef is None,
+        plants={},
     )
+    what: dict[str, Any] = {"case": args.model}
+    if args.pef is not None:
+        read_info(str(args.pef))
+        what = {"case": args.pef.name, "make": selftest.of_pef(args.pef)}
     good = True
 
     def tell(text: str) -> None:
@@ -247,9 +273,9 @@ def _selftest(args: argparse.Namespace) -> int:
 
     if args.plant is not None:
         section, _, factor = args.plant.rpartition("=")
-        good &= selftest.planted(section, float(factor), settings, case=args.model, tell=tell)
+        good &= selftest.planted(section, float(factor), settings, tell=tell, **what)
     if args.quiet_runs:
-        good &= selftest.quiet_runs(args.quiet_runs, settings, case=args.model, tell=tell)
+        good &= selftest.quiet_runs(args.quiet_runs, settings, tell=tell, **what)
     return int(not good)
 
 
@@ -258,7 +284,7 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     try:
         return args.action(args)
-    except BenchError as error:
+    except (BenchError, PefError) as error:
         say_text(f"bench: {error}", file=sys.stderr)
         return 2
 

@@ -70,6 +70,48 @@ class BadResults(BenchError):
         super().__init__(f"{path}: {reason}. `python -m bench run --json FILE` writes such files")
 
 
+class BadBase(BenchError):
+    """What a user's PEF is to be compared with is neither a PEF nor a kept base.
+
+    Args:
+        path: The file.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(
+            f"--base {path}: {reason}. It is to be a PEF, or what `python -m bench gate --pef PEF "
+            "--keep FILE` wrote"
+        )
+
+
+class BadSectionTimes(BenchError):
+    """A file does not hold section times.
+
+    Args:
+        path: The file.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path}: {reason}. measure-sections --json FILE writes such files")
+
+
+class ScriptFailed(BenchError):
+    """A user's script did not measure its sections.
+
+    Args:
+        script: The script.
+        reason: What it said.
+    """
+
+    def __init__(self, *, script: str, reason: str) -> None:
+        self.script, self.reason = script, reason
+        super().__init__(f"{script} measure-sections: {reason}")
+
+
 class TwoProcessors(BenchError):
     """Results of two processors were to be compared.
 

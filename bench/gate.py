@@ -129,6 +129,19 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
     return Verdict(case=case, first=first, together=tuple(found.values()), processes=asked)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one side measures.
+
+    Args:
+        case: Name of the case, or of a user's PEF, see ``bench.users.program``.
+        tree: Folder that its processes run in, see ``bench.tree``.
+    """
+
+    case: str
+    tree: Path
+
+
 def measure_pair(
     case: str, base: Path, head: Path, settings: GateSettings, processes: int | None = None
 ) -> Samples:
@@ -147,20 +160,41 @@ def measure_pair(
         WorkerFailed: If a side cannot run.
         UnknownSection: If a slowdown is to be planted where there is no section.
     """
+    sides = Side(case=case, tree=base), Side(case=case, tree=head)
+    return measure_sides(sides, settings, processes)
+
+
+def measure_sides(
+    sides: tuple[Side, Side], settings: GateSettings, processes: int | None = None
+) -> Samples:
+    """Time every section and the full schedule of both sides, in turns.
+
+    Args:
+        sides: Base and head.
+        settings: How.
+        processes: Processes of each side; those of the settings if None.
+
+    Returns:
+        Samples of what both sides have.
+
+    Raises:
+        WorkerFailed: If a side cannot run.
+        UnknownSection: If a slowdown is to be planted where there is no section.
+    """
     found: list[dict[str, list[float]]] = []
     with contextlib.ExitStack() as stack:
         workers: list[tuple[int, Worker]] = []
-        for side, tree in (*enumerate((base, head)),) * (processes or settings.processes):
+        for number, side in (*enumerate(sides),) * (processes or settings.processes):
             worker = Worker(
-                case=case,
+                case=side.case,
                 contender=OURS,
                 threads=settings.threads,
                 small=settings.small,
-                environ=_cache_of(tree),
-                tree=tree,
+                environ=_cache_of(side.tree),
+                tree=side.tree,
             )
             stack.callback(worker.close)
-            workers.append((side, worker))
+            workers.append((number, worker))
             found.append({})
         with ThreadPoolExecutor(settings.threads) as pool:
             names = list(pool.map(lambda w: list(w[1].ask("sections", count=0)), workers))
@@ -170,11 +204,11 @@ def measure_pair(
         for r in range(settings.rounds):
             # Neither side may always come first.
             turns = list(enumerate(workers))
-            for number, (side, worker) in turns if r % 2 else turns[::-1]:
-                plants = settings.plants if side else {}
+            for place, (number, worker) in turns if r % 2 else turns[::-1]:
+                plants = settings.plants if number else {}
                 answer = worker.ask("sections", count=1, plants=plants)
                 for name, seconds in answer.items():
-                    found[number].setdefault(name, []).extend(seconds)
+                    found[place].setdefault(name, []).extend(seconds)
     base_of, head_of = found[::2], found[1::2]
     return {
         name: (

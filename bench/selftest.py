@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 
-from bench.gate import GateSettings, Verdict, decide, measure_in, measure_pair
+from bench.gate import GateSettings, Measure, Verdict, decide, measure_in
 from bench.measurement import FULL
 from bench.tree import tree_of
+from bench.users.commands import measure_of
 
 CASE = "lenet"
 """A small case, so that many runs take minutes."""
 
 
-def _runs(settings: GateSettings, case: str, count: int, tell: Callable[[str], None]) -> int:
+MakeMeasure = Callable[[GateSettings], AbstractContextManager[Measure]]
+"""What measures identical code on both sides, while the context lasts."""
+
+
+@contextmanager
+def of_one_tree(settings: GateSettings) -> Generator[Measure, None, None]:
+    """Measure cases of the bench, as the code is now."""
+    with tree_of(None) as tree:
+        yield measure_in(tree, tree, settings)
+
+
+def of_pef(pef: Path) -> MakeMeasure:
+    """Measure a user's PEF against itself.
+
+    Args:
+        pef: The PEF.
+    """
+    return lambda settings: nullcontext(measure_of(pef, pef, settings))
+
+
+def _runs(
+    settings: GateSettings,
+    case: str,
+    count: int,
+    tell: Callable[[str], None],
+    make: MakeMeasure,
+) -> int:
     """Run the gate on identical code; returns how often it found something slower."""
     found = 0
-    with tree_of(None) as tree:
+    with make(settings) as measure:
         for number in range(1, count + 1):
             start = time.perf_counter()
-            verdict = decide(case, measure_in(tree, tree, settings), settings.processes)
+            verdict = decide(case, measure, settings.processes)
             found += bool(verdict.slower)
             worst = max(verdict.first, key=lambda c: c.ratio)
             tell(
@@ -37,14 +66,26 @@ def _said(verdict: Verdict) -> str:
 
 
 def quiet_runs(
-    count: int, settings: GateSettings, *, case: str = CASE, tell: Callable[[str], None] = print
+    count: int,
+    settings: GateSettings,
+    *,
+    case: str = CASE,
+    tell: Callable[[str], None] = print,
+    make: MakeMeasure = of_one_tree,
 ) -> bool:
     """Run the gate on identical code so many times.
+
+    Args:
+        count: How many times.
+        settings: How to measure.
+        case: Name of the case.
+        tell: Called with what goes on.
+        make: What measures it.
 
     Returns:
         Whether it was quiet every time.
     """
-    tripped = _runs(settings, case, count, tell)
+    tripped = _runs(settings, case, count, tell, make)
     tell(f"{count} runs of identical code: the gate tripped {tripped} times")
     return tripped == 0
 
@@ -56,6 +97,7 @@ def planted(
     *,
     case: str = CASE,
     tell: Callable[[str], None] = print,
+    make: MakeMeasure = of_one_tree,
 ) -> bool:
     """Run the gate on identical code with one section of head made slower.
 
@@ -65,16 +107,16 @@ def planted(
         settings: How to measure.
         case: Name of the case.
         tell: Called with what goes on.
+        make: What measures it.
 
     Returns:
         Whether the gate named that section and no other.
     """
-    with tree_of(None) as tree:
-        if not section:
-            once = replace(settings, processes=1, rounds=1)
-            section = next(n for n in measure_pair(case, tree, tree, once) if n != FULL)
-        settings = replace(settings, plants={section: factor})
-        verdict = decide(case, measure_in(tree, tree, settings), settings.processes)
+    if not section:
+        with make(replace(settings, rounds=1)) as measure:
+            section = next(name for name in measure(case, 1) if name != FULL)
+    with make(replace(settings, plants={section: factor})) as measure:
+        verdict = decide(case, measure, settings.processes)
     tell(str(verdict))
     caught = verdict.slower == (section,)
     tell(f"{section} planted {factor:g} times as slow: {'caught' if caught else 'NOT caught'}")

@@ -1,5 +1,6 @@
 """One contender on one case, in a process of its own:
-``python -m bench.worker CASE CONTENDER THREADS [--small]``.
+``python -m bench.worker CASE CONTENDER THREADS [--small]``. A case ``pef:PATH`` is a user's PEF,
+of which sections alone are timed.
 
 Reads one JSON request a line from standard input and answers each with one line. ``what`` names
 the request, the other keys are its parameters; see ``bench.inside``. Nothing is built before the
@@ -18,9 +19,10 @@ from typing import TextIO
 
 from bench.inside import REQUESTS, Contestant
 from bench.models import ALL, SMALL
+from bench.users.program import PREFIX, PefContestant
 
 
-def serve(contestant: Contestant, requests: TextIO, answers: TextIO) -> None:
+def serve(contestant: Contestant | PefContestant, requests: TextIO, answers: TextIO) -> None:
     """Answer requests until there are no more.
 
     Args:
@@ -45,7 +47,12 @@ def main(argv: list[str]) -> None:
     # The answers keep the real standard output; prints of libraries must not get between.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    serve(Contestant((SMALL if small else ALL)[case], contender), sys.stdin, answers)
+    contestant: Contestant | PefContestant
+    if case.startswith(PREFIX):
+        contestant = PefContestant(case.removeprefix(PREFIX))
+    else:
+        contestant = Contestant((SMALL if small else ALL)[case], contender)
+    serve(contestant, sys.stdin, answers)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import jax
 import samba
 from bench.inside import Contestant
 from bench.measurement import FULL
+from bench.users.program import PefContestant
 from pef_schema.program import ArginKind
 
 if TYPE_CHECKING:
@@ -119,12 +120,12 @@ _timers: dict[int, SectionTimer] = {}
 
 
 def sections(
-    contestant: Contestant, count: int, plants: Mapping[str, float] | None = None
+    contestant: Contestant | PefContestant, count: int, plants: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """Time every section, in turns.
 
     Args:
-        contestant: This project.
+        contestant: This project, on a case or on a user's PEF.
         count: Samples of each; 0 only prepares.
         plants: Factors by which sections are made slower, by really spending the time.
 
@@ -133,10 +134,14 @@ def sections(
     """
     timer = _timers.get(id(contestant))
     if timer is None:
-        step = contestant.step
-        for batch in contestant.batches(1):
-            step(batch)
-        timer = _timers[id(contestant)] = SectionTimer(device_of_session())
+        if isinstance(contestant, PefContestant):
+            device = contestant.loaded_device()
+        else:
+            step = contestant.step
+            for batch in contestant.batches(1):
+                step(batch)
+            device = device_of_session()
+        timer = _timers[id(contestant)] = SectionTimer(device)
     timer.plants = dict(plants or {})
     found: dict[str, list[float]] = {name: [] for name in timer.names}
     for _ in range(count):

@@ -44,6 +44,7 @@ class SectionTime:
         share: Its median as a fraction of the sum of all medians.
         modules: Paths of the modules that it computes or updates.
         operations: Its operations with how often each occurs.
+        samples_ms: The wall time of each call in milliseconds, in their order.
     """
 
     section_id: int
@@ -56,6 +57,7 @@ class SectionTime:
     share: float
     modules: tuple[str, ...] = ()
     operations: tuple[tuple[str, int], ...] = ()
+    samples_ms: tuple[float, ...] = ()
 
 
 def measure_performance(
@@ -232,6 +234,7 @@ def measure_sections(
             share=medians[s] / total,
             modules=modules_of(program, program.sections[s], owned),
             operations=operations_of(program, program.sections[s]),
+            samples_ms=tuple(seconds * 1e3 for seconds in t),
         )
         for s, t in times.items()
     )
