@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
+import re
 import zlib
 from pathlib import Path
 
 import pytest
 
-from bench.__main__ import main
+from bench.__main__ import _parser, main
 from bench.errors import BadBase, BadSectionTimes, ScriptFailed
 from bench.gate import GateSettings
 from bench.inside.sections import sections
 from bench.measurement import FULL
+from bench.tree import ROOT
 from bench.users.base_file import base_pef, keep_base
 from bench.users.program import PefContestant
 from bench.users.script import measure_script
@@ -183,6 +186,21 @@ def test_a_script_measures_both_sides_in_turns(tmp_path: Path) -> None:
     script.write_text("pass")
     with pytest.raises(BadSectionTimes, match="ended without a report"):
         measure_script(words, Path("base.pef"), Path("head.pef"), settings, 1)
+
+
+def test_the_page_names_every_option_there_is() -> None:
+    page = (ROOT / "docs/gate.md").read_text()
+    (gate,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    known = {
+        name: {o for action in parser._actions for o in action.option_strings}
+        for name, parser in gate.choices.items()
+    }
+    said = re.findall(r"python -m bench (gate|selftest|compare)([^`#\n]*)", page)
+    assert len(said) >= 7
+    for command, rest in said:
+        assert set(re.findall(r"(?<=\s)--[a-z-]+", rest)) <= known[command], rest
+    for option in ("--pef", "--keep", "--script", "--base"):
+        assert option in page and option in known["gate"]
 
 
 @pytest.mark.slow
