@@ -6,7 +6,6 @@ Exit codes: 0 done and good, 1 something is slower or differs, 2 wrong usage or 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -15,16 +14,17 @@ from typing import Any
 
 from bench import counts, goal_table, history, kept, page, report, selftest
 from bench.environment import check_one_processor
-from bench.errors import BenchError
+from bench.errors import BenchError, UserGateUsage
 from bench.gate import GATED, GateSettings, gate_times
 from bench.kernels.tune import about, merged, of_category, tune
 from bench.measurement import load
 from bench.models import CASES, SMALL, TIMED
+from bench.output import check_outputs, write_json, write_text
 from bench.peers import CONTENDERS
 from bench.run import SUITES, run
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
-from bench.users.commands import UserGateUsage, add_user_gate, compare_times, gate_pef
+from bench.users.commands import add_user_gate, compare_times, gate_pef
 from bench.users.section_times import are_section_times
 from emulator.kernels.rules import MEASURED, rule_named, rule_text
 from emulator.processor import processor
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     table.add_argument("results", type=Path, nargs="+", help="what `run --json` wrote")
     table.set_defaults(action=_table)
     compare = commands.add_parser(
-        "compare", help="compare two files of results, or two of measure-sections --json"
+        "compare", help="compare two files of results, or of section times"
     )
     compare.add_argument("base", type=Path)
     compare.add_argument("head", type=Path)
@@ -78,7 +78,8 @@ def _parser() -> argparse.ArgumentParser:
     test.add_argument(
         "--plant",
         nargs="?",
-        const="=1.2",
+        const=("", 1.2),
+        type=_plant,
         metavar="SECTION=FACTOR",
         help="make a section slower, the first one by 20 %% unless told, and expect an alarm",
     )
@@ -102,6 +103,14 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError("must be a number of seconds above 0")
     return value
+
+
+def _plant(text: str) -> tuple[str, float]:
+    section, _, factor = text.rpartition("=")
+    value = float(factor)
+    if not 1 < value < float("inf"):
+        raise argparse.ArgumentTypeError("FACTOR must be a number above 1")
+    return section, value
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -134,6 +143,7 @@ def _add_gate_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    check_outputs((args.json, args.html, args.history, args.smaller_is_better))
     with tempfile.TemporaryDirectory(prefix="bench-") as caches:
         settings = Settings(
             cases=args.model,
@@ -149,8 +159,7 @@ def _run(args: argparse.Namespace) -> int:
         results = run(args.suite, settings)
     say_text(report.table(results))
     say()
-    whole = set(args.suite) == set(SUITES) and set(args.model) == set(TIMED)
-    say_text(goal_table.table({"this run": results}, whole=whole))
+    say_text(goal_table.table({"this run": results}))
     took = results.settings["suite_seconds"]
     say_text(f"seconds by suite: {took}, together {sum(took.values()):.0f}")
     past = []
@@ -162,10 +171,9 @@ def _run(args: argparse.Namespace) -> int:
     if args.results:
         say_text(f"kept: {kept.keep(results)}")
     if args.smaller_is_better is not None:
-        array = report.smaller_is_better(results)
-        args.smaller_is_better.write_text(json.dumps(array, indent=1) + "\n")
+        write_json(args.smaller_is_better, report.smaller_is_better(results))
     if args.html is not None:
-        args.html.write_text(page.page(results, past))
+        write_text(args.html, page.page(results, past))
     return 0
 
 
@@ -187,7 +195,7 @@ def _results(_: argparse.Namespace) -> int:
 
 def _compare(args: argparse.Namespace) -> int:
     if are_section_times(args.base) or are_section_times(args.head):
-        return compare_times(args.base, args.head)
+        return compare_times(args.base, args.head, across_processors=args.across_processors)
     base, head = load(args.base), load(args.head)
     if not args.across_processors:
         check_one_processor(base, head, (str(args.base), str(args.head)))
@@ -201,11 +209,10 @@ def _gate(args: argparse.Namespace) -> int:
         processes=args.processes, rounds=args.rounds, threads=args.threads, plants={}
     )
     if args.pef is not None:
-        if args.model:
-            raise UserGateUsage("gate: --model is for the bench's own cases, not beside --pef")
         return gate_pef(args, settings)
     if args.base is None or args.keep is not None or args.script is not None:
-        raise UserGateUsage("gate: give --base REV, or --pef PEF with --base FILE or --keep FILE")
+        raise UserGateUsage("give --base REV, or --pef PEF with --base FILE or --keep FILE")
+    check_outputs((args.json, args.smaller_is_better))
     different = counts.check()
     say_text("\n".join(different) or "counts: as kept")
     earlier = file_at(args.base, "bench/counts.json")
@@ -223,10 +230,10 @@ def _gate(args: argparse.Namespace) -> int:
             "counts": different,
             "cases": [verdict.fields() for verdict in verdicts],
         }
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(args.json, found)
     if args.smaller_is_better is not None:
         array = [entry for verdict in verdicts for entry in verdict.smaller_is_better()]
-        args.smaller_is_better.write_text(json.dumps(array, indent=1) + "\n")
+        write_json(args.smaller_is_better, array)
     return int(bool(different) or any(v.slower for v in verdicts))
 
 
@@ -255,6 +262,8 @@ def _tune(args: argparse.Namespace) -> int:
 
 
 def _selftest(args: argparse.Namespace) -> int:
+    if args.plant is None and not args.quiet_runs:
+        raise UserGateUsage("give --plant or --quiet-runs N, or both")
     settings = GateSettings(
         processes=args.processes,
         rounds=args.rounds,
@@ -272,8 +281,7 @@ def _selftest(args: argparse.Namespace) -> int:
         say_text(text)
 
     if args.plant is not None:
-        section, _, factor = args.plant.rpartition("=")
-        good &= selftest.planted(section, float(factor), settings, tell=tell, **what)
+        good &= selftest.planted(*args.plant, settings, tell=tell, **what)
     if args.quiet_runs:
         good &= selftest.quiet_runs(args.quiet_runs, settings, tell=tell, **what)
     return int(not good)

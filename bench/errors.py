@@ -70,6 +70,18 @@ class BadResults(BenchError):
         super().__init__(f"{path}: {reason}. `python -m bench run --json FILE` writes such files")
 
 
+class UserGateUsage(BenchError):
+    """Options of ``gate`` or ``selftest`` that do not go together.
+
+    Args:
+        what: What is wrong, and what to give.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(what)
+
+
 class BadBase(BenchError):
     """What a user's PEF is to be compared with is neither a PEF nor a kept base.
 
@@ -96,7 +108,60 @@ class BadSectionTimes(BenchError):
 
     def __init__(self, *, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
-        super().__init__(f"{path}: {reason}. measure-sections --json FILE writes such files")
+        super().__init__(
+            f"{path}: {reason}. measure-sections --json FILE and `python -m bench gate --pef PEF "
+            "--keep FILE` write section times"
+        )
+
+
+class TimesOfTwoProcessors(BenchError):
+    """Section times of two processors were to be compared.
+
+    Args:
+        names: The files.
+        processors: What each was measured on.
+    """
+
+    def __init__(self, *, names: tuple[str, str], processors: tuple[str, str]) -> None:
+        self.names, self.processors = names, processors
+        super().__init__(
+            f"{names[0]} was measured on {processors[0]}, {names[1]} on {processors[1]}: such "
+            "ratios say nothing about the program. `python -m bench gate --pef PEF --base "
+            f"{names[0]}` measures both here; or give --across-processors"
+        )
+
+
+class OtherProgram(BenchError):
+    """Two PEFs are of programs whose times cannot be compared.
+
+    Args:
+        base, head: The two.
+        what: What differs.
+        found: What head has.
+        wanted: What base has.
+    """
+
+    def __init__(self, *, base: str, head: str, what: str, found: str, wanted: str) -> None:
+        self.base, self.head, self.what, self.found, self.wanted = base, head, what, found, wanted
+        super().__init__(
+            f"{head} is another program than {base}: {what} is {found}, in base {wanted}. Compile "
+            "both for the same inputs, or keep a new base; `python -m samba diff` shows the rest"
+        )
+
+
+class NothingToCompare(BenchError):
+    """Two PEFs have no section in common, and a script times nothing else.
+
+    Args:
+        base, head: The two.
+    """
+
+    def __init__(self, *, base: str, head: str) -> None:
+        self.base, self.head = base, head
+        super().__init__(
+            f"{head} and {base} have no section in common. Compile both with the same options, or "
+            "leave out --script: then the full run is compared, too"
+        )
 
 
 class ScriptFailed(BenchError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from bench.environment import described, heading
 from bench.measurement import OURS, Results
 from bench.models import TIMED
+from bench.peers import CONTENDERS
 from bench.report import in_columns, shown
+from bench.run import SUITES
 from bench.suites.limit import LIMIT
 from bench.targets import TORCH, Row, over_peer, rows, suite_of
 
@@ -36,11 +38,30 @@ def summary(found: Sequence[Row]) -> str:
     return f"{met} of {len(found)} rows met, {missing} without an answer"
 
 
-def side_by_side(files: Mapping[str, Results]) -> list[tuple[str, ...]]:
+def selected(results: Results) -> list[Row]:
+    """The goals that a run was to answer.
+
+    Args:
+        results: What the run found.
+
+    Returns:
+        All of them where every suite and case ran, or where the results do not say; else those
+        with an answer. What was selected and failed is among the results' failures.
+    """
+    said = results.settings
+    parts = {"suites": SUITES, "cases": TIMED, "contenders": CONTENDERS}
+    whole = all(set(said.get(part, every)) >= set(every) for part, every in parts.items())
+    return [row for row in rows(results) if whole or row.measured]
+
+
+def side_by_side(
+    files: Mapping[str, Results], *, only: Collection[str] | None = None
+) -> list[tuple[str, ...]]:
     """The goals of several files: what each of them found by itself, no ratio across two.
 
     Args:
         files: Results by the name to show.
+        only: Goals to show; all of them if None.
 
     Returns:
         Rows of cells, the names first: what, reach, and for each file what it measured and
@@ -50,6 +71,8 @@ def side_by_side(files: Mapping[str, Results]) -> list[tuple[str, ...]]:
     titles = [cell for name in files for cell in (name, "met")]
     cells: list[tuple[str, ...]] = [("what", "reach", *titles)]
     for what in dict.fromkeys(what for column in columns for what in column):
+        if only is not None and what not in only:
+            continue
         of = [column[what] for column in columns if what in column]
         reach = " / ".join(dict.fromkeys(row.reach for row in of))
         found = (cell for row in of for cell in (row.measured or "not measured", MET[row.met]))
@@ -57,24 +80,33 @@ def side_by_side(files: Mapping[str, Results]) -> list[tuple[str, ...]]:
     return cells
 
 
-def table(files: Mapping[str, Results], *, whole: bool = True) -> str:
+def table(files: Mapping[str, Results]) -> str:
     """What files of results say of the goals, as text, each with its processor.
 
     Args:
         files: Results by the name to show. Several are printed side by side, whatever processors
             they are of: each column is of one file alone.
-        whole: Whether goals that were not measured stand in the table of a single file, too.
+
+    Returns:
+        The goals that were selected when the files were made, and the failures of a part.
     """
+    found = {name: selected(results) for name, results in files.items()}
     if len(files) == 1:
-        [results] = files.values()
-        found = [row for row in rows(results) if whole or row.measured]
-        return "\n".join([heading(results), "", goals(found), "", models(results)])
+        [(name, results)] = files.items()
+        lines = [heading(results), "", goals(found[name]), *_failed(results)]
+        return "\n".join([*lines, "", models(results)])
     lines = [f"{name}: {heading(results)}" for name, results in files.items()]
-    lines += ["", *in_columns(side_by_side(files))]
-    lines += [f"{name}: {summary(rows(results))}" for name, results in files.items()]
+    only = {row.what for of in found.values() for row in of}
+    lines += ["", *in_columns(side_by_side(files, only=only))]
+    for name, results in files.items():
+        lines += [f"{name}: {line}" for line in (summary(found[name]), *_failed(results))]
     for name, results in files.items():
         lines += ["", f"{name}, {described(results)}", models(results)]
     return "\n".join(lines)
+
+
+def _failed(results: Results) -> list[str]:
+    return [f"{f.suite}  {f.case}  {f.contender}  failed: {f.reason}" for f in results.failures]
 
 
 def model_cells(results: Results) -> list[tuple[str, ...]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BadResults
+from bench.output import write_json
 
 FORMAT = 3
 """Version of the JSON layout."""
@@ -211,8 +212,12 @@ class Results:
         }
 
     def save(self, path: Path) -> None:
-        """Write everything to a JSON file."""
-        path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+        """Write everything to a JSON file.
+
+        Raises:
+            PefUnwritable: If it cannot be written; what was there is as it was.
+        """
+        write_json(path, self.to_json())
 
 
 def from_json(found: Any, *, where: str) -> Results:

@@ -1,11 +1,11 @@
-"""A self-contained HTML page of results: no script, no network, light and dark."""
+"""A self-contained HTML page of results: plots first; no script, no network, light and dark."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
 
-from bench import goal_table, targets
+from bench import goal_table
 from bench.environment import described, heading
 from bench.history import Entry
 from bench.measurement import FULL, OURS, Results
@@ -141,7 +141,7 @@ def curve(values: Sequence[tuple[float, str]], label: str) -> str:
 def _goals(results: Results) -> str:
     kinds = {True: ("yes", "yes"), False: ("no", "no"), None: ("", "-")}
     lines = []
-    for row in targets.rows(results):
+    for row in goal_table.selected(results):
         kind, word = kinds[row.met]
         cells = (row.what, row.reach, row.measured or "not measured")
         shown_cells = "".join(f"<td>{_escaped(cell)}</td>" for cell in cells)
@@ -253,7 +253,7 @@ def _history(results: Results, past: Sequence[Entry]) -> str:
 
 
 def page(results: Results, past: Sequence[Entry] = ()) -> str:
-    """The whole page.
+    """The whole page: plots, then the tables that they are of.
 
     Args:
         results: One run.
@@ -265,8 +265,8 @@ def page(results: Results, past: Sequence[Entry] = ()) -> str:
     e = results.environment
     body = "".join(
         [
-            *(_goals(results), _models(results), _ratios(results)),
-            *(_sections(results), _thunks(results), _history(results, past)),
+            *(_ratios(results), _sections(results), _thunks(results), _history(results, past)),
+            *(_models(results), _goals(results)),
         ]
     )
     return (

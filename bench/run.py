@@ -57,6 +57,8 @@ def run(names: Sequence[str], settings: Settings) -> Results:
         environment=environment(settings.threads),
         settings={
             "suites": list(names),
+            "cases": list(settings.cases),
+            "contenders": list(settings.contenders),
             "rounds": settings.rounds,
             "round_seconds": settings.round_seconds,
             "warm_seconds": settings.warm_seconds,

@@ -15,11 +15,14 @@ import importlib
 import json
 import os
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from bench.inside import REQUESTS, Contestant
 from bench.models import ALL, SMALL
-from bench.users.program import PREFIX, PefContestant
+from bench.users.case_name import path_of
+
+if TYPE_CHECKING:
+    from bench.users.program import PefContestant
 
 
 def serve(contestant: Contestant | PefContestant, requests: TextIO, answers: TextIO) -> None:
@@ -47,12 +50,17 @@ def main(argv: list[str]) -> None:
     # The answers keep the real standard output; prints of libraries must not get between.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    contestant: Contestant | PefContestant
-    if case.startswith(PREFIX):
-        contestant = PefContestant(case.removeprefix(PREFIX))
-    else:
-        contestant = Contestant((SMALL if small else ALL)[case], contender)
-    serve(contestant, sys.stdin, answers)
+    serve(_contestant(case, contender, small=bool(small)), sys.stdin, answers)
+
+
+def _contestant(case: str, contender: str, *, small: bool) -> Contestant | PefContestant:
+    pef = path_of(case)
+    if pef is None:
+        return Contestant((SMALL if small else ALL)[case], contender)
+    # It loads jax, which peers are measured without.
+    from bench.users.program import PefContestant  # noqa: PLC0415
+
+    return PefContestant(pef)
 
 
 if __name__ == "__main__":

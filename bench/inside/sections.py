@@ -11,10 +11,10 @@ import jax
 import samba
 from bench.inside import Contestant
 from bench.measurement import FULL
-from bench.users.program import PefContestant
 from pef_schema.program import ArginKind
 
 if TYPE_CHECKING:
+    from bench.users.program import PefContestant
     from emulator.device import Device
     from emulator.plans.plan import Plan
     from pef_schema.program import Program
@@ -134,13 +134,13 @@ def sections(
     """
     timer = _timers.get(id(contestant))
     if timer is None:
-        if isinstance(contestant, PefContestant):
-            device = contestant.loaded_device()
-        else:
+        if isinstance(contestant, Contestant):
             step = contestant.step
             for batch in contestant.batches(1):
                 step(batch)
             device = device_of_session()
+        else:
+            device = contestant.loaded_device()
         timer = _timers[id(contestant)] = SectionTimer(device)
     timer.plants = dict(plants or {})
     found: dict[str, list[float]] = {name: [] for name in timer.names}

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from bench.errors import BenchError
-from bench.gate import GateSettings, Measure, Side, decide, measure_sides
+from bench.errors import NothingToCompare, UserGateUsage
+from bench.gate import GateSettings, Measure, Samples, Side, decide, measure_sides
+from bench.measurement import FULL
+from bench.output import check_outputs, write_json
 from bench.tree import tree_of
-from bench.users.base_file import base_pef, keep_base
-from bench.users.program import case_of
+from bench.users.base_file import keep_base, opened_base
+from bench.users.case_name import case_of
+from bench.users.same_program import matched_files
 from bench.users.script import measure_script
 from bench.users.section_times import compared
 from emulator.processor import processor
 from pef_schema import read_info
-from pef_schema.atomic import write_atomically
 from pef_schema.printable import say_text
 
-__all__ = ["UserGateUsage", "add_user_gate", "compare_times", "gate_pef", "measure_of"]
-
-
-class UserGateUsage(BenchError):
-    """Options of the gate that do not go together."""
+__all__ = ["add_user_gate", "compare_times", "gate_pef", "measure_of"]
 
 
 def add_user_gate(parser: ArgumentParser) -> None:
@@ -54,27 +51,57 @@ def gate_pef(args: Namespace, settings: GateSettings) -> int:
         The exit code.
 
     Raises:
-        BenchError: If something cannot be measured.
-        PefError: If the PEF is missing or bad.
+        BenchError: If something cannot be measured or compared.
+        PefError: If the PEF is missing or bad, or an output cannot be written.
     """
+    if args.model:
+        raise UserGateUsage("--model is for the bench's own cases, not beside --pef")
     if (args.keep is None) == (args.base is None):
-        raise UserGateUsage("gate --pef: give --base, to compare with it, or --keep, to make one")
+        raise UserGateUsage("beside --pef give --base, to compare with it, or --keep, to make one")
+    if args.keep is not None and (args.json is not None or args.smaller_is_better is not None):
+        raise UserGateUsage("--keep judges nothing: --json and --smaller-is-better go with --base")
     read_info(str(args.pef))  # a bad file is told as such, and not by a process that fails
-    if args.keep is not None:
-        with tree_of(None) as tree:
-            side = Side(case=case_of(str(args.pef.absolute())), tree=tree)
-            found = measure_sides((side, side), settings)
-        keep_base(args.keep, args.pef, {name: both[1] for name, both in found.items()})
-        say_text(f"kept: {args.keep}, {len(found) - 1} sections")
-        return 0
-    with base_pef(Path(args.base)) as base:
-        measure = measure_of(base, args.pef, settings, args.script)
-        verdict = decide(args.pef.name, measure, settings.processes)
-    say_text(str(verdict))
+    check_outputs((args.keep, args.json, args.smaller_is_better))
+    return _keep(args, settings) if args.base is None else _judge(args, settings)
+
+
+def _keep(args: Namespace, settings: GateSettings) -> int:
+    measure = measure_of(args.pef, args.pef, settings, args.script)
+    found = measure(args.pef.name, settings.processes)
+    keep_base(args.keep, args.pef, {name: [*one, *two] for name, (one, two) in found.items()})
+    say_text(f"kept: {args.keep}, {args.pef.name} with {len(set(found) - {FULL})} sections")
+    return 0
+
+
+def _judge(args: Namespace, settings: GateSettings) -> int:
+    with opened_base(Path(args.base)) as base:
+        pairs = matched_files(base.pef, args.pef, name=args.base)
+        measure = measure_of(base.pef, args.pef, settings, args.script)
+
+        def of_pairs(case: str, processes: int) -> Samples:
+            found = measure(case, processes)
+            found = {name: both for name, both in found.items() if name not in pairs.left_out}
+            if not found:
+                raise NothingToCompare(base=args.base, head=str(args.pef))
+            return found
+
+        verdict = decide(args.pef.name, of_pairs, settings.processes)
+    say_text("\n".join([str(verdict), *pairs.lines()]))
+    for found in verdict.first:
+        if found.name == FULL and (line := base.since_then(found.base)):
+            say_text(line)
     if args.json is not None:
-        _write(args.json, {"processor": str(processor()), "cases": [verdict.fields()]})
+        write_json(
+            args.json,
+            {
+                "processor": str(processor()),
+                "base": args.base,
+                "left_out": pairs.left_out,
+                "cases": [verdict.fields()],
+            },
+        )
     if args.smaller_is_better is not None:
-        _write(args.smaller_is_better, verdict.smaller_is_better())
+        write_json(args.smaller_is_better, verdict.smaller_is_better())
     return int(bool(verdict.slower))
 
 
@@ -87,44 +114,58 @@ def measure_of(
         base, head: The PEFs.
         settings: How.
         script: The user's script with its options; None to run the PEFs by themselves.
+
+    Returns:
+        What the gate's ``decide`` asks.
+
+    Raises:
+        UserGateUsage: If there is no such script.
     """
     if script is not None:
-        words = shlex.split(script)
-        if not words or not Path(words[0]).is_file():
-            raise UserGateUsage(f"gate --script: there is no file {words[:1] or ['']}")
+        words = _words(script)
         return lambda _, processes: measure_script(words, base, head, settings, processes)
 
-    def measure(_: str, processes: int) -> dict[str, tuple[list[float], list[float]]]:
+    def measure(_: str, processes: int) -> Samples:
         with tree_of(None) as tree:
-            sides = (
-                Side(case=case_of(str(base.absolute())), tree=tree),
-                Side(case=case_of(str(head.absolute())), tree=tree),
-            )
+            sides = Side(case=case_of(base), tree=tree), Side(case=case_of(head), tree=tree)
             return measure_sides(sides, settings, processes)
 
     return measure
 
 
-def compare_times(base: Path, head: Path) -> int:
-    """Print two reports of ``measure-sections`` side by side.
+def _words(script: str) -> list[str]:
+    try:
+        words = shlex.split(script)
+    except ValueError as error:
+        raise UserGateUsage(f"--script {script!r}: {error}") from error
+    if not words or not Path(words[0]).is_file():
+        raise UserGateUsage(f"--script: there is no file {words[0] if words else ''!r}")
+    return words
+
+
+def compare_times(base: Path, head: Path, *, across_processors: bool = False) -> int:
+    """Print two files of section times side by side.
 
     Args:
-        base, head: The reports.
+        base, head: What ``measure-sections --json`` wrote, or kept bases.
+        across_processors: Whether they may be of two processors; nothing is called slower then.
 
     Returns:
         1 if a section counts as slower, else 0.
+
+    Raises:
+        BenchError: If they are something else, or of two processors.
     """
-    found, others = compared(base, head)
+    found, others = compared(base, head, across_processors=across_processors)
     for one in found:
         say_text(str(one))
     for line in others:
         say_text(line)
+    if across_processors:
+        say_text("ACROSS PROCESSORS: ratios compare machines; no exit code is made of them")
+        return 0
     say_text(
-        "These times are of different minutes: what else the machine did is in them. "
-        "`python -m bench gate --pef` measures both sides in turns."
+        "A weak verdict: these times are of different minutes, and what else the machine did is in "
+        "them. `python -m bench gate --pef` measures both sides in turns."
     )
     return int(any(one.slower for one in found))
-
-
-def _write(path: Path, what: object) -> None:
-    write_atomically(str(path), [(json.dumps(what, indent=1) + "\n").encode()])

@@ -12,23 +12,11 @@ from emulator.device import Device
 from pef_schema import Role, read_pef
 from pef_schema.program import OutputGrad
 
-__all__ = ["PREFIX", "PefContestant", "case_of"]
-
-PREFIX = "pef:"
-"""Begins the name of a case that is a PEF; its path follows."""
+__all__ = ["PefContestant"]
 
 _DRAWN = frozenset({Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
 _SCALE = 0.05
 """Standard deviation of what is drawn; squares of it are far from subnormal numbers."""
-
-
-def case_of(path: str) -> str:
-    """The name of the case that is a PEF.
-
-    Args:
-        path: Its absolute path.
-    """
-    return PREFIX + path
 
 
 class PefContestant:
