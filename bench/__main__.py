@@ -281,7 +281,8 @@ def _selftest(args: argparse.Namespace) -> int:
         say_text(text)
 
     if args.plant is not None:
-        good &= selftest.planted(*args.plant, settings, tell=tell, **what)
+        section, factor = args.plant
+        good &= selftest.planted(section, factor, settings, tell=tell, **what)
     if args.quiet_runs:
         good &= selftest.quiet_runs(args.quiet_runs, settings, tell=tell, **what)
     return int(not good)

@@ -74,4 +74,4 @@ def _run(script: Sequence[str], pef: Path, settings: GateSettings) -> dict[str, 
             raise BadSectionTimes(
                 path=script[0], reason="it ended without a report: does it pass --json on?"
             )
-        return load_section_times(report)
+        return {name: list(t) for name, t in load_section_times(report).seconds.items()}
