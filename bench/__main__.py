@@ -210,7 +210,7 @@ def _gate(args: argparse.Namespace) -> int:
     )
     if args.pef is not None:
         return gate_pef(args, settings)
-    if args.base is None or args.keep is not None or args.script is not None:
+    if args.base is None or any((args.keep, args.script, args.base_script)):
         raise UserGateUsage("give --base REV, or --pef PEF with --base FILE or --keep FILE")
     check_outputs((args.json, args.smaller_is_better))
     different = counts.check()

@@ -109,8 +109,8 @@ class BadSectionTimes(BenchError):
     def __init__(self, *, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
         super().__init__(
-            f"{path}: {reason}. measure-sections --json FILE and `python -m bench gate --pef PEF "
-            "--keep FILE` write section times"
+            f"{path}: {reason}. measure-sections --bench-report-json FILE and `python -m bench "
+            "gate --pef PEF --keep FILE` write section times"
         )
 
 
@@ -174,7 +174,10 @@ class ScriptFailed(BenchError):
 
     def __init__(self, *, script: str, reason: str) -> None:
         self.script, self.reason = script, reason
-        super().__init__(f"{script} measure-sections: {reason}")
+        super().__init__(
+            f"{script} measure-sections: {reason}. A script measures PEFs of its own model; give "
+            "--base-script where that of base was another"
+        )
 
 
 class TwoProcessors(BenchError):

@@ -38,6 +38,11 @@ def add_user_gate(parser: ArgumentParser) -> None:
         metavar="COMMAND",
         help="with --pef: time by this script's measure-sections, e.g. 'app.py -b 8'",
     )
+    parser.add_argument(
+        "--base-script",
+        metavar="COMMAND",
+        help="the script of --base, where its model is another than that of --script",
+    )
 
 
 def gate_pef(args: Namespace, settings: GateSettings) -> int:
@@ -60,13 +65,15 @@ def gate_pef(args: Namespace, settings: GateSettings) -> int:
         raise UserGateUsage("beside --pef give --base, to compare with it, or --keep, to make one")
     if args.keep is not None and (args.json is not None or args.smaller_is_better is not None):
         raise UserGateUsage("--keep judges nothing: --json and --smaller-is-better go with --base")
+    if args.base_script is not None and (args.script is None or args.base is None):
+        raise UserGateUsage("--base-script goes with --script and --base")
     read_info(str(args.pef))  # a bad file is told as such, and not by a process that fails
     check_outputs((args.keep, args.json, args.smaller_is_better))
     return _keep(args, settings) if args.base is None else _judge(args, settings)
 
 
 def _keep(args: Namespace, settings: GateSettings) -> int:
-    measure = measure_of(args.pef, args.pef, settings, args.script)
+    measure = measure_of(args.pef, args.pef, settings, (args.script, args.script))
     found = measure(args.pef.name, settings.processes)
     keep_base(args.keep, args.pef, {name: [*one, *two] for name, (one, two) in found.items()})
     say_text(f"kept: {args.keep}, {args.pef.name} with {len(set(found) - {FULL})} sections")
@@ -76,7 +83,8 @@ def _keep(args: Namespace, settings: GateSettings) -> int:
 def _judge(args: Namespace, settings: GateSettings) -> int:
     with opened_base(Path(args.base)) as base:
         pairs = matched_files(base.pef, args.pef, name=args.base)
-        measure = measure_of(base.pef, args.pef, settings, args.script)
+        scripts = args.base_script or args.script, args.script
+        measure = measure_of(base.pef, args.pef, settings, scripts)
 
         def of_pairs(case: str, processes: int) -> Samples:
             found = measure(case, processes)
@@ -106,14 +114,18 @@ def _judge(args: Namespace, settings: GateSettings) -> int:
 
 
 def measure_of(
-    base: Path, head: Path, settings: GateSettings, script: str | None = None
+    base: Path,
+    head: Path,
+    settings: GateSettings,
+    scripts: tuple[str | None, str | None] = (None, None),
 ) -> Measure:
     """What measures two PEFs.
 
     Args:
         base, head: The PEFs.
         settings: How.
-        script: The user's script with its options; None to run the PEFs by themselves.
+        scripts: The user's scripts of base and head with their options; None to run the PEFs by
+            themselves.
 
     Returns:
         What the gate's ``decide`` asks.
@@ -121,9 +133,10 @@ def measure_of(
     Raises:
         UserGateUsage: If there is no such script.
     """
-    if script is not None:
-        words = _words(script)
-        return lambda _, processes: measure_script(words, base, head, settings, processes)
+    old, new = scripts
+    if old is not None and new is not None:
+        words = _words(old), _words(new)
+        return lambda _, processes: measure_script(words, (base, head), settings, processes)
 
     def measure(_: str, processes: int) -> Samples:
         with tree_of(None) as tree:
@@ -147,7 +160,7 @@ def compare_times(base: Path, head: Path, *, across_processors: bool = False) ->
     """Print two files of section times side by side.
 
     Args:
-        base, head: What ``measure-sections --json`` wrote, or kept bases.
+        base, head: Reports of ``measure-sections``, or kept bases.
         across_processors: Whether they may be of two processors; nothing is called slower then.
 
     Returns:

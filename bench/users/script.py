@@ -17,33 +17,41 @@ __all__ = ["measure_script"]
 
 
 def measure_script(
-    script: Sequence[str], base: Path, head: Path, settings: GateSettings, processes: int
+    scripts: tuple[Sequence[str], Sequence[str]],
+    pefs: tuple[Path, Path],
+    settings: GateSettings,
+    processes: int,
 ) -> Samples:
-    """Time the sections of two PEFs by a script, in turns.
+    """Time the sections of two PEFs by scripts, in turns.
 
     Args:
-        script: The script and its own options; ``measure-sections`` and its options are put behind
-            its name.
-        base, head: The PEFs.
+        scripts: Base's and head's script with its own options; ``measure-sections`` and its
+            options are put behind its name.
+        pefs: Base and head.
         settings: How; ``rounds`` passes over the schedule in each process.
         processes: Processes of each side.
 
     Returns:
-        Samples of the sections that both have.
+        Samples of the sections that both have, process after process.
 
     Raises:
-        ScriptFailed: If the script ends with another code than 0.
+        ScriptFailed: If a script ends with another code than 0.
         BadSectionTimes: If it writes no times.
     """
-    found: tuple[dict[str, list[float]], dict[str, list[float]]] = {}, {}
-    sides = ((0, base), (1, head))
+    found: dict[str, tuple[list[float], list[float]]] = {}
     for turn in range(processes):
+        taken: dict[int, dict[str, list[float]]] = {}
         # Neither side may always come first.
-        for side, pef in sides if turn % 2 else sides[::-1]:
-            for name, seconds in _run(script, pef, settings).items():
-                found[side].setdefault(name, []).extend(seconds)
-    both = [name for name in found[1] if name in found[0]]
-    return {name: (found[0][name], found[1][name]) for name in both}
+        for side in (0, 1) if turn % 2 else (1, 0):
+            taken[side] = _run(scripts[side], pefs[side], settings)
+        for name in taken[1]:
+            if name in taken[0]:
+                # A section may be called more often on one side; samples belong together in pairs.
+                count = min(len(taken[0][name]), len(taken[1][name]))
+                base, head = found.setdefault(name, ([], []))
+                base += taken[0][name][:count]
+                head += taken[1][name][:count]
+    return found
 
 
 def _run(script: Sequence[str], pef: Path, settings: GateSettings) -> dict[str, list[float]]:
@@ -51,7 +59,9 @@ def _run(script: Sequence[str], pef: Path, settings: GateSettings) -> dict[str, 
         report = Path(folder) / "sections.json"
         command = [
             *(sys.executable, script[0], "measure-sections"),
-            *(f"--pef={pef}", f"--json={report}", f"--num-iterations={settings.rounds}"),
+            *(f"--pef={pef}", f"--num-iterations={settings.rounds}"),
+            # Scripts pass one of the two names on.
+            *(f"--bench-report-json={report}", f"--json={report}"),
             *script[1:],
         ]
         try:
@@ -72,6 +82,7 @@ def _run(script: Sequence[str], pef: Path, settings: GateSettings) -> dict[str, 
             raise ScriptFailed(script=script[0], reason=f"code {done.returncode}: {lines[-1]}")
         if not report.exists():
             raise BadSectionTimes(
-                path=script[0], reason="it ended without a report: does it pass --json on?"
+                path=script[0],
+                reason="it ended without a report: does it pass --bench-report-json on?",
             )
         return {name: list(t) for name, t in load_section_times(report).seconds.items()}

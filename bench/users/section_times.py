@@ -1,4 +1,4 @@
-"""Section times that are kept: as ``measure-sections --json`` writes them, or in a kept base."""
+"""Section times that are kept: in a report of ``measure-sections``, or in a kept base."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_section_times(path: Path) -> SectionTimes:
     """Read section times.
 
     Args:
-        path: What ``measure-sections --json`` wrote, or a kept base.
+        path: A report of ``measure-sections``, or a kept base.
 
     Returns:
         The times.
@@ -90,7 +90,7 @@ def compared(
     """Compare the times of two files, section by section.
 
     Args:
-        base, head: What ``measure-sections --json`` wrote, or kept bases.
+        base, head: A report of ``measure-sections``, or kept bases.
         across_processors: Whether they may be of two processors.
 
     Returns:

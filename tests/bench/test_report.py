@@ -17,6 +17,7 @@ from bench.errors import BadResults
 from bench.measurement import FULL, Results, Spread, load
 from bench.models import TIMED
 from bench.page import page
+from bench.peers import CONTENDERS
 from bench.run import SUITES
 from bench.suites.compile import COLD, WARM
 from bench.suites.host import HOST_TIME
@@ -135,10 +136,31 @@ def test_peers_and_the_better_one_by_model():
     assert goal_table.models(Results()) == ""
 
 
-def test_a_part_of_the_bench_shows_its_own_rows():
-    text = goal_table.table({"x": sample()}, whole=False)
-    assert "not measured" not in text and "better of eager and compile: moe" in text
-    assert "not measured" in goal_table.table({"x": sample()})
+@pytest.mark.parametrize("part", ["suites", "cases", "contenders"])
+def test_a_part_of_the_bench_shows_its_own_rows(part, tmp_path, capsys):
+    found = sample()
+    path = tmp_path / "part.json"
+    everything = {"suites": [*SUITES], "cases": [*TIMED], "contenders": [*CONTENDERS]}
+    for settings, whole in (({}, True), (everything, True), (everything | {part: []}, False)):
+        found.settings = settings
+        found.save(path)
+        assert main(["table", str(path)]) == 0
+        text = capsys.readouterr().out
+        assert ("not measured" in text) == whole
+        assert "better of eager and compile: moe" in text
+        assert "steps  gpt  jax  failed: no C++ compiler" in text
+
+
+def test_of_two_parts_the_rows_of_either_are_shown():
+    steps, memory = Results(settings={"suites": ["steps"]}), Results(settings={"suites": []})
+    for contender, seconds in (("ours", 0.1), ("eager", 0.2)):
+        steps.add("steps", "gpt", contender, "step", "s", [seconds])
+    memory.add("compile", "gpt2", "ours", WARM, "s", [5.9])
+    text = goal_table.table({"a": steps, "b": memory})
+    lines = [line for line in text.splitlines() if "not measured" in line]
+    assert len(lines) == 3 and all("0.500" in line or "5.90 s" in line for line in lines)
+    assert "a: 1 of 2 rows met, 1 without an answer" in text
+    assert "b: 1 of 1 rows met, 0 without an answer" in text
 
 
 def test_results_come_back_from_their_file(tmp_path):
@@ -234,6 +256,10 @@ def test_page_stands_by_itself(tmp_path):
     assert html.escape(str(processor())) in text and "Thunks of gpt by kind" in text
     assert "1.00 of eager+alloc" in text and "80 % of the machine" in text
     assert "<svg" not in page(Results())
+    assert text.rindex("<svg") < text.index("<table"), "plots come first"
+    part = sample()
+    part.settings["suites"] = ["steps"]
+    assert "not measured" in text and "not measured" not in page(part)
 
 
 def test_a_bad_history_is_named(tmp_path):
@@ -244,7 +270,7 @@ def test_a_bad_history_is_named(tmp_path):
         history.load(path)
 
 
-@pytest.mark.parametrize("argv", [["run", "--rounds=0"], ["run", "--model=x"], [], ["gate"]])
+@pytest.mark.parametrize("argv", [["run", "--rounds=0"], ["run", "--model=x"], []])
 def test_wrong_arguments(argv, capsys):
     with pytest.raises(SystemExit) as caught:
         main(argv)

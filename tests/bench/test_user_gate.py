@@ -94,7 +94,7 @@ def test_a_users_slowdown_fails_the_gate_by_pef_and_by_kept_base(
     for against in (pef, base):
         machine = on(Machine(seed, {"head.pef": {"fwd_2": 1.2}}))
         assert main(["gate", f"--pef={head}", f"--base={against}", *options]) == 1
-        assert machine.asked == [3, 6], "both questions are judged together"
+        assert machine.asked[0] == 3 and sum(machine.asked) >= 9, "it asks again"
         text = capsys.readouterr().out
         assert text.startswith("head.pef: SLOWER") and "asked again" in text
         assert ("of the time that it took" in text) == (against == base)
@@ -178,6 +178,7 @@ def test_a_script_that_times_no_common_section_is_an_error(
         (["gate", "--pef=PEF", "--base=PEF", "--model", "lenet-32"], "--model is for the bench's"),
         (["gate", "--pef=PEF", "--base=PEF", "--script=none.py"], "there is no file 'none.py'"),
         (["gate", "--pef=PEF", "--base=PEF", "--script='"], "No closing quotation"),
+        (["gate", "--pef=PEF", "--base=PEF", "--base-script=x"], "goes with --script and --base"),
         (["gate", "--pef=PEF", "--base=PEF", "--json=FOLDER"], "a folder of this name"),
         (["gate", "--pef=PEF", "--base=PEF", "--json=none/x"], "there is no folder"),
         (["gate", "--pef=PEF", "--keep=FOLDER/none/x"], "there is no folder"),
@@ -249,7 +250,7 @@ if "bad" in options["pef"]:
     sys.exit("no such program")
 slow = 2.0 if "head" in options["pef"] else 1.0
 rows = [{"name": "s", "samples_ms": [slow] * int(options["num-iterations"])}]
-json.dump(rows, open(options["json"], "w"))
+json.dump(rows, open(options["bench-report-json"], "w"))
 """
 
 
@@ -257,14 +258,19 @@ def test_a_script_measures_both_sides_in_turns(tmp_path: Path) -> None:
     script = tmp_path / "app.py"
     script.write_text(SCRIPT)
     settings = GateSettings(rounds=4, plants={})
-    words = [str(script), "--big"]
-    found = measure_script(words, Path("base.pef"), Path("head.pef"), settings, 3)
+    words, base, head = [str(script), "--big"], Path("base.pef"), Path("head.pef")
+    found = measure_script((words, words), (base, head), settings, 3)
     assert found == {"s": ([1e-3] * 12, [2e-3] * 12)}
-    with pytest.raises(ScriptFailed, match="code 1: no such program"):
-        measure_script(words, Path("base.pef"), Path("bad.pef"), settings, 1)
-    script.write_text("pass")
+    with pytest.raises(ScriptFailed, match=r"code 1: no such program.*--base-script"):
+        measure_script((words, words), (base, Path("bad.pef")), settings, 1)
+    # Where one side calls a section more often, its last calls have no partner.
+    other = tmp_path / "other.py"
+    other.write_text(SCRIPT.replace("[slow] *", "[slow] + [slow] *"))
+    found = measure_script(([str(other), "--big"], words), (base, head), settings, 2)
+    assert found == {"s": ([1e-3] * 8, [2e-3] * 8)}
+    other.write_text("pass")
     with pytest.raises(BadSectionTimes, match="ended without a report"):
-        measure_script(words, Path("base.pef"), Path("head.pef"), settings, 1)
+        measure_script(([str(other)], words), (base, head), settings, 1)
 
 
 @pytest.mark.slow

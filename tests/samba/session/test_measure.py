@@ -163,6 +163,7 @@ def test_sections(scene, clock, capsys, tmp_path):
         "share": rows[1].share,
         "modules": list(rows[1].modules),
         "operations": {"linear": 2, "tanh": 1, "cross_entropy_loss": 1},
+        "samples_ms": [250.0] * 3,
     }
     assert len(written) == 3
 
@@ -179,6 +180,7 @@ def test_every_row_has_its_own_times(scene, monkeypatch):
     rows = utils.measure_sections(scene.model, scene.inputs, n_iterations=2)
     found = [(r.min_ms, r.median_ms, r.max_ms) for r in rows]
     assert found == [(1e3, 1.5e3, 2e3), (4e3, 6e3, 8e3), (3e3, 4e3, 5e3)]
+    assert [r.samples_ms for r in rows] == [(1e3, 2e3), (8e3, 4e3), (3e3, 5e3)]
     assert [r.share for r in rows] == pytest.approx([1.5 / 11.5, 6 / 11.5, 4 / 11.5])
 
 

@@ -1,0 +1,87 @@
+"""docs/gate.md: its commands run, on a simulated machine, and print what it shows."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import samba
+from bench.__main__ import _parser, main
+from bench.gate import GateSettings, Samples, Side
+from bench.measurement import FULL
+from bench.tree import ROOT
+from bench.users import commands
+from bench.users.case_name import case_of
+from examples import lenet
+from tests.bench.simulated import Machine
+from tests.samba.inspection.test_page import examples_of
+
+PAGE = (ROOT / "docs/gate.md").read_text()
+_VARIES = (
+    (re.compile(r"that it took on .* when"), "that it took on P when"),
+    (re.compile(r"\d+\.\d+(e-\d+)?"), "N"),
+    (re.compile(r" +"), " "),
+)
+
+
+def plain(text: str) -> str:
+    """Text without what varies from machine to machine."""
+    for pattern, instead in _VARIES:
+        text = pattern.sub(instead, text)
+    return text
+
+
+def by_script(
+    scripts: tuple[list[str], list[str]],
+    pefs: tuple[Path, Path],
+    settings: GateSettings,
+    processes: int,
+) -> Samples:
+    """Takes the place of scripts, which time sections alone."""
+    assert all(Path(words[0]).is_file() for words in scripts)
+    sides = tuple(Side(case=case_of(pef), tree=pef.parent) for pef in pefs)
+    found = Machine(4)((sides[0], sides[1]), settings, processes)
+    return {name: both for name, both in found.items() if name != FULL}
+
+
+def test_the_commands_of_the_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.setattr(commands, "measure_sides", Machine(4))
+    monkeypatch.setattr(commands, "measure_script", by_script)
+    shown = examples_of(PAGE)
+    assert len(shown) >= 7
+    for command, output in shown:
+        words = shlex.split(command)
+        if words[:2] == ["python", "examples/lenet.py"]:
+            samba.session.reset()
+            lenet.main([*words[2:], *["--num-iterations=3"] * (words[2] != "compile")])
+            capsys.readouterr()
+            continue
+        assert words[:3] == ["python", "-m", "bench"], command
+        # Times of two runs of a few milliseconds are what they are.
+        assert main(words[3:]) in ((0, 1) if words[3] == "compare" else (0,)), command
+        printed = capsys.readouterr()
+        assert printed.err == "" and printed.out, command
+        if output:
+            assert plain(printed.out) == plain(output), command
+
+
+def test_the_page_names_every_option_there_is() -> None:
+    (gate,) = (a for a in _parser()._actions if isinstance(a, argparse._SubParsersAction))
+    known = {
+        name: {o for action in parser._actions for o in action.option_strings}
+        for name, parser in gate.choices.items()
+    }
+    said = re.findall(r"python -m bench (gate|selftest|compare)([^`#\n]*)", PAGE)
+    assert len(said) >= 6
+    for command, rest in said:
+        assert set(re.findall(r"(?<=\s)--[a-z-]+", rest)) <= known[command], rest
+    for option in known["gate"] - {"-h", "--help", "--model"}:
+        assert f"{option}" in PAGE, option
