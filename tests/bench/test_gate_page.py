@@ -23,7 +23,7 @@ from tests.samba.inspection.test_page import examples_of
 PAGE = (ROOT / "docs/gate.md").read_text()
 _VARIES = (
     (re.compile(r"that it took on .* when"), "that it took on P when"),
-    (re.compile(r"\d+\.\d+(e-\d+)?"), "N"),
+    (re.compile(r"\d+\.\d+(e[-+]\d+)?"), "N"),
     (re.compile(r" +"), " "),
 )
 
