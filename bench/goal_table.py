@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from bench.environment import described, heading
-from bench.measurement import OURS, Results
+from bench.measurement import OURS, SELECTIONS, Results
 from bench.models import TIMED
 from bench.peers import CONTENDERS
 from bench.report import in_columns, shown
@@ -49,8 +49,8 @@ def selected(results: Results) -> list[Row]:
         with an answer. What was selected and failed is among the results' failures.
     """
     said = results.settings
-    parts = {"suites": SUITES, "cases": TIMED, "contenders": CONTENDERS}
-    whole = all(set(said.get(part, every)) >= set(every) for part, every in parts.items())
+    parts = zip(SELECTIONS, (SUITES, TIMED, CONTENDERS), strict=True)
+    whole = all(set(said.get(part, every)) >= set(every) for part, every in parts)
     return [row for row in rows(results) if whole or row.measured]
 
 

@@ -22,6 +22,9 @@ FORMAT = 3
 OURS = "ours"
 """Name of this project among the contenders."""
 
+SELECTIONS = ("suites", "cases", "contenders")
+"""Settings that say which part of the bench was run, each a list of names."""
+
 FULL = "(full schedule)"
 """Stands among the sections for the schedule as one executable."""
 
@@ -244,10 +247,12 @@ def from_json(found: Any, *, where: str) -> Results:
         )
         good = all(isinstance(x, dict) for x in (results.environment, results.settings))
         good &= all(isinstance(x, (int, float)) for m in results.measurements for x in m.values)
+        selections = [results.settings.get(part, []) for part in SELECTIONS]
+        good &= all(isinstance(x, list) and all(isinstance(n, str) for n in x) for x in selections)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadResults(path=where, reason=f"not a whole result: {error!r:.200}") from error
     if not good:
-        raise BadResults(path=where, reason="not a whole result: values that are no numbers")
+        raise BadResults(path=where, reason="not a whole result: values or settings of other types")
     return results
 
 

@@ -15,8 +15,10 @@ from bench.errors import BadSectionTimes, NothingToCompare, OtherProgram, Script
 from bench.gate import GateSettings
 from bench.inside.sections import sections
 from bench.measurement import FULL
+from bench.tree import ROOT
 from bench.users import commands
 from bench.users.base_file import keep_base
+from bench.users.case_name import case_of
 from bench.users.program import PefContestant
 from bench.users.same_program import matched, matched_files
 from bench.users.script import measure_script
@@ -145,7 +147,7 @@ def test_other_operations_of_the_same_modules_are_compared() -> None:
     assert matched(chain(SECTIONS), other, name="x", head_name="y").left_out == {}
 
 
-def test_another_program_is_refused(pef: Path, base: Path) -> None:
+def test_another_program_is_refused(pef: Path) -> None:
     for other, what in (
         (wider(chain(SECTIONS)), "input x of"),
         (dataclasses.replace(chain(SECTIONS), inference=False), "use"),
@@ -202,7 +204,7 @@ def test_bad_input_is_one_line(
 ) -> None:
     cut, foreign = pef.with_name("cut.pef"), pef.with_name("foreign.pef")
     cut.write_bytes(pef.read_bytes()[:-9])
-    foreign.write_bytes(b"\x7fELF" * 99)
+    foreign.write_bytes(b"no program " * 99)
     words = {"PEF": pef, "FOLDER": pef.parent, "CUT": cut, "FOREIGN": foreign}
     before = sorted(pef.parent.iterdir())
     given = []
@@ -229,7 +231,7 @@ def test_a_plant_is_a_factor_above_one(
 
 
 def test_every_section_of_a_pef_runs_on_drawn_numbers(pef: Path) -> None:
-    contestant = _contestant(commands.case_of(pef), "ours", small=False)
+    contestant = _contestant(case_of(pef), "ours", small=False)
     assert isinstance(contestant, PefContestant) and contestant.path == str(pef)
     found = sections(contestant, 2)
     assert list(found) == ["fwd_0", "fwd_1", "fwd_2", FULL]
@@ -239,7 +241,7 @@ def test_every_section_of_a_pef_runs_on_drawn_numbers(pef: Path) -> None:
 def test_a_worker_of_a_peer_loads_no_jax() -> None:
     """It would be in the peer's memory and in its time to the first loss."""
     code = "import sys, bench.worker; print('jax' in sys.modules)"
-    assert finished([sys.executable, "-c", code], check=True).stdout == "False\n"
+    assert finished([sys.executable, "-c", code], cwd=ROOT, check=True).stdout == "False\n"
 
 
 SCRIPT = """\
