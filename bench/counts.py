@@ -26,8 +26,10 @@ from bench.case import Case
 from bench.errors import BadResults
 from bench.models import SMALL
 from bench.peers import ours
+from emulator.counters import Source
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.plans import plan
+from emulator.plans.executable_cache import Executable
 from pef_schema.program import Program
 
 COUNTED = tuple(name for name in SMALL if name != "gpt2")
@@ -70,14 +72,14 @@ def _without_xla() -> Iterator[list[str]]:
     """Replace compilation by an executable that gives zeros; yields StableHLO texts."""
     texts: list[str] = []
 
-    def stand_in(lowered: Any, _: dict[str, Any]) -> Any:
+    def stand_in(lowered: Any, _: dict[str, Any]) -> Executable:
         texts.append(lowered.as_text())
         results = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(lowered.out_info)]
 
         def call(*arrays: Any) -> tuple[Any, ...]:
             return tuple(map(jax.device_put, results))
 
-        return _Zeros(call)
+        return Executable(compiled=_Zeros(call), source=Source.NO_CACHE, seconds=0.0)
 
     compiled_or_kept, direct_call = plan.compiled_or_kept, plan.direct_call
     plan.compiled_or_kept = stand_in

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from emulator.contract.check import check_contract
-from emulator.counters import DeviceCounters
 from emulator.device_memory import DeviceMemory
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NotSeeded, NotWritten
@@ -82,7 +81,6 @@ class Device(DeviceMemory):
         self._watched: Watched = watched or {}
         super().__init__(program)
         check_size(program, self._jax_device)
-        self.counters = DeviceCounters()
         self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: dict[int, Plan] = {}
@@ -167,7 +165,7 @@ class Device(DeviceMemory):
         refuse_in_child("compiling for the device")
         self.counters.compiles += 1
         with garbage_given_back():
-            return compile_plan(
+            plan = compile_plan(
                 self.program,
                 self.buffer_map,
                 steps,
@@ -175,6 +173,12 @@ class Device(DeviceMemory):
                 self._jax_device,
                 self._watched,
             )
+        self.counters.note_plan(plan.making)
+        return plan
+
+    def plans(self) -> tuple[tuple[StepKey, Variant, Plan], ...]:
+        """The plans that there are, the oldest first, with their steps and what they are for."""
+        return tuple([(steps, variant, plan) for (steps, variant), plan in self._plans.items()])
 
     def lower(self, steps: StepKey, variant: Variant | None = None, *, platform: str = "") -> Any:
         """Lower steps without compiling or running them, to find what cannot be lowered.
@@ -409,6 +413,12 @@ class Device(DeviceMemory):
             NotWritten: If it holds no data.
             LostMemory: If its data are lost.
         """
+        found = self.read_uncounted(region)
+        self.counters.from_device += found.nbytes
+        return found
+
+    def read_uncounted(self, region: int) -> np.ndarray:
+        """:meth:`read` for a caller who counts the bytes by other means."""
         try:
             return self._read(region)
         except RuntimeError as error:  # a run has failed, which shows only now

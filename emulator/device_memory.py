@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from emulator.counters import DeviceCounters
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import NoGradientRegion, RegionMismatch, UnknownName
 from emulator.forks import refuse_in_child
@@ -32,10 +33,12 @@ class DeviceMemory:
         program: The program.
         buffer_map: Which buffer holds which region.
         pool: The buffers.
+        counters: Counts of the device's work.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.counters = DeviceCounters()
         self.buffer_map = BufferMap(program)
         self.pool = BufferPool(self.buffer_map)
         self._jax_device: Any = first_device()
@@ -120,6 +123,7 @@ class DeviceMemory:
         self.check(region, array.shape, array.dtype, name=name)
         bucket, position = place
         start = bucket.offsets[position]
+        self.counters.to_device += array.nbytes
         writable_view(flat)[start : start + array.size] = array.reshape(-1)
 
     def check(
@@ -178,5 +182,6 @@ class DeviceMemory:
     def put(self, array: np.ndarray) -> jax.Array:
         """Take an array that nobody else will change to the device."""
         refuse_in_child("writing device memory")
+        self.counters.to_device += array.nbytes
         with wide_types():
             return jax.device_put(array, self._jax_device)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part

@@ -10,16 +10,16 @@ index; a region that is written, once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from emulator.costs.cost import Cost
-from emulator.costs.updates import keeps_no_momentum, update_flops
+from emulator.costs.touched import Readers, inside, readers_of, unused
+from emulator.costs.updates import update_flops
 from emulator.op_facts.facts import OpFacts
 from emulator.op_facts.flops import Flops, gradient_flops, node_flops
 from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.moves import VIEWS
 from emulator.op_facts.table import op_facts
-from pef_schema.optimizer_rules import idle_states
 from pef_schema.program import (
     Gradient,
     Graph,
@@ -27,24 +27,18 @@ from pef_schema.program import (
     OutputGrad,
     Program,
     Ref,
-    Role,
     SectionKind,
     Step,
     Value,
 )
 
 __all__ = [
-    "Readers",
     "gradient_cost",
     "node_cost",
-    "readers_of",
     "schedule_cost",
     "section_cost",
     "steps_cost",
 ]
-
-Readers = Mapping[int, Sequence[int]]
-"""By region: steps that read it."""
 
 _CHOOSES_ROWS_NAMES = """
 aten.embedding.default aten.embedding_bag.default aten.embedding_bag.padding_idx
@@ -135,17 +129,6 @@ def schedule_cost(program: Program, schedule: int) -> Cost:
     return steps_cost(program, [s for c in calls for s in program.sections[c.section].steps])
 
 
-def readers_of(program: Program) -> Readers:
-    """The steps that read each transient region, told apart by :func:`id`."""
-    found: dict[int, list[int]] = {}
-    for section in program.sections:
-        for step in section.steps:
-            for r in step.reads:
-                if program.regions[r].role.is_transient:
-                    found.setdefault(r, []).append(id(step))
-    return found
-
-
 def steps_cost(program: Program, steps: Sequence[Step], readers: Readers | None = None) -> Cost:
     """The cost of steps that run one after the other as one executable.
 
@@ -165,16 +148,16 @@ def steps_cost(program: Program, steps: Sequence[Step], readers: Readers | None 
     for position, step in enumerate(steps):
         if step.kind is SectionKind.REDUCE:
             continue
-        unused = _unused(program, step)
+        idle = unused(program, step)
         chosen = _bytes_chosen(program, step)
         for r in step.reads:
-            if r not in unused and r not in written:
+            if r not in idle and r not in written:
                 part = min(chosen.get(r, program.regions[r].nbytes), program.regions[r].nbytes)
                 read[r] = min(read.get(r, 0) + part, program.regions[r].nbytes)
-        written.update((r, position) for r in step.writes if r not in unused)
+        written.update((r, position) for r in step.writes if r not in idle)
         work = work + _step_flops(program, step, run.setdefault(step.graph, set()))
     found = readers_of(program) if readers is None else readers
-    kept = written.keys() - _inside(program, steps, written, found)
+    kept = written.keys() - inside(program, steps, written, found)
     return Cost(
         work=work,
         bytes_read=sum(read.values()),
@@ -237,30 +220,6 @@ def _read_by_gradients(program: Program, step: Step) -> Iterator[int]:
         of = facts.get(node.op, OpFacts())
         for v in gradient_reads(node, of, lambda v: graph.values[v].needs_grad):
             yield graph.values[v].region
-
-
-def _unused(program: Program, step: Step) -> set[int]:
-    """Regions of a step that it does not touch as long as the host sets nothing."""
-    unused = {r for r in step.reads if program.regions[r].role is Role.OUTPUT_GRADIENT}
-    if step.kind is SectionKind.OPT:
-        for index in step.optimizers:
-            optimizer = program.optimizers[index]
-            if keeps_no_momentum(program, optimizer):
-                unused |= idle_states(optimizer)
-    return unused
-
-
-def _inside(
-    program: Program, steps: Sequence[Step], written: Mapping[int, int], readers: Readers
-) -> set[int]:
-    """Transient regions that only later ones of the same steps read."""
-    last = {id(step): position for position, step in enumerate(steps)}
-    return {
-        r
-        for r, position in written.items()
-        if program.regions[r].role.is_transient
-        and all(last.get(reader, -1) > position for reader in readers.get(r, ()))
-    }
 
 
 # -- operations of a step ---------------------------------------------------

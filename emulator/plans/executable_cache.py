@@ -16,7 +16,9 @@ import logging
 import os
 import platform
 import sys
+import time
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,11 +26,12 @@ import jax
 import jaxlib.version
 from jax._src.lib.mlir import passmanager  # pyright: ignore[reportPrivateImportUsage]  # as jax's own cache does
 
+from emulator.counters import Source
 from emulator.kernels.onednn import CALLS
 from emulator.kernels.unkept import kept_nowhere
 from emulator.plans.kept_files import KeptFiles
 
-__all__ = ["CACHE_VARIABLE", "compiled_or_kept"]
+__all__ = ["CACHE_VARIABLE", "Executable", "compiled_or_kept"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,7 +42,22 @@ _LIMIT = 1 << 30
 """Most bytes of executables that are kept."""
 
 
-def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Any:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Executable:
+    """What XLA has made, now or once before.
+
+    Args:
+        compiled: A ``jax.stages.Compiled``.
+        source: Where it is from.
+        seconds: Time that it took to have it.
+    """
+
+    compiled: Any
+    source: Source
+    seconds: float
+
+
+def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
     """Compile, or read what an earlier process compiled.
 
     Args:
@@ -47,36 +65,49 @@ def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Any:
         options: XLA's options for it.
 
     Returns:
-        A ``jax.stages.Compiled``.
+        The executable, and where it is from.
     """
+    start = time.perf_counter()
+    compiled, source = _compiled(lowered, options)
+    return Executable(compiled=compiled, source=source, seconds=time.perf_counter() - start)
+
+
+def _compiled(lowered: Any, options: dict[str, Any]) -> tuple[Any, Source]:
     lowering = lowered._lowering
     arguments = lowering.compile_args
     if CALLS.encode() in _code(lowering._hlo):
         _LOG.info("not kept for later processes: XLA cannot write calls of oneDNN")
         with kept_nowhere():
-            return lowered.compile(compiler_options=options)
-    files = _files()
+            return lowered.compile(compiler_options=options), Source.UNKEPT
     # Functions of this process that an executable calls are not there in another one.
-    if files is None or arguments["host_callbacks"] or arguments["keepalive"]:
-        return lowered.compile(compiler_options=options)
+    if arguments["host_callbacks"] or arguments["keepalive"]:
+        return lowered.compile(compiler_options=options), Source.UNKEPT
+    files = _files()
+    if files is None:
+        return lowered.compile(compiler_options=options), Source.NO_CACHE
     client = arguments["backend"]
-    arguments["backend"] = _Client(client, files)
+    arguments["backend"] = caching = _Client(client, files)
     try:
         compiled = lowered.compile(compiler_options=options)
     finally:
         arguments["backend"] = client
     # What runs it knows the device's own client.
     compiled._executable._unloaded_executable.backend = client
-    return compiled
+    return compiled, caching.source
 
 
 class _Client:
-    """XLA's client, but for compiling."""
+    """XLA's client, but for compiling.
 
-    __slots__ = ("_client", "_files")
+    Attributes:
+        source: Where the executable that was asked for last is from.
+    """
+
+    __slots__ = ("_client", "_files", "source")
 
     def __init__(self, client: Any, files: KeptFiles) -> None:
         self._client, self._files = client, files
+        self.source = Source.COMPILED
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -87,9 +118,11 @@ class _Client:
         kept = self._files.get(key)
         if kept is not None:
             try:
-                return client.deserialize_executable(
+                found = client.deserialize_executable(
                     zlib.decompress(kept), executable_devices, compile_options
                 )
+                self.source = Source.CACHE
+                return found
             except Exception as error:
                 # Whatever is wrong with it, compiling it anew is right.
                 _LOG.info("an executable that was kept cannot be loaded: %s", error)
@@ -100,6 +133,7 @@ class _Client:
         try:
             data = zlib.compress(made.serialize(), 1)
         except Exception as error:  # a platform that cannot write executables out
+            self.source = Source.UNKEPT
             _LOG.info("an executable cannot be kept: %s", error)
         else:
             self._files.put(key, data)

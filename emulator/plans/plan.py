@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -10,6 +11,7 @@ from typing import Any
 
 import jax
 
+from emulator.counters import Making
 from emulator.kernels.rules import kernels_for
 from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
@@ -48,6 +50,7 @@ class Plan:
         overwritten: Those of ``reads`` whose contents do not matter.
         kinds: Kinds of the steps it runs.
         wide: Whether an argument has a 64-bit type, which a host array then has, too.
+        making: How its executable was made.
     """
 
     call: Callable[..., Any]
@@ -60,6 +63,7 @@ class Plan:
     overwritten: frozenset[int]
     kinds: frozenset[SectionKind]
     wide: bool
+    making: Making
     take: Callable[[Sequence[Any]], tuple[Any, ...]] = field(init=False, repr=False)
     stores: tuple[int, ...] = field(init=False, repr=False)
     voids: tuple[tuple[None, ...], ...] = field(init=False, repr=False)
@@ -105,9 +109,13 @@ def compile_plan(
         PlanError: If the steps cannot be compiled for another reason.
         OutOfMemory: If the plan needs more memory than the device may take.
     """
+    start = time.perf_counter()
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = _composition(program, buffer_map, steps, variant, watched)
-        compiled = compiled_or_kept(_lowered(composition, device), xla_options(device))
+        lowered = _lowered(composition, device)
+        lowering_seconds = time.perf_counter() - start
+        executable = compiled_or_kept(lowered, xla_options(device))
+        compiled = executable.compiled
         check_plan(compiled, f"program {program.name}: a run of {len(steps)} step(s)", device)
     call = direct_call(compiled)
     touched, buffers = composition.footprint, composition.signature
@@ -124,6 +132,11 @@ def compile_plan(
         overwritten=buffers.overwritten,
         kinds=frozenset(program.sections[s].steps[k].kind for s, k in steps),
         wide=any(buffer_map.form(home)[1].itemsize == 8 for home in buffers.takes),
+        making=Making(
+            source=executable.source,
+            lowering_seconds=lowering_seconds,
+            xla_seconds=executable.seconds,
+        ),
     )
 
 

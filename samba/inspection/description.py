@@ -10,7 +10,8 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from emulator.costs.steps import Readers, node_cost, readers_of, schedule_cost, section_cost
+from emulator.costs.steps import node_cost, schedule_cost, section_cost
+from emulator.costs.touched import Readers, readers_of
 from emulator.op_facts.precision import precisions
 from pef_schema import Graph, Optimizer, OutputGrad, PefInfo, Program, Section, Step, Value
 from pef_schema.region_life import Moment, alive_at, lives, memory_over_time, peak

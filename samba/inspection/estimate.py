@@ -9,7 +9,8 @@ from typing import Any
 from emulator.costs.cost import Cost
 from emulator.costs.machine import Machine
 from emulator.costs.roofline import Bound, bound
-from emulator.costs.steps import readers_of, schedule_cost, section_cost
+from emulator.costs.steps import schedule_cost, section_cost
+from emulator.costs.touched import readers_of
 from pef_schema.program import DType, Program
 from pef_schema.section_facts import modules_of, modules_text, owners, section_types
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from emulator.counters import DeviceCounters
 from emulator.errors import RegionMismatch
 from pef_schema.errors import quoted
 from pef_schema.program import Program
@@ -62,6 +63,9 @@ class Feeder:
         graph_number: Which graph of the program.
         constants: Arguments by name that are constants of the graph.
         checks: Checks of inputs that are used as indices, by value.
+
+    Attributes:
+        counters: Where the bytes of inputs are counted.
     """
 
     def __init__(
@@ -74,6 +78,8 @@ class Feeder:
         checks: Mapping[int, tuple[FedIndices, ...]] = _NO_CHECKS,
     ) -> None:
         graph = program.graphs[graph_number]
+        self.counters = DeviceCounters()
+        self._nbytes = sum(program.regions[graph.values[v].region].nbytes for v in graph.inputs)
         self.slots = tuple(
             InputSlot(
                 name=graph.values[v].name,
@@ -136,12 +142,15 @@ class Feeder:
                     else:
                         for place, check in self._index_checks:
                             check.check(feed[place][1])
+                        self.counters.to_device += self._nbytes
                         return feed
                 except (RuntimeError, NotImplementedError, TypeError):
                     pass  # no plain values in host memory: told with its name below
-            return [
+            found = [
                 (slot.region, self._checked(tensor, slot)) for slot, tensor in self._matched(inputs)
             ]
+            self.counters.to_device += sum(array.nbytes for _, array in found)
+            return found
 
     def shapes(self, inputs: Any) -> dict[str, torch.Size]:
         """Shapes of inputs by the names of their slots, whether they fit or not.

@@ -36,6 +36,7 @@ class PreparedCall:
         steps: Steps that it ran.
         plan: The plan of these steps; None if there are none.
         fetches: What it fetched.
+        fetched_bytes: Bytes of that.
     """
 
     output_tensors: object
@@ -48,6 +49,7 @@ class PreparedCall:
     steps: StepKey
     plan: Plan | PreparedRun | None
     fetches: Fetches
+    fetched_bytes: int
 
 
 NO_CALL = PreparedCall(
@@ -61,6 +63,7 @@ NO_CALL = PreparedCall(
     steps=(),
     plan=None,
     fetches=(),
+    fetched_bytes=0,
 )
 
 

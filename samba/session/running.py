@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import length_hint
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,10 +67,13 @@ class Runner:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
+        self._counters = device.counters
+        self._times = device.counters.times
         self.ticks = device.counters.ticks
         self.mark = 0
         self._graph = program.graphs[graph]
         self._feeder = feeder
+        feeder.counters = device.counters
         self._first_inputs = FirstInputs(program, self._feeder.slots)
         self._chooser = SectionChooser(program, graph)
         self._hyperparameters = Hyperparameters(program)
@@ -114,10 +118,25 @@ class Runner:
         Returns:
             The fetched outputs.
         """
+        if self.mark <= self._times.due:
+            return self._run_noted(request)
         inputs = request.input_tensors
         feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
         self._start(feed, request)
         return self._fetch()
+
+    def _run_noted(self, request: RunRequest) -> tuple[SambaTensor, ...]:
+        """:meth:`run`, timed for the metrics unless it compiles."""
+        inputs, compiles = request.input_tensors, self._counters.compiles
+        begun = perf_counter()
+        feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
+        self._start(feed, request)
+        started = perf_counter()
+        found = self._fetch()
+        if self._counters.compiles == compiles:
+            wait = perf_counter() - started
+            self._times.note(self.mark, host=started - begun, wait=wait)
+        return found
 
     def run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:
         """:meth:`run` in events of the profiler, waiting for the device.
@@ -209,16 +228,17 @@ class Runner:
 
     def _fetch(self) -> tuple[SambaTensor, ...]:
         """Copies of the outputs asked for; waits until they are computed."""
-        buffers, fetched = self._buffers, []
-        for region, name in self._last.fetches:
+        buffers, last, fetched = self._buffers, self._last, []
+        for region, name in last.fetches:
             buffer: Any = buffers[region]
             if buffer is None:
-                buffer = self._device.read(region)
+                buffer = self._device.read_uncounted(region)
             elif type(buffer) is not np.ndarray:
                 self._poller.wait_briefly(buffer)
             tensor = copy_as_torch(buffer).as_subclass(SambaTensor)
             tensor._sn_name = name
             fetched.append(tensor)
+        self._counters.from_device += last.fetched_bytes
         return tuple(fetched)
 
     def _repeat(self, feed: Feed, plan: Plan | PreparedRun | None) -> None:
@@ -240,6 +260,7 @@ class Runner:
     def _change(self, feed: Feed, request: RunRequest, *, fetches: Fetches, steps: StepKey) -> None:
         """Run a call that asks for something else than the last; on success it is the last."""
         device, buffers, last = self._device, self._buffers, self._last
+        self._counters.prepared += 1
         grads, outputs, wish = request.grad_of_outputs, request.output_tensors, request.wish
         train = _flag(request.train)
         self._modes.tell(train=train)
@@ -289,6 +310,7 @@ class Runner:
                 steps=steps,
                 plan=plan,
                 fetches=fetches,
+                fetched_bytes=sum(device.program.regions[region].nbytes for region, _ in fetches),
             )
             with HELD:  # a run that took place is also known to have
                 if plan is not None:
