@@ -92,6 +92,11 @@ class MemoryNeed:
         return self.moments[self.highest].total if self.highest >= 0 else 0
 
     @property
+    def kept(self) -> int:
+        """Bytes of arguments and results that hold something from run to run."""
+        return sum(size for role, size in self.outside if not role.is_transient)
+
+    @property
     def peak(self) -> int:
         """Most bytes altogether."""
         return self.argument + self.output - self.alias + self.temp

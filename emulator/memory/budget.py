@@ -15,6 +15,7 @@ from typing import Any
 
 from emulator.errors import DeviceError, OutOfMemory
 from emulator.memory.host_view import HOST_PLATFORMS
+from emulator.memory.measured import measured_memory
 from pef_schema.program import Graph, Program
 
 LIMIT_VARIABLE = "EMULATOR_MEMORY_LIMIT"
@@ -130,15 +131,9 @@ def check_plan(executable: Any, what: str, device: Any) -> None:
     Raises:
         OutOfMemory: If its arguments, results and intermediate values together need more.
     """
-    found = executable.memory_analysis()
+    found = measured_memory(executable)
     if found is None:
         return  # a backend that does not say
-    need = (
-        found.argument_size_in_bytes
-        + found.output_size_in_bytes
-        - found.alias_size_in_bytes
-        + found.temp_size_in_bytes
-    )
     limit = memory_limit(device)
-    if need > limit:
-        raise OutOfMemory(what=what, need=need, have=limit)
+    if found.peak > limit:
+        raise OutOfMemory(what=what, need=found.peak, have=limit)

@@ -92,6 +92,7 @@ class Replicas:
     def __init__(self, device: Device, mode: str | None = None, job: Job | None = None) -> None:
         self._device, self._job, self.mode = device, job, mode
         self.size = 1 if job is None else job.size
+        self.rank = 0 if job is None else job.rank
         self.step = 0
         self._program = device.program
         self._reducers: dict[bool, _Reducer] = {}

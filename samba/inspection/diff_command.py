@@ -13,8 +13,8 @@ from pef_schema.printable import one_line, say_text
 from samba.inspection.changes import Change
 from samba.inspection.differences import LEVELS, differences
 from samba.inspection.json_form import folded_json
-from samba.inspection.layout import paragraph, some, terminal_width
 from samba.inspection.running import DONE, FAILED, WRONG_USAGE, run_command
+from samba.support.layout import paragraph, some, terminal_width
 
 __all__ = ["FORMAT", "VERSION", "run"]
 

@@ -29,7 +29,6 @@ from samba.inspection.estimate import (
     sorted_rows,
     table_cells,
 )
-from samba.inspection.layout import paragraph, table, terminal_width
 from samba.inspection.running import (
     BAD_FILE,
     DONE,
@@ -38,6 +37,7 @@ from samba.inspection.running import (
     run_command,
     write_output,
 )
+from samba.support.layout import paragraph, table, terminal_width
 
 __all__ = ["run"]
 

@@ -10,7 +10,7 @@ from pef_schema import Role
 from pef_schema.printable import one_line
 from pef_schema.section_facts import operations_text, short_paths
 from samba.inspection.estimate import count_text
-from samba.inspection.layout import bytes_text, paragraph, some, table
+from samba.support.layout import bytes_text, paragraph, some, table
 
 __all__ = ["metadata_list", "node_list", "overview", "region_list", "section_list"]
 

@@ -25,6 +25,7 @@ from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import index_checks_of
 from samba.session.feeding import Feeder
 from samba.session.loading import LoadedModel
+from samba.session.metrics import EVALUATION
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import RunRequest
 from samba.session.running import Runner
@@ -247,6 +248,7 @@ class Evaluator:
         program = build_program(traced, (), options)
         verify(program)
         device = Device(program)
+        self._slot.book.add(device, purpose=EVALUATION)
         feeder = Feeder(
             program,
             given.tensors,

@@ -13,6 +13,7 @@ from samba.profiler import PROFILER, Profiler
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.session.facade import callable_on_class, method_of
 from samba.session.loaded_names import LoadedNames
+from samba.session.metrics import Metrics, MetricsBook
 from samba.session.modes import Modes
 from samba.session.multigraph.builder import GraphBuilder
 from samba.session.profiling import Profiling
@@ -24,6 +25,7 @@ from samba.support.tracing import is_tracing, set_tracing
 if TYPE_CHECKING:
     from pef_schema.program import Program
     from samba.session.loaded import Loaded
+    from samba.session.memory import SessionMemory
 
 __all__ = ["SessionParts"]
 
@@ -45,6 +47,7 @@ class SessionParts:
 
     def __init__(self, pef_path: str = "") -> None:
         self._runtime_profile = RuntimeProfile()
+        self._book = MetricsBook()
         self._start()
         self._open(pef_path)
 
@@ -58,7 +61,7 @@ class SessionParts:
 
     def _start(self) -> None:
         self.buffer_dict: dict[str, SambaTensor] = {}
-        self._slot = slot = ProgramSlot()
+        self._slot = slot = ProgramSlot(self._book)
         self._names, self._transfers = LoadedNames(slot), Transfers(slot)
         self._graphs = GraphBuilder(slot)
         self._profiling = Profiling(slot, self._runtime_profile)
@@ -103,6 +106,40 @@ class SessionParts:
             Counters(traces=0, compiles=0, runs=0)
         """
         return self._slot.counters
+
+    def metrics(self) -> Metrics:
+        """What this session has done since it was made: compiles, cache, runs, bytes, host time.
+
+        A reset leaves these figures as they are. With the environment variable ``SAMBA_METRICS``
+        those of ``samba.session`` are written when the process ends. See ``docs/metrics.md``.
+
+        Returns:
+            The figures: ``str()`` of them is a report, ``as_dict()`` plain data.
+
+        Example:
+            >>> import samba
+            >>> found = samba.SambaSession().metrics()
+            >>> found.runs, found.as_dict()["cache"]["hits"]
+            (0, 0)
+        """
+        return self._book.metrics()
+
+    def memory(self) -> SessionMemory:
+        """Memory of the loaded program: what it holds, and what each plan takes.
+
+        Beside the prediction from the program stands what the plan's executable measures. Plans
+        are those that have run; those of evaluators of this session are among them. See
+        ``docs/memory.md``.
+
+        Returns:
+            The figures: ``str()`` of them is a report, ``as_dict()`` plain data.
+
+        Raises:
+            NotLoaded: If nothing is loaded.
+        """
+        from samba.session.memory import session_memory  # noqa: PLC0415  # loads jax
+
+        return session_memory(self._slot.need("memory()"), self._book)
 
     def need_loaded(self, operation: str) -> Loaded:
         """The loaded program with its device and its host models.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from samba.nn.buffers import converted_buffers, forget_converted_buffers
 from samba.session import SambaSession
 from samba.session.facade import callable_on_class
+from samba.session.metrics_at_exit import report_at_exit
 from samba.tensor.labels import forget_fast_access
 
 __all__ = ["session"]
@@ -40,3 +41,4 @@ class _ProcessSession(SambaSession):
 session: _ProcessSession = _ProcessSession()
 SambaSession.of_process = session
 """The session that scripts use; tensors, optimizers and tools of this package use it too."""
+report_at_exit(session.metrics)

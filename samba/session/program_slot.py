@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from emulator.held_signals import HELD
 from samba.errors import NotLoaded
 from samba.sambatensor import SambaTensor
+from samba.session.metrics import MetricsBook
 from samba.session.multigraph.traces import Traces
 from samba.session.onnx_model import OnnxModels
 from samba.session.parsing import parse_pef
@@ -43,7 +44,11 @@ class Counters:
 class ProgramSlot:
     """The program that a session has on the device, if any, and the host tensors it mirrors.
 
+    Args:
+        book: Where the session's work is taken down; a new one if None.
+
     Attributes:
+        book: That book.
         loaded: The loaded program; None before ``trace_graph``.
         tensors: Traced host tensors by name: inputs, parameters, buffers and output handles.
         forgotten: Names of inputs that ``to_device`` leaves out.
@@ -51,7 +56,8 @@ class ProgramSlot:
         onnx: Torch models in the place of ONNX models.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, book: MetricsBook | None = None) -> None:
+        self.book = MetricsBook() if book is None else book
         self._pef_path = ""
         self._parsed: Program | None = None
         self.loaded: Loaded | None = None
@@ -139,6 +145,8 @@ class ProgramSlot:
             self.forgotten = set()
             self.tensors = loaded.tensors_by_name()
             show_memory(loaded)
+            self.book.add(loaded.device)
+            self.book.note_rank(loaded.replicas.rank, loaded.replicas.size)
 
     def close(self) -> None:
         """Take the program off the device."""
@@ -152,7 +160,7 @@ class ProgramSlot:
     def tracing(self) -> Iterator[None]:
         """Count a trace; ``session.tracing`` is True inside."""
         self._traced += 1
-        with tracing.tracing():
+        with self.book.tracing(), tracing.tracing():
             yield
 
     @property

@@ -1,0 +1,311 @@
+"""What a session has done: compiles, cache, runs, bytes moved, host time.
+
+The counts are those of the devices that it has opened. While a device is there, its counters are
+read when somebody asks; afterwards they are added to what came before.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from emulator.counters import DeviceCounters, Source
+from samba.support.layout import bytes_text, some, table
+
+if TYPE_CHECKING:
+    from emulator.device import Device  # loads jax, which a session without a program needs not
+
+__all__ = ["EVALUATION", "Metrics", "MetricsBook", "Totals"]
+
+FORMAT, VERSION = "samba.metrics", 1
+
+EVALUATION = "evaluation"
+"""The purpose of a device that evaluates beside the loaded program."""
+
+_WIDTH = 100
+_LATEST = 512
+"""Times of runs that are kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Counts of devices, added up.
+
+    Args:
+        compiles: Plans compiled, or read from the cache.
+        runs: Runs that took place.
+        prepared: Calls that asked for something else than the one before.
+        lowering_seconds, xla_seconds: Of all plans.
+        sources: How many plans are from where, in the order of the sources.
+        to_device, from_device: Bytes moved.
+        timed: Runs that were timed.
+        host_seconds, wait_seconds: Of those, before waiting for results, and waiting.
+        latest: The two times of the latest of them.
+    """
+
+    compiles: int = 0
+    runs: int = 0
+    prepared: int = 0
+    lowering_seconds: float = 0.0
+    xla_seconds: float = 0.0
+    sources: tuple[int, ...] = (0,) * len(Source)
+    to_device: int = 0
+    from_device: int = 0
+    timed: int = 0
+    host_seconds: float = 0.0
+    wait_seconds: float = 0.0
+    latest: tuple[tuple[float, float], ...] = ()
+
+    def __add__(self, more: Totals) -> Totals:
+        """Both together."""
+        return Totals(
+            compiles=self.compiles + more.compiles,
+            runs=self.runs + more.runs,
+            prepared=self.prepared + more.prepared,
+            lowering_seconds=self.lowering_seconds + more.lowering_seconds,
+            xla_seconds=self.xla_seconds + more.xla_seconds,
+            sources=tuple([a + b for a, b in zip(self.sources, more.sources, strict=True)]),
+            to_device=self.to_device + more.to_device,
+            from_device=self.from_device + more.from_device,
+            timed=self.timed + more.timed,
+            host_seconds=self.host_seconds + more.host_seconds,
+            wait_seconds=self.wait_seconds + more.wait_seconds,
+            latest=(*self.latest, *more.latest)[-_LATEST:],
+        )
+
+
+def totals_of(counters: DeviceCounters) -> Totals:
+    """The counts of one device.
+
+    Args:
+        counters: Its counters.
+
+    Example:
+        >>> totals_of(DeviceCounters()).runs
+        0
+    """
+    times = counters.times
+    return Totals(
+        compiles=counters.compiles,
+        runs=counters.runs,
+        prepared=counters.prepared,
+        lowering_seconds=counters.lowering_seconds,
+        xla_seconds=counters.xla_seconds,
+        sources=tuple([counters.sources[source] for source in Source]),
+        to_device=counters.to_device,
+        from_device=counters.from_device,
+        timed=times.count,
+        host_seconds=times.host,
+        wait_seconds=times.wait,
+        latest=tuple(times.latest),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """What a session has done since it was made.
+
+    Args:
+        traces: Models traced, by ``compile``, ``trace_graph`` and evaluators.
+        trace_seconds: Time that these took, with all else that they do.
+        totals: Counts of its devices.
+        rank, size: The rank of this process among how many, as of the program loaded last.
+
+    Example:
+        >>> found = Metrics(traces=0, trace_seconds=0.0, totals=Totals(), rank=0, size=1)
+        >>> found.source(Source.CACHE)
+        0
+    """
+
+    traces: int
+    trace_seconds: float
+    totals: Totals
+    rank: int
+    size: int
+
+    @property
+    def compiles(self) -> int:
+        """Plans compiled, those that were read from the executable cache included."""
+        return self.totals.compiles
+
+    @property
+    def runs(self) -> int:
+        """Runs that took place."""
+        return self.totals.runs
+
+    def source(self, source: Source) -> int:
+        """How many plans are from a source.
+
+        Args:
+            source: The source.
+        """
+        return self.totals.sources[list(Source).index(source)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures as plain data, for JSON; docs/metrics.md describes the keys."""
+        found = self.totals
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "rank": self.rank,
+            "size": self.size,
+            "traces": self.traces,
+            "trace_seconds": self.trace_seconds,
+            "compiles": found.compiles,
+            "lowering_seconds": found.lowering_seconds,
+            "xla_seconds": found.xla_seconds,
+            "cache": {
+                "hits": self.source(Source.CACHE),
+                "misses": self.source(Source.COMPILED),
+                "unkept": self.source(Source.UNKEPT),
+                "off": self.source(Source.NO_CACHE),
+            },
+            "runs": found.runs,
+            "prepared": found.prepared,
+            "bytes_to_device": found.to_device,
+            "bytes_from_device": found.from_device,
+            "timed_runs": found.timed,
+            "host_seconds": _times([host for host, _ in found.latest], found.host_seconds, found),
+            "wait_seconds": _times([wait for _, wait in found.latest], found.wait_seconds, found),
+        }
+
+    def __str__(self) -> str:
+        """A report for people."""
+        found = self.as_dict()
+        cache, host, wait = found["cache"], found["host_seconds"], found["wait_seconds"]
+        of = f" of rank {self.rank} of {self.size}" if self.size > 1 else ""
+        rows = [
+            ("traces", some(self.traces, "model") + f" in {_seconds(self.trace_seconds)}"),
+            (
+                "compiles",
+                some(found["compiles"], "plan")
+                + f": {_seconds(found['lowering_seconds'])} lowering, "
+                f"{_seconds(found['xla_seconds'])} in XLA or reading the cache",
+            ),
+            (
+                "executable cache",
+                f"{some(cache['hits'], 'hit')}, {some(cache['misses'], 'miss', 'misses')}"
+                f"; not kept {cache['unkept']:,}, without a cache {cache['off']:,}",
+            ),
+            ("runs", f"{found['runs']:,}; prepared anew {found['prepared']:,}"),
+            ("to the device", bytes_text(found["bytes_to_device"])),
+            ("from the device", bytes_text(found["bytes_from_device"])),
+            ("host time of a run", _spread(host, found["timed_runs"])),
+            ("waiting for results", _spread(wait, found["timed_runs"])),
+        ]
+        return table((f"metrics{of}", ""), rows, width=_WIDTH)
+
+
+def _times(latest: list[float], total: float, found: Totals) -> dict[str, float] | None:
+    """Mean of all timed runs, and how the latest of them are spread; None if there are none."""
+    if not latest:
+        return None
+    cuts = statistics.quantiles(latest, n=20, method="inclusive") if len(latest) > 1 else latest
+    return {
+        "mean": total / found.timed,
+        "median": statistics.median(latest),
+        "p95": cuts[-1],
+        "max": max(latest),
+    }
+
+
+def _seconds(seconds: float) -> str:
+    """A time for people.
+
+    Example:
+        >>> _seconds(0.0), _seconds(3.21e-5), _seconds(0.00123), _seconds(2.5)
+        ('0 s', '32.1 us', '1.23 ms', '2.5 s')
+    """
+    for factor, unit in ((1, "s"), (1e3, "ms")):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us" if seconds else "0 s"
+
+
+def _spread(times: dict[str, float] | None, count: int) -> str:
+    if times is None:
+        return "none timed"
+    return (
+        f"median {_seconds(times['median'])}, p95 {_seconds(times['p95'])}, "
+        f"mean {_seconds(times['mean'])} of {some(count, 'timed run')}"
+    )
+
+
+class MetricsBook:
+    """Where the work of a session is taken down.
+
+    Example:
+        >>> MetricsBook().metrics().runs
+        0
+    """
+
+    def __init__(self) -> None:
+        self._traces = 0
+        self._trace_seconds = 0.0
+        self._past = Totals()
+        self._devices: list[tuple[weakref.ref[Device], DeviceCounters, str]] = []
+        self._rank, self._size = 0, 1
+
+    def add(self, device: Device, *, purpose: str = "") -> None:
+        """Count the work of a device, too.
+
+        Args:
+            device: The device.
+            purpose: What it is for; empty for the loaded program.
+        """
+        self._settle()
+        self._devices.append((weakref.ref(device), device.counters, purpose))
+
+    def devices(self, purpose: str) -> list[Device]:
+        """Devices that are still there, in the order in which they were opened.
+
+        Args:
+            purpose: What they are for.
+        """
+        found = [ref() for ref, _, of in self._devices if of == purpose]
+        return [device for device in found if device is not None]
+
+    def note_rank(self, rank: int, size: int) -> None:
+        """Take down which of how many processes this is.
+
+        Args:
+            rank: Its rank.
+            size: Of how many.
+        """
+        self._rank, self._size = rank, size
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """Count a trace, and time the body."""
+        self._traces += 1
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._trace_seconds += time.perf_counter() - start
+
+    def metrics(self) -> Metrics:
+        """All that was taken down."""
+        totals = sum((totals_of(counters) for _, counters, _ in self._devices), self._past)
+        return Metrics(
+            traces=self._traces,
+            trace_seconds=self._trace_seconds,
+            totals=totals,
+            rank=self._rank,
+            size=self._size,
+        )
+
+    def _settle(self) -> None:
+        """Keep of devices that are gone what they counted, and nothing else."""
+        there: list[tuple[weakref.ref[Device], DeviceCounters, str]] = []
+        for entry in self._devices:
+            if entry[0]() is None:
+                self._past = self._past + totals_of(entry[1])
+            else:
+                there.append(entry)
+        self._devices = there
