@@ -7,7 +7,7 @@ that ends there, element by element.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from emulator.costs.buffers import Trace, Work
@@ -33,19 +33,21 @@ class Lifetime:
     instead: int = -1
 
 
-def lifetimes(traced: Trace) -> tuple[Lifetime, ...]:
+def lifetimes(traced: Trace, gives: Collection[int]) -> tuple[Lifetime, ...]:
     """When which values are alive in the memory that an executable takes for itself.
 
     Args:
         traced: What it computes.
+        gives: Regions that it gives back.
 
     Returns:
         A lifetime for each value that is neither an argument nor a result, and not computed within
         what reads it, in the order in which they are made.
     """
     works = traced.works
-    outside = set(traced.given.values()) | set(traced.left.values())
-    outside |= _moved(works, outside, set(traced.given.values()))
+    left = {buffer for region, buffer in traced.left.items() if region in gives}
+    given = set(traced.given.values())
+    outside = given | left | _moved(works, left, given)
     read = _read_at(traced, outside)
     ends: dict[int, int] = {}
     for at, buffers in enumerate(read):
@@ -70,9 +72,8 @@ def lifetimes(traced: Trace) -> tuple[Lifetime, ...]:
     return tuple(found)
 
 
-def _moved(works: Sequence[Work], outside: set[int], given: set[int]) -> set[int]:
+def _moved(works: Sequence[Work], left: set[int], given: set[int]) -> set[int]:
     """Values in whose place a result of the executable is written, element by element."""
-    left = outside - given
     last: dict[int, int] = {}
     for at, work in enumerate(works):
         for buffer in work.reads:
@@ -83,7 +84,7 @@ def _moved(works: Sequence[Work], outside: set[int], given: set[int]) -> set[int
         if work.fusing is not Fusing.CHEAP or len(work.makes) != 1:
             continue
         if work.makes[0] in left | found:
-            ending = [b for b in work.reads if last[b] == at and b not in outside]
+            ending = [b for b in work.reads if last[b] == at and b not in left | given]
             found.update(ending[:1])
     return found
 

@@ -179,7 +179,7 @@ def memory_need(
     """
     found = touched(program, steps, seeded=seeded, resting=resting)
     traced = trace(program, steps, seeded=seeded, resting=resting)
-    lives = lifetimes(traced)
+    lives = lifetimes(traced, found.gives)
     moments = _moments(traced, lives)
     size = {r: program.regions[r].nbytes for r in found.takes | found.gives}
     outside: dict[Role, int] = {}

@@ -1,9 +1,17 @@
-"""Memory that an op takes beside what it reads and makes."""
+"""Memory that an op takes beside what it reads and makes.
+
+Said is what is large: the scores of attention, the gates of recurrent layers, and the windows of
+convolutions and pools where these are laid side by side. Which convolutions are computed so depends
+on the processor as well (:mod:`emulator.kernels`); what is said here holds for those of few
+channels, which are on all.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from emulator.op_facts.node_arguments import NamedArgs
 from pef_schema.program import Gradient, Graph, Node
@@ -28,6 +36,13 @@ class Scratch:
 
 _NONE = Scratch()
 
+_FEW_CHANNELS = 16
+"""Channels up to which the gradients of a convolution are products of its windows."""
+_FEW_TAPS = 32
+"""Taps times channels up to which a convolution itself is one."""
+_STACKED = 16 << 20
+"""Elements up to which windows are laid side by side."""
+
 
 def scratch_of(graph: Graph | Gradient, node: Node) -> Scratch:
     """The memory that a node takes beside what it reads and makes.
@@ -39,9 +54,69 @@ def scratch_of(graph: Graph | Gradient, node: Node) -> Scratch:
     Returns:
         The bytes; none for an op of which nobody has said anything.
     """
-    if node.op == "aten.scaled_dot_product_attention.default":
-        at = NamedArgs(graph, node)
-        q, k = at.shape(0), at.shape(1)
-        scores = math.prod(q[:-1]) * k[-2] * max(at.dtype(0).itemsize, 4)
-        return Scratch(kept=scores, backward=scores)
-    return _NONE
+    rule = _RULES.get((node.op.split(".") * 2)[1])
+    return _NONE if rule is None else rule(NamedArgs(graph, node))
+
+
+def _attention(at: NamedArgs) -> Scratch:
+    """The probabilities, which the gradient reads; then gradients of them."""
+    q, k = at.shape(0), at.shape(1)
+    scores = math.prod(q[:-1]) * k[-2] * _computed(at)
+    return Scratch(kept=scores, backward=scores)
+
+
+def _convolution(at: NamedArgs) -> Scratch:
+    x, weight, out = at.shape(0), at.shape(1), at.result
+    spatial = len(weight) - 2
+    if len(x) != spatial + 2 or not spatial or x[1] != weight[1]:
+        return _NONE  # groups, or one image without its axis
+    windows = math.prod(weight[1:]) * x[0] * math.prod(out[2:])
+    if windows > _STACKED:
+        return _NONE
+    size = windows * _computed(at)
+    return Scratch(
+        forward=size if math.prod(weight[1:]) <= _FEW_TAPS else 0,
+        backward=size if weight[1] <= _FEW_CHANNELS and math.prod(weight[2:]) > 1 else 0,
+    )
+
+
+def _max_pool(at: NamedArgs) -> Scratch:
+    """What each place of the windows gets of the gradient."""
+    kernel = at.given(1)
+    dims = int(at.op.partition("max_pool")[2][:1])
+    sizes = kernel if isinstance(kernel, tuple) else (kernel,) * dims
+    taps = math.prod([n for n in sizes if isinstance(n, int)])
+    return Scratch(backward=taps * math.prod(at.result) * at.dtype(0).itemsize)
+
+
+def _recurrent(gates: int) -> Callable[[NamedArgs], Scratch]:
+    """The gates of each step and layer, and their gradients."""
+
+    def of(at: NamedArgs) -> Scratch:
+        layers, directions = at.given(4), 2 if at.given(7) is True else 1
+        x, state = at.shape(0), at.shape(1)
+        count = layers if isinstance(layers, int) else 1
+        size = gates * count * directions * math.prod(x[:-1]) * (state[-1] if state else 0)
+        return Scratch(kept=size * _computed(at), backward=size * _computed(at))
+
+    return of
+
+
+def _computed(at: NamedArgs) -> int:
+    """Bytes of an element of what is computed: narrow types are added up in float32."""
+    return max(at.dtype(0).itemsize, 4)
+
+
+_RULES: Mapping[str, Callable[[NamedArgs], Scratch]] = MappingProxyType(
+    {
+        "scaled_dot_product_attention": _attention,
+        **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
+        **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), _max_pool),
+        "lstm": _recurrent(4),
+        "gru": _recurrent(3),
+        **dict.fromkeys(("rnn_tanh", "rnn_relu"), _recurrent(1)),
+        "max_pool2d_with_indices": _max_pool,
+        "max_pool3d_with_indices": _max_pool,
+    }
+)
+"""By plain name."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from emulator.costs.schedule_memory import Places, ScheduleMemory, as_dict, schedule_memory
 from pef_schema import read_pef
 from pef_schema.printable import printable, say_text
 from pef_schema.program import Program, Role
 from pef_schema.section_facts import section_types
 from samba.inspection.json_form import folded_json
-from samba.inspection.memory import Places, ScheduleMemory, as_dict, schedule_memory
 from samba.inspection.running import DONE, chosen_graph, run_command, write_output
 from samba.support.layout import bytes_text, paragraph, some, table, terminal_width
 
