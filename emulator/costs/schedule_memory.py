@@ -1,4 +1,4 @@
-"""The memory of a PEF along its schedules: figures for the command."""
+"""The memory of a program along its schedules, with the modules and lines of what lies there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.costs.memory import Held, MemoryNeed, Moment, memory_need, schedule_steps
-from pef_schema.program import Program
+from pef_schema.program import Program, Role
 from pef_schema.section_facts import owners, plain_name, section_types
 
 __all__ = ["FORMAT", "VERSION", "Call", "Places", "ScheduleMemory", "as_dict", "schedule_memory"]
 
 FORMAT, VERSION = "samba.memory", 1
+
+_OF_WEIGHTS = frozenset({Role.WEIGHT, Role.GRADIENT, Role.BUFFER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,7 @@ class Places:
             node = self._program.graphs[held.graph].nodes[held.node]
             return node.module, node.source
         module, line = self._lines.get(held.region, ("", "")) if held.region >= 0 else ("", "")
-        named = self._owners.get(held.region, ())
+        named = self._owners.get(held.region, ()) if held.role in _OF_WEIGHTS else ()
         return (named[0] if named else module), line
 
     def at(self, moment: Moment) -> tuple[str, str, str]:
@@ -146,13 +148,16 @@ class Places:
         return plain_name(node.op), node.module, node.source
 
 
-def as_dict(program: Program, found: Sequence[ScheduleMemory], *, pef: str = "") -> dict[str, Any]:
+def as_dict(
+    program: Program, found: Sequence[ScheduleMemory], *, pef: str = "", moments: bool = True
+) -> dict[str, Any]:
     """Memory along schedules as plain data, for JSON; docs/memory.md describes the keys.
 
     Args:
         program: The program.
         found: Its schedules.
         pef: Its file.
+        moments: Whether every moment is told, or the highest of each call alone.
     """
     places = Places(program)
     return {
@@ -160,7 +165,10 @@ def as_dict(program: Program, found: Sequence[ScheduleMemory], *, pef: str = "")
         "version": VERSION,
         "pef": pef,
         "program": program.name,
-        "graphs": [_graph(program, one, places) for one in found],
+        "graphs": [
+            {**_graph(program, one, places), **({"moments": _all(one, places)} if moments else {})}
+            for one in found
+        ],
     }
 
 
@@ -203,15 +211,19 @@ def _graph(program: Program, one: ScheduleMemory, places: Places) -> dict[str, A
                 for held in need.alive(program, highest)
             ],
         },
-        "moments": [
-            {
-                "call_id": one.calls[one.call_of_step[moment.step]].call_id,
-                **_place(need, at, places),
-                **_moment(need, at, base),
-            }
-            for at, moment in enumerate(need.moments)
-        ],
     }
+
+
+def _all(one: ScheduleMemory, places: Places) -> list[dict[str, Any]]:
+    need = one.need
+    return [
+        {
+            "call_id": one.calls[one.call_of_step[moment.step]].call_id,
+            **_place(need, at, places),
+            **_moment(need, at, need.peak - need.temp),
+        }
+        for at, moment in enumerate(need.moments)
+    ]
 
 
 def _place(need: MemoryNeed, at: int, places: Places) -> dict[str, Any]:

@@ -184,8 +184,16 @@ _USED: tuple[Option, ...] = (
     _value("--num-sections", _MEASURE, "measure only the first sections", type=int),
     _value("--bench-report-json", _DEVICE, "write the measurement here"),
     _value("--acc-report-json", ("run", "test"), "write the accuracy here"),
-    _value("--compiled-stats-json", _MEASURE, "write a copy of the measurement here"),
-    _value("--compiled-stats-json", _COMPILE, lost="the .pef.log has the sections and sizes"),
+    _value(
+        "--compiled-stats-json",
+        _MEASURE,
+        "write the measurement here, with the memory of each plan and the session's metrics",
+    ),
+    _value(
+        "--compiled-stats-json",
+        _COMPILE,
+        "write sections with their costs, and memory along the schedule, here",
+    ),
     _value("--json", _DEVICE, "older name of the report options"),
     _switch("--enable-profiler", ("run", "test"), "profile the front end"),
     _value("--gold-file-path", ("run", "test"), "file with reference results"),

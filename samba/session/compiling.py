@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from emulator.costs.stats import compiled_stats
 from pef_schema import write_pef
+from pef_schema.atomic import write_atomically
 from pef_schema.errors import PefUnwritable, quoted
-from pef_schema.printable import say
+from pef_schema.printable import json_text, say
 from pef_schema.program import Program
 from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
@@ -78,6 +80,7 @@ def compile_pef(
         program = build_program(traced, found, options)
         stage.start("writing the PEF")
         _write(path, program)
+        _write_stats(settings.stats, path, program)
     if line := losses_line(program):
         say(line)
     if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(found))):
@@ -128,6 +131,7 @@ def compile_graphs(
             return None
         stage.start("writing the PEF")
         _write(path, program)
+        _write_stats(settings.stats, path, program)
     return path
 
 
@@ -144,6 +148,13 @@ def _write(path: Path, program: Program) -> None:
     """Write PEF and log, so that both are of one program whatever happens."""
     with _folders_of(path):
         write_pef(path, program, log=lambda info: pef_log(program, info.digest))
+
+
+def _write_stats(stats: Path | None, path: Path, program: Program) -> None:
+    """Write what was compiled as JSON, where that is asked for."""
+    if stats is not None:
+        text = json_text(compiled_stats(program, pef=str(path)), indent=2)
+        write_atomically(str(stats), [f"{text}\n".encode()])
 
 
 @contextlib.contextmanager

@@ -42,6 +42,7 @@ class CompileSettings:
         data_parallel: Whether gradients are reduced between replicas.
         bucket_bytes: What a bucket of gradients may hold.
         arithmetic: What is rounded to bfloat16.
+        stats: File for what was compiled as JSON; None for none.
     """
 
     pef: Path
@@ -52,6 +53,7 @@ class CompileSettings:
     data_parallel: bool
     bucket_bytes: int
     arithmetic: Arithmetic
+    stats: Path | None = None
 
 
 def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -145,8 +147,9 @@ def compile_settings(
             found=repr(config["microbatch_size"]),
             wanted=f"a divisor of the batch size {config['batch_size']}",
         )
+    pef = _pef(config, name)
     return CompileSettings(
-        pef=_pef(config, name),
+        pef=pef,
         inference=bool(config.get("inference", False)) if inference is None else bool(inference),
         mapping=mapping,
         optim_level=str(config.get("optim_level") or "o3"),
@@ -154,7 +157,27 @@ def compile_settings(
         data_parallel=bool(config.get("data_parallel", False)),
         bucket_bytes=bucket_bytes(),
         arithmetic=wanted_arithmetic(config).settled(),
+        stats=_stats(config, pef),
     )
+
+
+def _stats(config: Mapping[str, Any], pef: Path) -> Path | None:
+    """The file of ``compile --compiled-stats-json``; it is not the PEF.
+
+    Raises:
+        ArgumentError: If it could not be written: no time is spent on compiling then.
+    """
+    given = config.get("compiled_stats_json") if config.get("command") == "compile" else None
+    if not given:
+        return None
+    where = "compile --compiled-stats-json"
+    path = _path(given, where).absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        found = f"the folder {path}" if path.is_dir() else f"no folder {path.parent}"
+        raise ArgumentError(where=where, found=found, wanted="a file in a folder that exists")
+    if path.resolve() == pef.absolute().resolve():
+        raise ArgumentError(where=where, found=f"{path}, which is the PEF", wanted="another file")
+    return path
 
 
 def _pef(config: Mapping[str, Any], name: str) -> Path:

@@ -118,4 +118,5 @@ def _measure(
             reduce_on_rdu=args.reduce_on_rdu,
             json=report,
             min_duration=args.min_duration,
+            compiled_stats_json=args.compiled_stats_json,
         )

@@ -90,7 +90,8 @@ def measure_performance(
         run_graph_only: Transfer neither inputs nor outputs.
         n_iterations: Runs to time, at least 1.
         json: Path of a report to write.
-        compiled_stats_json: Path of a copy of that report.
+        compiled_stats_json: Path of that report with the memory of each plan (``memory``) and the
+            session's metrics (``metrics``).
         data_parallel, reduce_on_rdu: As in ``session.run``. Every replica measures itself, and
             ``batch_size`` is its own.
         use_sambaloader, json_counters, set_output_grads: Accepted; inputs come from memory.
@@ -148,9 +149,10 @@ def measure_performance(
         "run_graph_only": run_graph_only,
         "inference": inference,
     }
-    for path in (json, compiled_stats_json):
-        if path:
-            write_atomically(path, [(json_text(report, indent=2) + "\n").encode()])
+    if json:
+        _write(json, report)
+    if compiled_stats_json:
+        _write(compiled_stats_json, {**report, **_stats()})
     return throughput, latency
 
 
@@ -164,6 +166,7 @@ def measure_sections(
     reduce_on_rdu: bool = False,
     json: str | None = None,
     min_duration: float = 0.0,
+    compiled_stats_json: str | None = None,
 ) -> tuple[SectionTime, ...]:
     """Time every section by itself and print a table with one row each.
 
@@ -179,6 +182,8 @@ def measure_sections(
         data_parallel, reduce_on_rdu: Accepted.
         json: Path of a report to write.
         min_duration: Keep on measuring for at least so many seconds.
+        compiled_stats_json: Path of an object with that report (``sections``), the memory of each
+            plan (``memory``) and the session's metrics (``metrics``).
 
     Returns:
         One row per section, in the order of the schedule.
@@ -195,7 +200,7 @@ def measure_sections(
     ):
         if value is not None:
             _at_least_one(f"measure_sections({what})", value)
-    _in_a_folder("measure_sections", json)
+    _in_a_folder("measure_sections", json, compiled_stats_json)
     loaded = session.need_loaded("measure_sections()")
     _is_loaded(model, loaded, "measure_sections()")
     batch_size = _traced_batch(inputs, batch_size, "measure_sections")
@@ -241,11 +246,21 @@ def measure_sections(
     say_text(_LEGEND)
     say_text(format_sections(rows))
     say(f"sum of medians: {total * 1e3:.3f} ms, {batch_size / total:.3f} samples/s")
+    report = [_as_json(row) for row in rows]
     if json:
-        write_atomically(
-            json, [(json_text([_as_json(row) for row in rows], indent=2) + "\n").encode()]
-        )
+        _write(json, report)
+    if compiled_stats_json:
+        _write(compiled_stats_json, {"sections": report, **_stats()})
     return rows
+
+
+def _write(path: str, report: Any) -> None:
+    write_atomically(path, [(json_text(report, indent=2) + "\n").encode()])
+
+
+def _stats() -> dict[str, Any]:
+    """What the session knows of what it has compiled and run."""
+    return {"memory": session.memory().as_dict(), "metrics": session.metrics().as_dict()}
 
 
 def _as_json(row: SectionTime) -> dict[str, Any]:

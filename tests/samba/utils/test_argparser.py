@@ -299,13 +299,12 @@ def test_options_that_do_nothing_are_told_once(caplog, monkeypatch):
     monkeypatch.setattr(parsed, "deviations", Deviations())
     line = ["compile", "--plot", "--gen-tensorboard", "--dump-traced-graph", "--mac-v2"]
     for _ in range(2):
-        parse_app_args([*line, "--compiled-stats-json", "stats.json", "-b", "8"])
+        parse_app_args([*line, "--mlir-file-name", "net.mlir", "-b", "8"])
     (text,) = [r.getMessage() for r in caplog.records if r.name == "samba"]
     assert text == (
-        "options accepted without effect: --compiled-stats-json: the .pef.log has the sections and "
-        "sizes; --dump-traced-graph: nothing is written, python -m emulator inspect shows the "
-        "graph; --gen-tensorboard, --plot: nothing is written; --mac-v2: for the hardware compiler "
-        "[deviation: option-without-effect]"
+        "options accepted without effect: --mlir-file-name, --gen-tensorboard, --plot: nothing is "
+        "written; --dump-traced-graph: nothing is written, python -m emulator inspect shows the "
+        "graph; --mac-v2: for the hardware compiler [deviation: option-without-effect]"
     )
 
 
