@@ -143,6 +143,7 @@ class _Tracer:
             case SectionKind.REDUCE:
                 for region in step.reads:
                     self._write(region, self._region(region))
+                self._pass_by(-1, -1)
             case _:
                 self._update(step, idle)
 
@@ -177,6 +178,20 @@ class _Tracer:
             self._values[graph, value] = found
         return found
 
+    def _pass_by(self, graph: int, node: int, *, backward: bool = False) -> None:
+        """Note something that moves nothing: what is alive is alive there, too."""
+        self._works.append(
+            Work(
+                step=self._at,
+                graph=graph,
+                node=node,
+                backward=backward,
+                reads=(),
+                makes=(),
+                fusing=Fusing.VIEW,
+            )
+        )
+
     # -- forward -------------------------------------------------------------
 
     def _forward(self, step: Step) -> None:
@@ -203,6 +218,7 @@ class _Tracer:
                 for place, v in enumerate(node.outputs):
                     if v >= 0:
                         self._values[at, v] = reads[min(place, len(reads) - 1)]
+                self._pass_by(at, i)
                 continue
             made: list[int] = []
             for v in node.outputs:
@@ -291,6 +307,7 @@ class _Tracer:
         fusing = fusing_of(node.op)
         if fusing is Fusing.VIEW and len(incoming) == len(targets) == 1:
             self._add(gradients, at, graph, targets[0], incoming[0])
+            self._pass_by(at, i, backward=True)
             return
         facts = self._facts.get(node.op, OpFacts())
         read = {

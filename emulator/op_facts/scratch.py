@@ -113,7 +113,8 @@ _RULES: Mapping[str, Callable[[NamedArgs], Scratch]] = MappingProxyType(
         **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
         **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), _max_pool),
         "lstm": _recurrent(4),
-        "gru": _recurrent(3),
+        # Those of inputs and of states apart, three of each.
+        "gru": _recurrent(6),
         **dict.fromkeys(("rnn_tanh", "rnn_relu"), _recurrent(1)),
         "max_pool2d_with_indices": _max_pool,
         "max_pool3d_with_indices": _max_pool,

@@ -71,7 +71,10 @@ def test_performance(scene, clock, capsys, tmp_path):
     stats = json.loads(copy.read_text())
     memory, metrics = stats.pop("memory"), stats.pop("metrics")
     assert stats == json.loads(report.read_text())
-    assert metrics["runs"] == samba.session.metrics().runs and memory["program"] == samba.session.program.name
+    assert (
+        metrics["runs"] == samba.session.metrics().runs
+        and memory["program"] == samba.session.program.name
+    )
     assert [plan["measured"]["peak_bytes"] > 0 for plan in memory["plans"]] == [True]
     # One run to warm up and ten to measure, each a training step on the same data.
     assert samba.session.counters.runs == 11
