@@ -325,7 +325,7 @@ class _Tracer:
             kind = fusing if size == largest or not fusing.holds else Fusing.REDUCES
             made = self._new(
                 Buffer(
-                    name=f"{values[v].name}__grad", role=Role.COTANGENT, nbytes=size,
+                    name=self._gradient_name(values[v]), role=Role.COTANGENT, nbytes=size,
                     graph=at, node=i,
                 )
             )  # fmt: skip
@@ -349,9 +349,14 @@ class _Tracer:
             more = self._sum(at, graph.values[value], have, more)
         gradients[value] = more
 
+    def _gradient_name(self, value: Value) -> str:
+        """What a gradient is called: its region's name if it has one."""
+        region = value.grad_region
+        return self._program.regions[region].name if region >= 0 else f"{value.name}__grad"
+
     def _sum(self, at: int, value: Value, have: int, more: int) -> int:
         made = self._new(
-            Buffer(name=f"{value.name}__grad", role=Role.COTANGENT, nbytes=value_bytes(value))
+            Buffer(name=self._gradient_name(value), role=Role.COTANGENT, nbytes=value_bytes(value))
         )
         self._works.append(
             Work(

@@ -157,7 +157,7 @@ def steps_cost(program: Program, steps: Sequence[Step], readers: Readers | None 
         written.update((r, position) for r in step.writes if r not in idle)
         work = work + _step_flops(program, step, run.setdefault(step.graph, set()))
     found = readers_of(program) if readers is None else readers
-    kept = written.keys() - inside(program, steps, written, found)
+    kept = written.keys() - inside(program, steps, read.keys(), written, found)
     return Cost(
         work=work,
         bytes_read=sum(read.values()),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from emulator.costs.updates import keeps_no_momentum
@@ -78,13 +78,21 @@ def unused(
 
 
 def inside(
-    program: Program, steps: Sequence[Step], written: Mapping[int, int], readers: Readers
+    program: Program,
+    steps: Sequence[Step],
+    reads: Set[int],
+    written: Mapping[int, int],
+    readers: Readers,
 ) -> set[int]:
-    """Transient regions that only later ones of the same steps read.
+    """Transient regions that nobody outside the steps can still need.
+
+    Who adds to a region reads it, too, and may be the last to write it: what it reads then is of
+    the same steps.
 
     Args:
         program: The program.
         steps: Steps in the order to run.
+        reads: Regions whose contents from before the steps are read.
         written: The position of the last step that writes, by region.
         readers: What :func:`readers_of` says.
     """
@@ -93,7 +101,10 @@ def inside(
         r
         for r, position in written.items()
         if program.regions[r].role.is_transient
-        and all(last.get(reader, -1) > position for reader in readers.get(r, ()))
+        and (
+            all(last.get(reader, -1) > position for reader in readers.get(r, ()))
+            or (r not in reads and all(reader in last for reader in readers.get(r, ())))
+        )
     }
 
 
@@ -117,7 +128,7 @@ def touched(
         left = unused(program, step, seeded=seeded, resting=resting)
         reads |= set(step.reads) - left - written.keys()
         written.update(dict.fromkeys(set(step.writes) - left, position))
-    dropped = inside(program, steps, written, readers_of(program))
+    dropped = inside(program, steps, reads, written, readers_of(program))
     gives = written.keys() - dropped
     overwritten = {r for r in gives if not program.regions[r].role.is_transient}
     return Touched(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from emulator.lowering.section import Variant
@@ -70,7 +70,7 @@ def footprint(program: Program, steps: StepKey, variant: Variant) -> Footprint:
     return Footprint(
         reads=frozenset(reads),
         writes=frozenset(written),
-        drops=_drops(program, steps, written),
+        drops=_drops(program, steps, reads, written),
     )
 
 
@@ -126,13 +126,20 @@ def _unused(program: Program, step: Step, variant: Variant) -> set[int]:
 
 
 def _drops(
-    program: Program, steps: Sequence[tuple[int, int]], written: Mapping[int, int]
+    program: Program,
+    steps: Sequence[tuple[int, int]],
+    reads: Set[int],
+    written: Mapping[int, int],
 ) -> frozenset[int]:
     """Transient regions that nobody outside the steps can still need.
+
+    Who adds to a region reads it, too, and may be the last to write it: what it reads then is of
+    the same steps.
 
     Args:
         program: The program.
         steps: ``(section, step of the section)`` pairs in the order to run.
+        reads: Regions whose contents from before the steps are read.
         written: The position of the last step that writes, by region.
 
     Returns:
@@ -144,9 +151,13 @@ def _drops(
             for r in step.reads:
                 if program.regions[r].role.is_transient:
                     readers.setdefault(r, set()).add((s, k))
+    among = set(steps)
     return frozenset(
         r
         for r, position in written.items()
         if program.regions[r].role.is_transient
-        and readers.get(r, set()) <= set(steps[position + 1 :])
+        and (
+            readers.get(r, set()) <= set(steps[position + 1 :])
+            or (r not in reads and readers[r] <= among)
+        )
     )

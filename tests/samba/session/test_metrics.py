@@ -1,0 +1,278 @@
+"""``samba.session.metrics()``: what is counted for real runs, and the report when a process ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+import samba
+from emulator.counters import RunTimes, Source
+from emulator.plans.executable_cache import CACHE_VARIABLE
+from samba.session.metrics import EVALUATION, MetricsBook, Totals, totals_of
+from samba.session.metrics_at_exit import METRICS_VARIABLE
+from tests.processes import finished
+from tests.samba.worlds import MLP, World, named, other_batch
+
+ROOT = Path(__file__).parents[3]
+
+BATCH = 5 * 4 * 4 + 5 * 8
+"""Bytes of a batch of the MLP: five rows of four floats, five labels of 64 bits."""
+OUTPUTS = 4 + 5 * 3 * 4
+"""Bytes of its outputs: the loss, and five rows of three floats."""
+
+
+def counted() -> dict:
+    return samba.session.metrics().as_dict()
+
+
+def more(before: dict, key: str) -> float:
+    return counted()[key] - before[key]
+
+
+def test_runs_and_bytes_are_counted(pefs):
+    scene = pefs.loaded(MLP)
+    before = counted()
+    for seed in range(6):
+        samba.session.run(named(other_batch(seed)), scene.model.output_tensors)
+    assert more(before, "runs") == 6
+    assert more(before, "prepared") == 1
+    assert more(before, "compiles") == 1
+    assert more(before, "bytes_from_device") == 6 * OUTPUTS
+    moved = more(before, "bytes_to_device")
+    # What a first run fills with zeros: outputs, gradients and momentum.
+    zeros = sum(
+        r.nbytes
+        for r in samba.session.program.regions
+        if r.role.name in ("OUTPUT", "GRADIENT", "OPTIMIZER_STATE")
+    )
+    assert moved == 6 * BATCH + zeros
+    # What is not fed is not moved, and what is not asked for neither.
+    before = counted()
+    samba.session.run(None, ())
+    samba.session.run(None, scene.model.output_tensors[:1])
+    assert more(before, "bytes_to_device") == 0
+    assert more(before, "bytes_from_device") == 4
+    assert more(before, "prepared") == 2
+
+
+def test_inputs_of_other_forms_are_counted_too(pefs):
+    scene = pefs.loaded(MLP)
+    batch = other_batch()
+    samba.session.run(named(batch), ())
+    before = counted()
+    samba.session.run(batch, ())  # plain tensors by name take the slow way
+    samba.session.run({"x": batch["x"]}, scene.model.output_tensors)
+    assert more(before, "bytes_to_device") == BATCH + 5 * 4 * 4
+
+
+def test_tensors_that_are_read_and_written_are_counted(pefs):
+    scene = pefs.loaded(MLP)
+    before = counted()
+    weight = scene.model.first.weight
+    name = "mlp__first__weight"
+    assert samba.session.get_tensors_by_name(name)[0].shape == weight.shape
+    assert more(before, "bytes_from_device") == 6 * 4 * 4
+    weight.sn_data = weight.sn_data * 2
+    assert more(before, "bytes_to_device") == 6 * 4 * 4
+    before = counted()
+    samba.session.to_cpu(scene.model)
+    parameters = sum(4 * p.numel() for p in scene.model.parameters())
+    assert more(before, "bytes_from_device") == parameters
+
+
+def test_an_output_that_was_never_computed_is_counted_once(pefs):
+    """Zeros of a gradient that no run has written come from the host, by another way."""
+    pefs.loaded(MLP)
+    before = counted()
+    (found,) = samba.session.run(None, ("mlp__first__weight__grad",), section_types=["fwd"])
+    assert not found.any()
+    assert more(before, "bytes_from_device") == 6 * 4 * 4
+
+
+def test_a_call_that_is_refused_counts_nothing_but_what_it_fed(pefs):
+    scene = pefs.loaded(MLP)
+    samba.session.run(named(other_batch()), scene.model.output_tensors)
+    before = counted()
+    with pytest.raises(samba.errors.SambaError):
+        samba.session.run(named(other_batch(batch=4)), scene.model.output_tensors)
+    assert all(
+        more(before, key) == 0
+        for key in ("runs", "compiles", "bytes_to_device", "bytes_from_device")
+    )
+
+
+def test_plans_are_counted_by_where_they_are_from(tmp_path, monkeypatch):
+    """The first process makes, the second reads: here two loads with a cache of their own."""
+    from emulator.kernels.rules import PLAIN, chosen_by
+
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
+    world = World(name="cached")
+    scene = world.build()
+    scene.compile(tmp_path)
+    from emulator import device
+    from emulator.plans.plan import compile_plan
+
+    monkeypatch.setattr(device, "compile_plan", compile_plan)  # these tests share plans otherwise
+    for key in ("misses", "hits"):
+        scene.trace()
+        before = counted()
+        with chosen_by(PLAIN):
+            samba.session.run(scene.inputs, ())
+        after = counted()
+        changed = {k for k in after["cache"] if after["cache"][k] != before["cache"][k]}
+        assert changed == {key}
+        assert after["cache"][key] == before["cache"][key] + 1
+        assert after["lowering_seconds"] > before["lowering_seconds"]
+        assert after["xla_seconds"] > before["xla_seconds"]
+    monkeypatch.setenv(CACHE_VARIABLE, "0")
+    scene.trace()
+    before = counted()
+    with chosen_by(PLAIN):
+        samba.session.run(scene.inputs, ())
+    assert counted()["cache"]["off"] == before["cache"]["off"] + 1
+
+
+def test_host_times_of_runs(pefs):
+    scene = pefs.loaded(MLP)
+    samba.session.run(named(other_batch()), scene.model.output_tensors)  # compiles
+    before = counted()
+    assert before["timed_runs"] == samba.session.metrics().totals.timed
+    for seed in range(200):
+        samba.session.run(named(other_batch(seed)), scene.model.output_tensors)
+    found = counted()
+    timed = found["timed_runs"] - before["timed_runs"]
+    assert 30 < timed < 40  # the first 32, then one in 61
+    for key in ("host_seconds", "wait_seconds"):
+        times = found[key]
+        assert 0 < times["median"] <= times["p95"] <= times["max"]
+        assert 0 < times["mean"] < 1
+
+
+def test_one_run_in_a_prime_number_is_timed_later():
+    times = RunTimes()
+    noted = []
+    for left in range(1000, 0, -1):
+        if left <= times.due:
+            times.note(left, host=1.0, wait=2.0)
+            noted.append(1000 - left)
+    assert noted[:33] == [*range(32), 31 + 61]
+    assert {b - a for a, b in zip(noted[32:], noted[33:], strict=False)} == {61}
+    assert (times.count, times.host, times.wait) == (len(noted), len(noted), 2 * len(noted))
+
+
+def test_traces_are_counted_with_their_time(tmp_path):
+    before = counted()
+    scene = World(name="traced").build()
+    scene.compile(tmp_path)
+    scene.trace()
+    assert more(before, "traces") == 2
+    assert more(before, "trace_seconds") > 0
+
+
+def test_evaluators_count_too_and_a_reset_forgets_nothing(pefs):
+    scene = pefs.loaded(MLP)
+    samba.session.run(scene.inputs, ())
+    before = counted()
+    evaluator = samba.session.evaluator(scene.model)
+    evaluator.run(scene.inputs)
+    assert more(before, "runs") == more(before, "compiles") == 1
+    assert len(samba.session._book.devices(EVALUATION)) == 1
+    del evaluator
+    after = counted()
+    samba.session.reset()
+    assert counted() == after | {"rank": 0}
+    assert samba.SambaSession().metrics().runs == 0
+
+
+def test_devices_that_are_gone_leave_their_counts():
+    class Device:
+        def __init__(self) -> None:
+            from emulator.counters import DeviceCounters
+
+            self.counters = DeviceCounters()
+
+    book = MetricsBook()
+    for turn in range(5):
+        device = Device()
+        device.counters.to_device += 10
+        device.counters.times.note(turn, host=1.0, wait=0.0)
+        book.add(device)
+        assert len(book._devices) <= 2
+    found = book.metrics()
+    assert (found.totals.to_device, found.totals.timed) == (50, 5)
+    assert sum(entry[1].to_device for entry in book._devices) <= 20
+
+
+def test_totals_add_up_in_every_count():
+    from emulator.counters import DeviceCounters
+
+    counters = DeviceCounters()
+    for name in ("compiles", "prepared", "to_device", "from_device"):
+        setattr(counters, name, 3)
+    counters.lowering_seconds, counters.xla_seconds = 0.5, 0.25
+    for source in Source:
+        counters.sources[source] = 2
+    next(counters.ticks)
+    counters.times.note(0, host=1.0, wait=2.0)
+    one = totals_of(counters)
+    both = one + one
+    for field in Totals.__dataclass_fields__:
+        single, double = getattr(one, field), getattr(both, field)
+        if field == "sources":
+            assert double == tuple(2 * n for n in single) and min(single) == 2
+        elif field == "latest":
+            assert double == (*single, *single) and single
+        else:
+            assert double == 2 * single > 0, field
+
+
+def test_the_report_says_what_the_figures_say(pefs):
+    scene = pefs.loaded(MLP)
+    for _ in range(3):
+        samba.session.run(scene.inputs, scene.model.output_tensors)
+    found = samba.session.metrics()
+    text = str(found)
+    assert f"runs                 {found.runs:,}; prepared anew {found.totals.prepared:,}" in text
+    assert "timed run" in text and "executable cache" in text
+    assert "none timed" in str(samba.SambaSession().metrics())
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+SCRIPT = """
+import os, samba
+pid = os.fork()
+if not pid:
+    raise SystemExit
+os.waitpid(pid, 0)
+print(samba.session.metrics().runs)
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name"), [("1", ""), ("0", ""), ("m.json", "m.json"), ("m.txt", "m.txt")]
+)
+def test_a_process_tells_when_it_ends_if_it_is_asked(tmp_path, wanted, name):
+    """Once, and not by a child that was forked."""
+    env = {**os.environ, METRICS_VARIABLE: wanted, "PYTHONPATH": str(ROOT)}
+    done = finished([sys.executable, "-c", SCRIPT], cwd=tmp_path, env=env)
+    assert (done.returncode, done.stdout) == (0, "0\n")
+    assert done.stderr.count("executable cache") == (wanted == "1")
+    assert [p.name for p in tmp_path.iterdir()] == ([name] if name else [])
+    if name == "m.json":
+        found = json.loads((tmp_path / name).read_text())
+        assert (found["format"], found["version"], found["runs"]) == ("samba.metrics", 1, 0)
+    elif name:
+        assert "executable cache" in (tmp_path / name).read_text()
+
+
+@pytest.mark.parametrize("wanted", ["none/m.json", "."])
+def test_a_file_that_cannot_be_written_is_one_line(tmp_path, wanted):
+    env = {**os.environ, METRICS_VARIABLE: wanted, "PYTHONPATH": str(ROOT)}
+    done = finished([sys.executable, "-c", "import samba"], cwd=tmp_path, env=env)
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"error: {METRICS_VARIABLE}: ") and done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
