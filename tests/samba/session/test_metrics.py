@@ -1,7 +1,8 @@
-"""``samba.session.metrics()``: what is counted for real runs, and the report when a process ends."""
+"""``samba.session.metrics()``: what is counted for real runs, and what is told at exit."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -160,7 +161,7 @@ def test_one_run_in_a_prime_number_is_timed_later():
             times.note(left, host=1.0, wait=2.0)
             noted.append(1000 - left)
     assert noted[:33] == [*range(32), 31 + 61]
-    assert {b - a for a, b in zip(noted[32:], noted[33:], strict=False)} == {61}
+    assert {b - a for a, b in itertools.pairwise(noted[32:])} == {61}
     assert (times.count, times.host, times.wait) == (len(noted), len(noted), 2 * len(noted))
 
 
