@@ -26,8 +26,9 @@ _CALLS = 40
 
 _NOTE = (
     "bytes: most at any time during the call, arguments and results of the run included; "
-    "activation, gradient, scratch: of these, what the executable keeps inside at that time. "
-    "Predicted: compilers order, fuse and copy as they see fit"
+    "activation, cotangent, scratch: of these, values, their gradients, and what operations take "
+    "beside them, inside the executable at that time; predicted: compilers order, fuse and copy as "
+    "they see fit"
 )
 
 
@@ -146,7 +147,7 @@ def _calls(program: Program, one: ScheduleMemory, width: int) -> str:
                 bytes_text(0 if moment is None else moment.scratch),
             )
         )
-    head = ("id", "type", "section", "bytes", "activation", "gradient", "scratch")
+    head = ("id", "type", "section", "bytes", "activation", "cotangent", "scratch")
     lines = ["calls", table(head, rows, width=width, right=(0, 3, 4, 5, 6))]
     if len(one.calls) > _CALLS:
         lines.append(f"and {len(one.calls) - _CALLS:,} more: --json has all")
