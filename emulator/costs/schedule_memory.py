@@ -117,9 +117,10 @@ class Places:
                         self._lines.setdefault(region, (node.module, node.source))
         for optimizer in program.optimizers:
             for param in optimizer.params:
-                found = self._lines.get(param.weight)
-                for state in (*param.states, param.grad) if found else ():
-                    self._lines.setdefault(state, found)
+                place = self._lines.get(param.weight)
+                if place is not None:
+                    for state in (*param.states, param.grad):
+                        self._lines.setdefault(state, place)
 
     def of(self, held: Held) -> tuple[str, str]:
         """Module path and ``file:line`` of something alive, each empty if there is none.
