@@ -18,6 +18,7 @@ from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.scratch import Scratch, scratch_of
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role, SectionKind, Step, Value
+from pef_schema.section_facts import plain_name
 
 __all__ = ["Buffer", "Trace", "Work", "trace"]
 
@@ -250,7 +251,7 @@ class _Tracer:
 
     def _keep(self, at: int, i: int, node: Node, scratch: Scratch, made: list[int]) -> None:
         if scratch.kept:
-            name = f"{node.op.split('.')[1]} of {node.module or i}"
+            name = f"{plain_name(node.op)} of {node.module or i}"
             self._kept[at, i] = self._new(
                 Buffer(name=name, role=Role.ACTIVATION, nbytes=scratch.kept, graph=at, node=i)
             )

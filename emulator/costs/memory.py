@@ -121,8 +121,10 @@ class MemoryNeed:
             )
             for r in regions
         ]
+        # At its last moment another value may be written into the place of one.
+        replaced = {one.instead for one in self._lifetimes if one.first == moment}
         for one in self._lifetimes if moment >= 0 else ():
-            if one.first <= moment <= one.last and not _replaced(self._lifetimes, one, moment):
+            if one.first <= moment <= one.last and one.buffer not in replaced:
                 buffer = self._traced.buffers[one.buffer]
                 found.append(
                     Held(
@@ -134,13 +136,6 @@ class MemoryNeed:
                     )
                 )
         return tuple(sorted(found, key=lambda held: -held.nbytes))
-
-
-def _replaced(found: Sequence[Lifetime], one: Lifetime, moment: int) -> bool:
-    """Whether at its last moment another value is written into its place."""
-    return one.last == moment and any(
-        other.instead == one.buffer and other.first == moment for other in found
-    )
 
 
 def schedule_steps(program: Program, schedule: int) -> tuple[Step, ...]:

@@ -61,6 +61,8 @@ def scratch_of(graph: Graph | Gradient, node: Node) -> Scratch:
 def _attention(at: NamedArgs) -> Scratch:
     """The probabilities, which the gradient reads; then gradients of them."""
     q, k = at.shape(0), at.shape(1)
+    if min(len(q), len(k)) < 2:
+        return _NONE  # of a program that no device takes
     scores = math.prod(q[:-1]) * k[-2] * _computed(at)
     return Scratch(kept=scores, backward=scores)
 

@@ -81,6 +81,15 @@ def test_the_peak_is_near_the_measured_one(case: Case) -> None:
         assert_close(compiled(case), TOLERANCE)
 
 
+def test_windows_are_counted_where_kernels_make_them() -> None:
+    """The sizes from which a kernel lays windows side by side are said where there is no jax."""
+    from emulator.kernels import convolutions
+    from emulator.op_facts import scratch
+
+    for name in ("_FEW_CHANNELS", "_FEW_TAPS", "_STACKED"):
+        assert getattr(scratch, name) == getattr(convolutions, name)
+
+
 def test_the_comparison_bites() -> None:
     """Without what lies inside, the peak would be wrong by far more."""
     program = compiled(lenet(batch=32))
