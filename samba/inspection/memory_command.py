@@ -15,7 +15,7 @@ from pef_schema.program import Program, Role
 from pef_schema.section_facts import section_types
 from samba.inspection.json_form import folded_json
 from samba.inspection.running import DONE, chosen_graph, run_command, write_output
-from samba.support.layout import bytes_text, paragraph, some, table, terminal_width
+from samba.support.layout import bytes_text, paragraph, table, terminal_width
 
 __all__ = ["run"]
 
@@ -150,7 +150,8 @@ def _calls(program: Program, one: ScheduleMemory, width: int) -> str:
     head = ("id", "type", "section", "bytes", "activation", "cotangent", "scratch")
     lines = ["calls", table(head, rows, width=width, right=(0, 3, 4, 5, 6))]
     if len(one.calls) > _CALLS:
-        lines.append(f"and {len(one.calls) - _CALLS:,} more: --json has all")
+        rest = f"and {len(one.calls) - _CALLS:,} more: --json has all"
+        lines.append(paragraph(rest, width=width))
     return "\n".join([*lines, paragraph(f"({_NOTE})", width=width)])
 
 
@@ -181,7 +182,8 @@ def _peak(program: Program, one: ScheduleMemory, places: Places, most: int, widt
     lines = [paragraph(title, width=width, indent="  ")]
     lines.append(table(("alive", "role", "name", "module and line"), rows, width=width, right=(0,)))
     if len(shown) < len(alive):
-        lines.append(f"and {some(len(alive) - len(shown), 'more', 'more')}: --alive 0 lists all")
+        rest = f"and {len(alive) - len(shown):,} more: --alive 0 lists all"
+        lines.append(paragraph(rest, width=width))
     return "\n".join(lines)
 
 
