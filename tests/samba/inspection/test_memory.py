@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from pef_schema import Program, Role, write_pef
+from pef_schema import Program, write_pef
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.inspection.memory_command import run
+from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts
 from tests.models.zoo import ZOO
+from tests.pef_schema.forge import encode_unchecked
 from tests.pef_schema.samples import custom, nothing, training
 from tests.processes import finished
 from tests.samba.inspection.programs import chain, two_graphs
+from tests.terminal import NAME, TEXT, foreign
 from tests.tracing import trace
 
 ROOT = Path(__file__).parents[3]
@@ -134,21 +137,20 @@ def test_long_schedules_are_cut_in_the_text_alone(tmp_path: Path, capsys: Printe
     assert len(json.loads(shown(capsys, pef, "--json"))["graphs"][0]["calls"]) == 300
 
 
-def test_names_of_a_file_steer_no_terminal(tmp_path: Path, capsys: Printed) -> None:
-    import dataclasses
-
-    program = training()
-    evil = dataclasses.replace(program.regions[0], name="a\x1b[31m\nb")
-    program = dataclasses.replace(
-        program,
-        name="x\x1b[2J",
-        regions=(evil, *program.regions[1:]),
-    )
-    assert program.regions[0].role is Role.INPUT
-    pef = str(tmp_path / "evil.pef")
-    write_pef(pef, program)
-    for more in ([], ["--json"]):
-        assert "\x1b" not in shown(capsys, pef, "--alive", "0", *more)
+@pytest.mark.parametrize("field", FIELDS, ids=".".join)
+def test_no_text_of_a_file_steers_the_terminal(
+    field: Field, tmp_path: Path, capsys: Printed
+) -> None:
+    for name, program in PROGRAMS.items():
+        for text in (NAME, TEXT):
+            forged = texts(program, lambda f, t, text=text: t + text if f == field else t)
+            path = tmp_path / f"{name}.pef"
+            path.write_bytes(encode_unchecked(forged))
+            for more in ([], ["--json"]):
+                code = run([str(path), *more])
+                captured = capsys.readouterr()
+                assert not foreign(captured.out + captured.err)
+                assert code in (0, 3)
 
 
 def test_bad_files_are_one_error(pef: str, tmp_path: Path, capsys: Printed) -> None:
