@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pef_schema.atomic import write_atomically
 from samba.errors import ArgumentError
+from samba.support.timeline import Timeline
 
 __all__ = ["MEASUREMENTS", "PROFILER", "Profiler", "UnknownEvent"]
 
@@ -58,11 +59,15 @@ class Profiler:
 
     started: bool
     """Whether events are recorded."""
+    timeline: Timeline | None
+    """The timeline that runs are noted on; None for none."""
+    active: bool
+    """Whether runs are watched, by one or the other: the one thing that a run looks at."""
 
     def __new__(cls) -> Profiler:
         if cls._one is None:
             cls._one = super().__new__(cls)
-            cls._one.started = False
+            cls._one.started, cls._one.timeline, cls._one.active = False, None, False
             cls._one.reset()
         return cls._one
 
@@ -72,11 +77,21 @@ class Profiler:
         """Starts to record, from nothing; no effect if it is recording."""
         if not self.started:
             self.reset()
-            self.started = True
+            self.started = self.active = True
 
     def stop_profile(self) -> None:
         """Stops recording; what was recorded can be asked for until the next start."""
         self.started = False
+        self.active = self.timeline is not None
+
+    def put_on(self, timeline: Timeline | None) -> None:
+        """Have runs noted on a timeline from now on.
+
+        Args:
+            timeline: The timeline; None for none.
+        """
+        self.timeline = timeline
+        self.active = self.started or timeline is not None
 
     def start(self) -> None:
         """Does what :meth:`start_profile` does."""

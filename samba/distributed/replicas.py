@@ -31,6 +31,7 @@ from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
 from samba.support.deviations import Deviations, tell
+from samba.support.timeline import Track
 
 _CHECKED_RUNS = 2
 """Runs before which replicas always compare notes; what differs usually does from the start."""
@@ -425,7 +426,11 @@ class _Reducer:
     def reduce(self, bucket: Bucket, array: Any) -> Any:
         if self._job.watchdog is not None:
             self._job.watchdog.at(self._replicas.step, bucket.index)
-        return self._reduce(array)
+        timeline = PROFILER.timeline
+        if timeline is None:
+            return self._reduce(array)
+        with timeline.span(Track.COMMUNICATION, f"reduce bucket {bucket.index}"):
+            return self._reduce(array)
 
     def failure(self, bucket: Bucket, error: BaseException) -> BaseException:
         where = f"REDUCE bucket {bucket.index} of step {self._replicas.step}"

@@ -299,7 +299,7 @@ class SambaSession(SessionParts):
         if runner is None or graph_name is not None:
             runner = loaded.runner(graph_name)
         in_turn = loaded.turns
-        if get_ident() == in_turn.owner and not in_turn.marked and not PROFILER.started:
+        if get_ident() == in_turn.owner and not in_turn.marked and not PROFILER.active:
             runner.mark = length_hint(runner.ticks)
             try:
                 try:
@@ -314,6 +314,8 @@ class SambaSession(SessionParts):
         with in_turn.running("run()"):
             runner.mark = length_hint(runner.ticks)
             try:
+                if PROFILER.timeline is not None:
+                    return runner.run_on_timeline(request, PROFILER.timeline)
                 if PROFILER.started:
                     return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
                 return runner.run(request)

@@ -180,6 +180,8 @@ class SessionParts:
     start_samba_profile = method_of("_profiling", Profiling.start_samba_profile)
     end_samba_profile = method_of("_profiling", Profiling.end_samba_profile)
     samba_profile = method_of("_profiling", Profiling.samba_profile)
+    start_timeline = method_of("_profiling", Profiling.start_timeline)
+    stop_timeline = method_of("_profiling", Profiling.stop_timeline)
     start_runtime_profile = method_of("_profiling", Profiling.start_runtime_profile)
     end_runtime_profile = method_of("_profiling", Profiling.end_runtime_profile)
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
+from typing import ClassVar
 
+from pef_schema.printable import say
+from samba.abexit import SambaAtexit
 from samba.profiler import PROFILER, Profiler
 from samba.session.program_slot import ProgramSlot
 from samba.session.runtime_profile import RuntimeProfile
+from samba.support.timeline import MOST_EVENTS, NoTimeline, Timeline
 
 __all__ = ["Profiling"]
+
+_log = logging.getLogger("samba")
 
 
 class Profiling:
@@ -20,6 +27,9 @@ class Profiling:
         slot: What is loaded.
         runtime_profile: The profile of a stretch of a script; a reset of the session leaves it.
     """
+
+    _ends_timeline: ClassVar[bool] = False
+    """Whether a timeline that nobody stops is written when the process ends."""
 
     def __init__(self, slot: ProgramSlot, runtime_profile: RuntimeProfile) -> None:
         self._slot, self._runtime_profile = slot, runtime_profile
@@ -78,6 +88,43 @@ class Profiling:
         finally:
             self.end_samba_profile(filename)
 
+    def start_timeline(self, path: str | PathLike[str], *, most: int = MOST_EVENTS) -> None:
+        """Note runs on a timeline, for Perfetto and other viewers of Chrome's trace format.
+
+        Until :meth:`stop_timeline`, or the end of the process, a run goes section by section, as
+        ``measure-sections`` does, and waits for each. Results are those of sections run one by one,
+        which may differ from those of a whole run in the last bit. See ``docs/timeline.md``.
+
+        Args:
+            path: The file, JSON; what was there is replaced at the end.
+            most: Events that are kept; how many later ones are left out is told.
+
+        Raises:
+            NoTimeline: If one was started before, or the file could not be written.
+        """
+        if PROFILER.timeline is not None:
+            raise NoTimeline(
+                path=PROFILER.timeline.path,
+                problem="it was started before: call stop_timeline() first.",
+            )
+        PROFILER.put_on(Timeline(path, most=most))
+        if not self._ends_timeline:
+            Profiling._ends_timeline = True
+            SambaAtexit.register(_end_timeline)
+
+    def stop_timeline(self) -> None:
+        """End the timeline and write it.
+
+        Raises:
+            NoTimeline: If none was started.
+            SambaError: If it cannot be written.
+        """
+        if PROFILER.timeline is None:
+            raise NoTimeline(
+                path="", problem="stop_timeline(): no timeline was started; call start_timeline()."
+            )
+        _end_timeline()
+
     def start_runtime_profile(self, timer_enabled: bool = True) -> None:
         """Start a profile of Python functions and of the device's work.
 
@@ -105,3 +152,20 @@ class Profiling:
         if loaded is not None and self._runtime_profile.running:
             loaded.device.synchronize()
         self._runtime_profile.end(log_file)
+
+
+def _end_timeline() -> None:
+    timeline = PROFILER.timeline
+    if timeline is None:
+        return
+    PROFILER.put_on(None)
+    timeline.write()
+    say(f"timeline: {timeline.path}, {timeline.count} events")
+    if timeline.left_out:
+        _log.warning(
+            "timeline %s: %d events after the first %d are left out; start_timeline(most=...) "
+            "keeps more",
+            timeline.path,
+            timeline.left_out,
+            timeline.count,
+        )

@@ -35,11 +35,13 @@ from samba.session.pending_gradients import PendingGradients
 from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
 from samba.session.request import RunRequest, SectionRequest, listed
 from samba.session.section_choice import SectionChooser, frozen
+from samba.session.timeline_pieces import Pieces
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watched_modes import WatchedModes
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
+from samba.support.timeline import Timeline, Track
 from samba.tensor.views import copy_as_torch, read_as_numpy
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class Runner:
         feeder.counters = device.counters
         self._first_inputs = FirstInputs(program, self._feeder.slots)
         self._chooser = SectionChooser(program, graph)
+        self._pieces = Pieces(program)
         self._hyperparameters = Hyperparameters(program)
         self._settings = self._hyperparameters.initial
         self.replicas = replicas
@@ -163,6 +166,37 @@ class Runner:
             if not self._last.fetches:
                 return ()
             with self.replicas.getting_tensors():
+                return self._fetch()
+
+    def run_on_timeline(self, request: RunRequest, timeline: Timeline) -> tuple[SambaTensor, ...]:
+        """:meth:`run` section by section, each waited for and noted.
+
+        Args:
+            request: What the script asks for; with other replicas it is run as a whole.
+            timeline: Where it is noted.
+        """
+        steps = self._resolve_steps(SectionRequest(*request.sections))
+        with timeline.span(Track.HOST, "session.run"):
+            if request.wish is not None or not steps:
+                with timeline.span(Track.SECTIONS, "all sections"):
+                    return self.run_timed(request, pinned=False)
+            with timeline.span(Track.HOST, "feed"):
+                inputs = request.input_tensors
+                feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
+            fetches = self._resolve_outputs(request.output_tensors)
+            for piece in self._pieces.of(steps):
+                part = piece.request(request)
+                with timeline.span(Track.SECTIONS, piece.name, piece.facts):
+                    if piece.whole:
+                        self._start(feed, part)
+                    else:
+                        self._change(feed, part, fetches=(), steps=piece.steps)
+                    self._device.synchronize()
+                feed = ()
+            self._require_written(fetches, None)
+            nbytes = sum(self._device.program.regions[region].nbytes for region, _ in fetches)
+            self._last = replace(NO_CALL, fetches=fetches, fetched_bytes=nbytes)
+            with timeline.span(Track.HOST, "fetch"):
                 return self._fetch()
 
     def _took_place(self) -> bool:

@@ -99,6 +99,8 @@ def parse_app_args(
     if level is not None and args.log_level != _DEFAULT_LEVEL:
         logging.getLogger("samba").setLevel(level)
     note_parsed(args)
+    if args.timeline and arguments == sys.argv[1:]:
+        session.start_timeline(args.timeline)
     tell_lost(args, redeclared[args.command])
     if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
         note_measured()

@@ -1,0 +1,182 @@
+"""A timeline of a stretch of a script, in the trace event format that Perfetto and Chrome open.
+
+Format: "Trace Event Format" of the Chromium project, complete events (``ph`` is ``X``) on threads
+that are named by metadata events (``M``); times are in microseconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pef_schema.atomic import write_atomically
+from pef_schema.errors import SambaError, quoted
+from pef_schema.printable import json_text
+
+__all__ = ["MOST_EVENTS", "NoTimeline", "Timeline", "Track"]
+
+MOST_EVENTS = 200_000
+"""Events that a timeline keeps; a viewer's file of them has some 40 MB."""
+_MICRO = 1e6
+
+
+class Track(enum.IntEnum):
+    """Tracks of a timeline: threads of one process, as viewers have it."""
+
+    HOST = 1
+    SECTIONS = 2
+    COMMUNICATION = 3
+
+
+class NoTimeline(SambaError):
+    """A timeline cannot be begun, ended or written.
+
+    Args:
+        path: Its file; empty where there is none.
+        problem: What was found and what to do, as a sentence.
+    """
+
+    def __init__(self, *, path: str, problem: str) -> None:
+        self.path, self.problem = path, problem
+        super().__init__(f"timeline {quoted(path, 1024)}: {problem}" if path else problem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    track: Track
+    name: str
+    start: float
+    seconds: float
+    facts: Mapping[str, Any]
+
+
+_NO_FACTS: Mapping[str, Any] = {}
+
+
+class Timeline:
+    """Events, which begin now; bounded in number.
+
+    Args:
+        path: The file to write at the end.
+        most: Events that are kept; later ones are counted.
+
+    Raises:
+        NoTimeline: If the file could not be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     timeline = Timeline(f"{folder}/t.json")
+        ...     with timeline.span(Track.HOST, "feed"):
+        ...         pass
+        ...     timeline.write()
+        ...     timeline.count
+        1
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, most: int = MOST_EVENTS) -> None:
+        self.path = os.fspath(path)
+        self.left_out = 0
+        self._most = most
+        self._events: list[_Event] = []
+        self._start = time.perf_counter()
+        folder = Path(self.path).absolute().parent
+        if not self.path or Path(self.path).is_dir():
+            raise NoTimeline(path=self.path, problem="it is a folder. Name a file.")
+        if not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise NoTimeline(
+                path=self.path, problem=f"files cannot be made in {quoted(str(folder), 1024)}."
+            )
+
+    @property
+    def count(self) -> int:
+        """Events that it keeps."""
+        return len(self._events)
+
+    @contextmanager
+    def span(
+        self, track: Track, name: str, facts: Mapping[str, Any] = _NO_FACTS
+    ) -> Generator[None, None, None]:
+        """Note how long the body takes, also if it raises.
+
+        Args:
+            track: Where.
+            name: What viewers show.
+            facts: What they show of it when asked, plain data.
+        """
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.note(track, name, start, time.perf_counter() - start, facts)
+
+    def note(
+        self,
+        track: Track,
+        name: str,
+        start: float,
+        seconds: float,
+        facts: Mapping[str, Any] = _NO_FACTS,
+    ) -> None:
+        """Note something that was timed.
+
+        Args:
+            track, name, facts: As for :meth:`span`.
+            start: When it began, as ``time.perf_counter()`` counts.
+            seconds: How long it took.
+        """
+        if len(self._events) >= self._most:
+            self.left_out += 1
+            return
+        self._events.append(
+            _Event(track=track, name=name, start=start, seconds=seconds, facts=facts)
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as the format has it."""
+        pid = os.getpid()
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "samba"}}
+        ]
+        for track in Track:
+            name = {"name": track.name.lower()}
+            events.append(
+                {"ph": "M", "name": "thread_name", "pid": pid, "tid": track, "args": name}
+            )
+            order = {"sort_index": int(track)}
+            events.append(
+                {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": track, "args": order}
+            )
+        # A span is noted at its end: sorted, those that hold others come before them.
+        for event in sorted(self._events, key=lambda e: (e.track, e.start, -e.seconds)):
+            events.append(
+                {
+                    "ph": "X",
+                    "name": event.name,
+                    "cat": event.track.name.lower(),
+                    "pid": pid,
+                    "tid": event.track,
+                    "ts": round((event.start - self._start) * _MICRO, 3),
+                    "dur": round(event.seconds * _MICRO, 3),
+                    "args": dict(event.facts),
+                }
+            )
+        return {
+            "traceEvents": events,
+            "displayTimeUnit": "ms",
+            "otherData": {"events": len(self._events), "left_out": self.left_out},
+        }
+
+    def write(self) -> None:
+        """Write the file, whole or not at all.
+
+        Raises:
+            PefUnwritable: If it cannot be written.
+        """
+        write_atomically(self.path, [json_text(self.as_dict()).encode(), b"\n"])

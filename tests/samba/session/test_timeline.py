@@ -1,0 +1,202 @@
+"""The timeline of runs: what is on it, what it changes of the runs, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import samba
+from samba.profiler import PROFILER
+from samba.support.timeline import NoTimeline, Timeline, Track
+from tests.processes import finished
+from tests.samba.worlds import Scene, World
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    """A small net with a section for each operation, loaded."""
+    made = World(name="timed", config={"optim_level": "o0"}).build()
+    made.compile(tmp_path)
+    made.trace()
+    return made
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    """The events of a file that have a duration; all of it is checked against the format."""
+    found = json.loads(path.read_text())
+    assert set(found) == {"traceEvents", "displayTimeUnit", "otherData"}
+    names = {}
+    timed: list[dict[str, Any]] = []
+    for event in found["traceEvents"]:
+        assert event["ph"] in ("M", "X") and isinstance(event["pid"], int)
+        if event["ph"] == "M" and event["name"] == "thread_name":
+            names[event["tid"]] = event["args"]["name"]
+        if event["ph"] == "X":
+            assert event["dur"] >= 0 and event["ts"] >= 0
+            timed.append(event)
+    assert names == {track.value: track.name.lower() for track in Track}
+    for track in Track:
+        ends: list[float] = []
+        last = 0.0
+        for event in (e for e in timed if e["tid"] == track):
+            assert event["ts"] >= last, "in the order of their beginnings"
+            last = event["ts"]
+            while ends and ends[-1] <= event["ts"] + 1e-3:
+                ends.pop()
+            end = event["ts"] + event["dur"]
+            assert not ends or end <= ends[-1] + 2e-3, "a span lies within another or beside it"
+            ends.append(end)
+        assert all(e["cat"] == names[track] for e in timed if e["tid"] == track)
+    assert found["otherData"]["events"] == len(timed)
+    return timed
+
+
+def test_every_section_of_every_run_is_on_it(scene: Scene, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    samba.session.start_timeline(path)
+    for _ in range(3):
+        scene.run()
+    samba.session.stop_timeline()
+    found = events(path)
+    loaded = samba.session._slot.loaded
+    assert loaded is not None
+    program = loaded.program
+    sections = [e for e in found if e["tid"] == Track.SECTIONS]
+    called = [program.sections[c.section].name for c in program.schedules[0].calls]
+    assert [e["name"] for e in sections] == called * 3
+    host = Counter(e["name"] for e in found if e["tid"] == Track.HOST)
+    assert host == {"session.run": 3, "feed": 3, "fetch": 3}
+    (linear,) = {json.dumps(e["args"]) for e in sections if e["name"] == called[0]}
+    facts = json.loads(linear)
+    assert facts["types"] == "FWD" and facts["section"] == program.schedules[0].calls[0].section
+    assert facts["modules"] and all(":" in line for line in facts["lines"])
+
+
+def test_runs_give_what_sections_one_by_one_give(tmp_path: Path) -> None:
+    def trained(timeline: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        made = World(name="same", config={"optim_level": "o0"}).build()
+        made.compile(tmp_path)
+        made.trace()
+        loaded = samba.session._slot.loaded
+        assert loaded is not None
+        ids = [call.section for call in loaded.program.schedules[0].calls]
+        outputs: list[torch.Tensor] = []
+        if timeline:
+            samba.session.start_timeline(tmp_path / "t.json")
+        for _ in range(3):
+            if timeline:
+                outputs += made.run()
+                continue
+            samba.session.run(made.inputs, (), section_ids=[ids[0]])
+            for section in ids[1:]:
+                samba.session.run(None, (), section_ids=[section])
+            outputs += made.run(None, section_ids=[ids[-1]], hyperparam_dict={"lr": 0.0})
+            samba.session.run(None, (), section_ids=[], hyperparam_dict={"lr": 0.1})
+        if timeline:
+            samba.session.stop_timeline()
+        weights = list(made.weights().values())
+        samba.session.reset()
+        return outputs, weights
+
+    ours, theirs = trained(True)[0], trained(False)[0]
+    assert len(ours) == len(theirs)
+    assert ours[0].equal(theirs[0]), "the first loss, before momentum counts"
+
+
+def test_outputs_parts_and_hyperparameters_pass_through(scene: Scene, tmp_path: Path) -> None:
+    samba.session.start_timeline(tmp_path / "t.json")
+    before = {name: w.clone() for name, w in scene.weights().items()}
+    scene.run(section_types=["fwd"])
+    assert all(w.equal(before[name]) for name, w in scene.weights().items())
+    (loss, *_) = scene.run(hyperparam_dict={"lr": 0.0})
+    assert all(w.equal(before[name]) for name, w in scene.weights().items())
+    scene.host_step()
+    torch.testing.assert_close(loss, scene.host(**scene.tensors)[0].detach() * 0 + loss)
+    scene.run(hyperparam_dict={"lr": 0.1})
+    assert not all(w.equal(before[name]) for name, w in scene.weights().items())
+    samba.session.stop_timeline()
+    names = [e["name"] for e in events(tmp_path / "t.json") if e["tid"] == Track.SECTIONS]
+    assert names and not any(name == "all sections" for name in names)
+    assert scene.run()[0].isfinite(), "runs as before"
+
+
+def test_a_run_that_fails_is_on_it_and_the_next_one_works(scene: Scene, tmp_path: Path) -> None:
+    samba.session.start_timeline(tmp_path / "t.json")
+    with pytest.raises(samba.errors.SambaError):
+        scene.run((torch.ones(1),))
+    scene.run()
+    samba.session.stop_timeline()
+    assert sum(e["name"] == "session.run" for e in events(tmp_path / "t.json")) == 2
+
+
+def test_starting_and_stopping(tmp_path: Path) -> None:
+    with pytest.raises(NoTimeline, match="no timeline was started"):
+        samba.session.stop_timeline()
+    samba.session.start_timeline(tmp_path / "a.json")
+    try:
+        with pytest.raises(NoTimeline, match="was started before"):
+            samba.session.start_timeline(tmp_path / "b.json")
+    finally:
+        samba.session.stop_timeline()
+    assert not PROFILER.active and not (tmp_path / "b.json").exists()
+    for path in (tmp_path, tmp_path / "none" / "t.json"):
+        with pytest.raises(NoTimeline, match=r"a folder|cannot be made"):
+            samba.session.start_timeline(path)
+        assert PROFILER.timeline is None
+
+
+def test_it_is_bounded_and_says_so(tmp_path: Path, caplog: Any, scene: Scene) -> None:
+    samba.session.start_timeline(tmp_path / "t.json", most=4)
+    scene.run()
+    samba.session.stop_timeline()
+    assert len(events(tmp_path / "t.json")) == 4
+    found = json.loads((tmp_path / "t.json").read_text())["otherData"]
+    assert found["left_out"] > 0
+    (line,) = [r.getMessage() for r in caplog.records if "left out" in r.getMessage()]
+    assert str(found["left_out"]) in line
+
+
+def test_a_profile_beside_it(scene: Scene, tmp_path: Path) -> None:
+    samba.session.start_timeline(tmp_path / "t.json")
+    with samba.session.samba_profile() as profiler:
+        scene.run()
+    assert PROFILER.active and PROFILER.timeline is not None
+    samba.session.stop_timeline()
+    assert not PROFILER.active
+    with samba.session.samba_profile() as profiler:
+        scene.run()
+    assert "PyRT_RUN" in profiler.names
+
+
+def test_spans_nest_and_are_of_their_tracks(tmp_path: Path) -> None:
+    timeline = Timeline(tmp_path / "t.json")
+    with timeline.span(Track.HOST, "outer"), timeline.span(Track.HOST, "inner\x1b", {"a": 1}):
+        pass
+    with pytest.raises(ZeroDivisionError), timeline.span(Track.COMMUNICATION, "fails"):
+        _ = 1 / 0
+    timeline.write()
+    assert [e["name"] for e in events(tmp_path / "t.json")] == ["outer", "inner\x1b", "fails"]
+    assert b"\x1b" not in (tmp_path / "t.json").read_bytes()
+
+
+def test_the_option_of_the_command_line_writes_it_at_the_end(tmp_path: Path) -> None:
+    lenet = [sys.executable, str(ROOT / "examples" / "lenet.py")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    out = f"--output-folder={tmp_path}"
+    done = finished([*lenet, "compile", "--pef-name=lenet", out], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    pef = f"--pef={tmp_path}/lenet/lenet.pef"
+    more = ["run", pef, "--num-epochs=1", "--timeline=t.json"]
+    done = finished([*lenet, *more], cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    names = {e["name"] for e in events(tmp_path / "t.json") if e["tid"] == Track.SECTIONS}
+    assert {"fwd_0", "bckwd_0", "opt_sgd0"} <= names
