@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from types import MappingProxyType
@@ -111,7 +112,7 @@ def compile_plan(
     """
     start = time.perf_counter()
     with failures_of_plan(program, steps, "compiling"), wide_types():
-        composition = _composition(program, buffer_map, steps, variant, watched)
+        composition = composition_of(program, buffer_map, steps, variant, watched)
         lowered = _lowered(composition, device)
         lowering_seconds = time.perf_counter() - start
         executable = compiled_or_kept(lowered, xla_options(device))
@@ -164,13 +165,22 @@ def lower_plan(
         PlanError: If the steps cannot be lowered for another reason.
     """
     with failures_of_plan(program, steps, "lowering"):
-        composition = _composition(program, buffer_map, steps, variant, _UNWATCHED)
+        composition = composition_of(program, buffer_map, steps, variant)
         return _lowered(composition, device, (platform,) if platform else None)
 
 
-def _composition(
-    program: Program, buffer_map: BufferMap, steps: StepKey, variant: Variant, watched: Watched
+def composition_of(
+    program: Program,
+    buffer_map: BufferMap,
+    steps: StepKey,
+    variant: Variant,
+    watched: Watched = _UNWATCHED,
 ) -> Composition:
+    """All that the function of some steps depends on.
+
+    Args:
+        program, buffer_map, steps, variant, watched: As for :func:`compile_plan`.
+    """
     touched = footprint(program, steps, variant)
     return Composition(
         program=program,
@@ -190,13 +200,26 @@ def _lowered(
     forms, buffers = composition.buffer_map.form, composition.signature
     sharding = jax.sharding.SingleDeviceSharding(device)
     shapes = [jax.ShapeDtypeStruct(*forms(home), sharding=sharding) for home in buffers.takes]
-    platform = platforms[0] if platforms else device.platform
-    with wide_types(), full_products(), shared_forms(), kernels_for(platform):
-        donated = () if composition.watched else tuple(range(buffers.donated))
-        jitted: Any = jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+    with traceable(composition, platforms[0] if platforms else device.platform) as jitted:
         traced = jitted.trace(*shapes)
         check_traced_sizes(traced.jaxpr)
         return traced.lower(lowering_platforms=platforms)
+
+
+@contextmanager
+def traceable(composition: Composition, platform: str) -> Generator[Any, None, None]:
+    """While active, jax traces the function of composed steps as every plan is traced.
+
+    Args:
+        composition: The steps.
+        platform: What it is traced for, as jax names platforms.
+
+    Returns:
+        A context with the function, jitted; it consumes what the plan consumes.
+    """
+    with wide_types(), full_products(), shared_forms(), kernels_for(platform):
+        donated = () if composition.watched else tuple(range(composition.signature.donated))
+        yield jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
 
 def rebind(plan: Plan, places: Mapping[int, int]) -> Plan:

@@ -195,12 +195,33 @@ def load_sharded_checkpoint(
     return LoadResult(missing, unexpected)
 
 
+def read_checkpoint(path: str | PathLike[str]) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint by their keys, where no model is at hand.
+
+    Args:
+        path: A folder or file as :func:`load_sharded_checkpoint` takes it.
+
+    Raises:
+        BadCheckpoint: There is no checkpoint, or a file of it is damaged.
+        MissingPackage: It holds safetensors, and that package is not installed.
+    """
+    place = _place(path)
+    try:
+        files = _files(place)
+        _forms(files)
+        return {key: to_torch(values) for file in files for key, values in _load(file).items()}
+    except OSError as error:
+        raise BadCheckpoint(
+            path=str(error.filename or place), problem=f"cannot be read: {error.strerror or error}"
+        ) from None
+
+
 def _place(path: str | PathLike[str]) -> Path:
     try:
         return Path(path)
     except TypeError:
         raise ArgumentError(
-            where="load_sharded_checkpoint(model, path)",
+            where="a checkpoint's path",
             found=described(path),
             wanted="the path of a file or folder",
         ) from None

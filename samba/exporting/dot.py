@@ -1,0 +1,167 @@
+"""Graphs of a program in the DOT language of graphviz, with clusters by module and by section."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pef_schema import Program, Value
+from pef_schema.printable import one_line
+from pef_schema.section_facts import plain_name
+from samba.exporting.graph_json import forward_sections
+
+__all__ = ["as_dot"]
+
+_STYLE = """\
+  graph [rankdir=TB, fontname="Helvetica", compound=true, newrank=true];
+  node [shape=box, style="rounded,filled", fillcolor="white", fontname="Helvetica", fontsize=10];
+  edge [fontname="Helvetica", fontsize=8, color="gray40"];"""
+_MODULE = 'style="rounded"; color="gray60"; fontcolor="gray30";'
+_SECTION = 'style="rounded,filled"; color="steelblue"; fillcolor="aliceblue";'
+
+
+_DEPTH = 32
+"""Modules within each other that are clusters of their own; a file may name any number."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Module:
+    """A module, with the nodes that are its own.
+
+    Args:
+        path: Its name with those of the modules around it.
+        nodes: Nodes by the section that runs them, -1 for none.
+        inner: The modules within it, by name.
+    """
+
+    path: str
+    nodes: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    inner: dict[str, _Module] = field(default_factory=dict[str, "_Module"])
+
+
+def as_dot(program: Program, graphs: Iterable[int]) -> str:
+    """Write graphs as one DOT digraph; ``dot -Tsvg`` draws it.
+
+    Modules are clusters within each other. Each has a cluster for every section that runs nodes of
+    its own, so a section that runs several modules has a cluster in each. Weights are no nodes: a
+    node that reads some names them in its tooltip.
+
+    Args:
+        program: The program.
+        graphs: Indices of the graphs; each is a cluster where there are several.
+
+    Returns:
+        The text, with a line end at its end.
+    """
+    chosen, sections = list(graphs), forward_sections(program)
+    lines = [f"digraph {_quoted(program.name)} {{", _STYLE]
+    for index in chosen:
+        body = _Drawing(program, index, sections).lines()
+        if len(chosen) > 1:
+            label = _quoted(f"graph {program.graphs[index].name}")
+            lines += [f"  subgraph cluster_g{index} {{", f"    label={label};"]
+            lines += [f"  {line}" for line in body]
+            lines.append("  }")
+        else:
+            lines += body
+    lines.append("}")
+    return "\n".join(lines) + "\n"
+
+
+class _Drawing:
+    """One graph as lines of DOT.
+
+    Args:
+        program: The program.
+        index: Of the graph.
+        sections: The section that runs a node, by graph and node.
+    """
+
+    def __init__(
+        self, program: Program, index: int, sections: Mapping[tuple[int, int], int]
+    ) -> None:
+        self._program, self._index, self._graph = program, index, program.graphs[index]
+        graph = self._graph
+        self._makers = {v: f"i{index}_{v}" for v in graph.inputs}
+        for number, node in enumerate(graph.nodes):
+            self._makers |= {v: f"n{index}_{number}" for v in node.outputs if v >= 0}
+        self._root = _Module(path="")
+        for number, node in enumerate(graph.nodes):
+            found = self._root
+            parts = node.module.split("__", _DEPTH - 1) if node.module else []
+            for depth, part in enumerate(parts):
+                path = "__".join(parts[: depth + 1])
+                found = found.inner.setdefault(part, _Module(path=path))
+            found.nodes.setdefault(sections.get((index, number), -1), []).append(number)
+
+    def lines(self) -> list[str]:
+        """All of it."""
+        graph, index = self._graph, self._index
+        made = [
+            f"  i{index}_{v} [shape=ellipse, label={_quoted(_tensor(graph.values[v]))}];"
+            for v in graph.inputs
+        ]
+        for name, module in self._root.inner.items():
+            made += self._module(name, module, "  ")
+        made += self._own_nodes(self._root, "  ")
+        for number, output in enumerate(graph.outputs):
+            label = _quoted(f"{output.name}\n{_form(graph.values[output.value])}")
+            made.append(f"  o{index}_{number} [shape=ellipse, label={label}];")
+        return [*made, *self._edges()]
+
+    def _module(self, name: str, module: _Module, indent: str) -> Iterator[str]:
+        cluster = _quoted(f"cluster_g{self._index}_m_{module.path}")
+        yield f"{indent}subgraph {cluster} {{"
+        yield f"{indent}  label={_quoted(name)}; tooltip={_quoted(module.path)}; {_MODULE}"
+        for inner_name, inner in module.inner.items():
+            yield from self._module(inner_name, inner, indent + "  ")
+        yield from self._own_nodes(module, indent + "  ")
+        yield f"{indent}}}"
+
+    def _own_nodes(self, module: _Module, indent: str) -> Iterator[str]:
+        for section, numbers in module.nodes.items():
+            if section < 0:
+                yield from (indent + self._node(number) for number in numbers)
+                continue
+            cluster = _quoted(f"cluster_g{self._index}_s{section}_{module.path}")
+            yield f"{indent}subgraph {cluster} {{"
+            yield f"{indent}  label={_quoted(self._program.sections[section].name)}; {_SECTION}"
+            yield from (f"{indent}  {self._node(number)}" for number in numbers)
+            yield f"{indent}}}"
+
+    def _node(self, number: int) -> str:
+        graph, node = self._graph, self._graph.nodes[number]
+        forms = [_form(graph.values[v]) for v in node.outputs if v >= 0]
+        held = [
+            self._program.regions[graph.values[v].region].name
+            for v in dict.fromkeys(node.refs())
+            if v not in self._makers and graph.values[v].region >= 0
+        ]
+        label = _quoted("\n".join([plain_name(node.op), *forms]))
+        tooltip = _quoted("\n".join([node.op, *held, node.source]))
+        return f"n{self._index}_{number} [label={label}, tooltip={tooltip}];"
+
+    def _edges(self) -> Iterator[str]:
+        graph, makers = self._graph, self._makers
+        for number, node in enumerate(graph.nodes):
+            for value in dict.fromkeys(node.refs()):
+                if value in makers:
+                    tip = _quoted(_tensor(graph.values[value]))
+                    yield f"  {makers[value]} -> n{self._index}_{number} [edgetooltip={tip}];"
+        for number, output in enumerate(graph.outputs):
+            if output.value in makers:
+                yield f"  {makers[output.value]} -> o{self._index}_{number};"
+
+
+def _tensor(value: Value) -> str:
+    return f"{value.name}\n{_form(value)}"
+
+
+def _form(value: Value) -> str:
+    return f"{value.dtype.name.lower()}[{', '.join(map(str, value.shape))}]"
+
+
+def _quoted(text: str) -> str:
+    """A quoted ID of DOT: lines stay lines, anything else that steers a terminal is escaped."""
+    lines = (one_line(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
+    return '"' + "\\n".join(lines) + '"'

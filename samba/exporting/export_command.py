@@ -1,0 +1,172 @@
+"""``python -m samba export``: a PEF in the form of another tool."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+
+from pef_schema import Program, read_pef
+from pef_schema.errors import quoted
+from pef_schema.printable import say_text
+from samba.exporting.dot import as_dot
+from samba.exporting.graph_json import graphs_as_dict
+from samba.inspection.json_form import folded_json
+from samba.inspection.running import (
+    DONE,
+    WrongUsage,
+    chosen_graph,
+    run_command,
+    write_output,
+)
+
+__all__ = ["NeedsGraph", "UnknownSection", "run"]
+
+_EPILOG = (
+    "Exit codes: 0 done, 1 the PEF has no such form or the output cannot be written, 2 wrong "
+    "usage (also a graph or section that is not there), 3 the file is missing or bad. dot and json "
+    "load neither torch nor jax, stablehlo loads jax, and onnx torch. See docs/export.md."
+)
+_SHOWN = 8
+
+
+class UnknownSection(WrongUsage):
+    """A PEF has no section of the name that was asked for.
+
+    Args:
+        pef: The PEF.
+        found: The name.
+        present: Names of its sections.
+    """
+
+    def __init__(self, *, pef: str, found: str, present: tuple[str, ...]) -> None:
+        self.pef, self.found, self.present = pef, found, present
+        near = difflib.get_close_matches(found, present, n=_SHOWN, cutoff=0.4)
+        listed = list(dict.fromkeys([*near, *present]))[:_SHOWN]
+        more = f" and {len(present) - len(listed)} more" if len(present) > len(listed) else ""
+        super().__init__(
+            f"{quoted(pef, 1024)}: it has no section {quoted(found)}. Its sections are "
+            f"{', '.join(map(quoted, listed))}{more}."
+        )
+
+
+class NeedsGraph(WrongUsage):
+    """A PEF has several graphs, and the format is of one.
+
+    Args:
+        pef: The PEF.
+        format: The format.
+        present: Names of its graphs.
+    """
+
+    def __init__(self, *, pef: str, format: str, present: tuple[str, ...]) -> None:
+        self.pef, self.format, self.present = pef, format, present
+        names = ", ".join(map(quoted, present[:_SHOWN]))
+        super().__init__(
+            f"{quoted(pef, 1024)}: it has {len(present)} graphs, and {format} is of one: name it "
+            f"with --graph. They are {names}{' and others' if len(present) > _SHOWN else ''}."
+        )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Those that follow ``export``.
+
+    Returns:
+        The exit code.
+    """
+    return run_command(lambda: _export(_parser().parse_args(arguments)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m samba export",
+        description="Write a PEF in the form of another tool: its graphs as JSON with all their "
+        "arguments, as a drawing in the DOT language, or for inference as ONNX; and what a run or "
+        "a section computes as StableHLO.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("pef", help="the PEF")
+    parser.add_argument(
+        "--format", required=True, choices=("dot", "json", "onnx", "stablehlo"), help="the form"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write there")
+    parser.add_argument("--graph", metavar="NAME", help="this graph alone")
+    parser.add_argument(
+        "--section", metavar="NAME", help="stablehlo: this section, not a run of the graph"
+    )
+    parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="stablehlo: the bytes that jax.export.deserialize reads, in later versions too",
+    )
+    parser.add_argument(
+        "--weights",
+        metavar="CHECKPOINT",
+        help="onnx: weights and buffers, a file or folder as load_sharded_checkpoint reads it",
+    )
+    return parser
+
+
+def _export(args: argparse.Namespace) -> int:
+    of = {"section": "stablehlo", "portable": "stablehlo", "weights": "onnx"}
+    for option, form in of.items():
+        if getattr(args, option) and args.format != form:
+            raise WrongUsage(f"--{option} is for --format {form}, not for {args.format}.")
+    program = read_pef(args.pef)
+    index = chosen_graph(program, args.graph, pef=args.pef)
+    chosen = range(len(program.graphs)) if index is None else (index,)
+    if args.format == "json":
+        data = (folded_json(graphs_as_dict(program, chosen)) + "\n").encode()
+    elif args.format == "dot":
+        data = as_dot(program, chosen).encode()
+    elif args.format == "onnx":
+        data = _onnx(args, program, index)
+    else:
+        data = _stablehlo(args, program, index)
+    inputs = {"the PEF": args.pef}
+    if args.weights is not None:
+        inputs["the checkpoint"] = args.weights
+    write_output(args.output, data, inputs=inputs)
+    return DONE
+
+
+def _one_graph(args: argparse.Namespace, program: Program, index: int | None) -> int:
+    if index is None and len(program.graphs) != 1:
+        names = tuple(graph.name for graph in program.graphs)
+        raise NeedsGraph(pef=args.pef, format=args.format, present=names)
+    return index or 0
+
+
+def _stablehlo(args: argparse.Namespace, program: Program, index: int | None) -> bytes:
+    # jax is loaded for this form alone.
+    from emulator.plans.step_choice import all_steps  # noqa: PLC0415
+    from samba.exporting.stablehlo import section_steps, stablehlo  # noqa: PLC0415
+
+    if args.section is not None:
+        names = tuple(section.name for section in program.sections)
+        if args.section not in names:
+            raise UnknownSection(pef=args.pef, found=args.section, present=names)
+        steps = section_steps(names.index(args.section), program)
+    else:
+        steps = all_steps(program, _one_graph(args, program, index))
+    found = stablehlo(program, steps, promised=args.portable)
+    if not args.portable:
+        return found.text.encode()
+    if args.output != "-":
+        for what, places in (("argument", found.arguments), ("result", found.results)):
+            for number, place in enumerate(places):
+                say_text(f"{what} {number}: {place.text()}")
+    return bytes(found.made.serialize())
+
+
+def _onnx(args: argparse.Namespace, program: Program, index: int | None) -> bytes:
+    # torch is loaded for this form alone.
+    from samba.exporting.onnx_graph import onnx_bytes  # noqa: PLC0415
+    from samba.utils.checkpoint import read_checkpoint  # noqa: PLC0415
+
+    graph = _one_graph(args, program, index)
+    weights = {} if args.weights is None else read_checkpoint(args.weights)
+    return onnx_bytes(program, graph, weights)

@@ -1,0 +1,222 @@
+"""Inference graphs as ONNX, by torch's own exporter: the graph is run as a torch module."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import warnings
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import Any
+
+import numpy as np
+import torch
+
+from emulator.dtypes import TO_NUMPY
+from emulator.op_facts.names import CASTS
+from emulator.op_facts.table import op_facts
+from pef_schema import Graph, Program
+from pef_schema.errors import SambaError, quoted
+from pef_schema.program import Role
+from samba.errors import MissingPackage
+from samba.tensor.views import view_as_torch
+from samba.tracer.reference import run_node
+from samba.tracer.traced import FROM_DTYPE
+
+__all__ = ["NoOnnx", "onnx_bytes"]
+
+_LARGEST = 2**31 - 1
+"""Bytes that one ONNX file can have: its format counts them so."""
+_SHOWN = 8
+
+
+class NoOnnx(SambaError):
+    """A graph has no form in ONNX.
+
+    Args:
+        program: The program.
+        graph: The graph.
+        problem: What was found and what to do, as a sentence.
+    """
+
+    def __init__(self, *, program: str, graph: str, problem: str) -> None:
+        self.program, self.graph, self.problem = program, graph, problem
+        super().__init__(f"graph {quoted(graph)} of {quoted(program)}: {problem}")
+
+
+class _GraphModule(torch.nn.Module):
+    """A graph as a module: its inputs are arguments, what it holds are buffers.
+
+    Args:
+        graph: The graph.
+        held: Weights, buffers and constants by value.
+    """
+
+    def __init__(self, graph: Graph, held: Mapping[int, torch.Tensor]) -> None:
+        super().__init__()
+        self._graph = graph
+        self._held = {value: f"value_{value}" for value in held}
+        for value, name in self._held.items():
+            self.register_buffer(name, held[value])
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        graph = self._graph
+        env: dict[int, Any] = dict(zip(graph.inputs, inputs, strict=True))
+        env |= {value: getattr(self, name) for value, name in self._held.items()}
+        for node in graph.nodes:
+            for value, result in zip(node.outputs, run_node(node, env, graph), strict=False):
+                if value >= 0:
+                    env[value] = result
+        return tuple(env[output.value] for output in graph.outputs)
+
+
+def onnx_bytes(program: Program, graph: int, weights: Mapping[str, torch.Tensor]) -> bytes:
+    """Write a graph for inference as an ONNX model, which onnx's checker accepts.
+
+    Args:
+        program: The program.
+        graph: Index of the graph.
+        weights: Weights and buffers by region name, or by their names in the model.
+
+    Returns:
+        The file.
+
+    Raises:
+        NoOnnx: If the program trains, draws random numbers or rounds to bfloat16; if weights are
+            missing or of another form; or if torch has no ONNX for an operation.
+        MissingPackage: If the extra ``export`` is not installed.
+    """
+    found = program.graphs[graph]
+    if not program.inference:
+        raise _problem(
+            program,
+            found,
+            "the program trains, and ONNX has no form for that. Compile the model with inference="
+            "True (--inference), in eval() mode, and export that PEF.",
+        )
+    drawn = sorted({node.op for node in found.nodes if op_facts()[node.op].random})
+    if drawn:
+        raise _problem(
+            program,
+            found,
+            f"it draws random numbers ({_listed(drawn)}), which would be others elsewhere. Compile "
+            "the model in eval() mode.",
+        )
+    if any(node.op in CASTS for node in found.nodes):
+        raise _problem(
+            program,
+            found,
+            "it rounds to bfloat16 as the hardware does, for which ONNX has no operation. Compile "
+            "it without --graphamp-preset and --bf16-cast.",
+        )
+    module = _GraphModule(found, _held(program, found, weights))
+    inputs = tuple(
+        torch.zeros(found.values[v].shape, dtype=FROM_DTYPE[found.values[v].dtype])
+        for v in found.inputs
+    )
+    data = _exported(program, found, module, inputs)
+    _check(program, found, data)
+    return data
+
+
+def _held(
+    program: Program, graph: Graph, weights: Mapping[str, torch.Tensor]
+) -> dict[int, torch.Tensor]:
+    """Tensors of the values that are neither computed nor given; all problems at once."""
+    made = {v for node in graph.nodes for v in node.outputs} | set(graph.inputs)
+    short = {key.replace(".", "__"): tensor for key, tensor in weights.items()}
+    held: dict[int, torch.Tensor] = {}
+    missing: list[str] = []
+    other: list[str] = []
+    for index, value in enumerate(graph.values):
+        if index in made or value.region < 0:
+            continue
+        region = program.regions[value.region]
+        if region.segment >= 0:
+            data = np.frombuffer(program.segments[region.segment], TO_NUMPY[region.dtype])
+            held[index] = view_as_torch(data.reshape(region.shape).copy())
+            continue
+        if region.role not in (Role.WEIGHT, Role.BUFFER):
+            continue
+        tensor = short.get(region.name)
+        if tensor is None:  # a state_dict has no name of the model itself
+            tensor = short.get(region.name.partition("__")[2])
+        if tensor is None:
+            missing.append(region.name)
+        elif tuple(tensor.shape) != region.shape or tensor.dtype != FROM_DTYPE[region.dtype]:
+            other.append(
+                f"{region.name} is {tensor.dtype} {list(tensor.shape)}, wanted "
+                f"{FROM_DTYPE[region.dtype]} {list(region.shape)}"
+            )
+        else:
+            held[index] = tensor.detach()
+    if missing:
+        advice = (
+            "A PEF holds none: pass --weights CHECKPOINT, as samba.utils.save_checkpoint or "
+            "torch.save(model.state_dict(), …) writes it."
+        )
+        raise _problem(program, graph, f"weights are missing: {_listed(missing)}. {advice}")
+    if other:
+        raise _problem(program, graph, f"weights of another form: {_listed(other)}.")
+    return held
+
+
+def _exported(
+    program: Program, graph: Graph, module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]
+) -> bytes:
+    for package in ("onnx", "onnxscript"):
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError:
+            raise MissingPackage(what="an ONNX file", package=package, extra="export") from None
+    names = {
+        "input_names": [graph.values[v].name for v in graph.inputs],
+        "output_names": [output.name for output in graph.outputs],
+    }
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    try:
+        log.setLevel(logging.ERROR)
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), torch.no_grad():
+            warnings.simplefilter("ignore")
+            made: Any = torch.onnx.export(module, inputs, dynamo=True, verbose=False, **names)
+    except Exception as error:
+        raise _problem(
+            program, graph, f"torch's ONNX exporter refuses it ({_first_line(error)})."
+        ) from error
+    finally:
+        log.setLevel(level)
+    proto = made.model_proto
+    if proto.ByteSize() > _LARGEST:
+        raise _problem(
+            program,
+            graph,
+            f"it takes {proto.ByteSize():,} bytes, an ONNX file {_LARGEST:,} at most.",
+        )
+    return proto.SerializeToString(deterministic=True)
+
+
+def _check(program: Program, graph: Graph, data: bytes) -> None:
+    import onnx  # noqa: PLC0415  # of the extra `export`
+
+    try:
+        onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
+    except Exception as error:
+        raise _problem(
+            program, graph, f"onnx's checker refuses what torch wrote ({_first_line(error)})."
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason given'}".rstrip(".")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _problem(program: Program, graph: Graph, problem: str) -> NoOnnx:
+    return NoOnnx(program=program.name, graph=graph.name, problem=problem)
