@@ -194,6 +194,8 @@ _USED: tuple[Option, ...] = (
         _COMPILE,
         "write sections with their costs, and memory along the schedule, here",
     ),
+    _switch("--dump-traced-graph", _COMPILE, "also write the graph as JSON, NAME.graph.json"),
+    _switch("--plot", _COMPILE, "also write a drawing of the graph in the DOT language, NAME.dot"),
     _value("--json", _DEVICE, "older name of the report options"),
     _switch("--enable-profiler", ("run", "test"), "profile the front end"),
     _value("--timeline", ("run", "test"), "write a timeline of the runs here, for Perfetto"),
@@ -219,6 +221,8 @@ _HARDWARE = "for the hardware compiler"
 _NO_FILE = "nothing is written"
 
 _SIZES: tuple[Option, ...] = (
+    _switch("--dump-traced-graph", ("run",), lost="compile writes it"),
+    _switch("--plot", ("run",), lost="compile writes it"),
     _value(
         "--n-chips --num-chips",
         ("compile", *_MEASURE),
@@ -278,7 +282,6 @@ _COMPILER_SWITCHES = [
     "disable-retry-lower-visible-resources",
     "dropout-tiling-legalizer-error",
     "dump-compiled-stats-json",
-    "dump-traced-graph",
     "enable-buffer-trial-compile",
     "enable-coe",
     "enable-conv-tiling",
@@ -306,7 +309,6 @@ _COMPILER_SWITCHES = [
     "ndtest",
     "ndtest-mp",
     "optimize-concat-split",
-    "plot",
     "pp-lamb-optimizer",
     "run-analysis-pass",
     "run-early-tp",
@@ -336,9 +338,7 @@ _LOST = {
     "--stage-instrumentation": "no counters are read",
     "--traced-attributes-folder": _NO_FILE,
     "--dump-compiled-stats-json": _NO_FILE,
-    "--dump-traced-graph": f"{_NO_FILE}, python -m emulator inspect shows the graph",
     "--gen-tensorboard": _NO_FILE,
-    "--plot": _NO_FILE,
     "--samba-plot": _NO_FILE,
     "--sambatune-graph": _NO_FILE,
     "--verbose-report": _NO_FILE,

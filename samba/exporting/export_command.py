@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pef_schema import Program, read_pef
 from pef_schema.errors import quoted
 from pef_schema.printable import say_text
-from samba.exporting.dot import as_dot
-from samba.exporting.graph_json import graphs_as_dict
+from samba.compiler.forms.dot import as_dot
+from samba.compiler.forms.graph_json import graphs_as_dict
 from samba.inspection.json_form import folded_json
 from samba.inspection.running import (
     DONE,

@@ -18,6 +18,8 @@ from pef_schema.printable import json_text, say
 from pef_schema.program import Program
 from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
+from samba.compiler.forms.dot import as_dot
+from samba.compiler.forms.graph_json import graphs_as_dict
 from samba.compiler.losses import doubtful_losses, losses_line
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.options import CompileOptions
@@ -79,8 +81,7 @@ def compile_pef(
         traced = apply_arithmetic(traced, settings.arithmetic)
         program = build_program(traced, found, options)
         stage.start("writing the PEF")
-        _write(path, program)
-        _write_stats(settings.stats, path, program)
+        _write(path, program, settings)
     if line := losses_line(program):
         say(line)
     if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(found))):
@@ -130,8 +131,7 @@ def compile_graphs(
             verify(program)
             return None
         stage.start("writing the PEF")
-        _write(path, program)
-        _write_stats(settings.stats, path, program)
+        _write(path, program, settings)
     return path
 
 
@@ -144,17 +144,19 @@ def _text(
     return tuple((given | settings.arithmetic.metadata()).items())
 
 
-def _write(path: Path, program: Program) -> None:
-    """Write PEF and log, so that both are of one program whatever happens."""
+def _write(path: Path, program: Program, settings: CompileSettings) -> None:
+    """Write PEF and log, so that both are of one program whatever happens; then what was asked."""
     with _folders_of(path):
         write_pef(path, program, log=lambda info: pef_log(program, info.digest))
-
-
-def _write_stats(stats: Path | None, path: Path, program: Program) -> None:
-    """Write what was compiled as JSON, where that is asked for."""
-    if stats is not None:
+    graphs = range(len(program.graphs))
+    if settings.dumps_graph:
+        text = json_text(graphs_as_dict(program, graphs), indent=1)
+        write_atomically(str(path.with_suffix(".graph.json")), [text.encode(), b"\n"])
+    if settings.plots:
+        write_atomically(str(path.with_suffix(".dot")), [as_dot(program, graphs).encode()])
+    if settings.stats is not None:
         text = json_text(compiled_stats(program, pef=str(path)), indent=2)
-        write_atomically(str(stats), [f"{text}\n".encode()])
+        write_atomically(str(settings.stats), [f"{text}\n".encode()])
 
 
 @contextlib.contextmanager

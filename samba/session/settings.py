@@ -42,6 +42,8 @@ class CompileSettings:
         data_parallel: Whether gradients are reduced between replicas.
         bucket_bytes: What a bucket of gradients may hold.
         arithmetic: What is rounded to bfloat16.
+        dumps_graph: Whether the graph is written as JSON beside the PEF.
+        plots: Whether a drawing of the graph is written beside the PEF.
         stats: File for what was compiled as JSON; None for none.
     """
 
@@ -53,6 +55,8 @@ class CompileSettings:
     data_parallel: bool
     bucket_bytes: int
     arithmetic: Arithmetic
+    dumps_graph: bool = False
+    plots: bool = False
     stats: Path | None = None
 
 
@@ -157,6 +161,8 @@ def compile_settings(
         data_parallel=bool(config.get("data_parallel", False)),
         bucket_bytes=bucket_bytes(),
         arithmetic=wanted_arithmetic(config).settled(),
+        dumps_graph=bool(config.get("dump_traced_graph", False)),
+        plots=bool(config.get("plot", False)),
         stats=_stats(config, pef),
     )
 

@@ -34,8 +34,8 @@ class Model:
         torch.manual_seed(3)
         return self.make().eval()
 
-    def compiled(self, folder: Path, *, inference: bool) -> str:
-        """Compile it at ``o0``; returns the path of its PEF."""
+    def compiled(self, folder: Path, *, inference: bool, **more: object) -> str:
+        """Compile it at ``o0``, with more settings if given; returns the path of its PEF."""
         samba.session.reset()
         torch.manual_seed(3)
         net = self.make()
@@ -47,7 +47,7 @@ class Model:
         samba.from_torch_model_(net)
         optimizer = None if inference else samba.optim.SGD(net.parameters(), lr=0.1)
         name = f"{self.name}_{'infers' if inference else 'trains'}"
-        config = {"output_folder": str(folder), "optim_level": "o0"}
+        config = {"output_folder": str(folder), "optim_level": "o0", **more}
         return str(
             samba.session.compile(
                 net, inputs, optimizer, name=name, inference=inference, config_dict=config

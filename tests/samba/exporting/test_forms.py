@@ -25,9 +25,9 @@ from emulator.plans.xla_options import xla_options
 from emulator.wide_types import wide_types
 from pef_schema import Program, Role, read_pef, write_pef
 from pef_schema.section_facts import modules_of, owners
-from samba.exporting.dot import as_dot
+from samba.compiler.forms.dot import as_dot
 from samba.exporting.export_command import run
-from samba.exporting.graph_json import graphs_as_dict
+from samba.compiler.forms.graph_json import graphs_as_dict
 from samba.exporting.stablehlo import section_steps, stablehlo
 from samba.utils.checkpoint import save_checkpoint
 from tests.processes import finished
@@ -100,6 +100,17 @@ def test_dot_of_several_graphs_has_a_cluster_for_each() -> None:
     program = two_graphs()
     drawing = pygraphviz.AGraph(string=as_dot(program, range(2)))
     assert {"cluster_g0", "cluster_g1"} <= set(clusters(drawing))
+
+
+def test_options_of_compile_write_both_beside_the_pef(tmp_path: Path) -> None:
+    path = MODELS["lenet"].compiled(tmp_path, inference=True, dump_traced_graph=True, plot=True)
+    program = read_pef(path)
+    made = Path(path)
+    assert made.with_suffix(".dot").read_text() == as_dot(program, [0])
+    found = json.loads(made.with_suffix(".graph.json").read_text())
+    assert found == graphs_as_dict(program, [0])
+    plain = MODELS["lenet"].compiled(tmp_path / "plain", inference=True)
+    assert {p.suffix for p in Path(plain).parent.iterdir()} == {".pef", ".log"}
 
 
 # -- JSON --------------------------------------------------------------------

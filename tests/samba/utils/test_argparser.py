@@ -302,9 +302,8 @@ def test_options_that_do_nothing_are_told_once(caplog, monkeypatch):
         parse_app_args([*line, "--mlir-file-name", "net.mlir", "-b", "8"])
     (text,) = [r.getMessage() for r in caplog.records if r.name == "samba"]
     assert text == (
-        "options accepted without effect: --mlir-file-name, --gen-tensorboard, --plot: nothing is "
-        "written; --dump-traced-graph: nothing is written, python -m emulator inspect shows the "
-        "graph; --mac-v2: for the hardware compiler [deviation: option-without-effect]"
+        "options accepted without effect: --mlir-file-name, --gen-tensorboard: nothing is written; "
+        "--mac-v2: for the hardware compiler [deviation: option-without-effect]"
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pef_schema import Program, Value
 from pef_schema.printable import one_line
 from pef_schema.section_facts import plain_name
-from samba.exporting.graph_json import forward_sections
+from samba.compiler.forms.graph_json import forward_sections
 
 __all__ = ["as_dot"]
 

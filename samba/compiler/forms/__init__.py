@@ -1,0 +1,1 @@
+"""Graphs of a program in the forms that other tools read."""
