@@ -26,8 +26,8 @@ from emulator.wide_types import wide_types
 from pef_schema import Program, Role, read_pef, write_pef
 from pef_schema.section_facts import modules_of, owners
 from samba.compiler.forms.dot import as_dot
-from samba.exporting.export_command import run
 from samba.compiler.forms.graph_json import graphs_as_dict
+from samba.exporting.export_command import run
 from samba.exporting.stablehlo import section_steps, stablehlo
 from samba.utils.checkpoint import save_checkpoint
 from tests.processes import finished

@@ -1,4 +1,4 @@
-"""docs/inspect.md shows what its commands print."""
+"""Pages about commands on PEFs show what these print, and their Python runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import samba
 from examples import lenet
 from samba.__main__ import main
 
-PAGE = Path(__file__).parents[3] / "docs" / "inspect.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = {"inspect.md": 6, "export.md": 5}
+"""Pages with the number of commands that each shows at least."""
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
+_PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _VARIES = (
     # Lines of the source in the file have the reader's path, and so its size and digest vary.
     (re.compile(r"[\d,]+ bytes, format"), "N bytes, format"),
@@ -56,12 +59,16 @@ def plain(text: str) -> str:
     return text
 
 
+@pytest.mark.parametrize("name", PAGES)
 def test_the_page_shows_what_is_printed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
-    shown = examples_of(PAGE.read_text(encoding="utf-8"))
-    assert len(shown) >= 6
+    page = (DOCS / name).read_text(encoding="utf-8")
+    shown = examples_of(page)
+    assert len(shown) >= PAGES[name]
     for command, output in shown:
         assert plain(printed(command, capsys)) == plain(output), command
+    for block in _PYTHON.findall(page):
+        exec(compile(block, name, "exec"), {})
