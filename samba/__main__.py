@@ -3,8 +3,9 @@
 python -m samba inspect    what a PEF holds, see docs/inspect.md
 python -m samba diff       where two PEFs differ, see docs/inspect.md
 python -m samba estimate   the time that sections cannot go below on a machine, see docs/cost.md
-python -m samba export     its graphs or runs as DOT, JSON, ONNX or StableHLO, see docs/export.md
 python -m samba memory     the memory of a run along its schedule, see docs/memory.md
+python -m samba export     its graphs or runs as DOT, JSON, ONNX or StableHLO, see docs/export.md
+python -m samba report     one page about a PEF, for the browser, see docs/report.md
 python -m samba compare    torch and the device side by side, see docs/compare.md
 python -m samba launch     replicas of a script on this host, see docs/data_parallel.md
 """
@@ -24,8 +25,9 @@ _COMMANDS: Mapping[str, str] = MappingProxyType(
         "inspect": "samba.inspection.inspect_command",
         "diff": "samba.inspection.diff_command",
         "estimate": "samba.inspection.estimate_command",
-        "export": "samba.exporting.export_command",
         "memory": "samba.inspection.memory_command",
+        "export": "samba.exporting.export_command",
+        "report": "samba.reporting.report_command",
         "compare": "samba.comparison.command",
         "launch": "samba.distributed.launcher",
     }
