@@ -1,4 +1,4 @@
-"""HTML from texts that nobody trusts: everything that comes from a file goes through :func:`text`."""
+"""HTML from texts that nobody trusts: all that comes from a file goes through :func:`text`."""
 
 from __future__ import annotations
 

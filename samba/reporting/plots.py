@@ -62,7 +62,8 @@ def memory_plot(graph: Mapping[str, Any]) -> str:
         below = above
     grid = "".join(
         f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}"/>'
-        f'<text x="{_LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">{text(bytes_text(int(v)))}</text>'
+        f'<text x="{_LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">'
+        f"{text(bytes_text(int(v)))}</text>"
         for v in (0, most / 2, most)
     )
     ends = (

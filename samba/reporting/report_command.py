@@ -12,8 +12,9 @@ from pef_schema.printable import say_text
 from samba.inspection.description import describe
 from samba.inspection.layout import bytes_text
 from samba.inspection.running import BAD_FILE, DONE, chosen_graph, run_command, write_output
-from samba.reporting.page import Times, page
+from samba.reporting.page import page
 from samba.reporting.section_times import BadTimes, section_seconds
+from samba.reporting.time_part import Times
 
 __all__ = ["run"]
 

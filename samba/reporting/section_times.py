@@ -27,7 +27,7 @@ class BadTimes(SambaError):
     def __init__(self, *, path: str, problem: str) -> None:
         self.path, self.problem = path, problem
         super().__init__(
-            f"{quoted(path, 1024)}: {problem} measure-sections --json FILE writes times of sections."
+            f"{quoted(path, 1024)}: {problem} measure-sections --json FILE writes such times."
         )
 
 
