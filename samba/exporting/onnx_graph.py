@@ -15,7 +15,6 @@ import torch
 
 from emulator.dtypes import TO_NUMPY
 from emulator.op_facts.names import CASTS
-from emulator.op_facts.table import op_facts
 from pef_schema import Graph, Program
 from pef_schema.errors import SambaError, quoted
 from pef_schema.program import Role
@@ -95,7 +94,7 @@ def onnx_bytes(program: Program, graph: int, weights: Mapping[str, torch.Tensor]
             "the program trains, and ONNX has no form for that. Compile the model with inference="
             "True (--inference), in eval() mode, and export that PEF.",
         )
-    drawn = sorted({node.op for node in found.nodes if op_facts()[node.op].random})
+    drawn = sorted({node.op for node in found.nodes if "seed" in dict(node.kwargs)})
     if drawn:
         raise _problem(
             program,

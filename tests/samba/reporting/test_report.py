@@ -32,9 +32,8 @@ from tests.samba.inspection.programs import chain, two_graphs
 ROOT = Path(__file__).parents[3]
 MACHINE = """\
 name = "a machine"
-bandwidth = 2.0e10
-[rates]
-float32 = 3.0e11
+bandwidth_gb_s = 20.0
+float32_gflops = 300.0
 """
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -202,8 +201,8 @@ def test_wrong_usage_is_one_error(
     out = tmp_path / "page.html"
     assert run([pef, "-o", str(out), *arguments]) == code
     captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
-    assert line.startswith("error: ") and said in line
+    assert captured.err.startswith("error: ") and said in captured.err.splitlines()[0]
+    assert captured.out == "" and captured.err.count("error: ") == 1
     assert not out.exists()
 
 
