@@ -13,7 +13,7 @@ from examples import lenet
 from samba.__main__ import main
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = {"inspect.md": 6, "export.md": 5}
+PAGES = {"inspect.md": 6, "export.md": 5, "report.md": 2}
 """Pages with the number of commands that each shows at least."""
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -22,6 +22,7 @@ _VARIES = (
     (re.compile(r"[\d,]+ bytes, format"), "N bytes, format"),
     (re.compile(r"digest [0-9a-f]{16}"), "digest D"),
     (re.compile(r"lines are below .*"), "lines are below F"),
+    (re.compile(r"lenet.html: [\d.]+ KiB"), "lenet.html: N KiB"),
 )
 
 

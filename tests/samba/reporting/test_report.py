@@ -236,7 +236,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a GPT of more than 1,000 nodes, with times and a machine."""
     folder = tmp_path_factory.mktemp("gpt")
     model = MODELS["gpt"]
-    deep = dataclasses.replace(model, make=lambda: nets.GPT(64, 16, 48, 2, 32, tied=False))
+    deep = dataclasses.replace(model, make=lambda: nets.GPT(64, 16, 56, 2, 32, tied=False))
     path = deep.compiled(folder, inference=False, optim_level="o1")
     program = read_pef(path)
     assert len(program.graphs[0].nodes) > 1000
