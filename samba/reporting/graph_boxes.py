@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from samba.inspection.estimate import amount_text
-from samba.inspection.layout import some
 from samba.reporting.markup import element, link_to_line, text
+from samba.support.layout import some
 
 __all__ = ["graph_boxes"]
 

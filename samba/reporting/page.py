@@ -14,11 +14,11 @@ from samba.inspection.estimate import (
     count_text,
     estimate,
 )
-from samba.inspection.layout import bytes_text, some
 from samba.reporting.graph_boxes import graph_boxes
 from samba.reporting.markup import element, table, text
 from samba.reporting.plots import memory_plot
 from samba.reporting.time_part import Times, roofline, time_of_sections
+from samba.support.layout import bytes_text, some
 
 __all__ = ["page"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from samba.inspection.estimate import amount_text
-from samba.inspection.layout import bytes_text
 from samba.reporting.markup import element, text
+from samba.support.layout import bytes_text
 
 __all__ = ["Spot", "memory_plot", "roofline_plot"]
 

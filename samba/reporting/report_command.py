@@ -10,11 +10,11 @@ from emulator.costs.machine_file import BadMachineFile, read_machine
 from pef_schema import read_info, read_pef
 from pef_schema.printable import say_text
 from samba.inspection.description import describe
-from samba.inspection.layout import bytes_text
 from samba.inspection.running import BAD_FILE, DONE, chosen_graph, run_command, write_output
 from samba.reporting.page import page
 from samba.reporting.section_times import BadTimes, section_seconds
 from samba.reporting.time_part import Times
+from samba.support.layout import bytes_text
 
 __all__ = ["run"]
 

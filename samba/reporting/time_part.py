@@ -16,10 +16,10 @@ from samba.inspection.estimate import (
     ratio_text,
     seconds_text,
 )
-from samba.inspection.layout import bytes_text
 from samba.reporting.graph_boxes import COLORS
 from samba.reporting.markup import element, link_to_line, table, text
 from samba.reporting.plots import Spot, roofline_plot
+from samba.support.layout import bytes_text
 
 __all__ = ["Times", "roofline", "time_of_sections"]
 
