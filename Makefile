@@ -7,6 +7,7 @@
 #   make opinfo    every operator of torch's test database; writes docs/op_coverage.md
 #   make lint      style and import rules
 #   make types     static types
+#   make docs      the documentation as a site, in out/site
 #   make wheel     build the wheel and try it outside the tree
 #   make bench     measure this project and its peers; QUICK=1 for a look, KEEP=1 keeps the results
 #   make lock      make constraints.txt anew; UPGRADE=1 for the newest versions
@@ -29,7 +30,7 @@ PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
 
 .DEFAULT_GOAL := test
-.PHONY: setup demo test test-all fuzz opinfo lint types wheel bench lock clean help again
+.PHONY: setup demo test test-all fuzz opinfo lint types docs wheel bench lock clean help again
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -92,6 +93,10 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
+
+docs: $(STAMP)
+	$(BIN)/python -m mkdocs build --strict --quiet --site-dir $(OUT)/site
+	@echo "The site is $(OUT)/site/index.html"
 
 wheel: $(STAMP)
 	tools/try_wheel.sh $(BIN)/python

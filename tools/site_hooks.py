@@ -1,0 +1,45 @@
+"""What becomes of the documentation's pages on the site: links into the code are names of files.
+
+The pages are read in the repository as well, where they link to code and tests. The site has no
+copy of these, so such a link becomes the path that it leads to; one that leads nowhere is an error,
+as links between pages are.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((\.\./[^)\s]*)\)")
+
+_log = logging.getLogger("mkdocs.hooks.site")
+
+
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Replace links out of the documentation; mkdocs calls it for each page.
+
+    Args:
+        markdown: The page's text.
+        page: The page.
+
+    Returns:
+        The text for the site.
+    """
+    source = Path(page.file.abs_src_path)
+
+    def replaced(found: re.Match[str]) -> str:
+        text, target = found[1], found[2]
+        path, _, _ = target.partition("#")
+        place = (source.parent / path).resolve()
+        if place.is_relative_to(ROOT / "docs"):
+            return found[0]
+        if not place.exists():
+            _log.warning("%s links to %s, which is not there", page.file.src_path, target)
+        inner = place.relative_to(ROOT) if place.is_relative_to(ROOT) else place
+        shown = f"`{inner}`"
+        return shown if text.strip("`") in (str(inner), inner.name) else f"{text} ({shown})"
+
+    return _LINK.sub(replaced, markdown)
