@@ -1,4 +1,4 @@
-"""The documentation builds as a site: every page has its place, and links and anchors lead somewhere."""
+"""The documentation builds as a site: every page has its place, every link leads somewhere."""
 
 from __future__ import annotations
 
