@@ -172,7 +172,17 @@ def test_results_come_back_from_their_file(tmp_path):
     assert set(again.environment["versions"]) == {"python", "torch", "jax", "jaxlib", "numpy"}
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 2}', '{"format": 3}'])
+EMPTY = {"format": 3, "measurements": [], "failures": [], "environment": {}, "settings": {}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", '{"format": 2}', '{"format": 3}'),
+        json.dumps(EMPTY | {"settings": {"suites": 3}}),
+        json.dumps(EMPTY | {"settings": {"cases": [["gpt"]]}}),
+    ],
+)
 def test_other_files_are_refused(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
