@@ -57,8 +57,7 @@ def _contestant(case: str, contender: str, *, small: bool) -> Contestant | PefCo
     pef = path_of(case)
     if pef is None:
         return Contestant((SMALL if small else ALL)[case], contender)
-    # It loads jax, which peers are measured without.
-    from bench.users.program import PefContestant  # noqa: PLC0415
+    from bench.users.program import PefContestant  # noqa: PLC0415  # it loads jax; peers do not
 
     return PefContestant(pef)
 
