@@ -16,6 +16,7 @@ import statistics
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 RATIO = 1.10
 """Medians closer than this are never called different."""
@@ -95,7 +96,9 @@ def compare_pairs(name: str, base: Sequence[float], head: Sequence[float]) -> Co
         with warnings.catch_warnings():
             # It warns of few samples, for which p is large enough as it is.
             warnings.simplefilter("ignore", UserWarning)
-            found = wilcoxon(logs, alternative=alternative, zero_method="zsplit", method="approx")
+            found: Any = wilcoxon(
+                logs, alternative=alternative, zero_method="zsplit", method="approx"
+            )
         return float(found.pvalue)
 
     return Comparison(

@@ -141,18 +141,16 @@ def _one_graph(args: argparse.Namespace, program: Program, index: int | None) ->
 
 
 def _stablehlo(args: argparse.Namespace, program: Program, index: int | None) -> bytes:
-    # jax is loaded for this form alone.
-    from emulator.plans.step_choice import all_steps  # noqa: PLC0415
-    from samba.exporting.stablehlo import section_steps, stablehlo  # noqa: PLC0415
+    from samba.exporting import stablehlo as forms  # noqa: PLC0415  # loads jax
 
     if args.section is not None:
         names = tuple(section.name for section in program.sections)
         if args.section not in names:
             raise UnknownSection(pef=args.pef, found=args.section, present=names)
-        steps = section_steps(names.index(args.section), program)
+        steps = forms.section_steps(names.index(args.section), program)
     else:
-        steps = all_steps(program, _one_graph(args, program, index))
-    found = stablehlo(program, steps, promised=args.portable)
+        steps = forms.graph_steps(_one_graph(args, program, index), program)
+    found = forms.stablehlo(program, steps, promised=args.portable)
     if not args.portable:
         return found.text.encode()
     if args.output != "-":
@@ -163,10 +161,7 @@ def _stablehlo(args: argparse.Namespace, program: Program, index: int | None) ->
 
 
 def _onnx(args: argparse.Namespace, program: Program, index: int | None) -> bytes:
-    # torch is loaded for this form alone.
-    from samba.exporting.onnx_graph import onnx_bytes  # noqa: PLC0415
-    from samba.utils.checkpoint import read_checkpoint  # noqa: PLC0415
+    from samba.exporting.onnx_graph import load_weights, onnx_bytes  # noqa: PLC0415  # loads torch
 
     graph = _one_graph(args, program, index)
-    weights = {} if args.weights is None else read_checkpoint(args.weights)
-    return onnx_bytes(program, graph, weights)
+    return onnx_bytes(program, graph, load_weights(args.weights))

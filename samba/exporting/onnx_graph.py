@@ -22,8 +22,9 @@ from samba.errors import MissingPackage
 from samba.tensor.views import view_as_torch
 from samba.tracer.reference import run_node
 from samba.tracer.traced import FROM_DTYPE
+from samba.utils.checkpoint import read_checkpoint
 
-__all__ = ["NoOnnx", "onnx_bytes"]
+__all__ = ["NoOnnx", "load_weights", "onnx_bytes"]
 
 _LARGEST = 2**31 - 1
 """Bytes that one ONNX file can have: its format counts them so."""
@@ -68,6 +69,22 @@ class _GraphModule(torch.nn.Module):
                 if value >= 0:
                     env[value] = result
         return tuple(env[output.value] for output in graph.outputs)
+
+
+def load_weights(checkpoint: str | None) -> Mapping[str, torch.Tensor]:
+    """Load the weights and buffers of a checkpoint.
+
+    Args:
+        checkpoint: A file or folder, as ``load_sharded_checkpoint`` reads it; nothing if None.
+
+    Returns:
+        Its tensors by name.
+
+    Raises:
+        BadCheckpoint: If there is none, or it is damaged.
+        MissingPackage: If it holds safetensors, and that package is not installed.
+    """
+    return {} if checkpoint is None else read_checkpoint(checkpoint)
 
 
 def onnx_bytes(program: Program, graph: int, weights: Mapping[str, torch.Tensor]) -> bytes:
@@ -169,7 +186,7 @@ def _exported(
             importlib.import_module(package)
         except ModuleNotFoundError:
             raise MissingPackage(what="an ONNX file", package=package, extra="export") from None
-    names = {
+    names: Any = {
         "input_names": [graph.values[v].name for v in graph.inputs],
         "output_names": [output.name for output in graph.outputs],
     }

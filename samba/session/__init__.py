@@ -178,10 +178,8 @@ class SambaSession(SessionParts):
             SambaError: If the PEF cannot be read, or model, inputs or optimizers are not
                 the compiled ones. What was loaded before stays loaded.
         """
-        from emulator.forks import refuse_in_child  # noqa: PLC0415  # loads jax
         from samba.session.loading import load_pef  # noqa: PLC0415  # loads jax
 
-        refuse_in_child("utils.trace_graph()")
         self._slot.refuse_inside("load()")
         path = pef or self._slot.pef_path
         model = self._slot.onnx.module(model, "utils.trace_graph")

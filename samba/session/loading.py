@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from emulator.forks import refuse_in_child
 from pef_schema.program import Graph, Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.optimizer_groups import as_optimizers
@@ -170,7 +171,9 @@ def load_pef(
             ``torch.autocast`` may be why, NamesMismatch if only names differ.
         MissingOptimizer, OptimizerMismatch: If optimizers are given that the PEF does not have.
         Disagreement: If other replicas load something else.
+        ForkedProcess: In a process that was forked while a device was open.
     """
+    refuse_in_child("utils.trace_graph()")
     if not pef:
         raise ArgumentError(
             where="utils.trace_graph(pef=...)",

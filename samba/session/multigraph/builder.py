@@ -185,10 +185,8 @@ class GraphBuilder:
             SambaError: The PEF cannot be read, or its graphs are not those that were added. What
                 was loaded before stays loaded.
         """
-        from emulator.forks import refuse_in_child  # noqa: PLC0415  # loads jax
         from samba.session.multigraph.load import load_graphs  # noqa: PLC0415  # loads jax
 
-        refuse_in_child("session.init_multigraph_runtime()")
         self._slot.refuse_inside("init_multigraph_runtime()")
         path = str(pef) or self._slot.pef_path
         if not path:

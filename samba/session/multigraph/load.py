@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from emulator.forks import refuse_in_child
 from pef_schema import first_difference
 from pef_schema.program import Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
@@ -123,7 +124,9 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
         ArithmeticMismatch: The options ask for another arithmetic than the compiled one.
         GraphMismatch: A graph or the regions of its tensors are not the compiled ones.
         Disagreement: Other replicas load something else.
+        ForkedProcess: The process was forked while a device was open.
     """
+    refuse_in_child("session.init_multigraph_runtime()")
     program = parse_pef(pef)
     compiled = [graph.name for graph in program.graphs]
     given = [part.traced.name for part in parts]

@@ -202,7 +202,7 @@ def test_a_portable_run_gives_the_same_bits(pefs: Pefs, name: str, inference: bo
     device.run(plan)
     cpu = jax.devices("cpu")[0]
     with wide_types():
-        compiled: Any = jax.jit(again.call).lower(*arguments)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+        compiled: Any = jax.jit(again.call).lower(*arguments)
         results = compiled.compile(compiler_options=xla_options(cpu))(*arguments)
     assert len(results) == len(plan.writes) == len(found.results)
     for home, result in zip(plan.writes, results, strict=True):

@@ -1,0 +1,3 @@
+from samba.reporting.graph_boxes import (
+    graph_boxes as graph_boxes,
+)

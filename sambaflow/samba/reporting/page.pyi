@@ -1,0 +1,3 @@
+from samba.reporting.page import (
+    page as page,
+)

@@ -1,0 +1,3 @@
+from samba.reporting.report_command import (
+    run as run,
+)
