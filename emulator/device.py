@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice, starmap
 from typing import Any
 
@@ -43,7 +43,7 @@ DEFINED_AT_FIRST = frozenset(
 states that start from another number (``StateRule.first``)."""
 
 MOST_PLANS = 256
-"""Plans that a device keeps; a script may ask for ever new lists of sections."""
+"""Plans that a device keeps beside those of its sections; a script may ask for ever new lists."""
 
 
 _exhaust = deque[Any](maxlen=0).extend
@@ -156,10 +156,15 @@ class Device(DeviceMemory):
         if found is None:
             self._require_seeds(steps)
             found = self._shared(steps) or self._compile(steps)
-            while len(self._plans) >= MOST_PLANS:
+            while len(self._plans) >= self.most_plans:
                 self._plans.pop(next(iter(self._plans)))
             self._plans[key] = found
         return found
+
+    @property
+    def most_plans(self) -> int:
+        """How many plans are kept: all sections one by one, and as many lists of them."""
+        return MOST_PLANS + len(self.program.sections)
 
     def _compile(self, steps: StepKey) -> Plan:
         refuse_in_child("compiling for the device")
@@ -332,8 +337,20 @@ class Device(DeviceMemory):
 
     def synchronize(self) -> None:
         """Wait until every run that was started is done."""
+        self._wait(self.pool.buffers)
+
+    def wait_for(self, plan: Plan) -> None:
+        """Wait until the last run of a plan is done; others may still be under way.
+
+        Args:
+            plan: It was the last to run.
+        """
+        buffers = self.pool.buffers
+        self._wait([buffers[home] for home in plan.writes])
+
+    def _wait(self, buffers: Iterable[Any]) -> None:
         try:
-            for buffer in self.pool.buffers:
+            for buffer in buffers:
                 if isinstance(buffer, jax.Array):
                     buffer.block_until_ready()
         except RuntimeError as error:  # a run has failed, which shows only now
@@ -367,7 +384,7 @@ class Device(DeviceMemory):
         self._require([home for home in empty if home not in filled])
         for home in sorted(filled):
             self.fill_buffer(home)
-        if len(self._checked) >= MOST_PLANS:
+        if len(self._checked) >= self.most_plans:
             self._checked.clear()  # they are looked at again
         self._checked[id(plan)] = plan
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pef_schema.atomic import write_atomically
 from samba.errors import ArgumentError
-from samba.support.timeline import Timeline
+from samba.support.timeline import Spans
 
 __all__ = ["MEASUREMENTS", "PROFILER", "Profiler", "UnknownEvent"]
 
@@ -59,8 +59,8 @@ class Profiler:
 
     started: bool
     """Whether events are recorded."""
-    timeline: Timeline | None
-    """The timeline that runs are noted on; None for none."""
+    timeline: Spans | None
+    """What runs are noted on; None for nothing."""
     active: bool
     """Whether runs are watched, by one or the other: the one thing that a run looks at."""
 
@@ -84,7 +84,7 @@ class Profiler:
         self.started = False
         self.active = self.timeline is not None
 
-    def put_on(self, timeline: Timeline | None) -> None:
+    def put_on(self, timeline: Spans | None) -> None:
         """Have runs noted on a timeline from now on.
 
         Args:

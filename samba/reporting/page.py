@@ -50,7 +50,7 @@ def page(
     if machine is not None:
         for index, schedule in enumerate(program.schedules):
             found[program.graphs[schedule.graph].name] = estimate(program, index, machine)
-    parts = [_head(facts), _contents(facts)]
+    parts = [_head(facts), _contents(facts, roofs=machine is not None)]
     for number, graph in enumerate(facts["graphs"]):
         parts.append(
             _graph(program, facts, graph, number, found.get(graph["name"]), machine, times)
@@ -107,11 +107,11 @@ def _head(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _contents(facts: Mapping[str, Any]) -> str:
+def _contents(facts: Mapping[str, Any], *, roofs: bool) -> str:
     links = []
     for number, graph in enumerate(facts["graphs"]):
         of = f" of {graph['name']}" if len(facts["graphs"]) > 1 else ""
-        for part in ("time", "memory", "graph"):
+        for part in ("time", *(("roofline",) if roofs else ()), "memory", "graph"):
             links.append((f"#{part}-{number}", part + of))
     links += [("#settings", "settings"), ("#origin", "origin")]
     items = (element("li", None, element("a", {"href": to}, text(name))) for to, name in links)
@@ -136,7 +136,7 @@ def _graph(
     ]
     if found is not None and machine is not None:
         parts += [
-            element("h3", None, "Roofline"),
+            element("h2", {"id": f"roofline-{number}"}, text(f"Roofline of {graph['name']}")),
             roofline(program, chosen, found, machine, times),
         ]
     parts += [
@@ -145,6 +145,7 @@ def _graph(
         _alive(facts, graph),
         element("h2", {"id": f"graph-{number}"}, text(f"Graph {graph['name']}")),
         _facts_of_graph(graph),
+        element("p", {"class": "soft"}, "Modules, with the operations of their forward pass."),
         graph_boxes(graph, facts["sections"]),
     ]
     return "".join(parts)

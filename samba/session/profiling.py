@@ -102,7 +102,7 @@ class Profiling:
         Raises:
             NoTimeline: If one was started before, or the file could not be written.
         """
-        if PROFILER.timeline is not None:
+        if isinstance(PROFILER.timeline, Timeline):
             raise NoTimeline(
                 path=PROFILER.timeline.path,
                 problem="it was started before: call stop_timeline() first.",
@@ -156,7 +156,7 @@ class Profiling:
 
 def _end_timeline() -> None:
     timeline = PROFILER.timeline
-    if timeline is None:
+    if not isinstance(timeline, Timeline):
         return
     PROFILER.put_on(None)
     timeline.write()

@@ -8,8 +8,9 @@ two, ``Device.counters.runs`` tells.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from emulator.device import DEFINED_AT_FIRST, MOST_PLANS, Device
+from emulator.device import DEFINED_AT_FIRST, Device
 from emulator.errors import NotWritten
 from emulator.held_signals import HELD
 from emulator.plans.plan import Plan
@@ -35,13 +36,13 @@ from samba.session.pending_gradients import PendingGradients
 from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
 from samba.session.request import RunRequest, SectionRequest, listed
 from samba.session.section_choice import SectionChooser, frozen
-from samba.session.timeline_pieces import Pieces
+from samba.session.timeline_pieces import Piece, Pieces
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watched_modes import WatchedModes
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
-from samba.support.timeline import Timeline, Track
+from samba.support.timeline import Spans, Track
 from samba.tensor.views import copy_as_torch, read_as_numpy
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Runner:
             with self.replicas.getting_tensors():
                 return self._fetch()
 
-    def run_on_timeline(self, request: RunRequest, timeline: Timeline) -> tuple[SambaTensor, ...]:
+    def run_on_timeline(self, request: RunRequest, timeline: Spans) -> tuple[SambaTensor, ...]:
         """:meth:`run` section by section, each waited for and noted.
 
         Args:
@@ -185,13 +186,8 @@ class Runner:
                 feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
             fetches = self._resolve_outputs(request.output_tensors)
             for piece in self._pieces.of(steps):
-                part = piece.request(request)
-                with timeline.span(Track.SECTIONS, piece.name, piece.facts):
-                    if piece.whole:
-                        self._start(feed, part)
-                    else:
-                        self._change(feed, part, fetches=(), steps=piece.steps)
-                    self._device.synchronize()
+                go = partial(self._go_noted, timeline, piece)
+                self._change(feed, piece.request(request), fetches=(), steps=piece.steps, go=go)
                 feed = ()
             self._require_written(fetches, None)
             nbytes = sum(self._device.program.regions[region].nbytes for region, _ in fetches)
@@ -291,7 +287,15 @@ class Runner:
                     buffers[region] = before[region]
             raise
 
-    def _change(self, feed: Feed, request: RunRequest, *, fetches: Fetches, steps: StepKey) -> None:
+    def _change(
+        self,
+        feed: Feed,
+        request: RunRequest,
+        *,
+        fetches: Fetches,
+        steps: StepKey,
+        go: Callable[[Plan | PreparedRun], None] | None = None,
+    ) -> None:
         """Run a call that asks for something else than the last; on success it is the last."""
         device, buffers, last = self._device, self._buffers, self._last
         self._counters.prepared += 1
@@ -348,7 +352,7 @@ class Runner:
             )
             with HELD:  # a run that took place is also known to have
                 if plan is not None:
-                    self._go(plan)
+                    (go or self._go)(plan)
                 transaction.commit()
                 self._note(made, settings)
 
@@ -391,6 +395,13 @@ class Runner:
         else:
             plan.run()  # pyright: ignore[reportAttributeAccessIssue]  # a Plan has gone the other way
 
+    def _go_noted(self, timeline: Spans, piece: Piece, plan: Plan | PreparedRun) -> None:
+        """Run a piece and wait for it: the time is that of its executable, and of its start."""
+        with timeline.span(Track.SECTIONS, piece.name, piece.facts):
+            self._go(plan)
+            if type(plan) is Plan:
+                self._device.wait_for(plan)
+
     def _plan_for(self, steps: StepKey) -> Plan | None:
         if not steps:
             return None
@@ -413,7 +424,7 @@ class Runner:
                     "absent-section",
                     f"this PEF has no {kind.name} section; there is nothing to run for it",
                 )
-            if len(self._choices) >= MOST_PLANS:
+            if len(self._choices) >= self._device.most_plans:
                 self._choices.clear()
             steps = self._choices[key] = choice.steps
         return steps

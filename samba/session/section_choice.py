@@ -156,8 +156,10 @@ class SectionChooser:
         return tuple((c.section, k) for c in calls for k in range(len(sections[c.section].steps)))
 
     def _check_call(self, what: str, value: Any) -> None:
+        if value is None:
+            return
         known = [c.call_id for c in self._calls]
-        if value is not None and not _is_one_of(value, known):
+        if not _is_one_of(value, known):
             raise UnknownSection(
                 found=[value],
                 wanted=[f"calls {known[0]} to {known[-1]}"] if known else ["no calls"],

@@ -28,7 +28,6 @@ class Piece:
         name: Name of the section.
         section: Its id.
         steps: Its steps that run.
-        whole: Whether these are all of its steps.
         first: Whether it is the first of the run.
         facts: What a viewer shows of it: id, types, modules, lines.
     """
@@ -36,7 +35,6 @@ class Piece:
     name: str
     section: int
     steps: StepKey
-    whole: bool
     first: bool
     facts: Mapping[str, Any]
 
@@ -88,7 +86,6 @@ class Pieces:
                         name=entry.name,
                         section=section,
                         steps=part,
-                        whole=[k for _, k in part] == list(range(len(entry.steps))),
                         first=not found,
                         facts=self._facts_of(section),
                     )

@@ -10,16 +10,16 @@ import enum
 import os
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError, quoted
 from pef_schema.printable import json_text
 
-__all__ = ["MOST_EVENTS", "NoTimeline", "Timeline", "Track"]
+__all__ = ["MOST_EVENTS", "NoTimeline", "SectionClock", "Spans", "Timeline", "Track"]
 
 MOST_EVENTS = 200_000
 """Events that a timeline keeps; a viewer's file of them has some 40 MB."""
@@ -57,6 +57,59 @@ class _Event:
 
 
 _NO_FACTS: Mapping[str, Any] = {}
+
+
+class Spans(Protocol):
+    """What runs are noted on while they are watched."""
+
+    def span(
+        self, track: Track, name: str, facts: Mapping[str, Any] = ...
+    ) -> AbstractContextManager[None]:
+        """Note how long the body takes."""
+        ...
+
+
+class SectionClock:
+    """How long sections take, for who measures them.
+
+    Args:
+        beside: What notes all of it, too.
+
+    Example:
+        >>> clock = SectionClock()
+        >>> with clock.span(Track.SECTIONS, "fwd_0"):
+        ...     pass
+        >>> clock.take() >= 0.0, clock.take()
+        (True, 0.0)
+    """
+
+    def __init__(self, beside: Spans | None = None) -> None:
+        self.beside = beside
+        self._seconds = 0.0
+
+    @contextmanager
+    def span(
+        self, track: Track, name: str, facts: Mapping[str, Any] = _NO_FACTS
+    ) -> Generator[None, None, None]:
+        """Count the time of the body if it is that of a section.
+
+        Args:
+            track, name, facts: As for :meth:`Timeline.span`.
+        """
+        with nullcontext() if self.beside is None else self.beside.span(track, name, facts):
+            if track is not Track.SECTIONS:
+                yield
+                return
+            start = time.perf_counter()
+            try:
+                yield
+            finally:
+                self._seconds += time.perf_counter() - start
+
+    def take(self) -> float:
+        """Seconds that sections took since the last call of this."""
+        taken, self._seconds = self._seconds, 0.0
+        return taken
 
 
 class Timeline:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,11 @@ from pef_schema.section_facts import (
     short_paths,
 )
 from samba.errors import ArgumentError, described
+from samba.profiler import PROFILER
 from samba.session.process import session
 from samba.support.nesting import leaves
 from samba.support.progress import counted
+from samba.support.timeline import SectionClock
 from samba.utils.argparser import note_measured
 
 if TYPE_CHECKING:
@@ -171,7 +174,8 @@ def measure_sections(
     """Time every section by itself and print a table with one row each.
 
     Sections run in the order of the schedule, each as an executable of its own, and
-    are waited for one by one: their sum exceeds a full run, which is one executable.
+    are waited for one by one: their sum exceeds a full run, which is one executable. A time is
+    that of the executable and its start; with replicas, that of a whole call.
 
     Args:
         model: The traced model, or one like it.
@@ -213,17 +217,16 @@ def measure_sections(
         for call in calls:
             session.run(None, (), section_ids=[call.section], **parallel)
     session.synchronize()
-    start = time.perf_counter()
-    while True:
-        for _ in counted("measure_sections: passes over the schedule", n_iterations):
-            for call in calls:
-                begin = time.perf_counter()
-                session.run(None, (), section_ids=[call.section], **parallel)
-                session.synchronize()
-                times[call.section].append(time.perf_counter() - begin)
-        enough = time.perf_counter() - start >= min_duration
-        if replicas.decide(enough) if data_parallel else enough:
-            break
+    with _clocked() as clock:
+        start = time.perf_counter()
+        while True:
+            for _ in counted("measure_sections: passes over the schedule", n_iterations):
+                for call in calls:
+                    session.run(None, (), section_ids=[call.section], **parallel)
+                    times[call.section].append(clock.take())
+            enough = time.perf_counter() - start >= min_duration
+            if replicas.decide(enough) if data_parallel else enough:
+                break
     medians = {s: statistics.median(t) for s, t in times.items()}
     total = sum(medians.values())
     owned = owners(program)
@@ -252,6 +255,17 @@ def measure_sections(
     if compiled_stats_json:
         _write(compiled_stats_json, {"sections": report, **_stats()})
     return rows
+
+
+@contextmanager
+def _clocked() -> Generator[SectionClock, None, None]:
+    """Runs go section by section inside, each waited for and clocked."""
+    clock = SectionClock(PROFILER.timeline)
+    PROFILER.put_on(clock)
+    try:
+        yield clock
+    finally:
+        PROFILER.put_on(clock.beside)
 
 
 def _write(path: str, report: Any) -> None:

@@ -114,7 +114,7 @@ def test_one_process_is_one_witness_however_many_samples_it_gives():
 
 def test_a_machine_that_slows_down_is_slow_for_both_of_a_pair():
     """It takes three times as long at the end: samples of sides, each by itself, tell no fifth."""
-    minutes = np.linspace(1.0, 3.0, 60)
+    minutes = np.linspace(1.0, 3.0, 20)
     head = 1.2 * minutes
     assert compare_pairs("a", minutes.tolist(), head.tolist()).slower
     assert compare_pairs("a", minutes.tolist(), head.tolist()).ratio == pytest.approx(1.2)

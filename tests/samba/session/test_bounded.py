@@ -12,7 +12,7 @@ import torch
 import samba
 from emulator import device as device_module
 from samba.errors import SambaError
-from samba.session import evaluation, onnx_model, running
+from samba.session import evaluation, onnx_model
 from samba.session.onnx_model import OnnxModels
 from samba.support.deviations import MOST_TOLD, Deviations
 from samba.tensor.host_use import twinned
@@ -146,20 +146,34 @@ def test_a_session_keeps_the_same_after_many_calls(pefs, monkeypatch):
 def test_plans_and_choices_are_bounded(pefs, monkeypatch):
     """Ever new lists of sections: the oldest plans go, and results stay right."""
     monkeypatch.setattr(device_module, "MOST_PLANS", 4)
-    monkeypatch.setattr(running, "MOST_PLANS", 4)
     scene = pefs.loaded(MLP)
     device = samba.session._slot.loaded.device
     runner = samba.session._slot.loaded.only
     want = scene.run(section_types=["fwd"])
-    for n in range(2, 12):
+    for n in range(2, 16):
         got = scene.run(section_ids=[0] * n)
         assert all(map(torch.equal, got, want))
-        assert max(len(device._plans), len(device._checked), len(runner._choices)) <= 4
+        kept = max(len(device._plans), len(device._checked), len(runner._choices))
+        assert kept <= 4 + len(device.program.sections)
         assert all(id(plan) == key for key, plan in device._checked.items())
     for _ in range(2):
         scene.run()
         scene.host_step()
     scene.assert_follows()
+
+
+def test_every_section_of_a_program_keeps_its_plan(pefs, monkeypatch):
+    """Run one by one, as ``measure-sections`` does: the second round compiles nothing."""
+    monkeypatch.setattr(device_module, "MOST_PLANS", 1)
+    scene = pefs.loaded(MLP)
+    sections = range(len(samba.session._slot.loaded.program.sections))
+    assert len(sections) > 1
+    for section in sections:
+        scene.run(section_ids=[section])
+    before = samba.session.counters.compiles
+    for section in sections:
+        scene.run(section_ids=[section])
+    assert samba.session.counters.compiles == before
 
 
 def test_an_evaluator_keeps_some_forms(pefs, monkeypatch):

@@ -12,6 +12,7 @@ import pytest
 import samba
 import samba.utils as utils
 from samba.errors import SambaError
+from samba.support import timeline
 from samba.utils import measure
 from tests.api.covers import covers
 from tests.samba.worlds import INFERENCE, MLP, World, close, named, other_batch
@@ -23,6 +24,7 @@ def clock(monkeypatch):
     ticks = iter(range(1_000_000))
     fake = types.SimpleNamespace(perf_counter=lambda: next(ticks) / 4)
     monkeypatch.setattr(measure, "time", fake)
+    monkeypatch.setattr(timeline, "time", fake)
 
 
 @pytest.fixture
@@ -181,9 +183,9 @@ def test_every_row_has_its_own_times(scene, monkeypatch):
     spans = [1.0, 8.0, 3.0, 2.0, 4.0, 5.0]
     edges = np.cumsum([0.0, *(value for span in spans for value in (0.0, span))])
     looks = iter([0.0, *edges[1:], 100.0])
-    monkeypatch.setattr(
-        measure, "time", types.SimpleNamespace(perf_counter=lambda: float(next(looks)))
-    )
+    fake = types.SimpleNamespace(perf_counter=lambda: float(next(looks)))
+    monkeypatch.setattr(measure, "time", fake)
+    monkeypatch.setattr(timeline, "time", fake)
     rows = utils.measure_sections(scene.model, scene.inputs, n_iterations=2)
     found = [(r.min_ms, r.median_ms, r.max_ms) for r in rows]
     assert found == [(1e3, 1.5e3, 2e3), (4e3, 6e3, 8e3), (3e3, 4e3, 5e3)]
