@@ -95,7 +95,7 @@ types: $(STAMP)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 docs: $(STAMP)
-	$(BIN)/python -m mkdocs build --strict --quiet --site-dir $(OUT)/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(OUT)/site
 	@echo "The site is $(OUT)/site/index.html"
 
 wheel: $(STAMP)

@@ -1,8 +1,6 @@
 """Divides the time of steps among XLA's thunks, from what jax's profiler saw.
 
-The profiler writes one event for a thunk's start and one for its end, which may come on another
-thread: convolutions and some products go on there after the first event has ended. Time in which
-several thunks run is divided among them, so that all times add up to the step's.
+Time in which several thunks run is divided among them, so that all times add up to the step's.
 """
 
 from __future__ import annotations
@@ -12,19 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.inside.hlo import CONTAINERS, Module
+from emulator.plans.hlo import CONTAINERS, Module
+from emulator.plans.kernel_trace import Event, thunks_of
 
 STEP = "bench step"
 """Name of the events around steps."""
-
-END = "end: "
-"""How the name of a thunk's second event begins."""
-
-LIBRARY = "__onednn$"
-"""Comes between an instruction's name and the call's own in the events of oneDNN's calls."""
-
-Event = tuple[str, float, float]
-"""Name, start and end in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +46,7 @@ def step_times(events: Iterable[Event], module: Module) -> Times:
         Medians over the steps. A loop has the time in which nothing of its body runs.
 
     Example:
-        >>> from bench.inside.hlo import parsed
+        >>> from emulator.plans.hlo import parsed
         >>> module = parsed('''ENTRY %main (x: f32[]) -> f32[] {
         ...   %x = f32[] parameter(0)
         ...   %c = f32[] convolution(%x, %x)
@@ -105,25 +95,9 @@ def _intervals(
     events: Iterable[Event], module: Module
 ) -> tuple[list[tuple[float, float]], list[Event]]:
     """Beginnings and ends of the steps, and of all thunks."""
-    steps: list[tuple[float, float]] = []
-    starts: dict[str, list[tuple[float, float]]] = {}
-    ends: dict[str, list[float]] = {}
-    for event, start, end in events:
-        name = event.partition(LIBRARY)[0]
-        if name == STEP:
-            steps.append((start, end))
-        elif name in module.instructions:
-            starts.setdefault(name, []).append((start, end))
-        elif name.startswith(END):
-            ends.setdefault(name.removeprefix(END), []).append(start)
-    ran: list[Event] = []
-    for name, begun in starts.items():
-        begun.sort()
-        ended = sorted(ends.get(name, ()))
-        if len(ended) != len(begun):  # some thunks have no second event
-            ended = [end for _, end in begun]
-        ran += [(name, start, max(end, at)) for (start, end), at in zip(begun, ended, strict=True)]
-    return sorted(steps), ran
+    seen = list(events)
+    steps = sorted((start, end) for name, start, end in seen if name == STEP)
+    return steps, thunks_of(seen, module.instructions)
 
 
 def _shares(ran: Sequence[Event], module: Module) -> dict[str, float]:

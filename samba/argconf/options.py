@@ -199,6 +199,7 @@ _USED: tuple[Option, ...] = (
     _value("--json", _DEVICE, "older name of the report options"),
     _switch("--enable-profiler", ("run", "test"), "profile the front end"),
     _value("--timeline", ("run", "test"), "write a timeline of the runs here, for Perfetto"),
+    _switch("--timeline-kernels", ("run", "test"), "with --timeline: note kernels too, slower"),
     _value("--gold-file-path", ("run", "test"), "file with reference results"),
     _switch("--visualize", ("run", "test"), "print how far results differ"),
     _value("--yaml-config", _ALL, "YAML file with more values, for apps that read one"),

@@ -13,6 +13,7 @@ from samba.abexit import SambaAtexit
 from samba.profiler import PROFILER, Profiler
 from samba.session.program_slot import ProgramSlot
 from samba.session.runtime_profile import RuntimeProfile
+from samba.session.timeline_kernels import TimelineKernels
 from samba.support.timeline import MOST_EVENTS, NoTimeline, Timeline
 
 __all__ = ["Profiling"]
@@ -88,7 +89,9 @@ class Profiling:
         finally:
             self.end_samba_profile(filename)
 
-    def start_timeline(self, path: str | PathLike[str], *, most: int = MOST_EVENTS) -> None:
+    def start_timeline(
+        self, path: str | PathLike[str], *, most: int = MOST_EVENTS, kernels: bool = False
+    ) -> None:
         """Note runs on a timeline, for Perfetto and other viewers of Chrome's trace format.
 
         Until :meth:`stop_timeline`, or the end of the process, a run goes section by section, as
@@ -98,16 +101,22 @@ class Profiling:
         Args:
             path: The file, JSON; what was there is replaced at the end.
             most: Events that are kept; how many later ones are left out is told.
+            kernels: Whether kernels within sections are noted too, by jax's profiler, which makes
+                runs slower.
 
         Raises:
             NoTimeline: If one was started before, or the file could not be written.
+            ProfilerInUse: If kernels are wanted and jax's profiler is running already.
         """
         if isinstance(PROFILER.timeline, Timeline):
             raise NoTimeline(
                 path=PROFILER.timeline.path,
                 problem="it was started before: call stop_timeline() first.",
             )
-        PROFILER.put_on(Timeline(path, most=most))
+        timeline = Timeline(path, most=most)
+        if kernels:
+            timeline.take_kernels(TimelineKernels())
+        PROFILER.put_on(timeline)
         if not self._ends_timeline:
             Profiling._ends_timeline = True
             SambaAtexit.register(_end_timeline)

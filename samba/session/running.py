@@ -398,9 +398,12 @@ class Runner:
     def _go_noted(self, timeline: Spans, piece: Piece, plan: Plan | PreparedRun) -> None:
         """Run a piece and wait for it: the time is that of its executable, and of its start."""
         with timeline.span(Track.SECTIONS, piece.name, piece.facts):
-            self._go(plan)
+            with timeline.span(Track.HOST, "dispatch"):
+                self._go(plan)
             if type(plan) is Plan:
                 self._device.wait_for(plan)
+        if type(plan) is Plan:
+            timeline.executed(piece.name, plan.compiled, self._device.program)
 
     def _plan_for(self, steps: StepKey) -> Plan | None:
         if not steps:

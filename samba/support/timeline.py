@@ -18,8 +18,18 @@ from typing import Any, Protocol
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError, quoted
 from pef_schema.printable import json_text
+from pef_schema.program import Program
 
-__all__ = ["MOST_EVENTS", "NoTimeline", "SectionClock", "Spans", "Timeline", "Track"]
+__all__ = [
+    "MOST_EVENTS",
+    "KernelNotes",
+    "NoTimeline",
+    "SectionClock",
+    "Span",
+    "Spans",
+    "Timeline",
+    "Track",
+]
 
 MOST_EVENTS = 200_000
 """Events that a timeline keeps; a viewer's file of them has some 40 MB."""
@@ -32,6 +42,8 @@ class Track(enum.IntEnum):
     HOST = 1
     SECTIONS = 2
     COMMUNICATION = 3
+    KERNELS = 4
+    """The first of as many lanes as kernels run beside one another."""
 
 
 class NoTimeline(SambaError):
@@ -48,12 +60,24 @@ class NoTimeline(SambaError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
+class Span:
+    """Something that took a while.
+
+    Args:
+        track: Where it is.
+        name: What viewers show.
+        start: When it began, as ``time.perf_counter()`` counts.
+        seconds: How long it took.
+        facts: What viewers show of it when asked.
+        lane: Beside which others of its track it is.
+    """
+
     track: Track
     name: str
     start: float
     seconds: float
     facts: Mapping[str, Any]
+    lane: int = 0
 
 
 _NO_FACTS: Mapping[str, Any] = {}
@@ -66,6 +90,22 @@ class Spans(Protocol):
         self, track: Track, name: str, facts: Mapping[str, Any] = ...
     ) -> AbstractContextManager[None]:
         """Note how long the body takes."""
+        ...
+
+    def executed(self, section: str, executable: Any, program: Program) -> None:
+        """Take note of what has run a section."""
+        ...
+
+
+class KernelNotes(Protocol):
+    """What takes note of the kernels of sections."""
+
+    def executed(self, section: str, executable: Any, program: Program) -> None:
+        """Take note of what has run a section."""
+        ...
+
+    def put_on(self, timeline: Timeline) -> None:
+        """Note all kernels on a timeline, at its end."""
         ...
 
 
@@ -106,6 +146,15 @@ class SectionClock:
             finally:
                 self._seconds += time.perf_counter() - start
 
+    def executed(self, section: str, executable: Any, program: Program) -> None:
+        """Tell what is beside it.
+
+        Args:
+            section, executable, program: As for :meth:`Timeline.executed`.
+        """
+        if self.beside is not None:
+            self.beside.executed(section, executable, program)
+
     def take(self) -> float:
         """Seconds that sections took since the last call of this."""
         taken, self._seconds = self._seconds, 0.0
@@ -135,9 +184,10 @@ class Timeline:
 
     def __init__(self, path: str | os.PathLike[str], *, most: int = MOST_EVENTS) -> None:
         self.path = os.fspath(path)
+        self._kernels: KernelNotes | None = None
         self.left_out = 0
         self._most = most
-        self._events: list[_Event] = []
+        self._events: list[Span] = []
         self._start = time.perf_counter()
         folder = Path(self.path).absolute().parent
         if not self.path or Path(self.path).is_dir():
@@ -176,6 +226,7 @@ class Timeline:
         start: float,
         seconds: float,
         facts: Mapping[str, Any] = _NO_FACTS,
+        lane: int = 0,
     ) -> None:
         """Note something that was timed.
 
@@ -183,13 +234,37 @@ class Timeline:
             track, name, facts: As for :meth:`span`.
             start: When it began, as ``time.perf_counter()`` counts.
             seconds: How long it took.
+            lane: Beside which others of its track it is shown.
         """
         if len(self._events) >= self._most:
             self.left_out += 1
             return
         self._events.append(
-            _Event(track=track, name=name, start=start, seconds=seconds, facts=facts)
+            Span(track=track, name=name, start=start, seconds=seconds, facts=facts, lane=lane)
         )
+
+    def take_kernels(self, kernels: KernelNotes) -> None:
+        """Have kernels noted, too.
+
+        Args:
+            kernels: What does it.
+        """
+        self._kernels = kernels
+
+    def executed(self, section: str, executable: Any, program: Program) -> None:
+        """Take note of what has run a section, if kernels are wanted.
+
+        Args:
+            section: Its name.
+            executable: The ``jax.stages.Compiled`` that did it.
+            program: The program it is of.
+        """
+        if self._kernels is not None:
+            self._kernels.executed(section, executable, program)
+
+    def spans(self, track: Track) -> list[Span]:
+        """What is on one track, in the order in which it ended."""
+        return [event for event in self._events if event.track is track]
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as the format has it."""
@@ -197,24 +272,23 @@ class Timeline:
         events: list[dict[str, Any]] = [
             {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "samba"}}
         ]
-        for track in Track:
-            name = {"name": track.name.lower()}
-            events.append(
-                {"ph": "M", "name": "thread_name", "pid": pid, "tid": track, "args": name}
-            )
-            order = {"sort_index": int(track)}
-            events.append(
-                {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": track, "args": order}
-            )
+        lanes = max((event.lane + 1 for event in self._events), default=0)
+        names = {int(track): track.name.lower() for track in Track if track is not Track.KERNELS}
+        names |= {Track.KERNELS + i: f"kernels {i}" for i in range(lanes) if self._kernels}
+        for tid, name in names.items():
+            for kind, facts in (("name", {"name": name}), ("sort_index", {"sort_index": tid})):
+                events.append(
+                    {"ph": "M", "name": f"thread_{kind}", "pid": pid, "tid": tid, "args": facts}
+                )
         # A span is noted at its end: sorted, those that hold others come before them.
-        for event in sorted(self._events, key=lambda e: (e.track, e.start, -e.seconds)):
+        for event in sorted(self._events, key=lambda e: (e.track, e.lane, e.start, -e.seconds)):
             events.append(
                 {
                     "ph": "X",
                     "name": event.name,
                     "cat": event.track.name.lower(),
                     "pid": pid,
-                    "tid": event.track,
+                    "tid": event.track + event.lane,
                     "ts": round((event.start - self._start) * _MICRO, 3),
                     "dur": round(event.seconds * _MICRO, 3),
                     "args": dict(event.facts),
@@ -227,9 +301,11 @@ class Timeline:
         }
 
     def write(self) -> None:
-        """Write the file, whole or not at all.
+        """End it, and write the file, whole or not at all.
 
         Raises:
             PefUnwritable: If it cannot be written.
         """
+        if self._kernels is not None:
+            self._kernels.put_on(self)
         write_atomically(self.path, [json_text(self.as_dict()).encode(), b"\n"])

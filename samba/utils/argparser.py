@@ -95,12 +95,17 @@ def parse_app_args(
             f"argument -mb/--microbatch-size: found {sizes[1]}, "
             f"wanted a divisor of the batch size {sizes[0]}"
         )
+    if args.timeline_kernels and not args.timeline:
+        commands.choices[args.command].error(
+            "argument --timeline-kernels: it adds kernels to a timeline; name its file by "
+            "--timeline FILE"
+        )
     level = logging.getLevelNamesMapping().get(str(args.log_level).upper())
     if level is not None and args.log_level != _DEFAULT_LEVEL:
         logging.getLogger("samba").setLevel(level)
     note_parsed(args)
     if args.timeline and arguments == sys.argv[1:]:
-        session.start_timeline(args.timeline)
+        session.start_timeline(args.timeline, kernels=args.timeline_kernels)
     tell_lost(args, redeclared[args.command])
     if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
         note_measured()

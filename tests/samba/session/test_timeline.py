@@ -9,10 +9,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 import torch
 
 import samba
+from emulator.plans.kernel_trace import ProfilerInUse
 from samba.profiler import PROFILER
 from samba.support.timeline import NoTimeline, Timeline, Track
 from tests.processes import finished
@@ -43,8 +45,11 @@ def events(path: Path) -> list[dict[str, Any]]:
         if event["ph"] == "X":
             assert event["dur"] >= 0 and event["ts"] >= 0
             timed.append(event)
-    assert names == {track.value: track.name.lower() for track in Track}
-    for track in Track:
+    lanes = {tid: name for tid, name in names.items() if tid >= Track.KERNELS}
+    assert lanes == {Track.KERNELS + i: f"kernels {i}" for i in range(len(lanes))}
+    others = [track for track in Track if track is not Track.KERNELS]
+    assert names == {track.value: track.name.lower() for track in others} | lanes
+    for track in names:
         ends: list[float] = []
         last = 0.0
         for event in (e for e in timed if e["tid"] == track):
@@ -55,7 +60,7 @@ def events(path: Path) -> list[dict[str, Any]]:
             end = event["ts"] + event["dur"]
             assert not ends or end <= ends[-1] + 2e-3, "a span lies within another or beside it"
             ends.append(end)
-        assert all(e["cat"] == names[track] for e in timed if e["tid"] == track)
+        assert all(e["cat"] == names[track].split()[0] for e in timed if e["tid"] == track)
     assert found["otherData"]["events"] == len(timed)
     return timed
 
@@ -74,7 +79,7 @@ def test_every_section_of_every_run_is_on_it(scene: Scene, tmp_path: Path) -> No
     called = [program.sections[c.section].name for c in program.schedules[0].calls]
     assert [e["name"] for e in sections] == called * 3
     host = Counter(e["name"] for e in found if e["tid"] == Track.HOST)
-    assert host == {"session.run": 3, "feed": 3, "fetch": 3}
+    assert host == {"session.run": 3, "feed": 3, "fetch": 3, "dispatch": len(sections)}
     (linear,) = {json.dumps(e["args"]) for e in sections if e["name"] == called[0]}
     facts = json.loads(linear)
     assert facts["types"] == "FWD" and facts["section"] == program.schedules[0].calls[0].section
@@ -131,6 +136,59 @@ def test_a_run_that_fails_is_on_it_and_the_next_one_works(scene: Scene, tmp_path
     scene.run()
     samba.session.stop_timeline()
     assert sum(e["name"] == "session.run" for e in events(tmp_path / "t.json")) == 2
+
+
+def test_kernels_lie_within_their_sections(scene: Scene, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    scene.run()
+    samba.session.start_timeline(path, kernels=True)
+    for _ in range(2):
+        scene.run()
+    with pytest.raises(NoTimeline, match="was started before"):
+        samba.session.start_timeline(tmp_path / "u.json", kernels=True)
+    samba.session.stop_timeline()
+    found = events(path)
+    sections = [e for e in found if e["tid"] == Track.SECTIONS]
+    kernels = [e for e in found if e["tid"] >= Track.KERNELS]
+    within = {e["args"]["section"] for e in kernels}
+    assert within == {e["name"] for e in sections}
+    for kernel in kernels:
+        (around,) = [e for e in sections if e["ts"] <= kernel["ts"] + 1 <= e["ts"] + e["dur"] + 2]
+        assert around["name"] == kernel["args"]["section"]
+        assert kernel["args"]["kind"]
+        module = kernel["args"].get("module", "").removesuffix("__grad")
+        assert not module or module in around["args"]["modules"]
+    told = [e for e in kernels if "tanh" in e["args"].get("op", "")]
+    assert told and all(e["args"]["module"] for e in told)
+
+
+def test_kernels_of_sections_that_share_an_executable(tmp_path: Path) -> None:
+    """Each is of its own module, though the executable was made for another one's."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(5)))
+    inputs = (samba.randn(4, 8, name="x", batch_dim=0),)
+    samba.from_torch_model_(model)
+    config = {"output_folder": str(tmp_path), "optim_level": "o0"}
+    pef = samba.session.compile(model, inputs, name="deep", inference=True, config_dict=config)
+    outputs = samba.utils.trace_graph(model, inputs, pef=pef)
+    samba.session.start_timeline(tmp_path / "t.json", kernels=True)
+    for _ in range(2):
+        samba.session.run(inputs, outputs)
+    samba.session.stop_timeline()
+    assert samba.session.counters.compiles == 3, "the first, the last, and one for all between"
+    kernels = [e["args"] for e in events(tmp_path / "t.json") if e["tid"] >= Track.KERNELS]
+    found = {(k["section"], k["module"]) for k in kernels if "module" in k}
+    assert found == {(f"fwd_{i}", f"sequential__{i}") for i in range(5)}
+
+
+def test_kernels_need_the_profiler_for_themselves(tmp_path: Path) -> None:
+    jax.profiler.start_trace(str(tmp_path / "other"))
+    try:
+        with pytest.raises(ProfilerInUse, match="jax's profiler cannot be started"):
+            samba.session.start_timeline(tmp_path / "t.json", kernels=True)
+        assert PROFILER.timeline is None and not (tmp_path / "t.json").exists()
+    finally:
+        jax.profiler.stop_trace()
 
 
 def test_starting_and_stopping(tmp_path: Path) -> None:
@@ -190,6 +248,8 @@ def test_the_option_of_the_command_line_writes_it_at_the_end(tmp_path: Path) -> 
     done = finished([*lenet, "compile", "--pef-name=lenet", out], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
     pef = f"--pef={tmp_path}/lenet/lenet.pef"
+    refused = finished([*lenet, "run", pef, "--timeline-kernels"], cwd=tmp_path, env=env)
+    assert refused.returncode == 2 and "--timeline FILE" in refused.stderr
     more = ["run", pef, "--num-epochs=1", "--timeline=t.json"]
     done = finished([*lenet, *more], cwd=tmp_path, env=env)
     assert done.returncode == 0, done.stderr
