@@ -1,0 +1,43 @@
+"""docs/timeline.md: its commands print what it shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from tests.processes import finished
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/timeline.md").read_text(encoding="utf-8")
+_VARIES = (
+    # The last digits of a loss and what XLA makes of a program depend on the processor.
+    (re.compile(r"\d+\.\d+"), "X"),
+    (re.compile(r"kernels\.json, \d+ events"), "kernels.json, N events"),
+    (re.compile(r"lenet\.html: [\d.X]+ KiB"), "lenet.html: N KiB"),
+)
+
+
+def masked(text: str) -> str:
+    """Without what varies from machine to machine."""
+    for pattern, instead in _VARIES:
+        text = pattern.sub(instead, text)
+    return text.strip()
+
+
+def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    commands = 0
+    for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            done = finished([sys.executable, *shlex.split(command)[1:]], cwd=tmp_path, env=env)
+            assert done.returncode == 0, done.stderr
+            assert masked(done.stdout) == masked(output) or not output, command
+            commands += 1
+    assert commands == 4
+    plain, more = (tmp_path / name for name in ("timeline.json", "kernels.json"))
+    assert 0 < plain.stat().st_size < more.stat().st_size
