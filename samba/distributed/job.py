@@ -359,12 +359,18 @@ def _join(meeting: Meeting, place: Place, engine: str, deadline: float) -> Job:
     watchdog = None
     if size > 1:
         watchdog = Watchdog(_own_client(meeting.store), rank=rank, size=size, keeper=meeting.keeper)
-        control.barrier()  # all of them have given a sign
-        watchdog.start()
-        _agree_on_engine(control, engine)
-    data = control
-    if engine == "jax" and size > 1:
-        data = _start_jax(meeting, place, rank, size, deadline)
+    try:
+        if watchdog is not None:
+            control.barrier()  # all of them have given a sign
+            watchdog.start()
+            _agree_on_engine(control, engine)
+        jax = engine == "jax" and size > 1
+        data = _start_jax(meeting, place, rank, size, deadline) if jax else control
+    except BaseException:
+        # A thread that is within the store when the interpreter ends would abort the process.
+        if watchdog is not None:
+            watchdog.stop()
+        raise
     job = Job(control, watchdog, data)
     _current[:] = [job]
     atexit.register(job.leave)

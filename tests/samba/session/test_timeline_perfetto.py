@@ -7,12 +7,12 @@ import io
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import samba
+from tests.processes import finished
 from tests.samba.worlds import World
 
 PROCESSOR = shutil.which(os.environ.get("TRACE_PROCESSOR", "trace_processor_shell"))
@@ -29,9 +29,8 @@ def asked(query: str, trace: Path, folder: Path) -> list[dict[str, str]]:
     """What the trace processor answers."""
     file = folder / "query.sql"
     file.write_text(query)
-    done = subprocess.run(
-        [str(PROCESSOR), "-q", str(file), str(trace)], capture_output=True, text=True, check=True
-    )
+    done = finished([str(PROCESSOR), "-q", str(file), str(trace)], cwd=folder)
+    assert done.returncode == 0, done.stderr
     return list(csv.DictReader(io.StringIO(done.stdout)))
 
 
