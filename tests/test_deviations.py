@@ -19,6 +19,7 @@ OPERATIONAL = {
     "samba/session/profiling.py": 1,  # of a timeline that is full, not of numbers
     "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on
     "samba/session/runtime_profile.py": 2,  # of the profile, not of numbers
+    "samba/session/timeline_kernels.py": 1,  # of a timeline without kernels, not of numbers
     "samba/support/deviations.py": 1,  # where all others are logged
 }
 """Warnings that tell no difference: how many by file."""

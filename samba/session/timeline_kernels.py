@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from pef_schema.section_facts import modules_of, owners
 from samba.support.timeline import Timeline, Track
 
 __all__ = ["TimelineKernels", "in_lanes", "place_of"]
+
+_log = logging.getLogger("samba")
 
 _SCOPE = re.compile(r"jit\((.*)\)$")
 _GRADIENT = "__grad"
@@ -118,6 +121,11 @@ class TimelineKernels:
             timeline: The timeline.
         """
         events = sorted(self._trace.stop(), key=lambda event: event[1])
+        if not events:
+            _log.warning(
+                "timeline %s: it has no kernels, since something else has stopped jax's profiler",
+                timeline.path,
+            )
         starts = [start for _, start, _ in events]
         for span in timeline.spans(Track.SECTIONS):
             if span.name not in self._executables:

@@ -191,6 +191,18 @@ def test_kernels_need_the_profiler_for_themselves(tmp_path: Path) -> None:
         jax.profiler.stop_trace()
 
 
+def test_a_profiler_that_somebody_else_has_stopped(
+    scene: Scene, tmp_path: Path, caplog: Any
+) -> None:
+    samba.session.start_timeline(tmp_path / "t.json", kernels=True)
+    scene.run()
+    jax.profiler.stop_trace()
+    samba.session.stop_timeline()
+    assert {e["tid"] for e in events(tmp_path / "t.json")} == {Track.HOST, Track.SECTIONS}
+    (line,) = [r.getMessage() for r in caplog.records if "no kernels" in r.getMessage()]
+    assert "t.json" in line
+
+
 def test_starting_and_stopping(tmp_path: Path) -> None:
     with pytest.raises(NoTimeline, match="no timeline was started"):
         samba.session.stop_timeline()
