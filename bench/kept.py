@@ -22,7 +22,7 @@ from bench.targets import rows
 FOLDER = Path(__file__).with_name("results")
 PAGE = "README.md"
 
-IN_TURNS = frozenset({"steps", "unseen", "overlap", "alone"})
+IN_TURNS = frozenset({"steps", "unseen", "overlap", "alone", "ddp"})
 """Suites whose samples belong together: a ratio's quartiles need all of them."""
 
 DIGITS = 5

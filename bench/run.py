@@ -11,6 +11,7 @@ from bench.measurement import Results
 from bench.suites import Settings, Suite
 from bench.suites.alone import alone
 from bench.suites.compile import compile
+from bench.suites.ddp import ddp
 from bench.suites.host import host
 from bench.suites.limit import limit
 from bench.suites.memory import memory
@@ -34,6 +35,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         "transfer": transfer,
         "overlap": overlap,
         "alone": alone,
+        "ddp": ddp,
     }
 )
 """Suites by name, in the order they run."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from bench.environment import processor_of
 from bench.measurement import FULL, OURS, Results, Spread
 from bench.models import CASES, GROWTH, OVERLAP, TIMED
-from bench.peers import REPLICA
+from bench.peers import DDP, REPLICA
 from bench.suites.alone import ALONE_CASES
 from bench.suites.compile import COLD, COMPILED_CASES, WARM
 from bench.suites.host import line
@@ -76,6 +76,9 @@ NO_SLOWER = 1.03
 
 ALONE_REACH = 1.02
 """Step time of a single replica with ``data_parallel=True`` over that without."""
+
+DDP_REACH = 1.05
+"""Step time of two replicas on one machine over that of torch's DistributedDataParallel."""
 
 
 def _missing(what: str, reach: str) -> Row:
@@ -260,6 +263,19 @@ def _alone(results: Results) -> Iterable[Row]:
         yield Row(what=what, reach=f"< {ALONE_REACH:.2f}", measured=shown, met=met)
 
 
+def _ddp(results: Results) -> Iterable[Row]:
+    for case in OVERLAP:
+        what = f"step time of two replicas / DistributedDataParallel's: {case}"
+        spread = results.ratio("ddp", case, "step", DDP, REPLICA)
+        if spread is None:
+            yield _missing(what, f"≤ {DDP_REACH:.2f}")
+            continue
+        shown = f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f})"
+        yield Row(
+            what=what, reach=f"≤ {DDP_REACH:.2f}", measured=shown, met=spread.median <= DDP_REACH
+        )
+
+
 def rows(results: Results) -> list[Row]:
     """The whole table for the results of one run."""
     parts: Sequence[Callable[[], Iterable[Row]]] = (
@@ -272,5 +288,6 @@ def rows(results: Results) -> list[Row]:
         lambda: _memory(results),
         lambda: _overlap(results),
         lambda: _alone(results),
+        lambda: _ddp(results),
     )
     return [row for part in parts for row in part()]

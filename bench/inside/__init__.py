@@ -25,6 +25,8 @@ REQUESTS: Mapping[str, str] = MappingProxyType(
         "link": "bench.inside.overlap",
         "overlap": "bench.inside.overlap",
         "overlap_state": "bench.inside.overlap",
+        "join_ddp": "bench.inside.ddp",
+        "ddp": "bench.inside.ddp",
     }
 )
 """Modules by request; the function has the request's name."""

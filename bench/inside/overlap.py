@@ -58,8 +58,8 @@ class Replica:
         for region, values in self._start.items():
             self._device.write(region, values)
 
-    def run(self, mode: str, count: int) -> float:
-        """Run steps and return their seconds.
+    def run(self, mode: str, count: int) -> tuple[float, float]:
+        """Run steps and return their seconds, and the loss of the last one.
 
         Args:
             mode: ``data_parallel_mode``.
@@ -67,11 +67,12 @@ class Replica:
         """
         batches = self._batches
         self._job.together("bench", lambda control: control.barrier())
+        loss = 0.0
         begin = time.perf_counter()
         for i in range(count):
-            self._step(batches[i % len(batches)], mode)
+            loss = self._step(batches[i % len(batches)], mode)
         self._device.synchronize()
-        return time.perf_counter() - begin
+        return time.perf_counter() - begin, loss
 
     def state(self) -> str:
         """A digest of the weights and the optimizer's state."""
@@ -119,9 +120,10 @@ def overlap(contestant: Contestant, mode: str, count: int) -> dict[str, Any]:
         count: Steps.
 
     Returns:
-        ``seconds`` of all steps.
+        ``seconds`` of all steps, and the ``loss`` of the last one.
     """
-    return {"seconds": _replicas[id(contestant)].run(mode, count)}
+    seconds, loss = _replicas[id(contestant)].run(mode, count)
+    return {"seconds": seconds, "loss": loss}
 
 
 def overlap_state(contestant: Contestant, mode: str) -> dict[str, Any]:

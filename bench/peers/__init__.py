@@ -33,8 +33,13 @@ MODULES: Mapping[str, str] = MappingProxyType(
 REPLICA = "replica"
 """This project with a PEF for replicas: for the suites about them, nobody's peer."""
 
+DDP = "ddp"
+"""Torch's DistributedDataParallel, which replicas of this project are held against."""
+
 PEERS = tuple(name for name in MODULES if name != OURS)
 """What this project is measured against."""
+
+_REPLICAS = {REPLICA: "bench.peers.replica", DDP: "bench.peers.ddp"}
 
 CONTENDERS = (*MODULES, *(f"{name}{ALLOC}" for name in PEERS))
 """Everyone who runs: the peers as they come and once more with our allocator settings."""
@@ -52,7 +57,7 @@ def load(contender: str, case: Case) -> Any:
         keep_freed_memory()
         if case.large:
             share_one_arena()
-    return importlib.import_module("bench.peers.replica" if name == REPLICA else MODULES[name])
+    return importlib.import_module({**MODULES, **_REPLICAS}[name])
 
 
 def prepare(contender: str, case: Case) -> Prepared:

@@ -44,11 +44,12 @@ class Replicas:
     Args:
         settings: How they are started.
         case: The case.
+        contender: Whose they are.
     """
 
-    def __init__(self, settings: Settings, case: str) -> None:
+    def __init__(self, settings: Settings, case: str, contender: str = REPLICA) -> None:
         self._workers = [
-            settings.start(case, REPLICA, environ=_environment(rank)) for rank in range(REPLICAS)
+            settings.start(case, contender, environ=_environment(rank)) for rank in range(REPLICAS)
         ]
         self._pool = ThreadPoolExecutor(REPLICAS)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from bench import targets
-from bench.errors import StatesDiffer
+from bench.errors import LossesDiffer, StatesDiffer
 from bench.measurement import OURS, Results
-from bench.peers import REPLICA
-from bench.suites import alone, overlap
+from bench.peers import DDP, REPLICA
+from bench.suites import alone, ddp, overlap
 from tests.bench.shortest import settings
 
 
@@ -53,6 +53,21 @@ def test_one_alone(tmp_path, monkeypatch):
     assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
 
 
+@pytest.mark.slow
+def test_two_replicas_beside_torchs_own(tmp_path):
+    found = Results()
+    ddp.one_case("lenet", settings(tmp_path, threads=2), found)
+    assert [m.contender for m in found.measurements] == [REPLICA, DDP]
+    assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
+
+
+def test_sides_that_differ_are_refused():
+    ddp.check("gpt", {REPLICA: [1.0, 2.0], DDP: [1.0005, 2.001]})
+    for wrong in (2.01, float("nan")):
+        with pytest.raises(LossesDiffer):
+            ddp.check("gpt", {REPLICA: [1.0, wrong], DDP: [1.0, 2.0]})
+
+
 def rows(found: Results) -> dict[str, bool | None]:
     return {row.what: row.met for row in targets.rows(found) if row.measured}
 
@@ -63,8 +78,11 @@ def test_goals():
         found.add("overlap", "gpt", mode, "step", "s", [seconds] * 3)
     found.add("alone", "gpt", OURS, "step", "s", [1.0] * 3)
     found.add("alone", "gpt", REPLICA, "step", "s", [1.03] * 3)
+    found.add("ddp", "gpt", DDP, "step", "s", [1.0] * 3)
+    found.add("ddp", "gpt", REPLICA, "step", "s", [1.04] * 3)
     assert rows(found) == {
         "step time over a slow link, inorder / normal: gpt": True,
         "step time over a slow link, optimal / inorder: gpt": True,
         "step time of one replica, data parallel / not: gpt": False,
+        "step time of two replicas / DistributedDataParallel's: gpt": True,
     }
