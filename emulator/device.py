@@ -13,7 +13,7 @@ import numpy as np
 from emulator.contract.check import check_contract
 from emulator.device_memory import DeviceMemory
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import NotSeeded, NotWritten
+from emulator.errors import NotWritten
 from emulator.forks import refuse_in_child, watch_forks
 from emulator.held_signals import HELD
 from emulator.lowering.index_watch import Watched
@@ -24,16 +24,15 @@ from emulator.memory.lost import LostBuffers
 from emulator.plans.direct_call import SLOW
 from emulator.plans.failures import run_failure
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
+from emulator.plans.seeds import check_seeds
 from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
 from emulator.transaction import Transaction
 from emulator.wide_types import SET, SETTING
 from pef_schema.program import (
     ArginKind,
-    OutputGrad,
     Program,
     Role,
-    SectionKind,
 )
 
 DEFINED_AT_FIRST = frozenset(
@@ -154,7 +153,8 @@ class Device(DeviceMemory):
         key = (steps, self.variant)
         found = self._plans.get(key)
         if found is None:
-            self._require_seeds(steps)
+            if not self._ones:
+                check_seeds(self.program, steps, self._seeded)
             found = self._shared(steps) or self._compile(steps)
             while len(self._plans) >= self.most_plans:
                 self._plans.pop(next(iter(self._plans)))
@@ -223,19 +223,6 @@ class Device(DeviceMemory):
         """From now on a backward pass starts from gradients that the host has written alone."""
         self._ones = False
         self._respecialise()
-
-    def _require_seeds(self, steps: StepKey) -> None:
-        """Refuse a backward pass that would start from nothing, where losses are left alone."""
-        if self._ones:
-            return
-        for s, k in steps:
-            step = self.program.sections[s].steps[k]
-            outputs = self.program.graphs[step.graph].outputs if step.graph >= 0 else ()
-            grads = {o.grad_region for o in outputs if o.grad_region >= 0}
-            read = grads.intersection(step.reads)
-            if step.kind is SectionKind.BCKWD and read and not grads & self._seeded:
-                names = [o.name for o in outputs if o.grad is OutputGrad.ONES]
-                raise NotSeeded(names=names or [o.name for o in outputs if o.grad_region >= 0])
 
     def is_compiled(self, steps: StepKey) -> bool:
         """Whether there is a plan for these steps in the present variant."""

@@ -12,8 +12,8 @@ from bench.errors import LossesDiffer
 from bench.measurement import Results
 from bench.models import CASES, OVERLAP
 from bench.peers import DDP, REPLICA
+from bench.replicas import Replicas
 from bench.suites import Settings
-from bench.suites.overlap import MODES, Replicas
 
 CHECKED_STEPS = 3
 """Steps from the start whose last loss is compared."""
@@ -45,8 +45,8 @@ def one_case(case: str, settings: Settings, results: Results) -> None:
     """Measure one case; see :func:`ddp`."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        Replicas(settings, case) as ours,
-        Replicas(settings, case, DDP) as theirs,
+        Replicas(settings.start, case) as ours,
+        Replicas(settings.start, case, DDP) as theirs,
     ):
         ours.ask("join")
         theirs.ask("join_ddp", meeting=f"{folder}/meeting")
@@ -55,7 +55,7 @@ def one_case(case: str, settings: Settings, results: Results) -> None:
             if side == DDP:
                 answers = theirs.ask("ddp", count=count)
             else:
-                answers = ours.ask("overlap", mode=MODES[0], count=count)
+                answers = ours.ask("overlap", mode="normal", count=count)
             losses = [answer["loss"] for answer in answers]
             return max(answer["seconds"] for answer in answers) / count, losses
 

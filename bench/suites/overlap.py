@@ -10,14 +10,11 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Any
 
 from bench.errors import StatesDiffer
 from bench.measurement import Results
 from bench.models import CASES, OVERLAP
-from bench.peers import REPLICA
+from bench.replicas import Replicas
 from bench.suites import Settings
 
 MODES = ("normal", "inorder", "optimal")
@@ -29,62 +26,11 @@ FREE = "no link"
 LINK = "link"
 """Stands among the contenders for the simulated link itself."""
 
-REPLICAS = 2
-
 LATENCY = 200e-6
 """Seconds that the link adds to each reduction, whatever its size."""
 
 SHARE = 1 / 3
 """What the link adds to a step, relative to a step without it: about half a backward pass."""
-
-
-class Replicas:
-    """Workers that are asked all at once.
-
-    Args:
-        settings: How they are started.
-        case: The case.
-        contender: Whose they are.
-    """
-
-    def __init__(self, settings: Settings, case: str, contender: str = REPLICA) -> None:
-        self._workers = [
-            settings.start(case, contender, environ=_environment(rank)) for rank in range(REPLICAS)
-        ]
-        self._pool = ThreadPoolExecutor(REPLICAS)
-
-    def __enter__(self) -> Replicas:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for worker in self._workers:
-            worker.close()  # whoever is still asked has an answer then
-        self._pool.shutdown()
-
-    def ask(self, what: str, **details: Any) -> list[dict[str, Any]]:
-        """Send all the same request; returns their answers by rank.
-
-        Raises:
-            WorkerFailed: If one of them ended instead of answering.
-        """
-        asked = [self._pool.submit(worker.ask, what, **details) for worker in self._workers]
-        return [future.result() for future in asked]
-
-
-def _environment(rank: int) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(REPLICAS),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(REPLICAS),
-        "MASTER_ADDR": "",  # they are on one host, and meet through their common parent
-        "MASTER_PORT": "",
-    }
 
 
 def overlap(settings: Settings, results: Results) -> None:
@@ -113,7 +59,7 @@ def one_case(case: str, settings: Settings, results: Results) -> None:
         answers = replicas.ask("overlap", mode=mode, count=count)
         return max(answer["seconds"] for answer in answers) / count
 
-    with Replicas(settings, case) as replicas:
+    with Replicas(settings.start, case) as replicas:
         sizes: Sequence[int] = replicas.ask("join")[0]["bytes"]
         check_states(case, replicas)
         count = max(1, round(settings.round_seconds / sample(MODES[0], 1)))

@@ -25,10 +25,11 @@ from emulator.plans.plan import Plan
 from emulator.plans.polling import Poller
 from emulator.plans.step_choice import StepKey
 from pef_schema.program import Role, SectionKind
-from samba.errors import ArgumentError, NoGradient, SambaError, UnknownTensor, described
+from samba.errors import ArgumentError, NoGradient, SambaError, described
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
+from samba.session.fetched_outputs import resolve_outputs
 from samba.session.first_inputs import FirstInputs
 from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import DropoutSettings, Hyperparameters
@@ -433,25 +434,7 @@ class Runner:
         return steps
 
     def _resolve_outputs(self, outputs: Any) -> Fetches:
-        if outputs is None:
-            return ()
-        if isinstance(outputs, (torch.Tensor, str)):
-            outputs = (outputs,)
-        outputs = listed(outputs, "session.run(output_tensors=...)")
-        return tuple([self._resolve_output(i, output) for i, output in enumerate(outputs)])
-
-    def _resolve_output(self, position: int, output: Any) -> tuple[int, str]:
-        name = output if isinstance(output, str) else getattr(output, "sn_name", None)
-        where = f"session.run(output_tensors[{position}])"
-        if not isinstance(name, str):
-            raise ArgumentError(
-                where=where,
-                found=f"a {type(output).__name__}",
-                wanted="a SambaTensor of the traced model, such as those in model.output_tensors",
-            )
-        if not name or not self._device.knows(name):
-            raise UnknownTensor(operation=where, name=name)
-        return self._device.region_of(name), name
+        return resolve_outputs(self._device, outputs)
 
     def _require_written(self, fetches: Fetches, plan: Plan | PreparedRun | None) -> None:
         """Make sure before a run that everything asked for can be fetched after it.
