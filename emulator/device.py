@@ -21,6 +21,7 @@ from emulator.lowering.section import Variant, starts_as_ones
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.budget import check_size
 from emulator.memory.lost import LostBuffers
+from emulator.mesh.chips import Chips
 from emulator.plans.direct_call import SLOW
 from emulator.plans.failures import run_failure
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
@@ -60,6 +61,7 @@ class Device(DeviceMemory):
             initial values; weights and inputs are written by the host.
         watched: Indices to look at in every run, by graph: one that is out of range is an
             :class:`~emulator.errors.IndexOutOfRange`. Runs then wait for their results.
+        chips: Where to run it, on one chip if None.
 
     Raises:
         CannotRun: If the program has parts that no device can run, such as unknown operations.
@@ -74,12 +76,14 @@ class Device(DeviceMemory):
         DeviceCounters(compiles=0, runs=0)
     """
 
-    def __init__(self, program: Program, watched: Watched | None = None) -> None:
+    def __init__(
+        self, program: Program, watched: Watched | None = None, chips: Chips | None = None
+    ) -> None:
         check_contract(program)
         prepare_allocator(program)
         self._watched: Watched = watched or {}
-        super().__init__(program)
-        check_size(program, self._jax_device)
+        super().__init__(program, chips)
+        check_size(program, self.placement.chips)
         self._sharing = SharedExecutables(program, self.buffer_map)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: dict[int, Plan] = {}
@@ -175,7 +179,7 @@ class Device(DeviceMemory):
                 self.buffer_map,
                 steps,
                 self.variant,
-                self._jax_device,
+                self.placement,
                 self._watched,
             )
         self.counters.note_plan(plan.making)
@@ -206,7 +210,7 @@ class Device(DeviceMemory):
             self.buffer_map,
             steps,
             variant or self.variant,
-            self._jax_device,
+            self.placement,
             platform=platform,
         )
 
@@ -216,6 +220,9 @@ class Device(DeviceMemory):
         if found is None:
             return None
         twin, places = found
+        axis = self.placement.axis
+        if any(axis(mine) != axis(theirs) for theirs, mine in places.items()):
+            return None  # roles differ, and with them what every chip has of a region
         plan = self.plan(tuple((twin, k) for k in range(len(steps))))
         return rebind(plan, places)
 
@@ -479,7 +486,7 @@ class Device(DeviceMemory):
             data = np.array([key, 0], np.uint32)
         else:
             data = np.array(value, np.float64)
-        self.pool.put(argin.region, self.put(data))
+        self.pool.put(argin.region, self.put(data, self.placement.sharding(argin.region)))
 
     def _respecialise(self) -> None:
         by_region = {a.region: i for i, a in enumerate(self.program.argins)}

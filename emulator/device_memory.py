@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from collections.abc import Collection
 
 import jax
 import numpy as np
@@ -15,10 +15,11 @@ from emulator.forks import refuse_in_child
 from emulator.memory.buckets import BufferMap
 from emulator.memory.host_view import is_host_memory, writable_view
 from emulator.memory.pool import BufferPool, UnreachablePool
-from emulator.start import first_device
+from emulator.mesh.chips import Chips, one_chip
+from emulator.memory.placement import Placement
 from emulator.wide_types import wide_types
 from pef_schema.optimizer_rules import first_values
-from pef_schema.program import Program
+from pef_schema.program import Program, Role
 
 __all__ = ["DeviceMemory"]
 
@@ -28,20 +29,22 @@ class DeviceMemory:
 
     Args:
         program: A verified program.
+        chips: Where it runs, on one chip if None.
 
     Attributes:
         program: The program.
         buffer_map: Which buffer holds which region.
+        placement: What each chip has of it.
         pool: The buffers.
         counters: Counts of the device's work.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, chips: Chips | None = None) -> None:
         self.program = program
         self.counters = DeviceCounters()
         self.buffer_map = BufferMap(program)
+        self.placement = Placement(buffer_map=self.buffer_map, chips=chips or one_chip())
         self.pool = BufferPool(self.buffer_map)
-        self._jax_device: Any = first_device()
         self._regions = {r.name: i for i, r in enumerate(program.regions)}
         for s in program.symbols:
             if s.grad_region >= 0:  # tensors that share a region share its gradient
@@ -158,19 +161,19 @@ class DeviceMemory:
         """Place an array that nobody else will change."""
         place = self.buffer_map.place.get(region)
         if place is None:
-            self.pool.put(region, self.put(array))
+            self.pool.put(region, self.put(array, self.placement.sharding(region)))
             return
         bucket, position = place
         old = self.pool.buffers[bucket.home]
         flat = np.zeros(bucket.size, bucket.dtype) if old is None else np.array(old, copy=True)
         start = bucket.offsets[position]
         flat[start : start + array.size] = array.reshape(-1)
-        self.pool.put(bucket.home, self.put(flat))
+        self.pool.put(bucket.home, self.put(flat, self.placement.sharding(bucket.home)))
 
     def zero_buffer(self, home: int) -> None:
         """Write zeros to a whole buffer: a region's own, or a bucket's."""
         shape, dtype = self.buffer_map.form(home)
-        self.pool.put(home, self.put(np.zeros(shape, dtype)))
+        self.pool.put(home, self.put(np.zeros(shape, dtype), self.placement.sharding(home)))
 
     def fill_buffer(self, home: int) -> None:
         """Write to a buffer what it holds before anything is written."""
@@ -179,9 +182,29 @@ class DeviceMemory:
         else:
             self.zero_buffer(home)
 
-    def put(self, array: np.ndarray) -> jax.Array:
-        """Take an array that nobody else will change to the device."""
+    def bytes_of_chip(self, chip: int, roles: Collection[Role]) -> int:
+        """Bytes that a chip holds of regions, of those with data.
+
+        Args:
+            chip: Its position among the chips.
+            roles: Roles of the regions.
+        """
+        device = self.placement.chips.devices[chip]
+        held = 0
+        for region, target in enumerate(self.program.regions):
+            array = self.pool.buffers[region]
+            if target.role in roles and isinstance(array, jax.Array):
+                held += sum(s.data.nbytes for s in array.addressable_shards if s.device == device)
+        return held
+
+    def put(self, array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+        """Take an array that nobody else will change to the device.
+
+        Args:
+            array: The array.
+            sharding: Where its parts go, see :class:`~emulator.memory.placement.Placement`.
+        """
         refuse_in_child("writing device memory")
         self.counters.to_device += array.nbytes
         with wide_types():
-            return jax.device_put(array, self._jax_device)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+            return jax.device_put(array, sharding)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part

@@ -25,7 +25,17 @@ from jax._src import xla_bridge  # what jax does before a fork, and whether it d
 from emulator.errors import DeviceError
 from emulator.forks import refuse_in_child, watch_forks
 
-__all__ = ["NoDevice", "device_number", "first_device", "prefer_device"]
+__all__ = [
+    "HOST_PLATFORMS",
+    "NoDevice",
+    "chips_from_first",
+    "device_number",
+    "first_device",
+    "prefer_device",
+]
+
+HOST_PLATFORMS = frozenset({"cpu"})
+"""Platforms of jax whose arrays lie where the host can read and write them."""
 
 _PLATFORMS = "JAX_PLATFORMS"
 _preferred = 0
@@ -79,16 +89,52 @@ def first_device() -> Any:
         >>> first_device().id
         0
     """
+    devices = _local_devices()
+    return devices[device_number(len(devices))]
+
+
+def chips_from_first(count: int) -> list[Any]:
+    """Some of this process's devices, or as many as there are; starts jax if nothing has yet.
+
+    Where jax is not started and runs on the CPU, it makes that many of the host.
+
+    Args:
+        count: How many are wanted. Replicas on one host that see the same devices take the next
+            ones each.
+
+    Raises:
+        ForkedProcess: In a process that was forked while a device was open.
+        NoDevice: If jax has none of the platforms that it was asked for.
+
+    Example:
+        >>> [device.id for device in chips_from_first(1)]
+        [0]
+    """
+    if count > 1 and not xla_bridge.backends_are_initialized():
+        _make_host_devices(count)
+    devices = _local_devices()
+    start = _preferred * count % len(devices)
+    return devices[start : start + count] if start + count <= len(devices) else devices[:count]
+
+
+def _make_host_devices(count: int) -> None:
+    """Let the host be several devices when jax starts, unless somebody has said how many."""
+    config = cast("Any", jax.config)
+    asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if not asked and config.jax_num_cpu_devices < 1:
+        config.update("jax_num_cpu_devices", count)
+
+
+def _local_devices() -> list[Any]:
     refuse_in_child("opening a device")
     watch_forks()
     with _quiet_start():
         try:
-            devices = cast("Any", jax).local_devices()  # jax types it in part
+            return cast("Any", jax).local_devices()  # jax types it in part
         except (RuntimeError, AssertionError) as error:  # jax asserts that it has found some
             wanted = os.environ.get(_PLATFORMS, "")
             reason = str(error).rstrip(".") or "there is none of that platform"
             raise NoDevice(wanted=wanted, reason=reason) from error
-        return devices[device_number(len(devices))]
 
 
 @contextmanager

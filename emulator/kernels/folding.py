@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import jax
 from jax import lax
 
+from emulator.kernels.strides import strided
+
 __all__ = ["GROUP", "Combine", "fold_middle", "pairwise"]
 
 Combine = Callable[[jax.Array, jax.Array], jax.Array]
@@ -30,7 +32,7 @@ def fold_middle(x: jax.Array, combine: Combine) -> jax.Array:
         group = min(GROUP, size)
         whole = size - size % group
         tails += [lax.slice_in_dim(x, i, i + 1, axis=1) for i in range(whole, size)]
-        parts = [lax.slice_in_dim(x, i, whole, group, axis=1) for i in range(group)]
+        parts = [strided(x, i, whole, group, 1) for i in range(group)]
         # The barrier keeps XLA from making one loop of two passes, with all of their loads.
         x = lax.optimization_barrier(pairwise(parts, combine))
     return pairwise([x, *tails], combine)[:, 0]

@@ -17,6 +17,7 @@ from jax import lax
 
 from emulator.kernels.folding import fold_middle, pairwise
 from emulator.kernels.precision import widen
+from emulator.kernels.strides import strided
 from emulator.kernels.unfused import compile_apart
 from emulator.kernels.windows import Window
 
@@ -71,7 +72,8 @@ def _places(window: Window, size: Sequence[int]) -> Iterator[list[tuple[_Span, _
             offset = tap * window.dilation[d] - window.low[d]
             first = max(0, -(offset // step))
             stop = max(first, min(count, (size[d] - 1 - offset) // step + 1))
-            data = first * step + offset, max((stop - 1) * step + offset + 1, 0), step
+            apart = step if stop > first + 1 else 1  # as in `strided`
+            data = first * step + offset, max((stop - 1) * step + offset + 1, 0), apart
             spans.append((data if stop > first else (0, 0, 1), (first, stop, 1)))
         yield spans
 
@@ -90,7 +92,10 @@ def _tap(x: jax.Array, g: jax.Array, spans: Sequence[tuple[_Span, _Span]]) -> ja
     whole = g.shape[0] - g.shape[0] % _IMAGES
     sums: list[jax.Array] = []
     if whole:
-        parts = [x[n:whole:_IMAGES] * g[n:whole:_IMAGES] for n in range(_IMAGES)]
+        parts = [
+            strided(x, n, whole, _IMAGES, 0) * strided(g, n, whole, _IMAGES, 0)
+            for n in range(_IMAGES)
+        ]
         sums.append(_places_summed(parts))
     if whole < g.shape[0]:
         parts = [x[n] * g[n] for n in range(whole, g.shape[0])]

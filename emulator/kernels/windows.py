@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.errors import OpLimit
+from emulator.kernels.strides import strided
 
 _MANY_PHASES = 64
 """Strides of more phases are undone tap by tap, so that the code does not grow with them."""
@@ -123,12 +124,14 @@ def taps(x: jax.Array, window: Window, inner: int = 0) -> list[jax.Array]:
         limit = [
             b + (o - 1) * s + 1 for b, o, s in zip(start, window.out, window.stride, strict=True)
         ]
+        # One element needs no stride, see `strided`.
+        strides = [s if o > 1 else 1 for o, s in zip(window.out, window.stride, strict=True)]
         slices.append(
             lax.slice(
                 x,
                 [0] * lead + start + [0] * inner,
                 [*x.shape[:lead], *limit, *rest],
-                [1] * lead + list(window.stride) + [1] * inner,
+                [1] * lead + strides + [1] * inner,
             )
         )
     return slices
@@ -155,7 +158,7 @@ def stack_taps(x: jax.Array, window: Window) -> jax.Array:
         x = lax.optimization_barrier(x)
         x = jnp.stack(
             [
-                lax.slice_in_dim(x, t * step, t * step + span, stride, axis)
+                strided(x, t * step, t * step + span, stride, axis)
                 for t in range(window.kernel[d])
             ]
         )

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import DeviceError, OutOfMemory
-from emulator.memory.host_view import HOST_PLATFORMS
 from emulator.memory.measured import measured_memory
+from emulator.mesh.chips import Chips
+from emulator.mesh.layout import bytes_per_chip
+from emulator.start import HOST_PLATFORMS
 from pef_schema.program import Graph, Program
 
 LIMIT_VARIABLE = "EMULATOR_MEMORY_LIMIT"
@@ -80,18 +82,18 @@ def _read(file: Path) -> str:
         return ""  # no control group of that kind, or no /proc
 
 
-def check_size(program: Program, device: Any) -> None:
-    """Refuse a program that keeps, or computes in one piece, more than the device may take.
+def check_size(program: Program, chips: Chips) -> None:
+    """Refuse a program that keeps, or computes in one piece, more than a chip may take.
 
     Args:
         program: A verified program.
-        device: The ``jax.Device``.
+        chips: Where it runs.
 
     Raises:
         OutOfMemory: If it does.
     """
-    limit = memory_limit(device)
-    kept = sum(r.nbytes for r in program.regions if not r.role.is_transient)
+    limit = memory_limit(chips.first)
+    kept = bytes_per_chip(program, chips.split, chips.count)
     if kept > limit:
         largest = max(program.regions, key=lambda r: 0 if r.role.is_transient else r.nbytes)
         raise OutOfMemory(
@@ -101,7 +103,7 @@ def check_size(program: Program, device: Any) -> None:
             have=limit,
         )
     for graph in program.graphs:
-        _check_values(graph, limit)
+        _check_values(graph, limit * chips.count)  # a value may be divided among all of them
 
 
 def _check_values(graph: Graph, limit: int) -> None:
@@ -120,13 +122,13 @@ def _check_values(graph: Graph, limit: int) -> None:
                 )
 
 
-def check_plan(executable: Any, what: str, device: Any) -> None:
-    """Refuse an executable that needs more than the device may take.
+def check_plan(executable: Any, what: str, chips: Chips) -> None:
+    """Refuse an executable that needs more than a chip may take.
 
     Args:
-        executable: A ``jax.stages.Compiled``.
-        device: The ``jax.Device`` that it is for.
+        executable: A ``jax.stages.Compiled``; what it says of its memory is that of each chip.
         what: What it runs, for the message.
+        chips: Where it runs.
 
     Raises:
         OutOfMemory: If its arguments, results and intermediate values together need more.
@@ -134,6 +136,6 @@ def check_plan(executable: Any, what: str, device: Any) -> None:
     found = measured_memory(executable)
     if found is None:
         return  # a backend that does not say
-    limit = memory_limit(device)
+    limit = memory_limit(chips.first)
     if found.peak > limit:
         raise OutOfMemory(what=what, need=found.peak, have=limit)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from emulator.errors import DeviceError
+from emulator.start import HOST_PLATFORMS
 
 if TYPE_CHECKING:
     import jax
-
-HOST_PLATFORMS = frozenset({"cpu"})
-"""Platforms of jax whose arrays lie where the host can read and write them."""
 
 
 class NotHostMemory(DeviceError):
@@ -22,20 +20,21 @@ class NotHostMemory(DeviceError):
     def __init__(self, *, platform: str, shape: tuple[int, ...]) -> None:
         self.platform, self.shape = platform, shape
         super().__init__(
-            f"an array of shape {list(shape)} lies in the memory of a {platform} device, wanted "
-            "one in host memory. Copy it to the host, change the copy, and put it back."
+            f"an array of shape {list(shape)} lies in the memory of a {platform} device, or of "
+            "several, wanted one in host memory. Copy it to the host, change the copy, and put it back."
         )
 
 
 def is_host_memory(array: jax.Array) -> bool:
-    """Whether an array lies where the host can write it.
+    """Whether an array lies in one piece where the host can write it.
 
     Example:
         >>> import jax
         >>> is_host_memory(jax.device_put(1.0, jax.devices("cpu")[0]))
         True
     """
-    return all(device.platform in HOST_PLATFORMS for device in array.devices())
+    devices = array.devices()
+    return len(devices) == 1 and next(iter(devices)).platform in HOST_PLATFORMS
 
 
 def writable_view(array: jax.Array) -> np.ndarray:

@@ -13,13 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.kernels.strides import strided
+
 LONG = 64
 """Windows of more places along an axis, or of more taps in all, are long."""
 
 
 def _cut(x: jax.Array, start: int, length: int, axis: int, stride: int = 1) -> jax.Array:
     stop = start + (length - 1) * stride + 1
-    return lax.slice_in_dim(x, start, stop, stride, axis)
+    return strided(x, start, stop, stride, axis)
 
 
 def window_max(x: jax.Array, k: int, step: int, stride: int, out: int, axis: int) -> jax.Array:

@@ -7,6 +7,7 @@ import numpy as np
 from jax import lax
 
 from emulator.errors import OpLimit
+from emulator.kernels.strides import strided
 from emulator.ops._promote import result_type
 from emulator.ops.registry import Channels, op
 
@@ -112,7 +113,7 @@ def slice_(
 ) -> jax.Array:
     """A range along a dimension; ends out of range are clipped."""
     first, last, _ = slice(start, end).indices(x.shape[dim])
-    return lax.slice_in_dim(x, first, max(first, last), step, axis=dim)
+    return strided(x, first, max(first, last), step, dim)
 
 
 @op("aten.narrow.default", "aten.narrow_copy.default", reads=(), cheap=True)

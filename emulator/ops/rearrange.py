@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.kernels.strides import strided
 from emulator.ops._long_windows import LONG, window_places
 from emulator.ops._promote import broadcast_to, result_type
 from emulator.ops._reduction import normalize_axis
@@ -171,7 +172,7 @@ def unfold(x: jax.Array, dimension: int, size: int, step: int) -> jax.Array:
     if size > LONG:
         return jnp.moveaxis(jnp.take(x, window_places(size, 1, step, count), axis=axis), axis, -1)
     taps = [
-        lax.slice_in_dim(x, tap, tap + (count - 1) * step + 1, step, axis=axis)
+        strided(x, tap, tap + (count - 1) * step + 1, step, axis)
         for tap in range(size)
     ]
     if not taps:

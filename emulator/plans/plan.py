@@ -13,16 +13,17 @@ from typing import Any
 import jax
 
 from emulator.counters import Making
-from emulator.kernels.rules import kernels_for
+from emulator.kernels.rules import PLAIN, chosen_by, kernels_for
 from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.section import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_plan
 from emulator.plans.composition import Composition, composed
-from emulator.plans.direct_call import direct_call
+from emulator.plans.direct_call import direct_call, ended_call
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.failures import failures_of_plan
+from emulator.memory.placement import Placement
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
 from emulator.plans.traced_sizes import check_traced_sizes
@@ -88,7 +89,7 @@ def compile_plan(
     buffer_map: BufferMap,
     steps: StepKey,
     variant: Variant,
-    device: Any,
+    placement: Placement,
     watched: Watched = _UNWATCHED,
 ) -> Plan:
     """Compose steps and compile them as one executable; takes up to seconds.
@@ -98,7 +99,7 @@ def compile_plan(
         buffer_map: Which buffers hold its regions.
         steps: ``(section, step of the section)`` pairs in the order to run.
         variant: What to specialise for.
-        device: The ``jax.Device`` where to run.
+        placement: The chips where to run, and what each of them has of a buffer.
         watched: Indices to look at: the plan raises where one is out of range, and then has
             consumed nothing.
 
@@ -111,14 +112,16 @@ def compile_plan(
         OutOfMemory: If the plan needs more memory than the device may take.
     """
     start = time.perf_counter()
+    chips = placement.chips
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = composition_of(program, buffer_map, steps, variant, watched)
-        lowered = _lowered(composition, device)
+        lowered = _lowered(composition, placement)
         lowering_seconds = time.perf_counter() - start
-        executable = compiled_or_kept(lowered, xla_options(device))
+        executable = compiled_or_kept(lowered, xla_options(chips.first))
         compiled = executable.compiled
-        check_plan(compiled, f"program {program.name}: a run of {len(steps)} step(s)", device)
-    call = direct_call(compiled)
+        what = f"program {program.name}: a run of {len(steps)} step(s)"
+        check_plan(compiled, what, chips)
+    call = ended_call(compiled) if chips.waits else direct_call(compiled)
     touched, buffers = composition.footprint, composition.signature
     if composition.watched:
         call = checked_call(call, program, composition.watched)
@@ -146,15 +149,15 @@ def lower_plan(
     buffer_map: BufferMap,
     steps: StepKey,
     variant: Variant,
-    device: Any,
+    placement: Placement,
     *,
     platform: str = "",
 ) -> Any:
     """Lower steps without compiling them: what fails then would fail in :func:`compile_plan`.
 
     Args:
-        program, buffer_map, steps, variant, device: As for :func:`compile_plan`.
-        platform: What to lower for, as jax names platforms; that of the device if empty. None of
+        program, buffer_map, steps, variant, placement: As for :func:`compile_plan`.
+        platform: What to lower for, as jax names platforms; that of the chips if empty. None of
             its devices is needed.
 
     Returns:
@@ -166,7 +169,7 @@ def lower_plan(
     """
     with failures_of_plan(program, steps, "lowering"):
         composition = composition_of(program, buffer_map, steps, variant)
-        return _lowered(composition, device, (platform,) if platform else None)
+        return _lowered(composition, placement, (platform,) if platform else None)
 
 
 def composition_of(
@@ -194,32 +197,44 @@ def composition_of(
 
 
 def _lowered(
-    composition: Composition, device: Any, platforms: tuple[str, ...] | None = None
+    composition: Composition, placement: Placement, platforms: tuple[str, ...] | None = None
 ) -> Any:
-    """Composed steps as a ``jax.stages.Lowered`` for one device, or for other platforms."""
+    """Composed steps as a ``jax.stages.Lowered`` for some chips, or for other platforms."""
     forms, buffers = composition.buffer_map.form, composition.signature
-    sharding = jax.sharding.SingleDeviceSharding(device)
-    shapes = [jax.ShapeDtypeStruct(*forms(home), sharding=sharding) for home in buffers.takes]
-    with traceable(composition, platforms[0] if platforms else device.platform) as jitted:
+    shapes = [
+        jax.ShapeDtypeStruct(*forms(home), sharding=placement.sharding(home))
+        for home in buffers.takes
+    ]
+    platform = platforms[0] if platforms else placement.chips.first.platform
+    with traceable(composition, platform, placement) as jitted:
         traced = jitted.trace(*shapes)
         check_traced_sizes(traced.jaxpr)
         return traced.lower(lowering_platforms=platforms)
 
 
 @contextmanager
-def traceable(composition: Composition, platform: str) -> Generator[Any, None, None]:
+def traceable(
+    composition: Composition, platform: str, placement: Placement | None = None
+) -> Generator[Any, None, None]:
     """While active, jax traces the function of composed steps as every plan is traced.
 
     Args:
         composition: The steps.
         platform: What it is traced for, as jax names platforms.
+        placement: The chips where to run; None for one.
 
     Returns:
         A context with the function, jitted; it consumes what the plan consumes.
     """
-    with wide_types(), full_products(), shared_forms(), kernels_for(platform):
-        donated = () if composition.watched else tuple(range(composition.signature.donated))
-        yield jax.jit(composed(composition), donate_argnums=donated, keep_unused=True)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+    donated = () if composition.watched else tuple(range(composition.signature.donated))
+    results: dict[str, Any] = {}
+    kernels: Any = kernels_for(platform)
+    if placement is not None and placement.chips.count > 1:
+        gives = [placement.sharding(home) for home in composition.signature.gives]
+        results["out_shardings"] = (*gives, *[None] * len(composition.watched))
+        kernels = chosen_by(PLAIN)  # XLA divides what it knows, not calls into libraries
+    with wide_types(), full_products(), shared_forms(), kernels:
+        yield jax.jit(composed(composition), donate_argnums=donated, keep_unused=True, **results)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
 
 def rebind(plan: Plan, places: Mapping[int, int]) -> Plan:

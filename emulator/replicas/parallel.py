@@ -299,6 +299,6 @@ def reducer(
     def through_host(array: jax.Array) -> jax.Array:
         host = np.array(array, copy=True)
         communicator.all_reduce(host, ReduceOp.MEAN)
-        return device.put(host)
+        return device.put(host, array.sharding)
 
     return through_host

@@ -107,6 +107,7 @@ def _count(text: str) -> int:
     return number
 
 
+_SPLITS = ("none", "batch", "weight")
 _count.__name__ = "int"  # argparse names the type where the text is no number
 
 _USED: tuple[Option, ...] = (
@@ -215,26 +216,37 @@ _USED: tuple[Option, ...] = (
         _ALL,
         "check indices that the model computes in every run; for finding mistakes, runs are slower",
     ),
+    _value(
+        "--n-chips --num-chips",
+        _DEVICE,
+        "devices that the program runs on, with --tensor-parallel",
+        dest="n_chips",
+        type=_count,
+        default=1,
+    ),
+    _value(
+        "--tensor-parallel",
+        _DEVICE,
+        "what --n-chips devices divide: the samples of a batch, or the weights",
+        choices=_SPLITS,
+        default="none",
+    ),
     _switch("--debug", _ALL, "show every option in the help"),
 )
 
 _HARDWARE = "for the hardware compiler"
+_SAY_TO_RUN = "say it to run, every PEF runs on any number of chips"
 _NO_FILE = "nothing is written"
 
 _SIZES: tuple[Option, ...] = (
     _switch("--dump-traced-graph", ("run",), lost="compile writes it"),
     _switch("--plot", ("run",), lost="compile writes it"),
     _value(
-        "--n-chips --num-chips",
-        ("compile", *_MEASURE),
-        dest="n_chips",
-        type=int,
-        default=1,
-        lost=_HARDWARE,
+        "--n-chips --num-chips", _COMPILE, dest="n_chips", type=_count, default=1, lost=_SAY_TO_RUN
     ),
     _value("--num-tiles", _COMPILE, type=int, default=-1, lost=_HARDWARE),
     _value("--arch", _COMPILE, lost=_HARDWARE),
-    _value("--tensor-parallel", _COMPILE, default="none", lost="the program runs on one processor"),
+    _value("--tensor-parallel", _COMPILE, choices=_SPLITS, default="none", lost=_SAY_TO_RUN),
     _value("--distlearn-config", _ALL, default=""),
     _value("--local-rank", _DEVICE, type=int, default=-1),
     _value("--default-device", _COMPILE, default="DDR", lost=_HARDWARE),

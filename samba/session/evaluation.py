@@ -247,7 +247,7 @@ class Evaluator:
         )
         program = build_program(traced, (), options)
         verify(program)
-        device = Device(program)
+        device = Device(program, chips=loaded.device.placement.chips)
         self._slot.book.add(device, purpose=EVALUATION)
         feeder = Feeder(
             program,

@@ -12,6 +12,7 @@ import torch
 
 from emulator.device import Device
 from emulator.held_signals import HELD
+from emulator.mesh.chips import Chips
 from pef_schema.program import Program, Role
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.distributed.replicas import Replicas
@@ -45,6 +46,7 @@ class Loaded(LoadedTensors, ABC):
         given: The inputs of each of its graphs, as the host was traced with them.
         constants: Arguments by name that are constants of the graphs.
         check_indices: Whether computed indices are looked at in every run, too.
+        chips: Where it runs, on one chip if None.
 
     Raises:
         IndexOutOfRange: If a constant of the program is used as indices that are out of range.
@@ -59,6 +61,7 @@ class Loaded(LoadedTensors, ABC):
         *,
         constants: Sequence[tuple[str, Constant]] = (),
         check_indices: bool = False,
+        chips: Chips | None = None,
     ) -> None:
         self.program = program
         checks = [index_checks_of(program, number) for number in range(len(program.graphs))]
@@ -66,7 +69,7 @@ class Loaded(LoadedTensors, ABC):
         if not check_indices:
             tell_computed(program, computed)
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
-            device = Device(program, computed if check_indices else None)
+            device = Device(program, computed if check_indices else None, chips)
         super().__init__(device, Replicas(device))
         self._checks_of_region = checks_by_region(program, checks)
         self._runners = {

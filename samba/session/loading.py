@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from emulator.forks import refuse_in_child
+from emulator.mesh.chips import Chips
 from pef_schema.program import Graph, Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.optimizer_groups import as_optimizers
@@ -18,6 +19,7 @@ from samba.errors import ArgumentError
 from samba.nn.converted import converted_last
 from samba.sambatensor import SambaTensor
 from samba.session.check_pef import check_optimizers, narrow_losses, tell_rates
+from samba.session.chips import wanted_chips
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.mismatch import GraphMismatch, refuse_other_graph
@@ -43,6 +45,7 @@ class LoadedModel(Loaded):
         optimizers: Its optimizers.
         program: The program from the PEF.
         check_indices: Whether computed indices are looked at in every run, too.
+        chips: Where it runs, on one chip if None.
     """
 
     def __init__(
@@ -54,9 +57,14 @@ class LoadedModel(Loaded):
         program: Program,
         *,
         check_indices: bool = False,
+        chips: Chips | None = None,
     ) -> None:
         super().__init__(
-            program, [given.tensors], constants=given.constants, check_indices=check_indices
+            program,
+            [given.tensors],
+            constants=given.constants,
+            check_indices=check_indices,
+            chips=chips,
         )
         self.model, self.given = model, given
         self.traced, self.optimizers = traced, optimizers
@@ -200,8 +208,15 @@ def load_pef(
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)
     tell_rates(traced, program)
+    wanted = parsed_config(config)
     loaded = LoadedModel(
-        model, given, traced, found, program, check_indices=checks_indices(parsed_config(config))
+        model,
+        given,
+        traced,
+        found,
+        program,
+        check_indices=checks_indices(wanted),
+        chips=wanted_chips(wanted),
     )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
     loaded.watch((model,), found)

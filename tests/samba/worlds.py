@@ -193,7 +193,7 @@ def sharing_executables() -> Iterator[None]:
     compile_plan, plans = device.compile_plan, {}
 
     def shared(program, memory, steps, variant, where, watched):
-        key = (program, memory.buckets != (), steps, variant, repr(watched))
+        key = (program, memory.buckets != (), steps, variant, where.chips, repr(watched))
         if key not in plans:
             plans[key] = compile_plan(program, memory, steps, variant, where, watched)
         return plans[key]

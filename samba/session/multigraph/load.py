@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from emulator.forks import refuse_in_child
+from emulator.mesh.chips import Chips
 from pef_schema import first_difference
 from pef_schema.program import Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
@@ -15,6 +16,7 @@ from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.sambatensor import SambaTensor
 from samba.session.check_pef import changed_constants
+from samba.session.chips import wanted_chips
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.mismatch import GraphMismatch
@@ -32,6 +34,7 @@ class LoadedGraphs(Loaded):
         traces: The traces that they are parts of.
         program: The program from the PEF.
         check_indices: Whether computed indices are looked at in every run, too.
+        chips: Where it runs, on one chip if None.
     """
 
     def __init__(
@@ -41,8 +44,11 @@ class LoadedGraphs(Loaded):
         program: Program,
         *,
         check_indices: bool = False,
+        chips: Chips | None = None,
     ) -> None:
-        super().__init__(program, [part.given for part in parts], check_indices=check_indices)
+        super().__init__(
+            program, [part.given for part in parts], check_indices=check_indices, chips=chips
+        )
         self._parts, self._traces = tuple(parts), tuple(traces)
         self.outputs = tuple(tensor for part in parts for tensor in part.outputs)
         self._places = {
@@ -149,8 +155,14 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
     different = list(_regions_that_differ(parts, program))
     if different:
         raise GraphMismatch(pef=pef, difference="\n".join(different))
-    checked = checks_indices(parsed_config(None))
-    loaded = LoadedGraphs(parts, traces, program, check_indices=checked)
+    config = parsed_config(None)
+    loaded = LoadedGraphs(
+        parts,
+        traces,
+        program,
+        check_indices=checks_indices(config),
+        chips=wanted_chips(config),
+    )
     loaded.join(replicas_of(loaded.device, pef))
     loaded.watch(tuple({id(t.model): t.model for t in traces}.values()))
     return loaded

@@ -16,6 +16,8 @@ from emulator.kernels.proof import Call, onednn_is_good
 from emulator.memory import host_view
 from emulator.memory.budget import LIMIT_VARIABLE, check_size, memory_limit
 from emulator.memory.host_view import NotHostMemory, is_host_memory, writable_view
+from emulator.memory.placement import Placement
+from emulator.mesh.chips import Chips
 from emulator.plans import plan as plans
 from emulator.plans.plan import compile_plan
 from emulator.plans.step_choice import all_steps
@@ -38,6 +40,11 @@ def program() -> Program:
 def gpu(**stats: int) -> Any:
     """What the code asks of a ``jax.Device``, as a GPU answers."""
     return SimpleNamespace(platform="gpu", memory_stats=lambda: stats)
+
+
+def placed(device: Device, where: Any) -> Placement:
+    """A program's memory on another jax device."""
+    return Placement(buffer_map=device.buffer_map, chips=Chips(devices=(where,)))
 
 
 @pytest.fixture
@@ -127,7 +134,7 @@ def test_the_limit_is_the_devices_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory_limit(gpu()) == sys.maxsize  # jax's other allocators do not say
     assert memory_limit(SimpleNamespace(platform="gpu", memory_stats=lambda: None)) == sys.maxsize
     with pytest.raises(OutOfMemory) as caught:
-        check_size(inference(), gpu(bytes_limit=24))
+        check_size(inference(), Chips(devices=(gpu(bytes_limit=24),)))
     assert (caught.value.need, caught.value.have) == (48, 24)
     monkeypatch.setenv(LIMIT_VARIABLE, "100")
     assert memory_limit(gpu(bytes_limit=1234)) == 100
@@ -155,11 +162,11 @@ def test_a_plan_for_a_gpu_is_compiled_without_the_cpus_options(
         return real(self, compiler_options, **keywords)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
-    monkeypatch.setattr(plans, "_lowered", lambda c, _: lowered(c, jax.devices("cpu")[0]))
+    monkeypatch.setattr(plans, "_lowered", lambda c, _: lowered(c, device.placement))
     arguments = (program, device.buffer_map, all_steps(program, 0), device.variant)
-    compile_plan(*arguments, gpu(bytes_limit=2**30))
+    compile_plan(*arguments, placed(device, gpu(bytes_limit=2**30)))
     with pytest.raises(OutOfMemory):
-        compile_plan(*arguments, gpu(bytes_limit=2**4))
-    compile_plan(*arguments, jax.devices("cpu")[0])
+        compile_plan(*arguments, placed(device, gpu(bytes_limit=2**4)))
+    compile_plan(*arguments, device.placement)
     assert given[:2] == [{}, {}]
     assert given[2] == xla_options(jax.devices("cpu")[0]) != {}
