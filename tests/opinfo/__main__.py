@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 
 from tests.opinfo.catalog import DTYPES, load_entries
+from tests.opinfo.compiled import CHIPS
 from tests.opinfo.record import Outcome, read_records
 from tests.opinfo.report import page, problems, wrong
 from tests.opinfo.runner import WORKERS, Job, run_jobs
@@ -28,9 +30,11 @@ def main() -> int:
     parser.add_argument("--resume", action="store_true", help="keep results that are there")
     parser.add_argument("--failed", action="store_true", help="only what did not pass before")
     parser.add_argument("--workers", type=int, default=WORKERS)
+    parser.add_argument("--chips", type=int, default=1, help="chips that divide every argument")
     parser.add_argument("--report", type=Path, help="write the coverage page of all results there")
     parser.add_argument("--no-run", action="store_true", help="only report what is known")
     options = parser.parse_args()
+    os.environ[CHIPS] = str(options.chips)  # workers inherit it
     known = read_records(options.results)
     pattern = re.compile(options.only)
     jobs = [

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from emulator.device import Device
+from emulator.mesh.chips import Chips, open_chips
+from emulator.mesh.layout import Split
 from emulator.plans.step_choice import all_steps
 from pef_schema import decode, encode, verify
 from pef_schema.program import OutputGrad, Program, Role
@@ -16,6 +19,15 @@ from samba.compiler.options import CompileOptions
 from samba.tensor.views import view_as_numpy, view_as_torch
 from tests.opinfo.call import Call, Eager
 from tests.tracing import trace
+
+
+CHIPS = "OPINFO_CHIPS"
+"""Environment variable with the number of chips that divide the first axis of every argument."""
+
+
+def _chips() -> Chips | None:
+    wanted = int(os.environ.get(CHIPS, "1"))
+    return open_chips(wanted, Split.BATCH) if wanted > 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +54,7 @@ class Compiled:
         program = build_program(traced, [], CompileOptions(name="opinfo"))
         verify(program)
         self.program: Program = decode(encode(program)) if through_file else program
-        self.device = Device(self.program)
+        self.device = Device(self.program, chips=_chips())
         graph = self.program.graphs[0]
         values = graph.values
         place = {id(t): i for i, t in enumerate(tensors)}
