@@ -84,7 +84,7 @@ class Device(DeviceMemory):
         self._watched: Watched = watched or {}
         super().__init__(program, chips)
         check_size(program, self.placement.chips)
-        self._sharing = SharedExecutables(program, self.buffer_map)
+        self._sharing = SharedExecutables(program, self.placement)
         self._plans: dict[tuple[StepKey, Variant], Plan] = {}
         self._checked: dict[int, Plan] = {}
         self._lost = LostBuffers(program, self.buffer_map, self.pool)
@@ -220,9 +220,6 @@ class Device(DeviceMemory):
         if found is None:
             return None
         twin, places = found
-        axis = self.placement.axis
-        if any(axis(mine) != axis(theirs) for theirs, mine in places.items()):
-            return None  # roles differ, and with them what every chip has of a region
         plan = self.plan(tuple((twin, k) for k in range(len(steps))))
         return rebind(plan, places)
 
@@ -448,13 +445,7 @@ class Device(DeviceMemory):
             if target.role in DEFINED_AT_FIRST:
                 return self.at_first(region)
             self._require((region,))
-        place = self.buffer_map.place.get(region)
-        if place is None:
-            return np.array(buffer, copy=True)
-        bucket, position = place
-        start = bucket.offsets[position]
-        count = target.nbytes // target.dtype.itemsize
-        return np.asarray(buffer)[start : start + count].reshape(target.shape).copy()
+        return self.copy_out_of(buffer, region)
 
     # -- argins -------------------------------------------------------------
 

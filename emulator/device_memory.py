@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,9 +15,9 @@ from emulator.errors import NoGradientRegion, RegionMismatch, UnknownName
 from emulator.forks import refuse_in_child
 from emulator.memory.buckets import BufferMap
 from emulator.memory.host_view import is_host_memory, writable_view
+from emulator.memory.placement import Placement
 from emulator.memory.pool import BufferPool, UnreachablePool
 from emulator.mesh.chips import Chips, one_chip
-from emulator.memory.placement import Placement
 from emulator.wide_types import wide_types
 from pef_schema.optimizer_rules import first_values
 from pef_schema.program import Program, Role
@@ -181,6 +182,25 @@ class DeviceMemory:
             self.reset(home)
         else:
             self.zero_buffer(home)
+
+    def copy_out_of(self, buffer: Any, region: int) -> np.ndarray:
+        """A region's data, from all chips that have a part of it.
+
+        Args:
+            buffer: The buffer that holds it.
+            region: The region.
+
+        Returns:
+            An array of its own.
+        """
+        place = self.buffer_map.place.get(region)
+        if place is None:
+            return np.array(buffer, copy=True)
+        target = self.program.regions[region]
+        bucket, position = place
+        start = bucket.offsets[position]
+        count = target.nbytes // target.dtype.itemsize
+        return np.asarray(buffer)[start : start + count].reshape(target.shape).copy()
 
     def bytes_of_chip(self, chip: int, roles: Collection[Role]) -> int:
         """Bytes that a chip holds of regions, of those with data.

@@ -157,10 +157,7 @@ def stack_taps(x: jax.Array, window: Window) -> jax.Array:
         axis = first + 2 * d  # each axis cut so far has put one more in front
         x = lax.optimization_barrier(x)
         x = jnp.stack(
-            [
-                strided(x, t * step, t * step + span, stride, axis)
-                for t in range(window.kernel[d])
-            ]
+            [strided(x, t * step, t * step + span, stride, axis) for t in range(window.kernel[d])]
         )
     return lax.optimization_barrier(x)
 

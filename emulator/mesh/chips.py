@@ -33,7 +33,8 @@ class NotEnoughChips(DeviceError):
         else:
             hint = f"Take --n-chips {found}, or JAX_PLATFORMS=cpu for chips of the host."
         super().__init__(
-            f"--n-chips: found {found} {platform} device(s) in this process, wanted {wanted}. {hint}"
+            f"--n-chips: found {found} {platform} device(s) in this process, wanted {wanted}. "
+            f"{hint}"
         )
 
 

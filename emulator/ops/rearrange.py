@@ -171,10 +171,7 @@ def unfold(x: jax.Array, dimension: int, size: int, step: int) -> jax.Array:
     count = (x.shape[axis] - size) // step + 1
     if size > LONG:
         return jnp.moveaxis(jnp.take(x, window_places(size, 1, step, count), axis=axis), axis, -1)
-    taps = [
-        strided(x, tap, tap + (count - 1) * step + 1, step, axis)
-        for tap in range(size)
-    ]
+    taps = [strided(x, tap, tap + (count - 1) * step + 1, step, axis) for tap in range(size)]
     if not taps:
         return jnp.zeros((*x.shape[:axis], count, *x.shape[axis + 1 :], 0), x.dtype)
     return jnp.stack(taps, axis=-1)

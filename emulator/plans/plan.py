@@ -19,11 +19,11 @@ from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.section import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_plan
+from emulator.memory.placement import Placement
 from emulator.plans.composition import Composition, composed
 from emulator.plans.direct_call import direct_call, ended_call
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.failures import failures_of_plan
-from emulator.memory.placement import Placement
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
 from emulator.plans.traced_sizes import check_traced_sizes

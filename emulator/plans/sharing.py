@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from emulator.lowering.section import Variant
-from emulator.memory.buckets import BufferMap
+from emulator.memory.placement import Placement
 from pef_schema.program import Program, Step
 from pef_schema.structure import Structures
 
@@ -15,11 +15,12 @@ class SharedExecutables:
 
     Args:
         program: A verified program.
-        buffer_map: Which buffers hold its regions.
+        placement: Where its buffers lie.
     """
 
-    def __init__(self, program: Program, buffer_map: BufferMap) -> None:
-        self._program, self._map = program, buffer_map
+    def __init__(self, program: Program, placement: Placement) -> None:
+        self._program, self._placement = program, placement
+        self._map = placement.buffer_map
         self._structures: Structures | None = None
         self._regions: dict[int, tuple[int, ...]] = {}
         self._readers: dict[int, set[int]] | None = None
@@ -71,6 +72,7 @@ class SharedExecutables:
                     r in variant.seeded,
                     r in variant.no_dropout,
                     program.regions[r].role.is_transient and readers.get(r, set()) <= {index},
+                    self._placement.axis(r),
                 )
                 for r in regions
             ]

@@ -42,7 +42,8 @@ def wanted_chips(config: Mapping[str, Any]) -> Chips | None:
     if count == 1 and split is not Split.NONE:
         deviations.tell(
             "one-chip",
-            f"--tensor-parallel {split} without --n-chips 2 or more: the program runs on one device",
+            f"--tensor-parallel {split} without --n-chips 2 or more: the program runs on one "
+            "device",
         )
     if count == 1 or split is Split.NONE:
         return None

@@ -20,7 +20,6 @@ from samba.tensor.views import view_as_numpy, view_as_torch
 from tests.opinfo.call import Call, Eager
 from tests.tracing import trace
 
-
 CHIPS = "OPINFO_CHIPS"
 """Environment variable with the number of chips that divide the first axis of every argument."""
 
