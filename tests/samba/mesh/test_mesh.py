@@ -1,0 +1,90 @@
+"""One program on 1, 2 and 4 chips: the same losses and weights, and a chip's share of memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from emulator.memory.budget import LIMIT_VARIABLE
+from tests.processes import finished
+
+ROOT = Path(__file__).parents[3]
+CLOSE = 1e-5
+"""Relative, of losses and of the sums of weights after ten steps: sums over parts of a batch or of
+a layer are rounded in another order."""
+
+
+def run(model: str, folder: Path, *ways: str, **env: str) -> Any:
+    """How the worker ended."""
+    flags = "--xla_force_host_platform_device_count=8"
+    command = [sys.executable, "-m", "tests.samba.mesh.worker", model, str(folder), *ways]
+    return finished(command, cwd=ROOT, env=os.environ | {"XLA_FLAGS": flags} | env, seconds=900)
+
+
+def trained(model: str, folder: Path, *ways: str, **env: str) -> list[dict[str, Any]]:
+    """What the worker says of each way."""
+    done = run(model, folder, *ways, **env)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def check(found: list[dict[str, Any]]) -> None:
+    """All that was trained is as the first."""
+    one, *others = found
+    assert one["losses"][0] != pytest.approx(one["losses"][-1], rel=1e-3)  # it has learned
+    for other in others:
+        np.testing.assert_allclose(other["losses"], one["losses"], rtol=CLOSE)
+        np.testing.assert_allclose(other["weights"], one["weights"], rtol=CLOSE, atol=CLOSE)
+
+
+def test_lenet(tmp_path: Path) -> None:
+    found = trained("lenet", tmp_path, "1:none", "2:weight", "4:batch")
+    check(found)
+    one, weight, batch = found
+    assert one["bytes"] == [one["kept"]]
+    assert batch["bytes"] == [one["kept"]] * 4
+    assert max(weight["bytes"]) <= 1.1 * one["kept"] / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["lenet", "gpt", "resnet18"])
+def test_every_number_of_chips(model: str, tmp_path: Path) -> None:
+    found = trained(model, tmp_path, "1:none", "2:weight", "4:weight", "2:batch", "4:batch")
+    check(found)
+    for chips, weight in ((2, found[1]), (4, found[2])):
+        assert len(weight["bytes"]) == chips
+        assert max(weight["bytes"]) <= 1.1 * found[0]["kept"] / chips
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["lenet", "gpt"])
+def test_section_by_section(model: str, tmp_path: Path) -> None:
+    """Activations lie on the chips between sections."""
+    check(trained(model, tmp_path, "1:none:o0", "2:weight:o0", "4:batch:o0"))
+
+
+def test_a_model_of_four_times_a_chips_memory(tmp_path: Path) -> None:
+    """What one chip refuses eight train; each has an eighth of the weights and their states."""
+    one, eight = trained("wide", tmp_path, "1:none", "8:weight")
+    check([one, eight])
+    limit = one["kept"] // 4
+    assert max(eight["bytes"]) == one["kept"] // 8
+    again = trained("wide", tmp_path, "8:weight", **{LIMIT_VARIABLE: str(limit)})
+    assert again == [eight]
+    refused = run("wide", tmp_path, "1:none", **{LIMIT_VARIABLE: str(limit)})
+    assert refused.returncode != 0
+    assert "OutOfMemory" in refused.stderr
+    assert LIMIT_VARIABLE in refused.stderr
+
+
+def test_chips_that_are_not_there(tmp_path: Path) -> None:
+    done = run("lenet", tmp_path, "1:none", "9:batch")
+    assert done.returncode != 0
+    assert "--n-chips: found 8 cpu device(s) in this process, wanted 9" in done.stderr
+    assert "--xla_force_host_platform_device_count=9" in done.stderr
