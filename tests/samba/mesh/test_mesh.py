@@ -88,3 +88,22 @@ def test_chips_that_are_not_there(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "--n-chips: found 8 cpu device(s) in this process, wanted 9" in done.stderr
     assert "--xla_force_host_platform_device_count=9" in done.stderr
+
+
+@pytest.mark.slow
+def test_replicas_of_several_chips(tmp_path: Path) -> None:
+    """Two replicas of two chips each print the losses of two replicas of one chip."""
+    lenet = [sys.executable, "examples/lenet.py"]
+    where = ["--output-folder", str(tmp_path), "--pef-name", "lenet"]
+    finished([*lenet, "compile", "--data-parallel", "-ws", "2", *where], cwd=ROOT, check=True)
+    said = []
+    for more in ([], *(["--n-chips", "2", "--tensor-parallel", s] for s in ("weight", "batch"))):
+        run_ = ["run", "--pef", str(tmp_path / "lenet" / "lenet.pef"), "-e", "1"]
+        options = ["--data-parallel", "--reduce-on-rdu", *more]
+        launch = [sys.executable, "-m", "samba", "launch", "-n", "2", *lenet[1:], *run_, *options]
+        done = finished(launch, cwd=ROOT, check=True, seconds=600)
+        lines = done.stdout.splitlines()
+        said.append(sorted(line for line in lines if "Loss: " in line))
+        assert len(said[-1]) == 4  # an epoch and a test on each replica
+    assert said[1] == said[0]
+    assert said[2] == said[0]
