@@ -47,7 +47,7 @@ def made(name: str) -> tuple[nn.Module, list[tuple[str, torch.Tensor]], Any]:
     if name == "lenet":
         return LeNet(), images(16, 1, 28), lambda w: samba.optim.SGD(w, lr=0.05, momentum=0.9)
     if name == "resnet18":
-        # In float64: with float32 torch's own losses differ by 2e-5 after ten steps where it runs on
+        # In float64: in float32 torch's own losses differ by 2e-5 after ten steps where it runs on
         # one thread in place of two, since one bit turns a ReLU off and BatchNorm spreads that.
         data = [(key, t.double() if t.is_floating_point() else t) for key, t in images(8, 3, 32)]
         model = ResNet18(16, 10).double()
