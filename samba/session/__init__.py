@@ -21,6 +21,7 @@ from samba.session.compiling import compile_pef
 from samba.session.facade import callable_on_class
 from samba.session.parts import SessionParts
 from samba.session.program_slot import Counters
+from samba.session.random_state import random_state, set_random_state
 from samba.session.request import RunRequest, listed
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.support import tracing
@@ -357,6 +358,33 @@ class SambaSession(SessionParts):
             for name in self.get_dropout_seed_argin_names():
                 index = device.argin_index[name]
                 device.set_argin(index, device.argin(index))
+
+    def get_rng_state(self) -> torch.Tensor:
+        """Where the device's random streams stand, for a checkpoint.
+
+        Returns:
+            int64 ``(streams, 2)``, seed and position of each; the same on every replica.
+
+        Raises:
+            NotLoaded: If nothing is loaded.
+        """
+        loaded = self._slot.need("get_rng_state()")
+        with loaded.turns.held():
+            return random_state(loaded.device)
+
+    def set_rng_state(self, state: torch.Tensor) -> None:
+        """Let the device's random streams go on where they stood: masks of dropout are exact then.
+
+        Args:
+            state: What :meth:`get_rng_state` has given.
+
+        Raises:
+            NotLoaded: If nothing is loaded.
+            ArgumentError: If it is not the state of a program with as many streams.
+        """
+        loaded = self._slot.need("set_rng_state()")
+        with loaded.turns.held():
+            set_random_state(loaded.device, state)
 
     # -- life cycle ---------------------------------------------------------
 

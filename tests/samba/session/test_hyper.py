@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import samba
+from samba.errors import ArgumentError
 from samba.support.ordered_set import OrderedSet
 from tests.api.covers import covers
 from tests.samba.worlds import DROPOUT, MLP, World, close, named, other_batch, told
@@ -324,6 +325,40 @@ def test_the_random_stream_goes_on_and_restarts(scene):
     scene.run(section_types=["fwd"], hyperparam_dict={seed: 0})
     scene.run(section_types=["fwd"], hyperparam_dict={seed: 5})
     assert torch.equal(other, masks(scene))
+
+
+def test_a_run_goes_on_from_a_saved_state_with_the_same_masks(scene):
+    """Position and seed are in a checkpoint; another load of the PEF draws what would have come."""
+    (seed,) = samba.session.get_dropout_seed_argin_names()
+    scene.run(section_types=["fwd"], hyperparam_dict={seed: 7})
+    masks(scene)
+    state = samba.session.get_rng_state()
+    assert state.tolist()[0][0] == 7
+    assert state.tolist()[0][1] > 0
+    wanted = masks(scene)
+    scene.trace()
+    assert not torch.equal(wanted, masks(scene))
+    samba.session.set_rng_state(state)
+    assert torch.equal(samba.session.get_rng_state(), state)
+    assert torch.equal(wanted, masks(scene))
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        [[0, 0]],
+        torch.zeros(1, 2),
+        torch.zeros(2, 2, dtype=torch.int64),
+        torch.tensor([[0, -1]]),
+        torch.tensor([[2**32, 0]]),
+    ],
+)
+def test_states_that_are_none_change_nothing(scene, state):
+    before = samba.session.get_rng_state()
+    with pytest.raises(ArgumentError, match=r"int64 \[1, 2\] as session.get_rng_state"):
+        samba.session.set_rng_state(state)
+    assert torch.equal(samba.session.get_rng_state(), before)
 
 
 def test_a_seed_given_twice_restarts_the_stream_twice(scene):
