@@ -191,7 +191,9 @@ def _without_size(family: _Family, rank: str) -> ArgumentError:
     )
 
 
-_DIGITS, _LAST_PORT, _MOST_NODES = 18, 65_535, 1_000_000
+LAST_PORT = 65_535
+"""The highest number that a port can have."""
+_DIGITS, _MOST_NODES = 18, 1_000_000
 
 
 def _number(env: Mapping[str, str], name: str) -> int:
@@ -248,11 +250,11 @@ def _address(env: Mapping[str, str], family: _Family) -> tuple[str, int] | None:
         )
     if env.get("MASTER_ADDR"):
         port = _number(env, "MASTER_PORT")
-        if port > _LAST_PORT:
+        if port > LAST_PORT:
             raise ArgumentError(
                 where="environment variable MASTER_PORT",
                 found=str(port),
-                wanted=f"a port, {_LAST_PORT} at most",
+                wanted=f"a port, {LAST_PORT} at most",
             )
         return env["MASTER_ADDR"], port
     if family.launcher == "slurm":

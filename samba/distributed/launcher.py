@@ -1,7 +1,7 @@
 """``python -m samba launch``: start replicas on this host, without MPI.
 
-The launcher serves the store at which the replicas meet, passes their output on, and ends all of
-them when one fails.
+The launcher passes the replicas' output on, and ends all of them when one fails. On one host it
+serves the store at which they meet; of several hosts rank 0 does, and each has a launcher.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TextIO
 
 from pef_schema.printable import say
 from samba.distributed.addresses import LOOPBACK, listener
+from samba.distributed.environment import LAST_PORT
 from samba.distributed.stores import TCPStore
 
 _GRACE_SECONDS = 6.0
@@ -36,6 +38,8 @@ _PATIENT_SIGNALS = 2
 """Signals that are passed on; after another one nobody is waited for."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
+_MASTER_PORT = 29500
+"""torchrun's default."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -51,9 +55,28 @@ def run(argv: Sequence[str]) -> int:
         prog="python -m samba launch",
         description="Start replicas of a script on this host. The script must meet the others, as "
         "parse_app_args does for run --data-parallel. Ends with the exit code of the first "
-        "replica that fails.",
+        "replica that fails. On several hosts give each the same command with --nnodes, "
+        "--master-addr and its own --node-rank.",
     )
-    parser.add_argument("-n", "--replicas", type=_count, required=True, help="how many")
+    parser.add_argument(
+        "-n", "--replicas", type=_count, required=True, help="how many, on this host"
+    )
+    parser.add_argument(
+        "--nnodes", type=_count, default=1, metavar="N", help="hosts, each with a launcher (1)"
+    )
+    parser.add_argument(
+        "--node-rank", type=_number, default=0, metavar="N", help="number of this host, from 0 on"
+    )
+    parser.add_argument(
+        "--master-addr", metavar="HOST", help="address of host 0 that the others reach"
+    )
+    parser.add_argument(
+        "--master-port",
+        type=_count,
+        default=_MASTER_PORT,
+        metavar="PORT",
+        help="a port of host 0 that is free (%(default)d)",
+    )
     parser.add_argument(
         "--log-folder", type=Path, help="also keep each replica's output in rank<N>.log here"
     )
@@ -72,6 +95,15 @@ def run(argv: Sequence[str]) -> int:
     parser.add_argument("script", help="the script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
     args = parser.parse_args(argv)
+    if args.node_rank >= args.nnodes:
+        parser.error(
+            f"--node-rank {args.node_rank} of --nnodes {args.nnodes}: hosts count from 0 to "
+            f"{args.nnodes - 1}"
+        )
+    if args.nnodes > 1 and not args.master_addr:
+        parser.error(f"--nnodes {args.nnodes}: --master-addr must name host 0, on all hosts")
+    if args.master_port > LAST_PORT:
+        parser.error(f"--master-port {args.master_port}: ports end at {LAST_PORT}")
     if not args.module and not Path(args.script).exists():
         parser.exit(2, f"{parser.prog}: there is no file {Path(args.script).absolute()}\n")
     return _launch(args)
@@ -81,6 +113,10 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
+
+
+def _number(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _seconds(text: str) -> float:
@@ -98,43 +134,51 @@ def _launch(args: argparse.Namespace) -> int:
     command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.arguments]
     if args.log_folder is not None:
         args.log_folder.mkdir(parents=True, exist_ok=True)
-    with listener(LOOPBACK, 0) as made:
-        port = made.getsockname()[1]
-        with _forwarding() as received:
-            replicas: list[_Replica] = []
-            try:
-                for rank in range(args.replicas):
-                    env = _environment(rank, args.replicas, port)
-                    replicas.append(_Replica(rank, command, env, args))
-                # Served only now: starting processes while threads run is asking for trouble.
-                # Who connects before waits at the listening socket.
-                store = TCPStore(
-                    LOOPBACK,
-                    port,
-                    args.replicas,
-                    True,
-                    timedelta(seconds=60),
-                    wait_for_workers=False,
-                    master_listen_fd=made.detach(),
-                )
-                code = _watch(replicas, received, args.grace)
-                del store
-            finally:
-                for replica in replicas:
-                    replica.end()
+    replicas: list[_Replica] = []
+    with _forwarding() as received, ExitStack() as stack:
+        made, port = None, args.master_port
+        if args.nnodes == 1:
+            made = stack.enter_context(listener(LOOPBACK, 0))
+            port = made.getsockname()[1]
+        try:
+            for local_rank in range(args.replicas):
+                rank = args.node_rank * args.replicas + local_rank
+                env = _environment(args, rank, local_rank, port)
+                replicas.append(_Replica(rank, command, env, args))
+            # Served only now: starting processes while threads run is asking for trouble.
+            # Who connects before waits at the listening socket.
+            store = None if made is None else _serve(made, args.replicas)
+            code = _watch(replicas, received, args.grace)
+            del store
+        finally:
+            for replica in replicas:
+                replica.end()
     return code
 
 
-def _environment(rank: int, size: int, port: int) -> dict[str, str]:
+def _serve(made: socket.socket, size: int) -> TCPStore:
+    return TCPStore(
+        LOOPBACK,
+        made.getsockname()[1],
+        size,
+        True,
+        timedelta(seconds=60),
+        wait_for_workers=False,
+        master_listen_fd=made.detach(),
+    )
+
+
+def _environment(args: argparse.Namespace, rank: int, local_rank: int, port: int) -> dict[str, str]:
     return os.environ | {
         "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(size),
-        "MASTER_ADDR": LOOPBACK,
+        "WORLD_SIZE": str(args.nnodes * args.replicas),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(args.replicas),
+        "MASTER_ADDR": LOOPBACK if args.nnodes == 1 else args.master_addr,
         "MASTER_PORT": str(port),
-        # What torchrun says as well: the store is served already, rank 0 is a client too.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        # What torchrun says as well. On one host the store is served already, and rank 0 is a
+        # client too.
+        "TORCHELASTIC_USE_AGENT_STORE": str(args.nnodes == 1),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "PYTHONUNBUFFERED": "1",
     }
