@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from tests.samba.distributed.hosts.network import Host, Network
-from tests.samba.distributed.processes import clean_environment, worker
+from tests.samba.distributed.hosts.network import Host, Network, Process
+from tests.samba.distributed.processes import clean_environment, kill_group, worker
 
 PER_HOST = 2
 PORT = 29511
@@ -31,7 +30,7 @@ class Started:
 
     host: Host
     log: str
-    process: subprocess.Popen[bytes]
+    process: Process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +57,12 @@ class Ended:
         return f"{self.log}: code {self.code}, ended at {self.seconds}\n{self.out}\n{self.err}"
 
 
-def start(host: Host, log: str, command: Sequence[str], **env: str) -> Started:
-    """Start a command on a host."""
-    process = host.start(command, clean_environment(**env), log)
+def start(
+    host: Host, log: str, command: Sequence[str], *, outside: bool = False, **env: str
+) -> Started:
+    """Start a command on a host, or with its files outside of it."""
+    whole = list(command) if outside else host.inside(*command)
+    process = host.start(whole, clean_environment(**env), log)
     return Started(host=host, log=log, process=process)
 
 
@@ -81,6 +83,7 @@ def ends(started: Sequence[Started], *, seconds: float) -> list[Ended]:
     for one in started:
         if one.log not in at:
             one.host.end()
+            kill_group(one.process.pid)
     found = []
     for one in started:
         code = one.process.wait(20)
@@ -88,6 +91,14 @@ def ends(started: Sequence[Started], *, seconds: float) -> list[Ended]:
         seconds_at = at.get(one.log)
         found.append(Ended(log=one.log, code=code, out=out, err=err, seconds=seconds_at))
     return found
+
+
+def wait_for(files: Sequence[Path], *, seconds: float = 90) -> None:
+    """Wait until replicas have made files."""
+    limit = time.monotonic() + seconds
+    while missing := [file.name for file in files if not file.exists()]:
+        assert time.monotonic() < limit, f"not there within {seconds} s: {missing}"
+        time.sleep(0.02)
 
 
 def all_well(ended: Sequence[Ended], net: Network) -> None:

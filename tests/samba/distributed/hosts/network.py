@@ -29,6 +29,9 @@ _PR_SET_PDEATHSIG = 1
 _PATIENCE = 20.0
 
 
+Process = subprocess.Popen[bytes]
+
+
 class Refused(Exception):
     """The kernel does not let this process make hosts.
 
@@ -100,16 +103,14 @@ class Host:
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
 
-    def start(
-        self, command: Sequence[str], env: Mapping[str, str], log: str
-    ) -> subprocess.Popen[bytes]:
-        """Start a command on this host; what it prints goes to ``NAME.out`` and ``NAME.err``."""
+    def start(self, command: Sequence[str], env: Mapping[str, str], log: str) -> Process:
+        """Start a command as it is given; what it prints goes to ``LOG.out`` and ``LOG.err``."""
         with (
             (self._folder / f"{log}.out").open("wb") as out,
             (self._folder / f"{log}.err").open("wb") as err,
         ):
             return subprocess.Popen(
-                self.inside(*command),
+                command,
                 cwd=ROOT,
                 env={**env, "TMPDIR": str(self._folder / "tmp")},
                 stdin=subprocess.DEVNULL,
@@ -129,8 +130,9 @@ class Host:
         return sorted(line.split()[3] for line in lines)
 
     def processes(self) -> list[int]:
-        """All of its processes but the first one."""
-        return [pid for pid in _in_space(self.inode) if pid != self.first]
+        """All of its processes but the two that keep it."""
+        keep = (self.first, self._keeper.pid)
+        return [pid for pid in _in_space(self.inode) if pid not in keep]
 
     def end(self) -> None:
         """Kill all of its processes."""

@@ -1,0 +1,56 @@
+"""A replica that trains, and halts before one step until it is told to go on.
+
+    python -m tests.samba.distributed.workers.paced FOLDER [SLOW_RANK SECONDS]
+
+Before step HALT it makes the file ``halt{rank}`` and waits for the file ``go``; then the slow rank
+waits some seconds more. It trains and saves what ``train`` does with ``sgd:inorder:1``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import samba
+from samba.distributed import job as jobs
+from tests.samba.distributed.worlds import BATCH, batch, part_of, state_of, world
+from tests.samba.worlds import named, sharing_executables
+
+STEPS = 4
+HALT = 2
+"""Steps count from 0 as in ``train``."""
+_PATIENCE = 60
+
+
+def main(folder: Path, slow: int, seconds: float) -> None:
+    job = jobs.start()
+    assert job is not None
+    scene = world("sgd").build()
+    scene.pef = str(folder / scene.world.name / f"{scene.world.name}.pef")
+    scene.trace(data_parallel_mode="inorder")
+    for step in range(STEPS):
+        if step == HALT:
+            (folder / f"halt{job.rank}").touch()
+            end = time.monotonic() + _PATIENCE
+            while not (folder / "go").exists() and time.monotonic() < end:
+                time.sleep(0.02)
+            if job.rank == slow:
+                time.sleep(seconds)
+        mine = part_of(batch(BATCH * job.size, step), job.rank, job.size)
+        samba.session.run(
+            named(mine),
+            scene.model.output_tensors,
+            data_parallel=True,
+            reduce_on_rdu=True,
+            data_parallel_mode="inorder",
+        )
+    torch.save(state_of(scene), folder / f"sgd-inorder-1-torch-{job.size}-{job.rank}.pt")
+
+
+if __name__ == "__main__":
+    slow, seconds = sys.argv[2:] or ("-1", "0")
+    with sharing_executables():
+        main(Path(sys.argv[1]), int(slow), float(seconds))
