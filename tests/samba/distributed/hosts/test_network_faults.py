@@ -1,4 +1,4 @@
-"""What goes wrong between hosts is a named error on every replica, or changes no bit; never a hang."""
+"""What goes wrong between hosts is a named error on all replicas or changes no bit; never a hang."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def blames(ended: Sequence[Ended], others: Mapping[int, Sequence[int]], *, since
     """Each replica failed by an error that names one of those it could not reach."""
     for rank, end in enumerate(ended):
         numbers = "|".join(map(str, others[rank]))
-        failed(end, rf"DataParallelError|PeerLost|CollectiveTimeout", since=since)
+        failed(end, r"DataParallelError|PeerLost|CollectiveTimeout", since=since)
         last = [
             line
             for line in end.err.splitlines()

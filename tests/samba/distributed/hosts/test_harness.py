@@ -1,0 +1,111 @@
+"""The rehearsed hosts themselves: they reach each other, and nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.processes import ended, line_of
+from tests.samba.distributed.hosts.hub import Quality
+from tests.samba.distributed.hosts.jobs import ends, start
+from tests.samba.distributed.processes import ROOT, clean_environment
+
+pytestmark = pytest.mark.slow
+ECHO = """
+import socket, time
+made = socket.create_server(("10.77.0.2", 5000))
+print("ready", flush=True)
+peer, _ = made.accept()
+while data := peer.recv(65536):
+    peer.sendall(data)
+"""
+ASK = """
+import socket, time
+peer = socket.create_connection(("host1", 5000))
+start = time.monotonic()
+for _ in range(3):
+    peer.sendall(b"x")
+    assert peer.recv(1) == b"x"
+print(time.monotonic() - start)
+"""
+KEEP = """
+import sys, time
+from pathlib import Path
+from tests.samba.distributed.hosts.network import network
+with network(2, Path(sys.argv[1])) as net:
+    net.hosts[1].start(net.hosts[1].inside("sleep", "1000"), {}, "sleep")
+    while not net.hosts[1].processes():
+        time.sleep(0.01)
+    print(*(host.inode for host in net.hosts), flush=True)
+    time.sleep(1000)
+"""
+
+
+def seconds_of_three(net) -> float:
+    """The time of three round trips between the hosts."""
+    server = start(net.hosts[1], "echo", [sys.executable, "-c", ECHO])
+    limit = time.monotonic() + 20
+    while "ready" not in net.hosts[1].said("echo")[0]:
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+    seconds = float(net.hosts[0].call(sys.executable, "-c", ASK))
+    assert [end.code for end in ends([server], seconds=20)] == [0]
+    return seconds
+
+
+def test_a_delay_is_a_delay(net):
+    net.hub.quality = Quality(delay=0.05)
+    assert seconds_of_three(net) >= 3 * 2 * 0.05
+
+
+def test_what_is_lost_is_sent_again(net):
+    net.hub.quality = Quality(loss=0.3)
+    assert seconds_of_three(net) > 0
+    assert net.hub.lost > 0
+
+
+def test_a_host_has_its_own_name_processes_and_network(net):
+    for host in net.hosts:
+        assert host.call("hostname") == f"{host.name}\n"
+        assert host.processes() == []
+    spaces = {os.stat("/proc/self/ns/net").st_ino, *(host.inode for host in net.hosts)}
+    assert len(spaces) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_kill_leaves_nothing(net, tmp_path, number):  # net: skipped where there are no hosts
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEP, str(tmp_path / "kept")],
+        env=clean_environment(),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    inodes = {int(word) for word in line_of(keeper).split()}
+    assert len(inodes) == 2
+    keeper.send_signal(number)
+    ended(keeper)
+    assert keeper.stdout is not None
+    keeper.stdout.close()
+    limit = time.monotonic() + 10
+    while left := in_spaces(inodes):
+        assert time.monotonic() < limit, left
+        time.sleep(0.05)
+
+
+def in_spaces(inodes: set[int]) -> list[str]:
+    """Processes in some network namespaces."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            space = os.stat(f"/proc/{name}/ns/net").st_ino
+        except OSError:
+            continue
+        if space in inodes:
+            found.append(name)
+    return found
