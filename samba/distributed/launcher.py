@@ -116,7 +116,9 @@ def _count(text: str) -> int:
 
 
 def _number(text: str) -> int:
-    return 0 if text == "0" else _count(text)
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
@@ -208,12 +210,10 @@ class _Replica:
         prefix = "" if args.no_prefix else f"[{rank}] "
         assert self._process.stdout is not None
         assert self._process.stderr is not None  # both are pipes
+        self._pipes = (self._process.stdout, self._process.stderr)
         self._threads = [
             threading.Thread(target=self._pass_on, args=(source, target, prefix), daemon=True)
-            for source, target in (
-                (self._process.stdout, sys.stdout),
-                (self._process.stderr, sys.stderr),
-            )
+            for source, target in zip(self._pipes, (sys.stdout, sys.stderr), strict=True)
         ]
 
     def listen(self) -> None:
@@ -246,9 +246,11 @@ class _Replica:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-        for thread in self._threads:
+        for thread, pipe in zip(self._threads, self._pipes, strict=True):
             if thread.is_alive():
                 thread.join(2)
+            if not thread.is_alive():  # who is still reading would not let it be closed
+                pipe.close()
         if self._log is not None:
             self._log.close()
 
@@ -261,7 +263,8 @@ def _watch(replicas: Sequence[_Replica], received: list[int], grace: float) -> i
     end = float("inf")
     next_signal = signal.SIGTERM
     passed_on = 0
-    while any(replica.code is None for replica in replicas):
+    while True:
+        running = any(replica.code is None for replica in replicas)
         while received:
             number = received.pop(0)
             for replica in replicas:
@@ -275,12 +278,13 @@ def _watch(replicas: Sequence[_Replica], received: list[int], grace: float) -> i
             first = first or failed.code or 1
             end = time.monotonic() + _GRACE_SECONDS
             say(f"launch: rank {failed.rank} ended with code {failed.code}", file=sys.stderr)
+        if not running:
+            return first
         if time.monotonic() >= end:
             for replica in replicas:
                 replica.send(next_signal)
             end, next_signal = time.monotonic() + _TERM_SECONDS, signal.SIGKILL
         time.sleep(0.05)
-    return first or next((r.code or 0 for r in replicas if r.code), 0)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What goes wrong between hosts is a named error on all replicas or changes no bit; never a hang."""
+"""What goes wrong between hosts is a named error on all replicas or no bit; never a hang."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_replica_beyond_the_deadline_is_named(net, folder, tmp_path):
 
 
 def joining(
-    net: Network, run: Path, ranks: Sequence[int], host: str = "10.77.0.1", **own: Mapping[str, str]
+    net: Network, run: Path, ranks: Sequence[int], host: str = "10.77.0.1", **own: dict[str, str]
 ) -> tuple[list[Ended], float]:
     """Replicas that are to fail before they train; ``own`` has variables of ``rankN``."""
     since = time.monotonic()
