@@ -93,10 +93,12 @@ def ends(started: Sequence[Started], *, seconds: float) -> list[Ended]:
     return found
 
 
-def wait_for(files: Sequence[Path], *, seconds: float = 90) -> None:
-    """Wait until replicas have made files."""
+def wait_for(files: Sequence[Path], started: Sequence[Started], *, seconds: float = 90) -> None:
+    """Wait until replicas have made files; none of them may end before."""
     limit = time.monotonic() + seconds
     while missing := [file.name for file in files if not file.exists()]:
+        over = [one for one in started if one.process.poll() is not None]
+        assert not over, [(one.log, one.host.said(one.log)) for one in over]
         assert time.monotonic() < limit, f"not there within {seconds} s: {missing}"
         time.sleep(0.02)
 

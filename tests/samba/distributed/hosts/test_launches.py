@@ -22,6 +22,7 @@ from tests.samba.distributed.hosts.jobs import (
     training,
     wait_for,
 )
+from tests.samba.distributed.processes import worker
 
 pytestmark = pytest.mark.slow
 SECONDS = 150
@@ -185,12 +186,12 @@ def test_a_bad_network_changes_no_bit(net, folder, tmp_path, wanted, quality):
 def test_nothing_listens_elsewhere(net, tmp_path, master, interface, asked):
     """The store is at the address that was asked for alone, gloo at the interface."""
     env = ENV | ({"GLOO_SOCKET_IFNAME": interface} if interface else {})
-    command = [sys.executable, "-m", "tests.samba.distributed.workers.listening", str(tmp_path)]
+    command = [*worker("listens"), str(tmp_path)]
     started = [
         start(host, f"rank{n}", command, **by_hand(net, n, master, per_host=1), **env)
         for n, host in enumerate(net.hosts)
     ]
-    wait_for([tmp_path / "rank0", tmp_path / "rank1"])
+    wait_for([tmp_path / "rank0", tmp_path / "rank1"], started)
     found = [host.listening() for host in net.hosts]
     (tmp_path / "seen").touch()
     all_well(ends(started, seconds=SECONDS), net)

@@ -56,9 +56,9 @@ def paced(net: Network, run: Path, *arguments: str, host: str = "10.77.0.1") -> 
     ]
 
 
-def halted(run: Path) -> None:
+def halted(run: Path, started: Sequence[Started]) -> None:
     """Wait until all replicas are about to make the step in which something happens."""
-    wait_for([run / f"halt{rank}" for rank in range(SIZE)])
+    wait_for([run / f"halt{rank}" for rank in range(SIZE)], started)
 
 
 def failed(end: Ended, *wanted: str, since: float, within: float = DEADLINE + TO_SAY_SO) -> None:
@@ -89,7 +89,7 @@ def test_a_host_vanishes(net, folder, tmp_path, number):
     """No packet says so. Host 0 has the store at which they met."""
     run = copied(folder, tmp_path)
     started = paced(net, run)
-    halted(run)
+    halted(run, started)
     net.vanish(number)
     (run / "go").touch()
     since = time.monotonic()
@@ -109,7 +109,7 @@ def test_a_host_vanishes_under_launchers(net, folder, tmp_path):
         )
         for host in net.hosts
     ]
-    halted(run)
+    halted(run, started)
     net.vanish(1)
     (run / "go").touch()
     since = time.monotonic()
@@ -121,7 +121,7 @@ def test_a_host_vanishes_under_launchers(net, folder, tmp_path):
 def test_a_partition_heals_before_the_deadline(net, folder, tmp_path, wanted):
     run = copied(folder, tmp_path)
     started = paced(net, run)
-    halted(run)
+    halted(run, started)
     net.hub.quality = Quality(cut=True)
     (run / "go").touch()
     time.sleep(DEADLINE / 3)
@@ -134,7 +134,7 @@ def test_a_partition_heals_before_the_deadline(net, folder, tmp_path, wanted):
 def test_a_partition_heals_after_the_deadline(net, folder, tmp_path):
     run = copied(folder, tmp_path)
     started = paced(net, run)
-    halted(run)
+    halted(run, started)
     net.hub.quality = Quality(cut=True)
     (run / "go").touch()
     since = time.monotonic()
@@ -155,7 +155,7 @@ def test_a_slow_replica_is_waited_for(net, folder, tmp_path, wanted):
 def test_a_replica_beyond_the_deadline_is_named(net, folder, tmp_path):
     run = copied(folder, tmp_path)
     started = paced(net, run, "3", str(3 * DEADLINE))
-    halted(run)
+    halted(run, started)
     (run / "go").touch()
     since = time.monotonic()
     ended = ends(started, seconds=SECONDS)
