@@ -62,9 +62,9 @@ def choose_place(store: Store, host: str, *, rank: int, size: int) -> Place:
             way to the host at which they met.
     """
     interfaces = asked_interfaces()
-    store.set(f"space/{rank}", network_space())
-    spaces = {store.get(f"space/{r}") for r in range(size)}
-    shared = len(spaces) == 1
+    store.set(_space(rank), network_space())
+    spaces = store.multi_get([_space(r) for r in range(size)])  # waits for all of them together
+    shared = len(set(spaces)) == 1
     address = facing(host) if host else ""
     if shared:
         address = address if is_loopback(address) else LOOPBACK
@@ -73,6 +73,22 @@ def choose_place(store: Store, host: str, *, rank: int, size: int) -> Place:
             raise _out_of_reach(host, address)
         address = ""
     return Place(address=address, interfaces=interfaces, shared=shared)
+
+
+def absent(store: Store, size: int) -> tuple[int, ...]:
+    """The replicas that have not come to choose a place; none if the store does not answer.
+
+    Args:
+        store: The store with which others are in :func:`choose_place`.
+        size: How many replicas there are.
+    """
+    with contextlib.suppress(RuntimeError):
+        return tuple(rank for rank in range(size) if not store.check([_space(rank)]))
+    return ()
+
+
+def _space(rank: int) -> str:
+    return f"space/{rank}"
 
 
 def _out_of_reach(host: str, address: str) -> CannotListen:
@@ -131,6 +147,16 @@ def meeting_host(launch: Launch, *, served: bool) -> str:
     if not served and launch.local_size == launch.size:
         return LOOPBACK
     return host
+
+
+def is_known(host: str) -> bool:
+    """Whether this host has an address for the name of another one.
+
+    Example:
+        >>> is_known("127.0.0.1")
+        True
+    """
+    return bool(_addresses(host, _ANY_PORT))
 
 
 def _addresses(host: str, port: int) -> list[str]:

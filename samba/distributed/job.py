@@ -29,7 +29,14 @@ from emulator.replicas.comm.worker import CommThread
 from emulator.start import prefer_device
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
-from samba.distributed.addresses import Place, at, choose_place, listener, prefer_loopback
+from samba.distributed.addresses import (
+    Place,
+    absent,
+    at,
+    choose_place,
+    listener,
+    prefer_loopback,
+)
 from samba.distributed.environment import Launch, detect
 from samba.distributed.gloo import TorchGloo, listening_at, new_group, settle
 from samba.distributed.rendezvous import Meeting, meet
@@ -296,7 +303,7 @@ def start(launch: Launch | None = None) -> Job | None:
     divide_cores(launch)
     prefer_device(launch.local_rank)
     with meet(launch, seconds=deadline) as meeting:
-        place = _choose(meeting, launch.rank, launch.size)
+        place = _choose(meeting, launch.rank, launch.size, deadline)
         if place.shared:
             prefer_loopback()
         try:
@@ -327,8 +334,9 @@ def adopt() -> Job:
     prefer_device(int(number) if number.isascii() and number.isdecimal() else dist.get_rank())
     store = dist.distributed_c10d._get_default_store()
     meeting = Meeting(store=PrefixStore("samba/adopted", store), host=_host_of(store), keeper=0)
-    place = _choose(meeting, dist.get_rank(), dist.get_world_size())
-    return _join(meeting, place, engine_name(), deadline_seconds())
+    deadline = deadline_seconds()
+    place = _choose(meeting, dist.get_rank(), dist.get_world_size(), deadline)
+    return _join(meeting, place, engine_name(), deadline)
 
 
 def _host_of(store: Any) -> str:
@@ -338,15 +346,25 @@ def _host_of(store: Any) -> str:
     return getattr(store, "host", "") or os.environ.get("MASTER_ADDR", "")
 
 
-def _choose(meeting: Meeting, rank: int, size: int) -> Place:
+def _choose(meeting: Meeting, rank: int, size: int, deadline: float) -> Place:
     store = PrefixStore("places", meeting.store)
     try:
         return choose_place(store, meeting.host, rank=rank, size=size)
     except DataParallelError:
         raise
     except RuntimeError as error:
+        missing = absent(store, size)
+        if missing:
+            raise DataParallelError(
+                f"rank {rank}: {name_ranks(missing)} of {size} replicas did not come within "
+                f"{deadline:g} s. Start all of them, with the same MASTER_ADDR and MASTER_PORT; "
+                "what one that failed has printed says more.",
+                ranks=missing,
+            ) from error
+        ranks = (meeting.keeper,) if meeting.keeper not in (-1, rank) else ()
+        gone = f" {name_ranks(ranks)}, which served the store, is gone." if ranks else ""
         raise DataParallelError(
-            f"rank {rank}: {size} replicas did not come together: {error}"
+            f"rank {rank}: {size} replicas did not come together.{gone} {error}", ranks=ranks
         ) from error
 
 

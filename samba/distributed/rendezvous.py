@@ -17,7 +17,7 @@ from pathlib import Path
 
 from emulator.replicas.comm.errors import DataParallelError
 from pef_schema.atomic import write_atomically
-from samba.distributed.addresses import LOOPBACK, at, listener, meeting_host
+from samba.distributed.addresses import LOOPBACK, at, is_known, listener, meeting_host
 from samba.distributed.environment import Launch
 from samba.distributed.errors import CannotListen
 from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore
@@ -36,6 +36,8 @@ _LAUNCHER_PROCESSES = (
 """Processes that are an ancestor of all replicas of a job on this host, and of no other's."""
 _CONNECT_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
+_NAME_SECONDS = 30.0
+"""How long a host's name may be unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +114,9 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
             with listener(host, port) as made:
                 store = _serve(made, host, launch.size, wait)
         else:
+            _wait_for_name(launch, host, wait)
             store = TCPStore(host, port, launch.size, False, wait, wait_for_workers=False)
-    except CannotListen:
+    except (CannotListen, DataParallelError):
         raise
     except RuntimeError as error:
         raise DataParallelError(
@@ -129,6 +132,21 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
         host=host,
         keeper=-1 if served else 0,
     )
+
+
+def _wait_for_name(launch: Launch, host: str, wait: timedelta) -> None:
+    """Wait for a host's name, which schedulers of containers may give a moment late."""
+    seconds = min(_NAME_SECONDS, wait.total_seconds())
+    end = time.monotonic() + seconds
+    while not is_known(host):
+        if time.monotonic() >= end:
+            raise DataParallelError(
+                f"rank {launch.rank} of {launch.size} ({launch.launcher}): MASTER_ADDR={host}: no "
+                f"host of that name is known on {socket.gethostname()} after {seconds:g} s. Set "
+                "MASTER_ADDR to an address of rank 0's host, or a name that all hosts resolve.",
+                ranks=(0,),
+            )
+        time.sleep(_LOOK_SECONDS)
 
 
 def _serve(made: socket.socket, host: str, size: int, wait: timedelta) -> TCPStore:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import ipaddress
 import os
 import signal
 import subprocess
@@ -87,7 +88,7 @@ class Host:
         """Its address at an interface."""
         number = INTERFACES.index(interface)
         if version == 6:
-            return f"fd00:{number}::{self.number + 1}"
+            return str(ipaddress.ip_address(f"fd00:{number}::{self.number + 1}"))
         return f"10.77.{number}.{self.number + 1}"
 
     def inside(self, *command: str) -> list[str]:
