@@ -1,0 +1,98 @@
+"""A replica that times steps in all modes, in turns, over whatever network there is.
+
+    python -m tests.samba.distributed.workers.timed FOLDER ROUNDS STEPS WIDTH compile|run
+
+It prints the seconds of a step, the median of rounds, by mode.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import samba
+from samba.distributed import job as jobs
+from tests.samba.distributed.worlds import compile_to, state_of
+from tests.samba.worlds import Scene, Tensors, World, named, sharing_executables
+
+MODES = ("normal", "inorder", "optimal")
+LAYERS, SAMPLES = 12, 64
+BUCKET_BYTES = 256 << 10
+
+
+class Tower(nn.Module):
+    """Equal linear layers; returns the loss and the last one's output."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(LAYERS)])
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return F.mse_loss(x, y), x
+
+
+def inputs(width: int) -> Tensors:
+    """Samples of one replica."""
+    generator = torch.Generator().manual_seed(3)
+    return {name: torch.randn(SAMPLES, width, generator=generator) for name in ("x", "y")}
+
+
+def tower(width: int) -> World:
+    """The program."""
+    return World(
+        name=f"tower_{width}",
+        model=lambda: Tower(width),
+        inputs=lambda: inputs(width),
+        optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.01, momentum=0.9),
+        config={"data_parallel": True, "optim_level": "o0"},
+    )
+
+
+def seconds(job: jobs.Job, scene: Scene, width: int, mode: str, steps: int) -> float:
+    """Seconds of a step, after all replicas have come."""
+    job.together("measuring", lambda control: control.barrier())
+    start = time.perf_counter()
+    for _ in range(steps):
+        samba.session.run(
+            named(inputs(width)),
+            (),
+            data_parallel=True,
+            reduce_on_rdu=True,
+            data_parallel_mode=mode,
+        )
+    return (time.perf_counter() - start) / steps
+
+
+def main(folder: Path, rounds: int, steps: int, width: int) -> None:
+    job = jobs.start()
+    assert job is not None
+    scene = tower(width).build()
+    scene.pef = str(folder / scene.world.name / f"{scene.world.name}.pef")
+    scene.trace()
+    for mode in MODES:
+        seconds(job, scene, width, mode, 2)
+    found: dict[str, list[float]] = {mode: [] for mode in MODES}
+    orders = itertools.cycle(itertools.permutations(MODES))
+    for order in itertools.islice(orders, rounds):
+        for mode in order:
+            found[mode].append(seconds(job, scene, width, mode, steps))
+    state_of(scene)
+    print(*(f"{mode} {statistics.median(found[mode]):.5f}" for mode in MODES), flush=True)
+
+
+if __name__ == "__main__":
+    folder, rounds, steps, width = Path(sys.argv[1]), *map(int, sys.argv[2:5])
+    with sharing_executables():
+        if sys.argv[5] == "compile":
+            compile_to(folder, tower(width), BUCKET_BYTES)
+        else:
+            main(folder, rounds, steps, width)
