@@ -1,6 +1,8 @@
 """Steps of all modes over rehearsed networks: ``python -m tests.samba.distributed.hosts.measure``.
 
-Two hosts with a replica each train twelve equal layers; prints a table in Markdown.
+Two hosts with a replica each train twelve equal layers. Each network is measured twice: by frames
+that are late, and by :class:`~emulator.replicas.comm.link.SlowLink`, which sleeps as long as two
+messages one after the other would take. It prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -15,24 +17,37 @@ from tests.samba.distributed.hosts.network import network
 from tests.samba.distributed.processes import ROOT, clean_environment, worker
 
 ROUNDS, STEPS, WIDTH = 6, 3, 512
+FRAME_BYTES = 60_000
+"""So large that this machine's cores are not busy with passing frames on."""
+MESSAGES = 2
+"""What two replicas send one after the other to average a bucket: half of it, then its mean."""
 NETWORKS = {
     "nothing added": Quality(),
     "5 ms delay": Quality(delay=0.005),
-    "1 ms delay, 200 Mbit/s": Quality(delay=0.001, rate=200e6),
-    "5 ms delay, 200 Mbit/s": Quality(delay=0.005, rate=200e6),
+    "20 ms delay": Quality(delay=0.02),
+    "5 ms delay, 400 Mbit/s": Quality(delay=0.005, rate=400e6),
 }
 
 
-def measured(folder: Path, quality: Quality) -> dict[str, float]:
-    """Seconds of a step by mode, of the slower replica."""
-    details = [str(folder), str(ROUNDS), str(STEPS), str(WIDTH)]
+def measured(folder: Path, on_cable: Quality, asleep: Quality) -> dict[str, float]:
+    """Seconds of a step by mode, of the slower replica.
+
+    Args:
+        folder: Where the compiled program is.
+        on_cable: What becomes of frames.
+        asleep: What is added to each reduction.
+    """
+    slow = (str(MESSAGES * asleep.delay), str(asleep.rate / 8))
+    details = [str(folder), str(WIDTH), "run", str(ROUNDS), str(STEPS), *slow]
     with tempfile.TemporaryDirectory() as files, network(2, Path(files)) as net:
-        net.hub.quality = quality
+        for host in net.hosts:
+            host.call("ip", "link", "set", "eth0", "mtu", str(FRAME_BYTES))
+        net.hub.quality = on_cable
         started = [
             start(
                 host,
                 f"rank{host.number}",
-                [*worker("timed"), *details, "run"],
+                [*worker("timed"), *details],
                 **by_hand(net, host.number, "10.77.0.1", per_host=1),
             )
             for host in net.hosts
@@ -47,19 +62,27 @@ def measured(folder: Path, quality: Quality) -> dict[str, float]:
     return found
 
 
+def row(name: str, kind: str, found: dict[str, float]) -> str:
+    """A row of the table: milliseconds, and how many times those of ``normal`` they are."""
+    cells = [f"{1e3 * found['normal']:.0f} ms"]
+    for mode in ("inorder", "optimal"):
+        cells.append(f"{1e3 * found[mode]:.0f} ms ({found[mode] / found['normal']:.2f})")
+    return f"| {name} | {kind} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     """Measure all networks."""
     with tempfile.TemporaryDirectory() as folder:
-        details = [folder, str(ROUNDS), str(STEPS), str(WIDTH)]
-        command = [*worker("timed"), *details, "compile"]
+        command = [*worker("timed"), folder, str(WIDTH), "compile"]
         done = finished(command, env=clean_environment(), cwd=ROOT)
         assert done.returncode == 0, done.stderr
-        print("| network | normal | inorder | optimal |\n|---|---|---|---|")
+        print("| network | | `normal` | `inorder` | `optimal` |\n|---|---|---|---|---|")
         for name, quality in NETWORKS.items():
-            found = measured(Path(folder), quality)
-            normal = found["normal"]
-            cells = [f"{1e3 * s:.0f} ms ({s / normal:.2f})" for s in found.values()]
-            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+            real = measured(Path(folder), quality, Quality())
+            print(row(name, "frames", real), flush=True)
+            if quality != Quality():
+                simulated = measured(Path(folder), Quality(), quality)
+                print(row(name, "asleep", simulated), flush=True)
 
 
 if __name__ == "__main__":

@@ -96,10 +96,10 @@ class Host:
         enter = ("nsenter", "-t", str(self.first), "--net", "--pid", "--mount", "--uts")
         return [*enter, "--", *command]
 
-    def call(self, *command: str) -> str:
+    def call(self, *command: str, seconds: float = _PATIENCE) -> str:
         """Run a short command on this host; returns what it printed."""
         done = subprocess.run(
-            self.inside(*command), capture_output=True, text=True, timeout=_PATIENCE
+            self.inside(*command), capture_output=True, text=True, timeout=seconds
         )
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout

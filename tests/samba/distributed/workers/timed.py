@@ -1,8 +1,10 @@
 """A replica that times steps in all modes, in turns, over whatever network there is.
 
-    python -m tests.samba.distributed.workers.timed FOLDER ROUNDS STEPS WIDTH compile|run
+    python -m tests.samba.distributed.workers.timed FOLDER WIDTH compile
+    python -m tests.samba.distributed.workers.timed FOLDER WIDTH run ROUNDS STEPS LATENCY RATE
 
-It prints the seconds of a step, the median of rounds, by mode.
+It prints the seconds of a step, the median of rounds, by mode. Reductions are prolonged by a
+latency in seconds and a rate in bytes per second, where they are not 0.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import samba
+from emulator.replicas.comm.link import SlowLink
 from samba.distributed import job as jobs
-from tests.samba.distributed.worlds import compile_to, state_of
+from tests.samba.distributed.worlds import compile_to
 from tests.samba.worlds import Scene, Tensors, World, named, sharing_executables
 
 MODES = ("normal", "inorder", "optimal")
@@ -72,9 +75,11 @@ def seconds(job: jobs.Job, scene: Scene, width: int, mode: str, steps: int) -> f
     return (time.perf_counter() - start) / steps
 
 
-def main(folder: Path, rounds: int, steps: int, width: int) -> None:
+def main(folder: Path, width: int, *, rounds: int, steps: int, latency: float, rate: float) -> None:
     job = jobs.start()
     assert job is not None
+    if latency or rate:
+        job.data = SlowLink(job.data, latency=latency, bytes_per_second=rate or None)
     scene = tower(width).build()
     scene.pef = str(folder / scene.world.name / f"{scene.world.name}.pef")
     scene.trace()
@@ -85,14 +90,15 @@ def main(folder: Path, rounds: int, steps: int, width: int) -> None:
     for order in itertools.islice(orders, rounds):
         for mode in order:
             found[mode].append(seconds(job, scene, width, mode, steps))
-    state_of(scene)
     print(*(f"{mode} {statistics.median(found[mode]):.5f}" for mode in MODES), flush=True)
 
 
 if __name__ == "__main__":
-    folder, rounds, steps, width = Path(sys.argv[1]), *map(int, sys.argv[2:5])
+    folder, width = Path(sys.argv[1]), int(sys.argv[2])
     with sharing_executables():
-        if sys.argv[5] == "compile":
+        if sys.argv[3] == "compile":
             compile_to(folder, tower(width), BUCKET_BYTES)
         else:
-            main(folder, rounds, steps, width)
+            rounds, steps = map(int, sys.argv[4:6])
+            latency, rate = map(float, sys.argv[6:8])
+            main(folder, width, rounds=rounds, steps=steps, latency=latency, rate=rate)
