@@ -7,7 +7,7 @@ python -m samba memory     the memory of a run along its schedule, see docs/memo
 python -m samba export     its graphs or runs as DOT, JSON, ONNX or StableHLO, see docs/export.md
 python -m samba report     one page about a PEF, for the browser, see docs/report.md
 python -m samba compare    torch and the device side by side, see docs/compare.md
-python -m samba launch     replicas of a script on this host, see docs/data_parallel.md
+python -m samba launch     replicas of a script on this host or several, see docs/data_parallel.md
 """
 
 from __future__ import annotations

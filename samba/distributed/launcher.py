@@ -1,4 +1,4 @@
-"""``python -m samba launch``: start replicas on this host, without MPI.
+"""``python -m samba launch``: start the replicas of this host, without MPI.
 
 The launcher passes the replicas' output on, and ends all of them when one fails. On one host it
 serves the store at which they meet; of several hosts rank 0 does, and each has a launcher.

@@ -98,11 +98,30 @@ class Host:
 
     def call(self, *command: str, seconds: float = _PATIENCE) -> str:
         """Run a short command on this host; returns what it printed."""
-        done = subprocess.run(
-            self.inside(*command), capture_output=True, text=True, timeout=seconds
-        )
+        done = self._done(command, seconds)
         assert done.returncode == 0, (command, done.stderr)
         return done.stdout
+
+    def give(self, interface: str) -> None:
+        """Give an interface its addresses.
+
+        Raises:
+            Refused: If the kernel has no IPv6, say.
+        """
+        inet, inet6 = (self.address(interface, version=version) for version in (4, 6))
+        for command in (
+            ("ip", "address", "add", f"{inet}/24", "dev", interface),
+            ("ip", "-6", "address", "add", f"{inet6}/64", "dev", interface, "nodad"),
+            ("ip", "link", "set", interface, "up"),
+        ):
+            done = self._done(command, _PATIENCE)
+            if done.returncode:
+                raise Refused(f"{' '.join(command)}: {done.stderr.strip()}")
+
+    def _done(self, command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.inside(*command), capture_output=True, text=True, timeout=seconds
+        )
 
     def start(self, command: Sequence[str], env: Mapping[str, str], log: str) -> Process:
         """Start a command as it is given; what it prints goes to ``LOG.out`` and ``LOG.err``."""
@@ -194,19 +213,12 @@ def network(size: int, folder: Path) -> Iterator[Network]:
                 except OSError as error:
                     raise Refused(f"no interface by /dev/net/tun: {error}") from error
                 for host in hosts:
-                    _set_up(host, name)
+                    host.give(name)
             yield Network(hosts, hubs)
     finally:
         for host in hosts:
             host.end()
         _swept({host.inode for host in hosts})
-
-
-def _set_up(host: Host, interface: str) -> None:
-    host.call("ip", "address", "add", f"{host.address(interface)}/24", "dev", interface)
-    inet6 = f"{host.address(interface, version=6)}/64"
-    host.call("ip", "-6", "address", "add", inet6, "dev", interface, "nodad")
-    host.call("ip", "link", "set", interface, "up")
 
 
 def _in_space(inode: int) -> list[int]:

@@ -11,6 +11,8 @@ import time
 import pytest
 
 from tests.processes import ended, line_of
+from tests.samba.distributed.hosts import network as making
+from tests.samba.distributed.hosts.conftest import made_or_skipped
 from tests.samba.distributed.hosts.hub import Quality
 from tests.samba.distributed.hosts.jobs import ends, start
 from tests.samba.distributed.processes import ROOT, clean_environment
@@ -111,3 +113,13 @@ def in_spaces(inodes: set[int]) -> list[str]:
         if space in inodes:
             found.append(name)
     return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="hosts are rehearsed in Linux namespaces")
+def test_a_kernel_that_refuses_skips_with_what_it_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(making, "_UNSHARE", ("sh", "-c", "echo Operation not permitted >&2; false"))
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    with pytest.raises(
+        pytest.skip.Exception, match=r"cannot be rehearsed.*Operation not permitted"
+    ):
+        next(made_or_skipped(tmp_path))

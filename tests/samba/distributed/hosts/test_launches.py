@@ -179,6 +179,8 @@ def test_a_bad_network_changes_no_bit(net, folder, tmp_path, wanted, quality):
     [
         ("10.77.0.1", "", "eth0"),
         ("fd00::1", "", "eth0"),
+        ("host0", "", "eth0"),
+        ("host0-v6", "", "eth0"),
         ("10.77.1.1", "", "eth1"),
         ("10.77.0.1", "eth1", "eth1"),
     ],
@@ -195,13 +197,15 @@ def test_nothing_listens_elsewhere(net, tmp_path, master, interface, asked):
     found = [host.listening() for host in net.hosts]
     (tmp_path / "seen").touch()
     all_well(ends(started, seconds=SECONDS), net)
-    store = f"[{master}]:{PORT}" if ":" in master else f"{master}:{PORT}"
+    names = {"host0": "10.77.0.1", "host0-v6": "fd00::1"}
+    meant = names[master] if master in names else str(master)
+    store = f"[{meant}]:{PORT}" if ":" in meant else f"{meant}:{PORT}"
     assert store in found[0]
     for host, listening in zip(net.hosts, found, strict=True):
         gloo = {socket.rsplit(":", 1)[0] for socket in listening if socket != store}
         # What the script's own group takes without the variable is what the host's name means.
         named = set() if interface else {host.address("eth0")}
-        version = 6 if ":" in master else 4
+        version = 6 if ":" in meant else 4
         address = host.address(asked, version=version)
         wanted = {f"[{address}]" if version == 6 else address}
         assert wanted <= gloo <= wanted | named, listening

@@ -22,7 +22,7 @@ from tests.samba.worlds import named, sharing_executables
 STEPS = 4
 HALT = 2
 """Steps count from 0 as in ``train``."""
-_PATIENCE = 60
+_PATIENCE = 120
 
 
 def main(folder: Path, slow: int, seconds: float) -> None:
