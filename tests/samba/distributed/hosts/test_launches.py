@@ -25,7 +25,7 @@ from tests.samba.distributed.hosts.jobs import (
 from tests.samba.distributed.processes import worker
 
 pytestmark = pytest.mark.slow
-SECONDS = 150
+SECONDS = 240
 """For the whole job: most of it is the start of four interpreters on the cores of one machine."""
 ENV = {"CCL_TIMEOUT": "60"}
 
