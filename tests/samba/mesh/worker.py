@@ -56,7 +56,7 @@ def made(name: str) -> tuple[nn.Module, list[tuple[str, torch.Tensor]], Any]:
         tokens = torch.randint(256, (8, 33))
         model = GPT(256, 32, 2, 4, 64, tied=False)
         data = [("tokens", tokens[:, :-1].contiguous()), ("targets", tokens[:, 1:].contiguous())]
-        # Not AdamW: the gradient of the keys' bias is 0 but for rounding, which it would scale to 1.
+        # Not AdamW: the gradient of the keys' bias is 0 but for rounding, and it would scale that.
         return model, data, lambda w: samba.optim.SGD(w, lr=0.1, momentum=0.9)
     return Wide(), [("x", torch.randn(8, 512))], lambda w: samba.optim.SGD(w, lr=0.1, momentum=0.9)
 
