@@ -27,7 +27,7 @@ from tests.samba.worlds import Scene, Tensors, World, named, sharing_executables
 
 MODES = ("normal", "inorder", "optimal")
 LAYERS, SAMPLES = 12, 64
-BUCKET_BYTES = 3 << 20
+BUCKET_BYTES = 256 << 10
 
 
 class Tower(nn.Module):
