@@ -1,8 +1,8 @@
 """Steps of all modes over rehearsed networks: ``python -m tests.samba.distributed.hosts.measure``.
 
 Two hosts with a replica each train twelve equal layers. Each network is measured twice: by frames
-that are late, and by :class:`~emulator.replicas.comm.link.SlowLink`, which sleeps as long as the two
-messages of a ring would take. It prints a table in Markdown.
+that are late, and by :class:`~emulator.replicas.comm.link.SlowLink`, which sleeps as long as the
+two messages of a ring would take. It prints a table in Markdown.
 """
 
 from __future__ import annotations
