@@ -17,7 +17,8 @@ from emulator.errors import NotWritten
 from emulator.forks import refuse_in_child, watch_forks
 from emulator.held_signals import HELD
 from emulator.lowering.index_watch import Watched
-from emulator.lowering.section import Variant, starts_as_ones
+from emulator.lowering.section import starts_as_ones
+from emulator.lowering.variant import Variant
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.budget import check_size
 from emulator.memory.lost import LostBuffers

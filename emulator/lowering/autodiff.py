@@ -12,13 +12,13 @@ from emulator.lowering.section import (
     Pullback,
     State,
     Tape,
-    Variant,
     gradient_targets,
     pull_form,
     run_nodes,
     starts_as_ones,
     zeros_like_value,
 )
+from emulator.lowering.variant import Variant
 from emulator.lowering.write_order import Readers
 from emulator.ops.registry import OpSpec, load_ops
 from pef_schema.program import Graph, Node, Program, Role, Step, refs_of

@@ -7,7 +7,6 @@ trace. Composition and compilation are the business of ``emulator.plans``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -24,6 +23,7 @@ from emulator.lowering.channels_last import (
 from emulator.lowering.failures import failures_of
 from emulator.lowering.index_watch import WatchedIndex, look
 from emulator.lowering.node_cache import call_once_traced
+from emulator.lowering.variant import Variant
 from emulator.ops.registry import OpSpec, load_ops
 from pef_schema.program import (
     Arg,
@@ -46,24 +46,6 @@ Pullback = Callable[[tuple[jax.Array, ...]], tuple[jax.Array, ...]]
 
 Tape = dict[int, Pullback | None]
 """Nodes of a graph that a plan differentiates where it runs them; None until then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """Facts about device memory that a plan is specialised for.
-
-    Args:
-        seeded: OUTPUT_GRADIENT regions that the host has written; the others hold
-            their defaults, which cost nothing.
-        no_momentum: Optimizers whose momentum is 0, so that no buffer is kept for it.
-        no_dropout: Regions of dropout rates that were 0 from the start, so that no mask is drawn.
-        ones: Whether losses that the host left alone start from ones.
-    """
-
-    seeded: frozenset[int] = frozenset()
-    no_momentum: frozenset[int] = frozenset()
-    no_dropout: frozenset[int] = frozenset()
-    ones: bool = True
 
 
 def starts_as_ones(graph: Graph, output: Output, variant: Variant) -> bool:

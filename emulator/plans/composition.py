@@ -9,10 +9,12 @@ import jax
 
 from emulator.lowering.autodiff import backward
 from emulator.lowering.index_watch import WatchedIndex
-from emulator.lowering.section import State, Tape, Variant, forward
+from emulator.lowering.section import State, Tape, forward
 from emulator.lowering.update_rules import gradnorm, update, zerograd
+from emulator.lowering.variant import Variant
 from emulator.lowering.write_order import Readers, after_readers
-from emulator.memory.buckets import BufferMap, pack, unpack
+from emulator.memory.buckets import BufferMap
+from emulator.memory.packing import pack, unpack
 from emulator.ops.registry import load_ops
 from emulator.plans.footprint import Footprint, Signature
 from emulator.plans.step_choice import StepKey

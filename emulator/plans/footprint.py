@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from emulator.lowering.section import Variant
+from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.plans.step_choice import StepKey
 from pef_schema.optimizer_rules import idle_states

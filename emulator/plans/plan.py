@@ -16,7 +16,7 @@ from emulator.counters import Making
 from emulator.kernels.rules import PLAIN, chosen_by, kernels_for
 from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
-from emulator.lowering.section import Variant
+from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_plan
 from emulator.memory.placement import Placement

@@ -11,7 +11,7 @@ from jax import export
 
 from emulator.errors import DeviceError
 from emulator.kernels.rules import PLAIN, chosen_by
-from emulator.lowering.section import Variant
+from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.plan import composition_of, traceable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from emulator.lowering.section import Variant
+from emulator.lowering.variant import Variant
 from emulator.memory.placement import Placement
 from pef_schema.program import Program, Step
 from pef_schema.structure import Structures

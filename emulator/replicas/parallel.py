@@ -21,10 +21,9 @@ from emulator.plans.plan import Plan
 from emulator.plans.step_choice import StepKey
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
 from emulator.replicas.comm.worker import CommThread, Work
-from emulator.replicas.schedule import Mode, Task, TaskGraph, execute, prepare
+from emulator.replicas.schedule import Mode, TaskGraph, execute, prepare
+from emulator.replicas.tasks import device_task, divide, reduction, settles
 from pef_schema.program import SectionKind
-
-_MOVABLE = frozenset({SectionKind.OPT, SectionKind.GRADNORM})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,22 +122,16 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
     """
     program = device.program
     by_step = {bucket.step: bucket for bucket in device.buffer_map.buckets}
-    pieces = _pieces(device, steps)
+    pieces = divide(program, device.buffer_map, steps)
     plans = [None if piece[0] in by_step else device.plan(piece) for piece in pieces]
-    tasks: list[Task] = []
-    for piece, plan in zip(pieces, plans, strict=True):
-        if plan is None:
-            home = frozenset({by_step[piece[0]].home})
-            tasks.append(Task(name=by_step[piece[0]].name, reads=home, writes=home, net=True))
-            continue
-        tasks.append(
-            Task(
-                name=program.sections[piece[0][0]].name,
-                reads=frozenset(plan.reads),
-                writes=frozenset(plan.writes) | frozenset(plan.drops),
-                movable=plan.kinds <= _MOVABLE,
-            )
+    tasks = [
+        reduction(by_step[piece[0]])
+        if plan is None
+        else device_task(
+            program, piece, reads=plan.reads, writes=plan.writes, drops=plan.drops, kinds=plan.kinds
         )
+        for piece, plan in zip(pieces, plans, strict=True)
+    ]
     dropped = footprint(program, steps, device.variant).drops
     drops: list[list[int]] = [[] for _ in tasks]
     last: list[int] = []
@@ -148,7 +141,7 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
         moves = any(tasks[i].movable for i in users)
         (last if moves or not users else drops[users[-1]]).append(region)
     parts = tuple(
-        PlanOrReduction(bucket=by_step[piece[0]], settle=_settles(tasks, i))
+        PlanOrReduction(bucket=by_step[piece[0]], settle=settles(tasks, i))
         if plan is None
         else PlanOrReduction(plan=plan, drops=tuple(drops[i]))
         for i, (piece, plan) in enumerate(zip(pieces, plans, strict=True))
@@ -161,38 +154,6 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
         drops=tuple(sorted(dropped)),
         last_drops=tuple(last),
     )
-
-
-def _pieces(device: Device, steps: StepKey) -> list[StepKey]:
-    """Steps that become one task each."""
-    sections = device.program.sections
-    buckets = {bucket.step for bucket in device.buffer_map.buckets}
-    pieces: list[StepKey] = []
-    joins = False
-    for section, k in steps:
-        kind = sections[section].steps[k].kind
-        if kind is SectionKind.REDUCE:
-            if (section, k) in buckets:
-                pieces.append(((section, k),))
-            joins = False
-        elif kind in _MOVABLE:
-            pieces.append(((section, k),))
-            joins = False
-        elif joins:
-            pieces[-1] = (*pieces[-1], (section, k))
-        else:
-            pieces.append(((section, k),))
-            joins = True
-    return pieces
-
-
-def _settles(tasks: Sequence[Task], index: int) -> bool:
-    """Whether the task before a reduction that touches its bucket does not write it."""
-    (home,) = tasks[index].reads
-    for task in reversed(tasks[:index]):
-        if home in task.reads | task.writes:
-            return not task.net and home not in task.writes
-    return True
 
 
 def run_parallel(device: Device, plan: ParallelPlan, net: Net) -> None:

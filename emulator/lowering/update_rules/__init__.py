@@ -13,11 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
-from emulator.lowering.section import State, Variant
+from emulator.lowering.section import State
 from emulator.lowering.update_rules.adaptive import adadelta, adagrad, rmsprop
 from emulator.lowering.update_rules.descent import sgd
 from emulator.lowering.update_rules.moments import adam, adamax, nadam, qadam, radam
 from emulator.lowering.update_rules.parameters import wide
+from emulator.lowering.variant import Variant
 from emulator.ops._reduction import reduce_all
 from pef_schema.program import Optimizer, OptimizerKind, Program, Step
 

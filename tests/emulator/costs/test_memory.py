@@ -15,7 +15,7 @@ from emulator.costs.schedule_memory import as_dict, schedule_memory
 from emulator.costs.touched import touched
 from emulator.device import Device
 from emulator.kernels.rules import PLAIN, chosen_by
-from emulator.lowering.section import Variant
+from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.measured import measured_memory
 from emulator.op_facts.fusing import Fusing

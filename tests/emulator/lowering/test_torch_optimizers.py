@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from emulator.device import Device
 from emulator.errors import CannotRun
-from emulator.lowering.section import Variant
+from emulator.lowering.variant import Variant
 from emulator.lowering.update_rules import update
 from emulator.plans.step_choice import all_steps
 from emulator.wide_types import wide_types

@@ -23,7 +23,7 @@ from pef_schema import Program, read_info, read_pef, write_pef
 from samba.inspection.description import describe
 from samba.reporting.page import page
 from samba.reporting.report_command import run
-from samba.reporting.section_times import BadTimes, section_seconds
+from samba.inspection.section_times import BadTimes, section_seconds
 from samba.reporting.time_part import Times
 from tests.processes import finished
 from tests.samba.exporting.models import MODELS

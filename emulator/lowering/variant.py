@@ -1,0 +1,23 @@
+"""What a plan is specialised for; free of jax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Facts about device memory that a plan is specialised for.
+
+    Args:
+        seeded: OUTPUT_GRADIENT regions that the host has written; the others hold
+            their defaults, which cost nothing.
+        no_momentum: Optimizers whose momentum is 0, so that no buffer is kept for it.
+        no_dropout: Regions of dropout rates that were 0 from the start, so that no mask is drawn.
+        ones: Whether losses that the host left alone start from ones.
+    """
+
+    seeded: frozenset[int] = frozenset()
+    no_momentum: frozenset[int] = frozenset()
+    no_dropout: frozenset[int] = frozenset()
+    ones: bool = True

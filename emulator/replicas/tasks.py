@@ -1,0 +1,129 @@
+"""The tasks of a data parallel run: which steps are one task, and what each reads and writes.
+
+Free of jax: a real run and a simulated one divide the same steps by the same rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from emulator.lowering.variant import Variant
+from emulator.memory.buckets import Bucket, BufferMap
+from emulator.plans.footprint import footprint, signature
+from emulator.plans.step_choice import StepKey
+from emulator.replicas.schedule import Task
+from pef_schema.program import Program, SectionKind
+
+_MOVABLE = frozenset({SectionKind.OPT, SectionKind.GRADNORM})
+
+
+def divide(program: Program, buffer_map: BufferMap, steps: StepKey) -> list[StepKey]:
+    """Divide steps into those that become one task each.
+
+    Device steps between two reductions are one; steps that may move, and reductions, are alone.
+
+    Args:
+        program: The program.
+        buffer_map: Its buffers, with buckets in use.
+        steps: ``(section, step)`` pairs in the order of the PEF.
+
+    Returns:
+        The steps of each task; a REDUCE step that has no bucket is in none.
+    """
+    sections = program.sections
+    buckets = {bucket.step for bucket in buffer_map.buckets}
+    pieces: list[StepKey] = []
+    joins = False
+    for section, k in steps:
+        kind = sections[section].steps[k].kind
+        if kind is SectionKind.REDUCE:
+            if (section, k) in buckets:
+                pieces.append(((section, k),))
+            joins = False
+        elif kind in _MOVABLE:
+            pieces.append(((section, k),))
+            joins = False
+        elif joins:
+            pieces[-1] = (*pieces[-1], (section, k))
+        else:
+            pieces.append(((section, k),))
+            joins = True
+    return pieces
+
+
+def reduction(bucket: Bucket) -> Task:
+    """The task that averages a bucket."""
+    home = frozenset({bucket.home})
+    return Task(name=bucket.name, reads=home, writes=home, net=True)
+
+
+def device_task(
+    program: Program,
+    piece: StepKey,
+    *,
+    reads: Iterable[int],
+    writes: Iterable[int],
+    drops: Iterable[int],
+    kinds: frozenset[SectionKind],
+) -> Task:
+    """The task that runs steps on the device.
+
+    Args:
+        program: The program.
+        piece: The steps.
+        reads: Buffers they take.
+        writes: Buffers they give back.
+        drops: Buffers whose contents are void afterwards.
+        kinds: Kinds of the steps.
+    """
+    return Task(
+        name=program.sections[piece[0][0]].name,
+        reads=frozenset(reads),
+        writes=frozenset(writes) | frozenset(drops),
+        movable=kinds <= _MOVABLE,
+    )
+
+
+def planned_tasks(
+    program: Program, buffer_map: BufferMap, steps: StepKey
+) -> tuple[list[StepKey], list[Task]]:
+    """The tasks of a run whose plans need not be compiled.
+
+    Args:
+        program: The program.
+        buffer_map: Its buffers, with buckets in use.
+        steps: ``(section, step)`` pairs in the order of the PEF.
+
+    Returns:
+        The steps of each task, and the tasks.
+    """
+    by_step = {bucket.step: bucket for bucket in buffer_map.buckets}
+    pieces = divide(program, buffer_map, steps)
+    tasks: list[Task] = []
+    for piece in pieces:
+        if piece[0] in by_step:
+            tasks.append(reduction(by_step[piece[0]]))
+            continue
+        touched = footprint(program, piece, Variant())
+        buffers = signature(program, buffer_map, touched)
+        kinds = frozenset(program.sections[s].steps[k].kind for s, k in piece)
+        tasks.append(
+            device_task(
+                program,
+                piece,
+                reads=buffers.takes,
+                writes=buffers.gives,
+                drops=touched.drops,
+                kinds=kinds,
+            )
+        )
+    return pieces, tasks
+
+
+def settles(tasks: Sequence[Task], index: int) -> bool:
+    """Whether the task before a reduction that touches its bucket does not write it."""
+    (home,) = tasks[index].reads
+    for task in reversed(tasks[:index]):
+        if home in task.reads | task.writes:
+            return not task.net and home not in task.writes
+    return True
