@@ -107,21 +107,18 @@ class Predicted(Replica):
         )
 
     def simulated(
-        self, tasks: Sequence[float], link: Link, replicas: int, share: float
-    ) -> dict[str, float]:
-        """Seconds of a step in each mode, by the simulator."""
+        self, mode: Mode, tasks: Sequence[float], link: Link, replicas: int, share: float
+    ) -> float:
+        """Seconds of a step, by the simulator."""
         cluster = Cluster(between=link, inside=link)
         step = planned_step(self._device.program)
-        return {
-            mode.value: step.simulate(
-                mode,
-                tasks.__getitem__,
-                lambda nbytes: all_reduce_seconds(AllReduce.RING, cluster, replicas, nbytes),
-                replicas=replicas,
-                processor_share=share,
-            ).seconds
-            for mode in Mode
-        }
+        return step.simulate(
+            mode,
+            tasks.__getitem__,
+            lambda nbytes: all_reduce_seconds(AllReduce.RING, cluster, replicas, nbytes),
+            replicas=replicas,
+            processor_share=share,
+        ).seconds
 
 
 _replicas: dict[int, Predicted] = {}
@@ -181,6 +178,7 @@ def reductions(contestant: Contestant, sizes: list[int], round_seconds: float) -
 
 def simulated(
     contestant: Contestant,
+    mode: str,
     tasks: list[float],
     latency: float,
     bandwidth: float,
@@ -191,6 +189,7 @@ def simulated(
 
     Args:
         contestant: A replica; its program is what is simulated.
+        mode: ``data_parallel_mode``.
         tasks: Seconds of each task.
         latency: Seconds of a message.
         bandwidth: Bytes a second of a link.
@@ -198,10 +197,11 @@ def simulated(
         share: The part of the processor that a reduction keeps busy.
 
     Returns:
-        ``seconds`` by mode.
+        ``seconds`` of the step.
     """
     link = Link(latency=latency, bandwidth=bandwidth)
-    return {"seconds": _replicas[id(contestant)].simulated(tasks, link, replicas, share)}
+    replica = _replicas[id(contestant)]
+    return {"seconds": replica.simulated(Mode(mode), tasks, link, replicas, share)}
 
 
 def trained(contestant: Contestant, mode: str, count: int) -> dict[str, Any]:

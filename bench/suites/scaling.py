@@ -60,7 +60,7 @@ def one_count(case: str, count: int, settings: Settings, results: Results) -> No
             seconds("trained", 1, mode=mode)
         steps = max(1, round(settings.round_seconds / seconds("muted", 1)))
         alone: list[float] = []
-        of_tasks: list[list[float]] = []
+        of_tasks: list[tuple[tuple[float, ...], ...]] = []
         means: list[float] = []
         spent: list[list[float]] = []
         busy: list[list[float]] = []
@@ -69,7 +69,7 @@ def one_count(case: str, count: int, settings: Settings, results: Results) -> No
             alone.append(seconds("muted", steps))
             by_rank = [a["seconds"] for a in replicas.ask("tasks", count=steps)]
             means.append(statistics.fmean(sum(map(sum, of)) for of in by_rank) / steps)
-            of_tasks += [pace(list(step), settings.threads) for step in zip(*by_rank, strict=True)]
+            of_tasks += [tuple(zip(*step, strict=True)) for step in zip(*by_rank, strict=True)]
             answers = replicas.ask(
                 "reductions", sizes=SIZES, round_seconds=settings.round_seconds / len(SIZES)
             )
@@ -77,20 +77,23 @@ def one_count(case: str, count: int, settings: Settings, results: Results) -> No
             busy.append([sum(of) for of in zip(*(a["processor"] for a in answers), strict=True)])
             for mode in MODES:
                 real[mode].append(seconds("trained", steps, mode=mode))
-        tasks = [statistics.fmean(of) for of in zip(*of_tasks, strict=True)]
         # Tasks that are waited for one by one take longer than those that follow each other.
         whole = statistics.fmean(alone) / statistics.fmean(means)
         times = [statistics.median(of) for of in zip(*spent, strict=True)]
         latency, bandwidth = fitted_ring(SIZES, times, count)
         share = processor_share(times, [statistics.median(of) for of in zip(*busy, strict=True)])
-        told = replicas.ask(
-            "simulated",
-            tasks=[t * whole for t in tasks],
-            latency=latency,
-            bandwidth=bandwidth,
-            replicas=count,
-            share=share,
-        )[0]["seconds"]
+        told: dict[str, float] = {}
+        for mode in MODES:
+            paces = [pace(of, mode, settings.threads) for of in of_tasks]
+            told[mode] = replicas.ask(
+                "simulated",
+                mode=mode,
+                tasks=[whole * statistics.fmean(of) for of in zip(*paces, strict=True)],
+                latency=latency,
+                bandwidth=bandwidth,
+                replicas=count,
+                share=share,
+            )[0]["seconds"]
     note = f"latency {latency:.3g} s, {bandwidth:.3g} B/s, share {share:.2f}"
     for mode in MODES:
         results.add("scaling", named, mode, "simulated", "s", [told[mode]], note=note)
@@ -103,23 +106,24 @@ def one_count(case: str, count: int, settings: Settings, results: Results) -> No
         )
 
 
-def pace(seconds: Sequence[Sequence[float]], cores: int) -> list[float]:
+def pace(seconds: Sequence[Sequence[float]], mode: str, cores: int) -> list[float]:
     """The time of each task of a step until all replicas have done it.
 
     Args:
         seconds: Of each task, by replica.
+        mode: ``data_parallel_mode``.
         cores: Cores of the machine.
 
     Returns:
-        The slowest replica's time where each has a core; else the mean, since a replica that has
-        done its task leaves its part of the cores to the others.
+        The slowest replica's time where each has a core, or where the next reduction waits for it.
+        Else the mean: a replica that has done its task leaves its part of the cores to others.
 
     Example:
-        >>> pace([[1.0, 4.0], [3.0, 2.0]], 2), pace([[1.0, 4.0], [3.0, 2.0]], 1)
+        >>> pace([(1.0, 3.0), (4.0, 2.0)], "normal", 1), pace([(1.0, 3.0), (4.0, 2.0)], "inorder", 1)
         ([3.0, 4.0], [2.0, 3.0])
     """
-    of_all = max if len(seconds) <= cores else statistics.fmean
-    return [of_all(of) for of in zip(*seconds, strict=True)]
+    slowest = mode == "normal" or len(seconds[0]) <= cores
+    return [max(of) if slowest else statistics.fmean(of) for of in seconds]
 
 
 def fitted_ring(
