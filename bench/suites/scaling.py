@@ -119,7 +119,8 @@ def pace(seconds: Sequence[Sequence[float]], mode: str, cores: int) -> list[floa
         Else the mean: a replica that has done its task leaves its part of the cores to others.
 
     Example:
-        >>> pace([(1.0, 3.0), (4.0, 2.0)], "normal", 1), pace([(1.0, 3.0), (4.0, 2.0)], "inorder", 1)
+        >>> of_tasks = [(1.0, 3.0), (4.0, 2.0)]
+        >>> pace(of_tasks, "normal", 1), pace(of_tasks, "inorder", 1)
         ([3.0, 4.0], [2.0, 3.0])
     """
     slowest = mode == "normal" or len(seconds[0]) <= cores
