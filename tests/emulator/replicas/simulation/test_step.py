@@ -46,12 +46,21 @@ def test_normal_mode_is_a_sum_by_hand(program, n):
     assert found.efficiency == pytest.approx(found.compute / found.seconds)
 
 
-def test_inorder_hides_all_but_the_last_reduction(program):
-    # Each reduction is shorter than the backward section beside it; the last has none beside it.
+def test_inorder_hides_reductions_that_are_shorter_than_sections(program):
+    # Each goes on beside the next backward section, the last beside the first updates.
     step = planned_step(program)
     found = step.on_cluster(Mode.INORDER, lambda _: 1e-3, ALONE, AllReduce.RING, replicas=8)
-    last = [n for n in step.nbytes if n][-1]
-    assert found.exposed == pytest.approx(14 * (20e-6 + last / 8e9))
+    assert found.communication > 0 and found.exposed == pytest.approx(0, abs=1e-12)
+
+
+def test_a_slow_network_is_busy_from_the_first_bucket_to_the_last(program):
+    # Four forward sections and a backward one come before it, at least an update behind it.
+    step, slow = planned_step(program), Link(latency=1.0, bandwidth=1e9)
+    cluster = Cluster(between=slow, inside=slow)
+    found = step.on_cluster(Mode.INORDER, lambda _: 1e-3, cluster, AllReduce.RING, replicas=2)
+    reduce = sum(2 * (1.0 + nbytes / 2e9) for nbytes in step.nbytes if nbytes)
+    assert found.communication == pytest.approx(reduce)
+    assert reduce + 6e-3 <= found.seconds + 1e-9 and found.seconds <= reduce + 9e-3
 
 
 @pytest.mark.parametrize("algorithm", AllReduce)

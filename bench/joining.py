@@ -1,0 +1,98 @@
+"""What meeting the other replicas costs each of them: ``python -m bench.joining 2 4 8 16``.
+
+For each count so many processes start under the project's launcher, join, and compare notes as
+loading a PEF does. Prints for the slowest and largest of them: seconds of both, and the sockets,
+threads and resident memory that joining adds. Linux only: it reads /proc.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pef_schema.printable import say
+from samba.distributed import job as jobs
+
+WORKER = "--worker"
+SECONDS = 300.0
+"""Limit for one count."""
+_AGREEMENTS = 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure each count; or, with ``--worker``, be one of the replicas.
+
+    Args:
+        argv: Counts.
+
+    Returns:
+        The exit code: 1 where replicas failed, 2 for what is no count.
+    """
+    if list(argv) == [WORKER]:
+        _worker()
+        return 0
+    if not argv or not all(a.isascii() and a.isdecimal() and int(a) > 1 for a in argv):
+        say(f"bench.joining: found {' '.join(argv) or 'nothing'}, wanted counts above 1, e.g. 2 4")
+        return 2
+    for count in map(int, argv):
+        done = subprocess.run(
+            [sys.executable, "-m", "samba", "launch", "-n", str(count), __file__, WORKER],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        )
+        if done.returncode:
+            return 1
+        lines = [line[line.index("{") :] for line in done.stdout.splitlines() if "{" in line]
+        rows = [json.loads(line) for line in lines]
+        most = {name: max(row[name] for row in rows) for name in rows[0]}
+        say(
+            f"{count} replicas: join {most['join']:.2f} s, "
+            f"agreement {most['agree'] * 1e3:.1f} ms, {most['sockets']} sockets, "
+            f"{most['threads']} threads, {most['resident'] / 2**20:.1f} MiB"
+        )
+    return 0
+
+
+def _worker() -> None:
+    before = _held()
+    begin = time.perf_counter()
+    job = jobs.start()
+    joined = time.perf_counter() - begin
+    assert job is not None  # the launcher has set what it looks for
+    after = _held()
+    job.together("bench", lambda control: control.barrier())
+    begin = time.perf_counter()
+    for _ in range(_AGREEMENTS):
+        job.agree("bench", {"PEF": "0" * 16, "engine": job.engine, "data_parallel_mode": "any"})
+    agreed = (time.perf_counter() - begin) / _AGREEMENTS
+    found = {name: after[name] - before[name] for name in after}
+    sys.stdout.write(json.dumps({"join": joined, "agree": agreed, **found}) + "\n")
+
+
+def _held() -> dict[str, int]:
+    """Sockets, threads and resident bytes of this process."""
+    sockets = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            sockets += os.readlink(entry).startswith("socket:")
+        except FileNotFoundError:
+            continue  # that of the listing itself
+    status = Path("/proc/self/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    return {
+        "sockets": sockets,
+        "threads": int(fields["Threads"]),
+        "resident": int(fields["VmRSS"].split()[0]) << 10,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
