@@ -8,7 +8,7 @@ import re
 
 __all__ = ["bytes_per_second", "counts", "seconds"]
 
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _RATES = {
     **{f"{prefix}B/s": factor for prefix, factor in (("k", 1e3), ("M", 1e6), ("G", 1e9))},
     **{f"{prefix}bit/s": factor / 8 for prefix, factor in (("M", 1e6), ("G", 1e9))},
@@ -35,11 +35,11 @@ def seconds(text: str) -> float:
     number, unit = _parts(text)
     if number == 0 and not unit:
         return 0.0
-    if number is None or unit not in _SECONDS:
+    if number is None or unit not in _PER_SECOND:
         raise argparse.ArgumentTypeError(
-            f"found {text!r}, wanted a time with its unit ({', '.join(_SECONDS)}), e.g. 20us"
+            f"found {text!r}, wanted a time with its unit ({', '.join(_PER_SECOND)}), e.g. 20us"
         )
-    return number * _SECONDS[unit]
+    return number / _PER_SECOND[unit]
 
 
 def bytes_per_second(text: str) -> float:

@@ -16,9 +16,9 @@ from tests.samba.compiler.test_buckets import Net, adamw, compiled
 
 ROOT = Path(__file__).parents[3]
 _ALONE = (
-    "import sys; sys.orig_argv = ['python', '-m', 'samba', *sys.argv[1:]]; "
-    "sys.modules['torch'] = sys.modules['jax'] = None; "
-    "from samba.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    "import sys; sys.argv = ['-m', *sys.argv[1:]]; sys.orig_argv = ['python', '-m', 'samba', "
+    "*sys.argv[1:]]; sys.modules['torch'] = sys.modules['jax'] = None; "
+    "from samba.__main__ import main; sys.exit(main())"
 )
 LINK = ("--latency", "20us", "--bandwidth", "1GB/s")
 
