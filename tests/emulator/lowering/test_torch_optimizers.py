@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from emulator.device import Device
 from emulator.errors import CannotRun
-from emulator.lowering.variant import Variant
 from emulator.lowering.update_rules import update
+from emulator.lowering.variant import Variant
 from emulator.plans.step_choice import all_steps
 from emulator.wide_types import wide_types
 from pef_schema.optimizer_rules import OPTIMIZER_RULES, first_values, state_rules
