@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from pef_schema import write_pef
 from samba.__main__ import main
+from samba.inspection.simulate_command import _parser
 from tests.processes import finished
 from tests.samba.compiler.test_buckets import Net, adamw, compiled
 
@@ -154,3 +156,15 @@ def test_what_cannot_be_simulated(capsys, pef, tmp_path):
     assert code == 3 and err.startswith("error: ")
     code, _, err = run(capsys, path, *LINK)
     assert code == 2 and "--times" in err and "--machine" in err
+
+
+def test_every_option_and_key_is_on_the_page(capsys, pef):
+    page = (ROOT / "docs/scaling.md").read_text()
+    options = {o for action in _parser()._actions for o in action.option_strings}
+    assert {o for o in options if o.startswith("--")} - {"--help"} <= set(
+        re.findall(r"`(--[a-z-]+)", page)
+    )
+    path, times = pef
+    found = json.loads(run(capsys, path, "--times", times, *LINK, "--json")[1])
+    keys = {*found, *found["between_hosts"], *found["buckets"][0], *found["steps"][0]}
+    assert keys <= set(re.findall(r"`(\w+)`", page))
