@@ -16,7 +16,7 @@ from emulator.kernels.precision import compute_dtype, product_precision
 from emulator.kernels.problems import Product
 from emulator.kernels.proof import Call
 
-__all__ = ["CANDIDATES", "Spec", "plain_product", "product"]
+__all__ = ["CANDIDATES", "Spec", "is_of_matrices", "plain_product", "product"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,21 @@ def _matrices(spec: Spec, a: jax.Array, b: jax.Array) -> _Matrices | None:
         n=n,
     )
     return _Matrices(problem=problem, exchanged=not straight, lead=lead)
+
+
+def is_of_matrices(spec: Spec, a: Any, b: Any) -> bool:
+    """Whether a contraction is a product of matrices as they lie, or of batches of them.
+
+    Args:
+        spec: The contraction.
+        a, b: Its operands; only shapes and dtypes are looked at.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> is_of_matrices(Spec.of("ij,kj->ik"), jnp.ones((2, 3)), jnp.ones((4, 3)))
+        True
+    """
+    return _matrices(spec, a, b) is not None
 
 
 def _by_onednn(

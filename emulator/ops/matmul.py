@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from emulator.kernels.precision import LOW, compute_dtype, widen, widened
 from emulator.op_facts.multi_dot import chain_splits
 from emulator.ops import _gemm as gemm
+from emulator.ops._contractions import contraction
 from emulator.ops._gemm import contract, rounded
 from emulator.ops._promote import broadcast_to, elementwise, is_float
 from emulator.ops._reduction import reduce_kept, reduce_sum
@@ -144,7 +145,7 @@ def einsum(
     spec = _explicit(equation, tensors)
     dtype = tensors[0].dtype
     if _is_contraction(spec, tensors):
-        return contract(spec, *tensors).astype(dtype)
+        return contraction(spec, *tensors).astype(dtype)
     wide = [widen(x) for x in tensors]
     return jnp.einsum(spec, *wide, preferred_element_type=compute_dtype(dtype)).astype(dtype)
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.emulator.ops.checks import check
+from emulator.ops.registry import load_ops
+from tests.emulator.ops.checks import check, to_jax
 from tests.emulator.ops.narrow import check_narrow
 
 Shape = tuple[int, ...]
@@ -111,10 +118,57 @@ def test_beta_zero_ignores_nan() -> None:
         ("ij,kl->ik", ((3, 4), (2, 5))),
         ("i,ij,j->", ((3,), (3, 4), (4,))),
         ("bi,bi->bi", ((1, 4), (3, 4))),
+        ("td,edi->eti", ((3, 4), (2, 4, 5))),
+        ("edi,td->eti", ((2, 4, 5), (3, 4))),
+        ("te,etd->td", ((3, 2), (2, 3, 4))),
+        ("etd,te->td", ((2, 3, 4), (3, 2))),
     ],
 )
 def test_einsum(equation: str, shapes: tuple[Shape, ...]) -> None:
     check("aten.einsum.default", equation, randn(*shapes))
+
+
+@st.composite
+def contractions(draw: st.DrawFn) -> tuple[str, Shape, Shape]:
+    """An equation of two operands in any order of axes, with their shapes."""
+    kinds = draw(st.lists(st.sampled_from(["batch", "summed", "rows", "columns"]), max_size=5))
+    letters = dict(zip("abcde", kinds, strict=False))
+    sizes = {c: draw(st.integers(1, 4)) for c in letters}
+
+    def shuffled(without: set[str]) -> str:
+        return "".join(draw(st.permutations([c for c, k in letters.items() if k not in without])))
+
+    left, right, out = shuffled({"columns"}), shuffled({"rows"}), shuffled({"summed"})
+    shapes = [tuple(sizes[c] for c in term) for term in (left, right)]
+    return f"{left},{right}->{out}", shapes[0], shapes[1]
+
+
+@given(drawn=contractions(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
+@settings(max_examples=60)
+def test_contractions_in_any_order_of_axes(
+    drawn: tuple[str, Shape, Shape], dtype: torch.dtype
+) -> None:
+    equation, *shapes = drawn
+    check("aten.einsum.default", equation, [x.to(dtype) for x in randn(*shapes)])
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [("td,edi->eti", ((8, 4), (3, 4, 5))), ("te,etd->td", ((8, 3), (3, 8, 4)))],
+)
+def test_what_a_mixture_of_experts_contracts_moves_no_large_array(
+    equation: str, shapes: tuple[Shape, ...]
+) -> None:
+    """A transposition is a slow loop; that of the (8, 3) weights is a small one."""
+    arrays = [to_jax(x) for x in randn(*shapes)]
+    einsum = load_ops()["aten.einsum.default"].lower
+
+    def loss(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.sin(einsum(equation, [a, b])))
+
+    text = jax.jit(jax.grad(loss, (0, 1))).lower(*arrays).as_text()
+    moved = re.findall(r"stablehlo.transpose .* -> tensor<([0-9x]+)xf32>", text)
+    assert {math.prod(map(int, shape.split("x"))) for shape in moved} <= {8 * 3}
 
 
 @pytest.mark.parametrize(
