@@ -58,9 +58,11 @@ $(STAMP): pyproject.toml constraints.txt tools/requirements.py $(if $(EXTRAS),ag
 	@$(QUIET) $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $(STAMP)
 
-lock: $(STAMP)
-	$(BIN)/python tools/requirements.py lock >$(VENV)/lock.txt
-	$(PIP) -c constraints.txt -r $(VENV)/lock.txt
+# Not $(STAMP), which installs what constraints.txt is yet to name.
+lock:
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python tools/requirements.py --locked uv >$(VENV)/lock.txt
+	$(PIP) -r $(VENV)/lock.txt
 	$(BIN)/python tools/regen_constraints.py $(if $(UPGRADE),--upgrade)
 
 demo: $(STAMP)

@@ -197,7 +197,7 @@ _USED: tuple[Option, ...] = (
     ),
     _switch("--dump-traced-graph", _COMPILE, "also write the graph as JSON, NAME.graph.json"),
     _switch("--plot", _COMPILE, "also write a drawing of the graph in the DOT language, NAME.dot"),
-    _value("--json", _DEVICE, "older name of the report options"),
+    _value("--json", _DEVICE, "older name of --acc-report-json and --bench-report-json"),
     _switch("--enable-profiler", ("run", "test"), "profile the front end"),
     _value("--timeline", ("run", "test"), "write a timeline of the runs here, for Perfetto"),
     _switch("--timeline-kernels", ("run", "test"), "with --timeline: note kernels too, slower"),

@@ -103,6 +103,7 @@ def parse_app_args(
     level = logging.getLevelNamesMapping().get(str(args.log_level).upper())
     if level is not None and args.log_level != _DEFAULT_LEVEL:
         logging.getLogger("samba").setLevel(level)
+    _take_older_name(args, redeclared[args.command])
     note_parsed(args)
     if args.timeline and arguments == sys.argv[1:]:
         session.start_timeline(args.timeline, kernels=args.timeline_kernels)
@@ -123,6 +124,16 @@ def parse_app_args(
                 f"{Path(sys.argv[0]).name} {' '.join(arguments)}",
             )
     return args
+
+
+def _take_older_name(args: argparse.Namespace, redeclared: set[str]) -> None:
+    """Make ``--json`` and the option that took its place one: apps read either."""
+    newer = "bench" if str(args.command).startswith("measure-") else "acc"
+    names = ("json", f"{newer}_report_json")
+    if redeclared.isdisjoint(names):
+        given = next((file for name in names if (file := getattr(args, name)) is not None), None)
+        for name in names:
+            setattr(args, name, given if getattr(args, name) is None else getattr(args, name))
 
 
 def _free_of_pef(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:

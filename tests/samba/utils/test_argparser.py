@@ -121,6 +121,28 @@ DEFAULTS = {
 }
 
 
+@pytest.mark.parametrize("command", ["run", "test", "measure-performance", "measure-sections"])
+@pytest.mark.parametrize("older", [True, False])
+def test_the_older_name_of_a_report_is_another_for_it(command, older):
+    """Apps of before read ``args.json``, later ones the longer field, whatever is typed."""
+    name = "bench_report_json" if command.startswith("measure") else "acc_report_json"
+    option = "--json" if older else f"--{name.replace('_', '-')}"
+    args = parse_app_args([command, PEF, option, "report.json"])
+    assert (args.json, getattr(args, name)) == ("report.json", "report.json")
+    both = [command, PEF, "--json=a.json", f"--{name.replace('_', '-')}=b.json"]
+    args = parse_app_args(both)
+    assert (args.json, getattr(args, name)) == ("a.json", "b.json")
+
+
+def test_an_own_option_called_json_names_no_report():
+    """Where the app declares it, it may mean anything."""
+    args = parse_app_args(
+        ["measure-sections", PEF, "--json=data.json"],
+        common_parser_fn=lambda parser: parser.add_argument("--json"),
+    )
+    assert (args.json, args.bench_report_json) == ("data.json", None)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_field_is_there_for_every_command(command):
     args = parse_app_args([command] if command == "compile" else [command, PEF])
