@@ -206,23 +206,25 @@ def test_the_options_for_several_hosts_are_checked(capsys, options, message):
     assert message in capsys.readouterr().err
 
 
-def test_each_host_has_its_own_ranks(tmp_path, capsys):
+def test_each_host_has_its_own_ranks(tmp_path):
     text = (
         "import os\nnames = 'RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT'\n"
         "print(*(os.environ[name] for name in names.split()), "
         "os.environ['TORCHELASTIC_USE_AGENT_STORE'])\n"
     )
     options = ["--nnodes=3", "--node-rank=1", "--master-addr=b07", "--master-port=5000"]
-    assert own_launcher.run(["-n=2", *options, script(tmp_path, text)]) == 0
-    assert sorted(capsys.readouterr().out.splitlines()) == [
+    assert sorted(run([*launch(2), *options, script(tmp_path, text)]).splitlines()) == [
         "[2] 2 6 0 2 b07 5000 False",
         "[3] 3 6 1 2 b07 5000 False",
     ]
 
 
-def test_the_failure_of_replicas_that_end_at_once_is_told(tmp_path, capsys):
-    assert own_launcher.run(["-n=1", script(tmp_path, "raise SystemExit(3)")]) == 3
-    assert "launch: rank 0 ended with code 3" in capsys.readouterr().err
+def test_the_failure_of_replicas_that_end_at_once_is_told(tmp_path):
+    done = finished(
+        [*launch(1), script(tmp_path, "raise SystemExit(3)")], env=clean_environment(), cwd=ROOT
+    )
+    assert done.returncode == 3
+    assert "launch: rank 0 ended with code 3" in done.stderr
 
 
 def test_what_has_started_ends_when_the_rest_cannot_start(monkeypatch, tmp_path):

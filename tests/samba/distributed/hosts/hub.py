@@ -18,6 +18,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tests.processes import came, joined
+
 _TUNSETIFF, _TUNSETCARRIER = 0x400454CA, 0x400454E2
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 _CLONE_NEWNET = 0x40000000
@@ -71,15 +73,15 @@ class Hub:
 
     def __enter__(self) -> Hub:
         self._thread.start()
-        self._ready.wait()
+        came(self._ready)
         if self._failure is not None:
-            self._thread.join()
+            joined(self._thread)
             raise self._failure
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stopping = True
-        self._thread.join()
+        joined(self._thread)
 
     def unplug(self, number: int) -> None:
         """Take the carrier from a host's interface: nothing comes or goes, and nobody is told."""
