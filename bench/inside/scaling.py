@@ -60,8 +60,13 @@ class Predicted(Replica):
         finally:
             self._link.mute = False
 
-    def tasks(self, count: int) -> list[list[float]]:
-        """Seconds of each task of each step, 0 for reductions; each is waited for."""
+    def tasks(self, count: int, together: bool) -> list[list[float]]:
+        """Seconds of each task of each step, 0 for reductions; each is waited for.
+
+        Args:
+            count: Steps.
+            together: Whether replicas wait for each other where a reduction would be.
+        """
         device = self._device
         plan = prepare_parallel(device, all_steps(device.program), Mode.NORMAL)
         steps: list[list[float]] = []
@@ -70,6 +75,8 @@ class Predicted(Replica):
             spent = [0.0] * len(plan.parts)
             for i, part in enumerate(plan.parts):
                 if part.plan is None:
+                    if together:
+                        self._job.together("bench", lambda control: control.barrier())
                     continue
                 begin = time.perf_counter()
                 device.run(part.plan, 0)
@@ -147,17 +154,18 @@ def muted(contestant: Contestant, count: int) -> dict[str, Any]:
     return {"seconds": _replicas[id(contestant)].without(count)}
 
 
-def tasks(contestant: Contestant, count: int) -> dict[str, Any]:
+def tasks(contestant: Contestant, count: int, together: bool) -> dict[str, Any]:
     """Time the tasks of a step one by one.
 
     Args:
         contestant: A replica.
         count: Steps.
+        together: Whether replicas wait for each other where a reduction would be.
 
     Returns:
         ``seconds`` of each task of each step, 0 for reductions.
     """
-    return {"seconds": _replicas[id(contestant)].tasks(count)}
+    return {"seconds": _replicas[id(contestant)].tasks(count, together)}
 
 
 def reductions(contestant: Contestant, sizes: list[int], round_seconds: float) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 
 from bench.measurement import Results
 from bench.models import CASES, OVERLAP
@@ -25,6 +26,9 @@ MODES = ("normal", "inorder", "optimal")
 
 SIZES = tuple(1 << k for k in range(12, 25, 2))
 """Bytes of the reductions to which a link is fitted: 4 KiB to 16 MiB."""
+
+Step = Sequence[Sequence[float]]
+"""Seconds of each task of a step, by replica; 0 for reductions."""
 
 
 def scaling(settings: Settings, results: Results) -> None:
@@ -52,6 +56,10 @@ def one_count(case: str, count: int, settings: Settings, results: Results) -> No
         answers = replicas.ask(what, count=steps, **details)
         return max(answer["seconds"] for answer in answers) / steps
 
+    def one_by_one(steps: int, together: bool) -> list[Step]:
+        by_rank = [a["seconds"] for a in replicas.ask("tasks", count=steps, together=together)]
+        return [tuple(map(tuple, step)) for step in zip(*by_rank, strict=True)]
+
     named = f"{case} x{count}"
     settings.tell(f"scaling: {named}")
     with Replicas(settings.start, case, count=count) as replicas:
@@ -60,16 +68,15 @@ def one_count(case: str, count: int, settings: Settings, results: Results) -> No
             seconds("trained", 1, mode=mode)
         steps = max(1, round(settings.round_seconds / seconds("muted", 1)))
         alone: list[float] = []
-        of_tasks: list[tuple[tuple[float, ...], ...]] = []
-        means: list[float] = []
+        apart: list[Step] = []
+        together: list[Step] = []
         spent: list[list[float]] = []
         busy: list[list[float]] = []
         real: dict[str, list[float]] = {mode: [] for mode in MODES}
         for _ in range(settings.rounds):
             alone.append(seconds("muted", steps))
-            by_rank = [a["seconds"] for a in replicas.ask("tasks", count=steps)]
-            means.append(statistics.fmean(sum(map(sum, of)) for of in by_rank) / steps)
-            of_tasks += [tuple(zip(*step, strict=True)) for step in zip(*by_rank, strict=True)]
+            apart += one_by_one(steps, together=False)
+            together += one_by_one(steps, together=True)
             answers = replicas.ask(
                 "reductions", sizes=SIZES, round_seconds=settings.round_seconds / len(SIZES)
             )
@@ -78,13 +85,19 @@ def one_count(case: str, count: int, settings: Settings, results: Results) -> No
             for mode in MODES:
                 real[mode].append(seconds("trained", steps, mode=mode))
         # Tasks that are waited for one by one take longer than those that follow each other.
-        whole = statistics.fmean(alone) / statistics.fmean(means)
+        whole = statistics.fmean(alone) / statistics.fmean(
+            sum(tasks) for step in apart for tasks in step
+        )
         times = [statistics.median(of) for of in zip(*spent, strict=True)]
         latency, bandwidth = fitted_ring(SIZES, times, count)
         share = processor_share(times, [statistics.median(of) for of in zip(*busy, strict=True)])
         told: dict[str, float] = {}
         for mode in MODES:
-            paces = [pace(of, mode, settings.threads) for of in of_tasks]
+            paces = (
+                [pace_together(step) for step in together]
+                if mode == "normal"
+                else [pace_apart(step, settings.threads) for step in apart]
+            )
             told[mode] = replicas.ask(
                 "simulated",
                 mode=mode,
@@ -106,25 +119,44 @@ def one_count(case: str, count: int, settings: Settings, results: Results) -> No
         )
 
 
-def pace(seconds: Sequence[Sequence[float]], mode: str, cores: int) -> list[float]:
-    """The time of each task of a step until all replicas have done it.
+def pace_together(step: Step) -> list[float]:
+    """The time of each task where all replicas wait for each other at every reduction.
 
     Args:
-        seconds: Of each task, by replica.
-        mode: ``data_parallel_mode``.
+        step: Seconds of each task by replica, 0 for reductions.
+
+    Returns:
+        Between two reductions the tasks of the replica that takes longest to the second one.
+
+    Example:
+        >>> pace_together([(1.0, 2.0, 0.0, 3.0), (3.0, 1.0, 0.0, 2.0)])
+        [3.0, 1.0, 0.0, 3.0]
+    """
+    times: list[float] = []
+    ends = [i for i, task in enumerate(zip(*step, strict=True)) if not any(task)]
+    for begin, end in pairwise([0, *ends, len(step[0])]):
+        times += max((tasks[begin:end] for tasks in step), key=sum)
+    return times
+
+
+def pace_apart(step: Step, cores: int) -> list[float]:
+    """The time of each task where a reduction is waited for as late as can be.
+
+    Args:
+        step: Seconds of each task by replica.
         cores: Cores of the machine.
 
     Returns:
-        The slowest replica's time where each has a core, or where the next reduction waits for it.
-        Else the mean: a replica that has done its task leaves its part of the cores to others.
+        The slowest replica's time where each has a core. Else the mean: a replica that has done
+        its task leaves its part of the cores to others.
 
     Example:
-        >>> of_tasks = [(1.0, 3.0), (4.0, 2.0)]
-        >>> pace(of_tasks, "normal", 1), pace(of_tasks, "inorder", 1)
+        >>> step = [(1.0, 4.0), (3.0, 2.0)]
+        >>> pace_apart(step, 2), pace_apart(step, 1)
         ([3.0, 4.0], [2.0, 3.0])
     """
-    slowest = mode == "normal" or len(seconds[0]) <= cores
-    return [max(of) if slowest else statistics.fmean(of) for of in seconds]
+    slowest = len(step) <= cores
+    return [max(of) if slowest else statistics.fmean(of) for of in zip(*step, strict=True)]
 
 
 def fitted_ring(
