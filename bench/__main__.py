@@ -26,7 +26,7 @@ from bench.suites import Settings
 from bench.tree import file_at, tree_of
 from bench.users.commands import add_user_gate, compare_times, gate_pef
 from bench.users.section_times import are_section_times
-from emulator.kernels.rules import MEASURED, rule_named, rule_text
+from emulator.kernels.rules import MEASURED, parse_rule, rule_named, rule_text
 from emulator.processor import processor
 from pef_schema import PefError, read_info
 from pef_schema.atomic import write_atomically
@@ -253,9 +253,10 @@ def _tune(args: argparse.Namespace) -> int:
         wanted=of_category(args.only or ""),
         tell=lambda text: say_text(text, file=sys.stderr),
     )
-    if args.only:
-        rule = merged(rule_named(rule.name), rule)
     out: Path = args.out or MEASURED / f"{rule.name}.json"
+    if args.only:
+        text = out.read_text(encoding="utf-8") if out.exists() else None
+        rule = merged(parse_rule(rule.name, text) if text else rule_named(rule.name), rule)
     write_atomically(str(out), [rule_text(rule, about()).encode()])
     say_text(f"{out}: {sum(map(len, rule.points.values()))} problems")
     return 0

@@ -188,23 +188,30 @@ def rule_text(rule: Rule, about: Mapping[str, str]) -> str:
 
 
 def rule_for(found: Processor) -> Rule:
-    """The rule of a processor, or of one that has the same extensions.
+    """The rule of a processor, completed by that of one that has the same extensions.
 
     Args:
         found: The processor.
 
     Returns:
-        Its own rule; else that of the first processor with the best extension that was measured
-        and that it has; else :data:`PLAIN`.
+        Its own rule; categories that were not measured on it are those of another processor with
+        the best extension that was measured and that it has, of several the one with the most
+        measurements. :data:`PLAIN` where there is neither.
     """
     names = rule_names()
-    if found.key in names:
-        return rule_named(found.key)
+    own = rule_named(found.key) if found.key in names else None
     for extension in BEST:
-        alike = [name for name in names if name.endswith(f"-{extension}")]
+        alike = [
+            rule_named(name)
+            for name in names
+            if name.endswith(f"-{extension}") and name != found.key
+        ]
         if alike and extension in found.isa:
-            return rule_named(alike[0])
-    return PLAIN
+            other = max(alike, key=lambda rule: sum(map(len, rule.points.values())))
+            if own is None:
+                return other
+            return Rule(name=own.name, points=MappingProxyType({**other.points, **own.points}))
+    return own or PLAIN
 
 
 def kernels_for(platform: str) -> AbstractContextManager[None]:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.kernels import proof
+from emulator.kernels import proof, rules
 from emulator.kernels.choice import applicable
 from emulator.kernels.convolutions import CANDIDATES, convolve, weight_gradient
 from emulator.kernels.problems import Convolution, Part, Product
@@ -287,6 +288,43 @@ def test_unknown_processors() -> None:
     measured = rule_names()[0]
     extension = measured.rpartition("-")[2]
     assert of("other", extension).name.endswith(extension)
+
+
+def test_what_was_not_measured_goes_by_a_processor_alike(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A rule of some kinds is completed by the fullest one of the same extension."""
+    measured = {
+        "mine-1-avx2": {"product float32 nn": 1},
+        "mine-2-avx2": {"product float32 nn": 2, "product float32 nt": 3},
+        "mine-3-avx2": {"convolution": 4, "product float32 nt": 5},
+    }
+    for name, categories in measured.items():
+        points = {
+            category: (Measured(sizes=(1, 1, 1, 1), times={"xla": float(time)}),)
+            for category, time in categories.items()
+        }
+        if name == "mine-2-avx2":
+            points["more"] = (Measured(sizes=(2,), times={"xla": 1.0}),)
+        rule = Rule(name=name, points=points)
+        (tmp_path / f"{name}.json").write_text(rule_text(rule, {"processor": name}))
+    monkeypatch.setattr(rules, "MEASURED", tmp_path)
+    rule_named.cache_clear()
+    try:
+        mine = Processor(vendor="mine", family=3, model=0, stepping=0, name="", isa=("avx2",))
+        found = rule_for(mine)
+        other = rule_for(replace(mine, family=9))
+    finally:
+        rule_named.cache_clear()
+    times = {category: points[0].times["xla"] for category, points in found.points.items()}
+    assert found.name == "mine-3-avx2"
+    assert times == {
+        "product float32 nn": 2,
+        "product float32 nt": 5,
+        "convolution": 4,
+        "more": 1,
+    }
+    assert other.name == "mine-2-avx2"
 
 
 def test_onednn_is_left_out(
