@@ -31,6 +31,7 @@ from emulator.plans.sharing import SharedExecutables
 from emulator.plans.step_choice import StepKey
 from emulator.transaction import Transaction
 from emulator.wide_types import SET, SETTING
+from pef_schema.errors import SambaError
 from pef_schema.program import (
     ArginKind,
     Program,
@@ -269,7 +270,9 @@ class Device(DeviceMemory):
                 )
             )
         except Exception as error:
-            if self.find_lost():
+            # An error of this project, such as that another process is gone, says more than what
+            # was lost by it.
+            if self.find_lost() and not isinstance(error, SambaError):
                 raise self._lost.error(self._lost.all()) from error
             explained = run_failure(error, plan.kinds)
             if explained is error:

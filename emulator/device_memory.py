@@ -195,7 +195,7 @@ class DeviceMemory:
         """
         place = self.buffer_map.place.get(region)
         if place is None:
-            return np.array(buffer, copy=True)
+            return self.placement.chips.whole(buffer, self.program.regions[region].name)
         target = self.program.regions[region]
         bucket, position = place
         start = bucket.offsets[position]
@@ -203,7 +203,7 @@ class DeviceMemory:
         return np.asarray(buffer)[start : start + count].reshape(target.shape).copy()
 
     def bytes_of_chip(self, chip: int, roles: Collection[Role]) -> int:
-        """Bytes that a chip holds of regions, of those with data.
+        """Bytes that a chip of this process holds of regions, of those with data.
 
         Args:
             chip: Its position among the chips.
@@ -227,4 +227,4 @@ class DeviceMemory:
         refuse_in_child("writing device memory")
         self.counters.to_device += array.nbytes
         with wide_types():
-            return jax.device_put(array, sharding)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+            return self.placement.chips.put(array, sharding)

@@ -31,6 +31,7 @@ __all__ = [
     "chips_from_first",
     "device_number",
     "first_device",
+    "make_host_devices",
     "prefer_device",
 ]
 
@@ -110,15 +111,23 @@ def chips_from_first(count: int) -> list[Any]:
         >>> [device.id for device in chips_from_first(1)]
         [0]
     """
-    if count > 1 and not xla_bridge.backends_are_initialized():
-        _make_host_devices(count)
+    make_host_devices(count)
     devices = _local_devices()
     start = _preferred * count % len(devices)
     return devices[start : start + count] if start + count <= len(devices) else devices[:count]
 
 
-def _make_host_devices(count: int) -> None:
-    """Let the host be several devices when jax starts, unless somebody has said how many."""
+def make_host_devices(count: int) -> None:
+    """Let the host be several devices when jax starts, unless it has or somebody has said how many.
+
+    Args:
+        count: How many; 1 changes nothing.
+
+    Example:
+        >>> make_host_devices(1)
+    """
+    if count == 1 or xla_bridge.backends_are_initialized():
+        return
     config = cast("Any", jax.config)
     asked = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if not asked and config.jax_num_cpu_devices < 1:

@@ -93,7 +93,7 @@ def check_size(program: Program, chips: Chips) -> None:
         OutOfMemory: If it does.
     """
     limit = memory_limit(chips.first)
-    kept = bytes_per_chip(program, chips.split, chips.count)
+    kept = bytes_per_chip(program, chips.split, chips.count, chips.whole_roles)
     if kept > limit:
         largest = max(program.regions, key=lambda r: 0 if r.role.is_transient else r.nbytes)
         raise OutOfMemory(

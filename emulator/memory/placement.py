@@ -8,7 +8,6 @@ import jax
 
 from emulator.memory.buckets import BufferMap
 from emulator.mesh.chips import Chips
-from emulator.mesh.layout import split_axis
 
 __all__ = ["Placement"]
 
@@ -34,7 +33,7 @@ class Placement:
         if self.buffer_map.bucket(home) is not None:
             return -1
         region = self.buffer_map.regions[home]
-        return split_axis(region.role, region.shape, self.chips.split, self.chips.count)
+        return self.chips.axis(region.role, region.shape)
 
     def sharding(self, home: int) -> jax.sharding.Sharding:
         """The same in jax's words.

@@ -1,4 +1,8 @@
-"""The chips that a program runs on: one of jax's devices, or several as one mesh."""
+"""The chips that a program runs on: one of jax's devices, or several as one mesh.
+
+The chips of a mesh may be those of several processes. Each of these sees its own parts of an array
+alone: what the host reads is then gathered, and what it writes is the same in all of them.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,16 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from emulator.errors import DeviceError
-from emulator.mesh.layout import Split
+from emulator.mesh.layout import Split, split_axis
+from emulator.mesh.processes import Processes
 from emulator.start import HOST_PLATFORMS, chips_from_first, first_device
+from pef_schema.program import Role
 
 __all__ = ["Chips", "NotEnoughChips", "one_chip", "open_chips"]
 
 _AXIS = "chips"
+_READ_AFTER_RUNS = frozenset({Role.OUTPUT})
+"""What scripts fetch after each run: every process has to have the whole."""
 
 
 class NotEnoughChips(DeviceError):
@@ -45,6 +53,7 @@ class Chips:
     Args:
         devices: jax's devices, one or more.
         split: What is divided among them.
+        processes: The processes that have them; None if they are this process's own.
 
     Example:
         >>> one_chip().count
@@ -53,6 +62,7 @@ class Chips:
 
     devices: tuple[Any, ...]
     split: Split = Split.NONE
+    processes: Processes | None = None
 
     @property
     def count(self) -> int:
@@ -61,8 +71,26 @@ class Chips:
 
     @property
     def first(self) -> Any:
-        """The first of them: all are of its platform and have as much memory."""
-        return self.devices[0]
+        """The first of this process's: all are of its platform and have as much memory."""
+        if self.processes is None:
+            return self.devices[0]
+        return self.devices[self.processes.rank * self.count // self.processes.size]
+
+    @property
+    def whole_roles(self) -> frozenset[Role]:
+        """Roles of regions that every chip has as a whole, whatever is divided."""
+        return frozenset() if self.processes is None else _READ_AFTER_RUNS
+
+    def axis(self, role: Role, shape: Sequence[int]) -> int:
+        """The axis of a region along which they divide it, -1 where each has the whole.
+
+        Args:
+            role: Why the region exists.
+            shape: Its shape.
+        """
+        if role in self.whole_roles:
+            return -1
+        return split_axis(role, shape, self.split, self.count)
 
     @property
     def waits(self) -> bool:
@@ -81,6 +109,47 @@ class Chips:
             axis: The axis; -1 for one that every chip has as a whole.
         """
         return _sharding(self.devices, axis)
+
+    def put(self, array: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+        """Take an array that nobody else will change to the chips; of 64-bit types as jax is set.
+
+        Args:
+            array: The array; with several processes that of the first one counts.
+            sharding: Where its parts go.
+        """
+        if self.processes is None:
+            return jax.device_put(array, sharding)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+        form = f"shape {list(array.shape)} {array.dtype.name}"
+        same = self.processes.same(f"writing device memory of {form}", array)
+        # Not device_put: it would compare the values once more, by a collective of its own.
+        return jax.make_array_from_callback(array.shape, sharding, same.__getitem__)
+
+    def whole(self, array: jax.Array | np.ndarray, name: str) -> np.ndarray:
+        """A copy on the host of an array, from all chips that have a part of it.
+
+        Args:
+            array: The array; one of the host is copied.
+            name: What it is, for errors.
+        """
+        if (
+            self.processes is None
+            or not isinstance(array, jax.Array)
+            or array.is_fully_addressable
+            or array.is_fully_replicated
+        ):
+            return np.array(array, copy=True)
+        axis, own = _own_part(array)
+        parts = self.processes.gather(f"reading {name}", own)
+        return np.concatenate([*parts], axis)
+
+
+def _own_part(array: jax.Array) -> tuple[int, np.ndarray]:
+    """The axis along which an array is divided, and what this process has of it."""
+    found = array.addressable_shards
+    shape = found[0].data.shape
+    axis = next(i for i, n in enumerate(array.shape) if shape[i] != n)
+    shards = sorted(found, key=lambda shard: shard.index[axis].start or 0)
+    return axis, np.concatenate([np.asarray(shard.data) for shard in shards], axis)
 
 
 @functools.cache
@@ -110,14 +179,15 @@ def one_chip() -> Chips:
     return Chips(devices=(first_device(),))
 
 
-def open_chips(count: int, split: Split) -> Chips:
+def open_chips(count: int, split: Split, processes: Processes | None = None) -> Chips:
     """Some of this process's devices as one; starts jax if nothing has started it yet.
 
     On the CPU a chip is a part of the host: jax makes as many as are asked for when it starts.
 
     Args:
-        count: How many, 1 or more.
+        count: How many, 1 or more; with several processes a multiple of their number.
         split: What is divided among them.
+        processes: Those that have them, an equal number each; None for this process's own.
 
     Raises:
         NotEnoughChips: If this process does not see so many.
@@ -130,7 +200,12 @@ def open_chips(count: int, split: Split) -> Chips:
     """
     if count == 1 or split is Split.NONE:
         return one_chip()
-    found = chips_from_first(count)
-    if len(found) < count:
-        raise NotEnoughChips(found=len(found), wanted=count, platform=found[0].platform)
-    return Chips(devices=tuple(found), split=split)
+    own = count if processes is None else count // processes.size
+    found = chips_from_first(own)
+    if len(found) < own:
+        raise NotEnoughChips(found=len(found), wanted=own, platform=found[0].platform)
+    if processes is not None:
+        by_id: dict[int, Any] = {device.id: device for device in jax.devices()}
+        told = processes.gather("opening chips", np.array([device.id for device in found]))
+        found = [by_id[int(number)] for number in told.reshape(-1)]
+    return Chips(devices=tuple(found), split=split, processes=processes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pef_schema.program import Program, Role
 
@@ -65,13 +65,14 @@ def split_axis(role: Role, shape: Sequence[int], split: Split, chips: int) -> in
     return -1
 
 
-def bytes_per_chip(program: Program, split: Split, chips: int) -> int:
+def bytes_per_chip(program: Program, split: Split, chips: int, whole: Collection[Role] = ()) -> int:
     """Bytes that each chip keeps between runs.
 
     Args:
         program: A verified program.
         split: What is divided.
         chips: How many chips there are.
+        whole: Roles of regions that each of them has as a whole in any case.
 
     Returns:
         The bytes of its parts of all regions that outlive a run; equal for all chips.
@@ -88,6 +89,8 @@ def bytes_per_chip(program: Program, split: Split, chips: int) -> int:
     for region in program.regions:
         if region.role.is_transient:
             continue
-        axis = split_axis(region.role, region.shape, split, chips)
+        axis = -1
+        if region.role not in whole:
+            axis = split_axis(region.role, region.shape, split, chips)
         total += math.prod(region.shape) * region.dtype.itemsize // (chips if axis >= 0 else 1)
     return total

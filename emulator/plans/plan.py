@@ -25,6 +25,7 @@ from emulator.plans.direct_call import direct_call, ended_call
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
+from emulator.plans.joint_call import joint_call, operation_of
 from emulator.plans.step_choice import StepKey
 from emulator.plans.traced_sizes import check_traced_sizes
 from emulator.plans.xla_options import xla_options
@@ -121,7 +122,14 @@ def compile_plan(
         compiled = executable.compiled
         what = f"program {program.name}: a run of {len(steps)} step(s)"
         check_plan(compiled, what, chips)
-    call = ended_call(compiled) if chips.waits else direct_call(compiled)
+    if chips.processes is not None:
+        names = [
+            program.regions[buffer_map.first_region(home)].name
+            for home in composition.signature.takes
+        ]
+        call = joint_call(compiled, chips.processes, operation_of(program, steps, variant), names)
+    else:
+        call = ended_call(compiled) if chips.waits else direct_call(compiled)
     touched, buffers = composition.footprint, composition.signature
     if composition.watched:
         call = checked_call(call, program, composition.watched)
@@ -231,7 +239,8 @@ def traceable(
     kernels: Any = kernels_for(platform)
     if placement is not None and placement.chips.count > 1:
         gives = [placement.sharding(home) for home in composition.signature.gives]
-        results["out_shardings"] = (*gives, *[None] * len(composition.watched))
+        on_each = placement.chips.sharding(-1)
+        results["out_shardings"] = (*gives, *[on_each] * len(composition.watched))
         kernels = chosen_by(PLAIN)  # XLA divides what it knows, not calls into libraries
     with wide_types(), full_products(), shared_forms(), kernels:
         yield jax.jit(composed(composition), donate_argnums=donated, keep_unused=True, **results)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part

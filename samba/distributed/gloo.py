@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from emulator.replicas.comm.errors import CollectiveTimeout, PeerLost
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
+from samba.distributed.stores import Store
 
 _OPS = {
     ReduceOp.SUM: dist.ReduceOp.SUM,
@@ -40,7 +41,7 @@ class TorchGloo(Communicator):
     def __init__(
         self, group: Any, ranks: Sequence[int], *, deadline: float, address: str = ""
     ) -> None:
-        super().__init__(rank=dist.get_rank(group), size=len(ranks), deadline=deadline)
+        super().__init__(rank=group.rank(), size=len(ranks), deadline=deadline)
         self._group, self._ranks, self._address = group, tuple(ranks), address
 
     def _call(self, operation: str, collective: Callable[..., Any], *args: Any, **kw: Any) -> None:
@@ -60,7 +61,7 @@ class TorchGloo(Communicator):
             tensor.div_(self.size)
 
     def broadcast(self, buffer: np.ndarray, root: int = 0) -> None:
-        self._call("broadcast", dist.broadcast, as_bytes(buffer), src=self._ranks[root])
+        self._call("broadcast", dist.broadcast, as_bytes(buffer), group_src=root)
 
     def all_gather(self, out: np.ndarray, part: np.ndarray) -> None:
         parts = list(as_bytes(out).chunk(self.size)) if part.size else []
@@ -122,6 +123,21 @@ def new_group(ranks: Sequence[int], deadline: float, address: str = "") -> Any:
     """
     with listening_at(address):
         return dist.new_group(list(ranks), timeout=timedelta(seconds=deadline), backend="gloo")
+
+
+def lone_group(store: Store, rank: int, size: int, deadline: float, address: str = "") -> Any:
+    """A gloo group of processes that are no replicas: torch itself does not know of it.
+
+    Args:
+        store: Where they meet.
+        rank: Number of this process.
+        size: How many there are.
+        deadline: Seconds that a collective may take.
+        address: Where this process listens for the others, as :func:`listening_at` takes it.
+    """
+    with listening_at(address):
+        module: Any = dist.distributed_c10d
+        return module.ProcessGroupGloo(store, rank, size, timedelta(seconds=deadline))
 
 
 _choosing = threading.Lock()

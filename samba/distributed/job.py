@@ -38,7 +38,7 @@ from samba.distributed.addresses import (
     prefer_loopback,
 )
 from samba.distributed.environment import Launch, detect
-from samba.distributed.gloo import TorchGloo, listening_at, new_group, settle
+from samba.distributed.gloo import TorchGloo, listening_at, lone_group, new_group, settle
 from samba.distributed.rendezvous import Meeting, meet
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
@@ -61,15 +61,22 @@ class Job:
         control: Communicator over gloo, for agreements and broadcasts.
         watchdog: Signs of life; None if this is the only rank.
         data: Communicator of the engine that reduces gradients.
+        one_program: Whether the processes are no replicas, but have the chips of one program.
 
     Attributes:
         failing: Whether an error that nobody caught is ending this process.
     """
 
     def __init__(
-        self, control: Communicator, watchdog: Watchdog | None, data: Communicator
+        self,
+        control: Communicator,
+        watchdog: Watchdog | None,
+        data: Communicator,
+        *,
+        one_program: bool = False,
     ) -> None:
         self.control, self.watchdog, self.data = control, watchdog, data
+        self.one_program = one_program
         self.rank, self.size, self.deadline = control.rank, control.size, control.deadline
         self.failure: DataParallelError | None = None
         self.failing = False
@@ -132,7 +139,9 @@ class Job:
         names = dict.fromkeys(name for table in tables for name in table)
         columns = {name: [table.get(name, "(none)") for table in tables] for name in names}
         raise Disagreement(
-            when=when, facts={n: values for n, values in columns.items() if len(set(values)) > 1}
+            when=when,
+            facts={n: values for n, values in columns.items() if len(set(values)) > 1},
+            who="processes" if self.one_program else "replicas",
         )
 
     # -- failures -----------------------------------------------------------
@@ -277,11 +286,18 @@ def is_failing() -> bool:
     return bool(_current) and _current[-1].failing
 
 
-def start(launch: Launch | None = None) -> Job | None:
+def is_set_up() -> bool:
+    """Whether torch's default process group is up: this process has met others, or a script has."""
+    return dist.is_initialized()
+
+
+def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | None:
     """Join the other replicas: afterwards torch's default process group is up.
 
     Args:
         launch: Which replica this is; what the launcher's variables tell if None.
+        one_program: Whether the processes are no replicas, but have the chips of one program: jax
+            then joins them, and torch knows nothing of it.
 
     Returns:
         The job; None if no launcher has started this process. A second call returns the job
@@ -299,7 +315,7 @@ def start(launch: Launch | None = None) -> Job | None:
     launch = detect() if launch is None else launch
     if launch is None:
         return None
-    deadline, engine = deadline_seconds(), engine_name()
+    deadline, engine = deadline_seconds(), "jax" if one_program else engine_name()
     divide_cores(launch)
     prefer_device(launch.local_rank)
     with meet(launch, seconds=deadline) as meeting:
@@ -307,19 +323,42 @@ def start(launch: Launch | None = None) -> Job | None:
         if place.shared:
             prefer_loopback()
         try:
-            with listening_at(place.hostname):
-                dist.init_process_group(
-                    "gloo",
-                    store=PrefixStore("pg", meeting.store),
-                    rank=launch.rank,
-                    world_size=launch.size,
-                    timeout=timedelta(seconds=deadline),
-                )
+            if one_program:  # torch's own group stays away: scripts take it for one of replicas
+                control = _lone_control(meeting, place, launch, deadline)
+            else:
+                control = _usual_control(meeting, place, launch, deadline)
         except RuntimeError as error:
             raise DataParallelError(
-                f"rank {launch.rank}: {launch.size} replicas did not come together: {error}"
+                f"rank {launch.rank}: {launch.size} processes did not come together: {error}"
             ) from error
-    return _join(meeting, place, engine, deadline)
+    return _join(meeting, place, engine, control, one_program=one_program)
+
+
+def _usual_control(meeting: Meeting, place: Place, launch: Launch, deadline: float) -> Communicator:
+    """A group beside torch's default group, which it sets up."""
+    with listening_at(place.hostname):
+        dist.init_process_group(
+            "gloo",
+            store=PrefixStore("pg", meeting.store),
+            rank=launch.rank,
+            world_size=launch.size,
+            timeout=timedelta(seconds=deadline),
+        )
+    return _control(place, deadline)
+
+
+def _control(place: Place, deadline: float) -> Communicator:
+    """A group of all processes of torch's default group."""
+    ranks, hostname = range(dist.get_world_size()), place.hostname
+    group = new_group(ranks, deadline, hostname)
+    return TorchGloo(group, ranks, deadline=deadline, address=hostname)
+
+
+def _lone_control(meeting: Meeting, place: Place, launch: Launch, deadline: float) -> Communicator:
+    """A group without torch's default group."""
+    store = PrefixStore("pg", meeting.store)
+    group = lone_group(store, launch.rank, launch.size, deadline, place.hostname)
+    return TorchGloo(group, range(launch.size), deadline=deadline, address=place.hostname)
 
 
 def adopt() -> Job:
@@ -336,7 +375,7 @@ def adopt() -> Job:
     meeting = Meeting(store=PrefixStore("samba/adopted", store), host=_host_of(store), keeper=0)
     deadline = deadline_seconds()
     place = _choose(meeting, dist.get_rank(), dist.get_world_size(), deadline)
-    return _join(meeting, place, engine_name(), deadline)
+    return _join(meeting, place, engine_name(), _control(place, deadline))
 
 
 def _host_of(store: Any) -> str:
@@ -368,12 +407,15 @@ def _choose(meeting: Meeting, rank: int, size: int, deadline: float) -> Place:
         ) from error
 
 
-def _join(meeting: Meeting, place: Place, engine: str, deadline: float) -> Job:
-    rank, size = dist.get_rank(), dist.get_world_size()
-    ranks, hostname = range(size), place.hostname
-    control: Communicator = TorchGloo(
-        new_group(ranks, deadline, hostname), ranks, deadline=deadline, address=hostname
-    )
+def _join(
+    meeting: Meeting,
+    place: Place,
+    engine: str,
+    control: Communicator,
+    *,
+    one_program: bool = False,
+) -> Job:
+    rank, size, deadline = control.rank, control.size, control.deadline
     watchdog = None
     if size > 1:
         watchdog = Watchdog(_own_client(meeting.store), rank=rank, size=size, keeper=meeting.keeper)
@@ -381,7 +423,7 @@ def _join(meeting: Meeting, place: Place, engine: str, deadline: float) -> Job:
         if watchdog is not None:
             control.barrier()  # all of them have given a sign
             watchdog.start()
-            _agree_on_engine(control, engine)
+            _agree_on_engine(control, f"{engine}, one program" if one_program else engine)
         jax = engine == "jax" and size > 1
         data = _start_jax(meeting, place, rank, size, deadline) if jax else control
     except BaseException:
@@ -389,7 +431,7 @@ def _join(meeting: Meeting, place: Place, engine: str, deadline: float) -> Job:
         if watchdog is not None:
             watchdog.stop()
         raise
-    job = Job(control, watchdog, data)
+    job = Job(control, watchdog, data, one_program=one_program)
     _current[:] = [job]
     atexit.register(job.leave)
     SambaAtexit.on_failure(job.fail)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +26,7 @@ from samba.distributed import job as jobs
 from samba.distributed.environment import detect
 from samba.distributed.errors import NotDataParallel
 from samba.distributed.job import Job
+from samba.distributed.mesh import pef_key
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
@@ -88,10 +88,18 @@ class Replicas:
         device: The device.
         mode: ``data_parallel_mode`` that ``trace_graph`` was given; None if any may come.
         job: The other replicas; None if there are none.
+        mesh: The processes that run the same program on one mesh; None if there are none.
     """
 
-    def __init__(self, device: Device, mode: str | None = None, job: Job | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        mode: str | None = None,
+        job: Job | None = None,
+        mesh: Job | None = None,
+    ) -> None:
         self._device, self._job, self.mode = device, job, mode
+        self._leading = job or mesh
         self.size = 1 if job is None else job.size
         self.rank = 0 if job is None else job.rank
         self.step = 0
@@ -117,13 +125,11 @@ class Replicas:
         """
         if self._job is None or not self._trains:
             return
-        with Path(pef).open("rb") as file:
-            head = file.read(64)  # the envelope, with the digest of all the rest
         layout = repr([(b.regions, b.offsets, b.size, b.dtype.name) for b in self._buckets])
         self._job.agree(
             "utils.trace_graph",
             {
-                "PEF": hashlib.sha256(head).hexdigest()[:16],
+                "PEF": pef_key(pef),
                 "gradient buckets": f"{len(self._buckets)}, layout {_digest(layout)}",
                 "engine": self._job.engine,
                 "data_parallel_mode": self.mode or "any",
@@ -274,10 +280,10 @@ class Replicas:
         Args:
             flag: What this rank would decide.
         """
-        if self._job is None:
+        if self._leading is None:
             return flag
         decided = np.array([flag], np.uint8)
-        self._job.together("measuring", lambda control: control.broadcast(decided))
+        self._leading.together("measuring", lambda control: control.broadcast(decided))
         return bool(decided[0])
 
     def prepare(self, steps: StepKey, wish: Wish) -> PreparedRun | None:
@@ -459,6 +465,8 @@ def replicas_of(
         job = jobs.adopt()
     if job is None and distlearn_config:
         job = jobs.start()
+    if job is not None and job.one_program:
+        return Replicas(device, mode, mesh=job)
     replicas = Replicas(device, mode, None if job is None or job.size == 1 else job)
     if job is None and not device.program.inference:
         _tell_if_unjoined()

@@ -7,6 +7,7 @@ from typing import Any
 
 from emulator.mesh.chips import Chips, open_chips
 from emulator.mesh.layout import Split
+from samba.distributed.mesh import processes_of_chips
 from samba.errors import ArgumentError, described
 from samba.support.deviations import Deviations
 
@@ -15,11 +16,15 @@ __all__ = ["wanted_chips"]
 deviations = Deviations()
 
 
-def wanted_chips(config: Mapping[str, Any]) -> Chips | None:
+def wanted_chips(config: Mapping[str, Any], *, pef: str = "") -> Chips | None:
     """The chips that a configuration asks for.
+
+    Under a launcher that has started several processes, which are no replicas, these are chips of
+    all of them.
 
     Args:
         config: A ``config_dict``, or the command line that was parsed last.
+        pef: Path of the PEF that they are for; several processes compare what is in it.
 
     Returns:
         The chips; None for one.
@@ -27,6 +32,7 @@ def wanted_chips(config: Mapping[str, Any]) -> Chips | None:
     Raises:
         ArgumentError: If the number of chips or what is divided among them is none that exists.
         NotEnoughChips: If this process does not see so many.
+        DataParallelError: If other processes do not come, or want something else.
 
     Example:
         >>> wanted_chips({"n_chips": 1, "tensor_parallel": "none"}) is None
@@ -47,7 +53,10 @@ def wanted_chips(config: Mapping[str, Any]) -> Chips | None:
         )
     if count == 1 or split is Split.NONE:
         return None
-    return open_chips(count, split)
+    processes = processes_of_chips(count, split, parallel=bool(config.get("data_parallel")))
+    if processes is not None and pef:
+        processes.agree_on(pef)
+    return open_chips(count, split, processes)
 
 
 def _count(given: Any) -> int:

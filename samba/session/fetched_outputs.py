@@ -1,7 +1,8 @@
-"""The outputs that a call of ``session.run`` asks for."""
+"""The outputs that a call of ``session.run`` asks for, and copies of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +11,24 @@ from emulator.device import Device
 from samba.errors import ArgumentError, UnknownTensor
 from samba.session.prepared_call import Fetches
 from samba.session.request import listed
+from samba.tensor.views import copy_as_torch, view_as_torch
 
-__all__ = ["resolve_outputs"]
+__all__ = ["copier", "resolve_outputs"]
+
+
+def copier(device: Device) -> Callable[[Any], torch.Tensor]:
+    """How buffers of a device are copied to the host.
+
+    Args:
+        device: The device.
+
+    Returns:
+        A function of a buffer that gives a tensor with memory of its own.
+    """
+    chips = device.placement.chips
+    if chips.processes is None:
+        return copy_as_torch
+    return lambda buffer: view_as_torch(chips.whole(buffer, "an output of session.run"))
 
 
 def resolve_outputs(device: Device, outputs: Any) -> Fetches:

@@ -216,7 +216,7 @@ def load_pef(
         found,
         program,
         check_indices=checks_indices(wanted),
-        chips=wanted_chips(wanted),
+        chips=wanted_chips(wanted, pef=pef),
     )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
     loaded.watch((model,), found)

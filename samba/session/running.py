@@ -29,7 +29,7 @@ from samba.errors import ArgumentError, NoGradient, SambaError, described
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
-from samba.session.fetched_outputs import resolve_outputs
+from samba.session.fetched_outputs import copier, resolve_outputs
 from samba.session.first_inputs import FirstInputs
 from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import DropoutSettings, Hyperparameters
@@ -44,7 +44,7 @@ from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.support.timeline import Spans, Track
-from samba.tensor.views import copy_as_torch, read_as_numpy
+from samba.tensor.views import read_as_numpy
 
 if TYPE_CHECKING:
     from samba.distributed.replicas import PreparedRun, Replicas, Wish
@@ -71,6 +71,7 @@ class Runner:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
+        self._copied = copier(device)
         self._counters = device.counters
         self._times = device.counters.times
         self.ticks = device.counters.ticks
@@ -266,7 +267,7 @@ class Runner:
                 buffer = self._device.read_uncounted(region)
             elif type(buffer) is not np.ndarray:
                 self._poller.wait_briefly(buffer)
-            tensor = copy_as_torch(buffer).as_subclass(SambaTensor)
+            tensor = self._copied(buffer).as_subclass(SambaTensor)
             tensor._sn_name = name
             fetched.append(tensor)
         self._counters.from_device += last.fetched_bytes

@@ -113,10 +113,11 @@ def parse_app_args(
         atexit.register(_tell_nothing_measured, args.command)
     if args.command == "test" and arguments == sys.argv[1:]:
         atexit.register(_tell_nothing_tested)
-    if args.data_parallel and args.command != "compile":
-        from samba.distributed.job import start  # noqa: PLC0415  # for data parallel runs only
+    parallel, split = args.data_parallel, args.tensor_parallel
+    if (parallel or split in ("batch", "weight")) and args.command != "compile":
+        from samba.distributed.mesh import join  # noqa: PLC0415  # for runs of several processes
 
-        if start() is None:
+        if join(args.n_chips, split, parallel=parallel) is None and parallel:
             tell(
                 "lone-replica",
                 f"{args.command} --data-parallel: no launcher has started this process, so it is "

@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from samba.distributed.job import current
 from samba.errors import ArgumentError
 
 __all__ = [
@@ -47,7 +48,8 @@ def get_world_size() -> int:
 
 def is_main_process() -> bool:
     """Whether this process is the one that prints and writes checkpoints."""
-    return get_rank() == 0
+    job = current()
+    return (get_rank() if job is None else job.rank) == 0
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:

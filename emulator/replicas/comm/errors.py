@@ -101,7 +101,9 @@ class Disagreement(DataParallelError):
         facts: What each rank has, by the name of the fact; only those that differ.
     """
 
-    def __init__(self, *, when: str, facts: Mapping[str, Sequence[str]]) -> None:
+    def __init__(
+        self, *, when: str, facts: Mapping[str, Sequence[str]], who: str = "replicas"
+    ) -> None:
         self.facts = {name: tuple(values) for name, values in facts.items()}
         lines, odd = "", set[int]()
         for name, values in self.facts.items():
@@ -111,7 +113,7 @@ class Disagreement(DataParallelError):
                 lines += f"\n  {name}: {name_ranks(ranks)}: {value}"
                 odd.update(ranks if value != common else ())
         super().__init__(
-            f"{when}: the replicas differ.{lines}\n"
+            f"{when}: the {who} differ.{lines}\n"
             "All of them must run the same PEF with the same arguments.",
             ranks=sorted(odd),
         )

@@ -161,7 +161,7 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
         traces,
         program,
         check_indices=checks_indices(config),
-        chips=wanted_chips(config),
+        chips=wanted_chips(config, pef=pef),
     )
     loaded.join(replicas_of(loaded.device, pef))
     loaded.watch(tuple({id(t.model): t.model for t in traces}.values()))

@@ -1,0 +1,179 @@
+"""One program on the chips of two processes: the same numbers as on one chip, in each of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import sambaflow.samba as samba
+from samba.distributed import mesh
+from samba.distributed.environment import Launch
+from samba.errors import ArgumentError
+from tests.processes import finished
+from tests.samba.distributed.processes import Ended, all_well, clean_environment, run_replicas
+from tests.samba.mesh.test_mesh import ROOT, check, trained
+from tests.samba.mesh.worker import made
+
+DEADLINE = 10
+"""Seconds that a process waits for another one where one of them is at fault."""
+WAYS = ("4:weight", "4:batch", "2:weight", "2:batch")
+
+
+def trained_by_two(model: str, folder: Path, *ways: str) -> list[list[dict[str, Any]]]:
+    """What each of two processes says of each way."""
+    command = [sys.executable, "-m", "tests.samba.mesh.worker", model, str(folder), *ways]
+    ended = run_replicas(2, command, seconds=500, env={"CCL_TIMEOUT": "120"})
+    all_well(ended)
+    return [
+        [json.loads(line) for line in end.out.splitlines() if line.startswith("{")] for end in ended
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["lenet", "gpt"])
+def test_two_processes(model: str, tmp_path: Path) -> None:
+    """Of one chip each, and of two each."""
+    [one] = trained(model, tmp_path, "1:none")
+    first, second = trained_by_two(model, tmp_path, *WAYS)
+    assert len(first) == len(second) == len(WAYS)
+    check([one, *first])
+    for way, here, there in zip(WAYS, first, second, strict=True):
+        assert here["losses"] == there["losses"]
+        assert here["weights"] == there["weights"]
+        # Each says what its own chips hold.
+        held = np.array([here["bytes"], there["bytes"]])
+        chips = int(way[0])
+        assert held.shape == (2, chips)
+        assert (held > 0).sum(0).tolist() == [1] * chips
+        of_one = one["kept"] / (chips if way.endswith("weight") else 1)
+        assert held.max() <= 1.1 * of_one
+
+
+@pytest.mark.slow
+def test_section_by_section(tmp_path: Path) -> None:
+    """Activations lie on the chips between sections."""
+    one, *_ = trained("lenet", tmp_path, "1:none:o0")
+    first, second = trained_by_two("lenet", tmp_path, "2:weight:o0", "2:batch:o0")
+    check([one, *first])
+    assert [w["losses"] for w in first] == [w["losses"] for w in second]
+
+
+@pytest.mark.slow
+def test_a_script_under_the_launcher(tmp_path: Path) -> None:
+    """The command changes, not the script; the first process writes a checkpoint for one chip."""
+    lenet = [sys.executable, "examples/lenet.py"]
+    env = clean_environment()
+    where = ["--output-folder", str(tmp_path), "--pef-name", "lenet"]
+    finished([*lenet, "compile", *where], cwd=ROOT, env=env, check=True)
+    run = ["run", "--pef", str(tmp_path / "lenet" / "lenet.pef"), "-e", "1"]
+    one = finished([*lenet, *run], cwd=ROOT, env=env, check=True).stdout
+    launch = [sys.executable, "-m", "samba", "launch", "-n", "2", *lenet[1:], *run]
+    chips = ["--n-chips", "4", "--tensor-parallel", "weight", "--ckpt-dir", str(tmp_path)]
+    two = finished([*launch, *chips], cwd=ROOT, env=env, check=True, seconds=400)
+    losses = [float(found) for found in re.findall(r"Loss: ([0-9.]+)", one)]
+    for rank in (0, 1):
+        own = [line for line in two.stdout.splitlines() if line.startswith(f"[{rank}] ")]
+        found = [float(n) for n in re.findall(r"Loss: ([0-9.]+)", "\n".join(own))]
+        assert found == pytest.approx(losses, abs=2e-4)
+    assert two.stdout.count("Checkpoint: ") == 1
+    [checkpoint] = tmp_path.glob("*.pt")
+    again = [*lenet, *run, "--test", "--init-ckpt-path", str(checkpoint)]
+    scored = finished(again, cwd=ROOT, env=env, check=True).stdout
+    assert float(re.findall(r"Loss: ([0-9.]+)", scored)[0]) == pytest.approx(losses[-1], abs=2e-4)
+
+
+# -- what goes wrong -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PEF, and another one."""
+    found = tmp_path_factory.mktemp("pefs")
+    for name, level in (("wide", "o3"), ("other", "o0")):
+        model, data, optimizer = made("wide")
+        inputs = tuple(samba.from_torch_tensor(tensor, name=key) for key, tensor in data)
+        samba.from_torch_model_(model)
+        optim = optimizer(model.parameters())
+        config = {"output_folder": str(found), "optim_level": level}
+        pef = samba.session.compile(model, inputs, optim, name=name, config_dict=config)
+        shutil.move(pef, found / f"{name}.pef")
+    return found
+
+
+def ended_by(folder: Path, fault: str, bad: int) -> list[Ended]:
+    """How two processes end of which one does something wrong."""
+    command = [sys.executable, "-m", "tests.samba.mesh.faulty", str(folder), fault, str(bad)]
+    return run_replicas(2, command, seconds=120, env={"CCL_TIMEOUT": str(DEADLINE)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "bad"), [("kill", 1), ("kill", 0), ("stop", 1), ("raise", 0)])
+def test_a_process_that_fails(folder: Path, fault: str, bad: int) -> None:
+    """The other one ends in time; it names the first, unless jax has ended it before."""
+    ended = ended_by(folder, fault, bad)
+    assert "now" in ended[bad].out, ended[bad].err
+    began = float(ended[bad].out.split("now", 1)[1].split()[0])
+    other = ended[1 - bad]
+    assert other.code not in (0, -9), other.err
+    assert other.time - began < DEADLINE + 10
+    assert "trained" not in other.out
+    assert not other.left
+    assert f"rank {bad}" in other.err, other.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("pef", "utils.trace_graph: the processes differ.\n  PEF: rank"),
+        ("chips", "--n-chips: the processes differ.\n  --n-chips: rank"),
+        ("inputs", "the processes differ.\n  values of x: rank"),
+        ("read", "the processes differ.\n  what they do: rank"),
+    ],
+)
+def test_processes_that_do_not_do_the_same(folder: Path, fault: str, words: str) -> None:
+    """Both say so, at once."""
+    for end in ended_by(folder, fault, 1):
+        assert end.code == 1, end.err
+        assert "Disagreement" in end.err
+        assert words in end.err
+        assert not end.left
+
+
+@pytest.mark.slow
+def test_without_a_fault_it_ends_well(folder: Path) -> None:
+    ended = ended_by(folder, "none", 1)
+    all_well(ended)
+    assert ["trained True" in end.out for end in ended] == [True, False]
+
+
+# -- without processes ---------------------------------------------------------
+
+
+def test_chips_that_processes_do_not_divide(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Launch(launcher="slurm", rank=0, size=3, local_rank=0, local_size=3)
+    monkeypatch.setattr(mesh, "detect", lambda: launch)
+    with pytest.raises(ArgumentError, match=r"4 chips in 3 processes \(slurm\)") as raised:
+        mesh.processes_of_chips(4, "weight")
+    assert "a multiple of 3" in str(raised.value)
+
+
+@pytest.mark.parametrize(("count", "split"), [(1, "weight"), (4, "none")])
+def test_no_mesh_is_asked_for(count: int, split: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nobody is met: a process that trains alone is told of where it trains."""
+    launch = Launch(launcher="torch", rank=0, size=2, local_rank=0, local_size=2)
+    monkeypatch.setattr(mesh, "detect", lambda: launch)
+    assert mesh.processes_of_chips(count, split) is None
+
+
+def test_replicas_have_chips_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = Launch(launcher="torch", rank=0, size=2, local_rank=0, local_size=2)
+    monkeypatch.setattr(mesh, "detect", lambda: launch)
+    assert mesh.processes_of_chips(4, "weight", parallel=True) is None
