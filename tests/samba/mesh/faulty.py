@@ -2,8 +2,8 @@
 
     python -m tests.samba.mesh.faulty FOLDER FAULT RANK
 
-FAULT is kill, stop, raise, inputs (its own), read (a weight, alone), pef (another one), chips (another
-number of them) or none. Which process does it is RANK.
+FAULT is kill, stop, raise, inputs (its own), read (a weight, alone), pef (another one), chips
+(another number of them) or none. Which process does it is RANK.
 """
 
 from __future__ import annotations
