@@ -118,7 +118,7 @@ class Chips:
             sharding: Where its parts go.
         """
         if self.processes is None:
-            return jax.device_put(array, sharding)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+            return jax.device_put(array, sharding)
         form = f"shape {list(array.shape)} {array.dtype.name}"
         same = self.processes.same(f"writing device memory of {form}", array)
         # Not device_put: it would compare the values once more, by a collective of its own.

@@ -64,7 +64,7 @@ def joint_call(
 
         SLOW.begin()  # what is donated is gone, and the results are not stored yet
         pairs = zip(names, arrays, strict=True)
-        given = {name: array for name, array in pairs if isinstance(array, np.ndarray)}
+        given: dict[str, np.ndarray] = {n: a for n, a in pairs if isinstance(a, np.ndarray)}
         return processes.run(operation, own_part, given)
 
     return run
