@@ -22,6 +22,23 @@ class NotDataParallel(SambaError, ValueError):
         )
 
 
+class OneProgram(SambaError, ValueError):
+    """What is for replicas was asked of processes that have the chips of one program.
+
+    Attributes:
+        what: What was asked for.
+        size: How many processes there are.
+    """
+
+    def __init__(self, *, what: str, size: int) -> None:
+        self.what, self.size = what, size
+        super().__init__(
+            f"{what}: found {size} processes that are chips of one program (--n-chips with "
+            "--tensor-parallel), wanted replicas. Give the script --data-parallel: each process is "
+            "then a replica with chips of its own."
+        )
+
+
 class CannotListen(DataParallelError):
     """The address, port or interface that a job asks for is not to be had on this host.
 

@@ -37,8 +37,10 @@ from samba.distributed.addresses import (
     listener,
     prefer_loopback,
 )
+from samba.distributed.control import control_beside_torch, control_of_all, lone_control
 from samba.distributed.environment import Launch, detect
-from samba.distributed.gloo import TorchGloo, listening_at, lone_group, new_group, settle
+from samba.distributed.errors import OneProgram
+from samba.distributed.gloo import settle
 from samba.distributed.rendezvous import Meeting, meet
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
@@ -286,6 +288,20 @@ def is_failing() -> bool:
     return bool(_current) and _current[-1].failing
 
 
+def refuse_one_program(job: Job, what: str) -> None:
+    """Refuse what is for replicas where processes have the chips of one program.
+
+    Args:
+        job: The job.
+        what: What is refused.
+
+    Raises:
+        OneProgram: Then.
+    """
+    if job.one_program:
+        raise OneProgram(what=what, size=job.size)
+
+
 def is_set_up() -> bool:
     """Whether torch's default process group is up: this process has met others, or a script has."""
     return dist.is_initialized()
@@ -309,6 +325,8 @@ def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | N
         ArgumentError: If environment variables have values they cannot have.
     """
     if _current:
+        if not one_program:
+            refuse_one_program(_current[-1], "joining replicas")
         return _current[-1]
     if dist.is_initialized():
         return adopt()
@@ -323,42 +341,13 @@ def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | N
         if place.shared:
             prefer_loopback()
         try:
-            if one_program:  # torch's own group stays away: scripts take it for one of replicas
-                control = _lone_control(meeting, place, launch, deadline)
-            else:
-                control = _usual_control(meeting, place, launch, deadline)
+            make = lone_control if one_program else control_beside_torch
+            control = make(meeting.store, launch, place.hostname, deadline)
         except RuntimeError as error:
             raise DataParallelError(
                 f"rank {launch.rank}: {launch.size} processes did not come together: {error}"
             ) from error
     return _join(meeting, place, engine, control, one_program=one_program)
-
-
-def _usual_control(meeting: Meeting, place: Place, launch: Launch, deadline: float) -> Communicator:
-    """A group beside torch's default group, which it sets up."""
-    with listening_at(place.hostname):
-        dist.init_process_group(
-            "gloo",
-            store=PrefixStore("pg", meeting.store),
-            rank=launch.rank,
-            world_size=launch.size,
-            timeout=timedelta(seconds=deadline),
-        )
-    return _control(place, deadline)
-
-
-def _control(place: Place, deadline: float) -> Communicator:
-    """A group of all processes of torch's default group."""
-    ranks, hostname = range(dist.get_world_size()), place.hostname
-    group = new_group(ranks, deadline, hostname)
-    return TorchGloo(group, ranks, deadline=deadline, address=hostname)
-
-
-def _lone_control(meeting: Meeting, place: Place, launch: Launch, deadline: float) -> Communicator:
-    """A group without torch's default group."""
-    store = PrefixStore("pg", meeting.store)
-    group = lone_group(store, launch.rank, launch.size, deadline, place.hostname)
-    return TorchGloo(group, range(launch.size), deadline=deadline, address=place.hostname)
 
 
 def adopt() -> Job:
@@ -375,7 +364,7 @@ def adopt() -> Job:
     meeting = Meeting(store=PrefixStore("samba/adopted", store), host=_host_of(store), keeper=0)
     deadline = deadline_seconds()
     place = _choose(meeting, dist.get_rank(), dist.get_world_size(), deadline)
-    return _join(meeting, place, engine_name(), _control(place, deadline))
+    return _join(meeting, place, engine_name(), control_of_all(place.hostname, deadline))
 
 
 def _host_of(store: Any) -> str:

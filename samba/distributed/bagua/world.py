@@ -75,6 +75,8 @@ def current_world() -> World:
         return own
     with _lock:
         running = job.current() or (job.adopt() if dist.is_initialized() else None)
+        if running is not None:
+            job.refuse_one_program(running, "Bagua")
         if running is not None and (
             not _process or _process[-1].communicator.size == 1 < running.size
         ):

@@ -2,8 +2,9 @@
 
     python -m tests.samba.mesh.faulty FOLDER FAULT RANK
 
-FAULT is kill, stop, raise, inputs (its own), read (a weight, alone), pef (another one), chips
-(another number of them) or none. Which process does it is RANK.
+FAULT is kill, stop, kill-inside, stop-inside (a run that all have begun), raise, inputs (its own),
+read (a weight, alone), pef (another one), chips (another number of them) or none. Which process
+does it is RANK.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import sambaflow.samba as samba
 import sambaflow.samba.utils as utils
 from samba.distributed import job as jobs
+from samba.distributed.mesh import MeshProcesses
 from tests.samba.mesh.worker import made
 
 STEPS, AT = 6, 4
@@ -27,11 +30,18 @@ STEPS, AT = 6, 4
 def misbehave(fault: str) -> None:
     """Do it."""
     print("now", time.time(), flush=True)
+    end = signal.SIGKILL if fault.startswith("kill") else signal.SIGSTOP
     match fault:
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "stop":
-            os.kill(os.getpid(), signal.SIGSTOP)
+        case "kill" | "stop":
+            os.kill(os.getpid(), end)
+        case "kill-inside" | "stop-inside":
+            whole = MeshProcesses.run
+
+            def run(self: MeshProcesses, operation: str, do: Any, given: Any) -> Any:
+                del do
+                return whole(self, operation, lambda: os.kill(os.getpid(), end), given)
+
+            MeshProcesses.run = run
         case "raise":
             raise ValueError("something the script did wrong")
 

@@ -6,15 +6,25 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import sambaflow.samba as samba
+from emulator.replicas.comm.errors import Disagreement, PeerLost
+from emulator.replicas.comm.inprocess import Hub, InProcess, run_ranks
+from emulator.replicas.comm.protocol import Communicator
+from samba.distributed import job as jobs
 from samba.distributed import mesh
+from samba.distributed.bagua.world import current_world
 from samba.distributed.environment import Launch
+from samba.distributed.errors import OneProgram
+from samba.distributed.job import Job
+from samba.distributed.mesh import MeshProcesses
 from samba.errors import ArgumentError
 from tests.processes import finished
 from tests.samba.distributed.processes import Ended, all_well, clean_environment, run_replicas
@@ -114,9 +124,12 @@ def ended_by(folder: Path, fault: str, bad: int) -> list[Ended]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fault", "bad"), [("kill", 1), ("kill", 0), ("stop", 1), ("raise", 0)])
+@pytest.mark.parametrize(
+    ("fault", "bad"),
+    [("kill", 1), ("kill", 0), ("kill-inside", 1), ("stop", 1), ("stop-inside", 1), ("raise", 0)],
+)
 def test_a_process_that_fails(folder: Path, fault: str, bad: int) -> None:
-    """The other one ends in time; it names the first, unless jax has ended it before."""
+    """The other one ends in time, and names the first."""
     ended = ended_by(folder, fault, bad)
     assert "now" in ended[bad].out, ended[bad].err
     began = float(ended[bad].out.split("now", 1)[1].split()[0])
@@ -152,6 +165,110 @@ def test_without_a_fault_it_ends_well(folder: Path) -> None:
     ended = ended_by(folder, "none", 1)
     all_well(ended)
     assert ["trained True" in end.out for end in ended] == [True, False]
+
+
+# -- in threads ----------------------------------------------------------------
+
+
+def in_two(work: Callable[[MeshProcesses], Any]) -> list[Any]:
+    """What two processes come to, or raise; each is a thread here."""
+
+    def of_rank(communicator: Communicator) -> Any:
+        return work(MeshProcesses(Job(communicator, None, communicator, one_program=True)))
+
+    return run_ranks(2, of_rank, deadline=20)
+
+
+def test_a_run_of_both() -> None:
+    x = np.arange(6.0)
+    assert in_two(lambda p: p.run("a run", lambda: p.rank, {"x": x})) == [0, 1]
+
+
+def test_inputs_that_differ() -> None:
+    def work(processes: MeshProcesses) -> None:
+        own = {"x": np.zeros(3), "y": np.full(3, processes.rank)}
+        processes.run("a run", list, own)
+
+    for error in in_two(work):
+        assert isinstance(error, Disagreement)
+        assert [*error.facts] == ["values of y"]
+        assert str(error).startswith("a run: the processes differ.")
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_inputs_are_compared_at_first_or_always(
+    every: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SN_DP_CHECK", str(int(every)))
+
+    def work(processes: MeshProcesses) -> str:
+        for _ in range(2):
+            processes.run("a run", list, {"x": np.zeros(3)})
+        return processes.run("a run", lambda: "ran", {"x": np.full(3, processes.rank)})
+
+    found = in_two(work)
+    if every:
+        assert all(isinstance(error, Disagreement) for error in found)
+    else:
+        assert found == ["ran", "ran"]
+
+
+def test_one_runs_while_the_other_reads() -> None:
+    def work(processes: MeshProcesses) -> None:
+        if processes.rank == 0:
+            processes.run("a run", list, {})
+        else:
+            processes.gather("reading w", np.zeros(3))
+
+    for error in in_two(work):
+        assert isinstance(error, Disagreement)
+        assert error.facts == {"what they do": ("a run", "reading w")}
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 3)])
+@pytest.mark.parametrize("dtype", ["float32", "bool", "uint32", "bfloat16"])
+def test_the_first_process_has_the_values(shape: tuple[int, ...], dtype: str) -> None:
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+    def work(processes: MeshProcesses) -> np.ndarray:
+        return processes.same("writing", np.full(shape, 1 - processes.rank, kind))
+
+    for found in in_two(work):
+        assert (found.shape, found.dtype) == (shape, kind)
+        assert (found == np.ones(shape, kind)).all()
+
+
+def test_parts_of_both() -> None:
+    for found in in_two(lambda p: p.gather("reading w", np.full((2, 1), p.rank))):
+        assert found.tolist() == [[[0], [0]], [[1], [1]]]
+
+
+@pytest.mark.parametrize("text", ["Gloo AllReduce failed: Connection closed by peer"])
+def test_a_process_that_is_lost_within_a_run(text: str) -> None:
+    def lose() -> None:
+        raise RuntimeError(text)
+
+    for error in in_two(lambda p: p.run("a run", lose, {})):
+        assert isinstance(error, PeerLost)
+
+
+def test_errors_of_a_run_itself_stay() -> None:
+    def fail() -> None:
+        raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    for error in in_two(lambda p: p.run("a run", fail, {})):
+        assert type(error) is RuntimeError
+
+
+def test_what_is_for_replicas_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    communicator = InProcess(Hub(1), 0)
+    job = Job(communicator, None, communicator, one_program=True)
+    monkeypatch.setattr(jobs, "_current", [job])
+    with pytest.raises(OneProgram, match="joining replicas: found 1 processes that are chips"):
+        jobs.start()
+    with pytest.raises(OneProgram, match="Bagua"):
+        current_world()
+    assert jobs.start(one_program=True) is job
 
 
 # -- without processes ---------------------------------------------------------
