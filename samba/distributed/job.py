@@ -53,6 +53,9 @@ _STORE_SECONDS = 5
 _STUCK_SECONDS = 1
 _END_SECONDS = 3
 """How long a process that failed may take to end in the usual way."""
+_CORES_OF_MESH = 2
+"""A thread of XLA's looks out for the other processes' parts without a pause: on one core it keeps
+those who would bring them from running, and a step takes three times as long."""
 _ADVICE = "All ranks stop; start again from the last checkpoint."
 
 
@@ -334,7 +337,7 @@ def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | N
     if launch is None:
         return None
     deadline, engine = deadline_seconds(), "jax" if one_program else engine_name()
-    divide_cores(launch)
+    divide_cores(launch, _CORES_OF_MESH if one_program else 1)
     prefer_device(launch.local_rank)
     with meet(launch, seconds=deadline) as meeting:
         place = _choose(meeting, launch.rank, launch.size, deadline)
