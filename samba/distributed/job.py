@@ -41,6 +41,7 @@ from samba.distributed.control import control_beside_torch, control_of_all, lone
 from samba.distributed.environment import Launch, detect
 from samba.distributed.errors import OneProgram
 from samba.distributed.gloo import settle
+from samba.distributed.present import PRESENT
 from samba.distributed.rendezvous import Meeting, meet
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
@@ -424,7 +425,7 @@ def _join(
             watchdog.stop()
         raise
     job = Job(control, watchdog, data, one_program=one_program)
-    _current[:] = [job]
+    _current[:] = PRESENT[:] = [job]
     atexit.register(job.leave)
     SambaAtexit.on_failure(job.fail)
     _hook_exceptions(job)

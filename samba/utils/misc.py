@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from samba.distributed.job import current
+from samba.distributed.present import PRESENT
 from samba.errors import ArgumentError
 
 __all__ = [
@@ -48,8 +48,7 @@ def get_world_size() -> int:
 
 def is_main_process() -> bool:
     """Whether this process is the one that prints and writes checkpoints."""
-    job = current()
-    return (get_rank() if job is None else job.rank) == 0
+    return (PRESENT[0].rank if PRESENT else get_rank()) == 0
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
