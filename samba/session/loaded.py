@@ -25,6 +25,7 @@ from samba.session.host_tensors import HostState, HostTensor, optimizer_states
 from samba.session.host_writes import HostWrites
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
+from samba.session.spilling import spill_weights
 from samba.session.watched_modes import WatchedModes
 from samba.tensor.host_use import overwrite, replace
 from samba.tensor.labels import mark_fast_access
@@ -85,6 +86,7 @@ class Loaded(LoadedTensors, ABC):
         }
         runners = list(self._runners.values())
         self.writes = HostWrites()
+        self._has_spilled = False
         self.only = runners[0] if len(runners) == 1 else None
         """Runner of the only graph; None where there are several."""
         for graph in program.graphs:
@@ -181,6 +183,15 @@ class Loaded(LoadedTensors, ABC):
         Args:
             forgotten: Names of inputs to leave out.
         """
+
+    def spill_weights(self) -> None:
+        """Let the host's weights rest in a file, once, now that the device has its own."""
+        if self._has_spilled:
+            return
+        self._has_spilled = True
+        with self.turns.held():
+            everything = self.all_tensors("to_device()")
+            spill_weights([entry.tensor for entry in everything if entry.role is Role.WEIGHT])
 
     def _inputs_to_device(
         self, graph: int, sources: Sequence[Source], forgotten: Collection[str]

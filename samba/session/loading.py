@@ -100,6 +100,7 @@ class LoadedModel(Loaded):
         """
         self.to_rdu(self._with_values(), self.optimizers, operation="to_device()")
         self._inputs_to_device(0, self.traced.sources, forgotten)
+        self.spill_weights()
 
     def _with_values(self) -> torch.nn.Module:
         """The model whose values count: the traced one, unless that has none.

@@ -111,6 +111,7 @@ class LoadedGraphs(Loaded):
         self.write_tensors(self.all_tensors("to_device()"))
         for number, part in enumerate(self._parts):
             self._inputs_to_device(number, part.traced.sources, forgotten)
+        self.spill_weights()
 
 
 def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: str) -> LoadedGraphs:

@@ -1,0 +1,285 @@
+"""Weights of the host rest in a file after a load, and nobody can tell but by the memory."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import samba
+from samba import utils
+from samba.session import spilling
+from samba.session.spilling import SPILL_VARIABLE, spill_weights
+from samba.tensor.views import host_of
+from tests.samba.worlds import deviations
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc/self/smaps")
+
+SIZE = 1 << 20
+"""Elements of a matrix of 4 MiB."""
+
+
+@pytest.fixture(autouse=True)
+def on_disk(tmp_path, monkeypatch):
+    """Files lie in the test's folder, whatever file system that is."""
+    monkeypatch.setenv(SPILL_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(spilling, "_file_system", lambda folder: "ext4")
+
+
+def in_file(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is a mapped file."""
+    with torch._C.DisableTorchFunctionSubclass():
+        place = host_of(tensor).data_ptr()
+    return _mapping(place)[0].endswith("(deleted)")  # a file without a name
+
+
+def resident(tensor: torch.Tensor) -> int:
+    """Bytes of the mapping with a tensor that are in memory."""
+    with torch._C.DisableTorchFunctionSubclass():
+        place = host_of(tensor).data_ptr()
+    return _mapping(place)[1]
+
+
+def _mapping(place: int) -> tuple[str, int]:
+    """Name and resident bytes of the mapping with an address."""
+    name, here = "", False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if "-" in first and not first.endswith(":"):
+            start, end = (int(part, 16) for part in first.split("-"))
+            here, name = start <= place < end, rest
+        elif here and first == "Rss:":
+            return name, 1024 * int(rest.split()[0])
+    raise LookupError(hex(place))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide = nn.Linear(1024, 1024)
+        self.narrow = nn.Linear(1024, 2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.narrow(self.wide(x).relu())
+        return out.square().mean(), out
+
+
+def given() -> tuple[samba.SambaTensor]:
+    return (samba.SambaTensor(torch.linspace(-1, 1, 4096).reshape(4, 1024), name="x"),)
+
+
+class Scene:
+    """A model on the device, and the same model on the host."""
+
+    def __init__(self, folder, *, converted: bool = True, keep: bool = False) -> None:
+        torch.manual_seed(0)
+        self.model = Net()
+        self.host = copy.deepcopy(self.model)
+        if converted:
+            samba.from_torch_model_(self.model)
+        self.kept = self.model.wide.weight.data if keep else None
+        self.optimizer = samba.optim.SGD(self.model.parameters(), lr=0.1)
+        config = {"output_folder": str(folder), "pef_name": "net"}
+        pef = samba.session.compile(self.model, given(), self.optimizer, config_dict=config)
+        self.outputs = utils.trace_graph(self.model, given(), self.optimizer, pef=pef)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.model.wide.weight
+
+    def run(self) -> torch.Tensor:
+        return samba.to_torch(samba.session.run(given(), self.outputs)[0])
+
+    def host_step(self) -> torch.Tensor:
+        loss, _ = self.host(*map(samba.to_torch, given()))
+        self.host.zero_grad()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in self.host.parameters():
+                parameter -= 0.1 * parameter.grad
+        return loss.detach()
+
+
+@pytest.mark.parametrize("converted", [True, False])
+def test_host_weights_take_no_memory_until_they_are_read(tmp_path, caplog, converted):
+    scene = Scene(tmp_path, converted=converted)
+    before = scene.host.wide.weight.detach().clone()
+    assert in_file(scene.weight)
+    assert resident(scene.weight) == 0
+    for _ in range(2):
+        torch.testing.assert_close(scene.run(), scene.host_step(), rtol=1e-6, atol=0)
+    assert resident(scene.weight) == 0  # runs read the device's
+    assert "older-host-values" not in deviations(caplog)
+    assert torch.equal(scene.weight.detach(), before)  # the values of the load, as always
+    assert deviations(caplog).count("older-host-values") == converted
+    assert resident(scene.weight) >= 4 * SIZE
+    assert not list(tmp_path.glob("sambaflow-weights-*"))  # a file without a name
+
+
+def test_to_cpu_and_writes_on_the_host_are_as_ever(tmp_path):
+    scene = Scene(tmp_path)
+    scene.run()
+    scene.host_step()
+    samba.session.to_cpu(scene.model)
+    assert not in_file(scene.weight)
+    torch.testing.assert_close(
+        samba.to_torch(scene.weight).detach(), scene.host.wide.weight.detach(), rtol=0, atol=1e-7
+    )
+    with torch.no_grad():
+        for model in (scene.model, scene.host):
+            model.wide.weight.mul_(0.5)
+    samba.session.to_rdu(scene.model)
+    torch.testing.assert_close(scene.run(), scene.host_step(), rtol=1e-6, atol=0)
+
+
+def test_in_place_writes_reach_the_device_and_stay_in_the_process(tmp_path):
+    scene = Scene(tmp_path)
+    with torch.no_grad():
+        for model in (scene.model, scene.host):
+            model.wide.weight.mul_(2.0)
+    assert in_file(scene.weight)
+    samba.session.to_rdu(scene.model)
+    torch.testing.assert_close(scene.run(), scene.host_step(), rtol=1e-6, atol=0)
+    samba.session.to_cpu(scene.model, inplace=True)
+    assert in_file(scene.weight)
+    torch.testing.assert_close(
+        samba.to_torch(scene.weight).detach(), scene.host.wide.weight.detach(), rtol=0, atol=1e-7
+    )
+
+
+def test_memory_that_somebody_else_has_stays(tmp_path):
+    scene = Scene(tmp_path, keep=True)
+    assert not in_file(scene.weight)
+    scene.kept.fill_(3.0)
+    with torch._C.DisableTorchFunctionSubclass():
+        assert bool((scene.weight == 3.0).all())
+
+
+def views(tensor: nn.Parameter) -> object:
+    return tensor[:1]
+
+
+def arrays(tensor: nn.Parameter) -> object:
+    return tensor.detach().numpy()
+
+
+def storages(tensor: nn.Parameter) -> object:
+    return tensor.untyped_storage()
+
+
+def states(tensor: nn.Parameter) -> object:
+    return nn.ParameterDict({"a": tensor}).state_dict()
+
+
+@pytest.mark.parametrize("take", [views, arrays, storages, states])
+def test_whatever_shares_memory_is_seen(take):
+    tensor = nn.Parameter(torch.ones(SIZE))
+    taken = take(tensor)
+    assert spill_weights([tensor]) == 0
+    del taken
+    assert spill_weights([tensor]) == 4 * SIZE
+
+
+def test_a_backward_pass_that_has_begun_ends_as_it_would():
+    tensor = nn.Parameter(torch.randn(SIZE))
+    values = tensor.detach().clone()
+    loss = tensor.square().sum()
+    assert spill_weights([tensor]) == 4 * SIZE
+    loss.backward()
+    assert torch.equal(tensor.grad, 2 * values)
+
+
+def test_one_tensor_twice_is_one_and_two_over_one_memory_stay():
+    tensor = nn.Parameter(torch.ones(SIZE))
+    assert spill_weights([tensor, tensor]) == 4 * SIZE
+    tied = nn.Parameter(torch.ones(SIZE))
+    other = nn.Parameter(tied.data)
+    assert spill_weights([tied, other]) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_values_strides_and_flags_stay(dtype, memory_format):
+    values = torch.randn(64, 64, 32, 32).to(dtype).to(memory_format=memory_format)
+    tensor = nn.Parameter(values.clone(memory_format=torch.preserve_format))
+    version = tensor._version
+    assert spill_weights([tensor]) == values.numel() * values.element_size()
+    assert in_file(tensor)
+    assert torch.equal(tensor, values)
+    assert tensor.stride() == values.stride()
+    assert (tensor.requires_grad, tensor.is_leaf, tensor._version) == (True, True, version)
+    tensor.square().sum().backward()
+    assert torch.equal(tensor.grad, 2 * values)
+
+
+def test_copies_pickles_and_saved_files_hold_the_values():
+    tensor = nn.Parameter(torch.randn(SIZE))
+    values = tensor.detach().clone()
+    assert spill_weights([tensor]) == 4 * SIZE
+    assert torch.equal(copy.deepcopy(tensor), values)
+    file = io.BytesIO()
+    torch.save({"tensor": tensor}, file)
+    file.seek(0)
+    assert torch.equal(torch.load(file)["tensor"], values)
+
+
+def test_small_tensors_and_small_models_stay():
+    assert spill_weights([nn.Parameter(torch.ones(SIZE // 2))]) == 0
+    small = [nn.Parameter(torch.ones(1000)) for _ in range(2000)]
+    assert spill_weights(small) == 0
+
+
+def test_parts_of_memory_stay():
+    whole = torch.ones(2 * SIZE)
+    half = nn.Parameter(whole[:SIZE])
+    del whole
+    assert spill_weights([half]) == 0
+
+
+def test_empty_shared_and_inference_tensors_stay():
+    empty = samba.SambaTensor(shape=(SIZE,), dtype=torch.float32, name="w")
+    shared = nn.Parameter(torch.ones(SIZE)).share_memory_()
+    with torch.inference_mode():
+        inference = torch.ones(SIZE)
+    assert spill_weights([empty, shared, inference]) == 0
+
+
+def test_zero_turns_it_off(monkeypatch):
+    monkeypatch.setenv(SPILL_VARIABLE, "0")
+    assert spill_weights([nn.Parameter(torch.ones(SIZE))]) == 0
+
+
+def test_a_full_disk_leaves_weights_where_they_are(tmp_path, monkeypatch, caplog):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    tensor = nn.Parameter(torch.ones(SIZE))
+    with caplog.at_level("INFO", logger=spilling.__name__):
+        assert spill_weights([tensor]) == 0
+    assert "No space left" in caplog.text
+    assert not in_file(tensor)
+    assert bool((tensor == 1).all())
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("folder", ["missing", "memory"])
+def test_folders_that_are_not_there_or_in_memory_are_not_used(folder, tmp_path, monkeypatch):
+    if folder == "memory":
+        monkeypatch.setattr(spilling, "_file_system", lambda folder: "tmpfs")
+    else:
+        monkeypatch.setenv(SPILL_VARIABLE, str(tmp_path / "missing"))
+    assert spill_weights([nn.Parameter(torch.ones(SIZE))]) == 0
+
+
+def test_file_systems_are_told_apart(monkeypatch):
+    monkeypatch.undo()
+    assert spilling._file_system(Path("/proc")) == "proc"
+    assert spilling._file_system(Path("/no/such/folder")) == ""
