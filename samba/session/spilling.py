@@ -14,8 +14,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable
+from io import BufferedRandom
 from pathlib import Path
-from typing import BinaryIO
 
 import torch
 
@@ -130,7 +130,7 @@ def _mapped(tensors: list[torch.Tensor], total: int, folder: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), total, access=mmap.ACCESS_COPY)
 
 
-def _write(file: BinaryIO, host: torch.Tensor) -> None:
+def _write(file: BufferedRandom, host: torch.Tensor) -> None:
     storage = host.untyped_storage()
     file.write(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
 

@@ -103,7 +103,7 @@ class Scene:
         loss.backward()
         with torch.no_grad():
             for parameter in self.host.parameters():
-                parameter -= 0.1 * parameter.grad
+                parameter.sub_(parameter.grad, alpha=0.1)
         return loss.detach()
 
 
