@@ -132,7 +132,7 @@ def _mapped(tensors: list[torch.Tensor], total: int, folder: Path) -> mmap.mmap:
 
 def _write(file: BufferedRandom, host: torch.Tensor) -> None:
     storage = host.untyped_storage()
-    file.write(torch.empty(0, dtype=torch.uint8).set_(storage).numpy())
+    file.write(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data)
 
 
 def _folder(wanted: str) -> Path:
