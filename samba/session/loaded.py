@@ -97,6 +97,11 @@ class Loaded(LoadedTensors, ABC):
         for runner in self._runners.values():
             runner.replicas = replicas
 
+    def forget_calls(self) -> None:
+        """Let the next run repeat no earlier one: replicas have changed the device between them."""
+        for runner in self._runners.values():
+            runner.forget_call()
+
     def watch(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer] = ()
     ) -> None:

@@ -107,6 +107,11 @@ class Runner:
     def _host_changed(self) -> bool:
         return self._modes.changed() or self._writes.plain_changed()
 
+    def forget_call(self) -> None:
+        """Let the next call be no repetition: updates were made that no call has asked for."""
+        self._last = NO_CALL
+        self.watched.note_step()
+
     def note_written(self, regions: Collection[int] | None = None) -> None:
         """Take note that a script has put values into inputs itself.
 
