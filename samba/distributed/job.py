@@ -62,6 +62,7 @@ _CORES_OF_MESH = 2
 """A thread of XLA's looks out for the other processes' parts without a pause: on one core it keeps
 those who would bring them from running, and a step takes three times as long."""
 _ADVICE = "All ranks stop; start again from the last checkpoint."
+_SAME = "All of them must run the same PEF with the same arguments."
 _UNEVEN = (
     "If the data of some ranks ends early: give all as many batches (DistributedSampler and "
     "drop_last=True, or utils.ElasticSampler), or train within `with samba.session.join():`."
@@ -168,12 +169,13 @@ class Job:
             raise self.explain(operation, OutOfStep(operation=operation, doing=doing))
         return [row[len(mark) :] for row in rows]
 
-    def agree(self, when: str, facts: dict[str, str]) -> None:
+    def agree(self, when: str, facts: dict[str, str], *, advice: str = _SAME) -> None:
         """Make sure that all ranks are about to do the same.
 
         Args:
             when: Where in the program this is, for the error.
             facts: What must be the same, by name.
+            advice: What to do if it is not.
 
         Raises:
             Disagreement: If it is not; every rank raises it.
@@ -189,6 +191,7 @@ class Job:
             when=when,
             facts={n: values for n, values in columns.items() if len(set(values)) > 1},
             who="processes" if self.one_program else "replicas",
+            advice=advice,
         )
 
     # -- failures -----------------------------------------------------------

@@ -102,7 +102,12 @@ class Disagreement(DataParallelError):
     """
 
     def __init__(
-        self, *, when: str, facts: Mapping[str, Sequence[str]], who: str = "replicas"
+        self,
+        *,
+        when: str,
+        facts: Mapping[str, Sequence[str]],
+        who: str = "replicas",
+        advice: str = "All of them must run the same PEF with the same arguments.",
     ) -> None:
         self.facts = {name: tuple(values) for name, values in facts.items()}
         lines, odd = "", set[int]()
@@ -113,8 +118,7 @@ class Disagreement(DataParallelError):
                 lines += f"\n  {name}: {name_ranks(ranks)}: {value}"
                 odd.update(ranks if value != common else ())
         super().__init__(
-            f"{when}: the {who} differ.{lines}\n"
-            "All of them must run the same PEF with the same arguments.",
+            f"{when}: the {who} differ.{lines}\n{advice}",
             ranks=sorted(odd),
         )
 
