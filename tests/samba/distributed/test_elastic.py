@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -36,7 +37,7 @@ from tests.samba.distributed.workers.elastic import (
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 ELASTIC = worker("elastic")[1:]
-CONF = "join_timeout=90,last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+CONF = "join_timeout=90,keep_alive_interval=1,keep_alive_max_attempt=3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ def noted(folder: Path) -> list[Step]:
 
 @contextmanager
 def started(command: list[str], folder: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that leads a group, which is killed in the end, and its output in a file."""
+    """An agent, its output in a file; in the end it is killed with its workers, as a host is."""
     with (folder / f"out-{time.monotonic_ns()}.txt").open("wb") as out:
         process = subprocess.Popen(
             command,
@@ -88,8 +89,19 @@ def started(command: list[str], folder: Path, **env: str) -> Iterator[subprocess
         try:
             yield process
         finally:
-            kill_group(process.pid)
+            for pid in (process.pid, *children(process.pid)):
+                kill_group(pid)
             ended(process)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started; torchrun's lead groups of their own."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
 
 
 def said_in(folder: Path) -> str:
@@ -182,27 +194,47 @@ def check_schedule(folder: Path) -> None:
         torch.testing.assert_close(weight, model.get_parameter(path).detach(), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.slow
-def test_a_host_that_leaves_and_one_that_joins(tmp_path):
-    pef = world(plain).build().compile(tmp_path)
-    folder = tmp_path / "job"
-    folder.mkdir()
-    port = free_port()
+class Hosts:
+    """Agents of one job of one host or two, each with a worker; the first keeps the rendezvous."""
 
-    def agent() -> list[str]:
+    def __init__(self, folder: Path, last_call: int, **env: str) -> None:
+        self.pef = world(plain).build().compile(folder)
+        self.folder = folder / "job"
+        self.folder.mkdir()
+        self._port, self._last_call, self._env = free_port(), last_call, env
+
+    def agent(self):
+        conf = f"{CONF},last_call_timeout={self._last_call}"
         options = ["--nnodes=1:2", "--nproc-per-node=1", "--max-restarts=3", "--rdzv-id=job"]
-        options += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]
-        options += [f"--rdzv-conf={CONF}", "--local-addr=127.0.0.1", "--monitor-interval=0.2"]
-        return [*TORCHRUN, *options, *ELASTIC, pef, str(folder), "1"]
+        options += ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self._port}"]
+        options += [f"--rdzv-conf={conf}", "--local-addr=127.0.0.1", "--monitor-interval=0.2"]
+        command = [*TORCHRUN, *options, *ELASTIC, self.pef, str(self.folder), "1"]
+        return started(command, self.folder, **self._env)
 
-    with started(agent(), folder) as first:
-        with started(agent(), folder):
-            until(folder, 2, 3)
+
+@pytest.mark.slow
+def test_a_host_that_leaves(tmp_path):
+    """The store at which the replicas met stays, with all that they have written."""
+    hosts = Hosts(tmp_path, last_call=15)
+    with hosts.agent() as first:
+        with hosts.agent():
+            until(hosts.folder, 2, 3)
         # That one was killed, with its worker: the other goes on alone.
-        until(folder, 1, 3)
-        with started(agent(), folder) as third:
-            until(folder, 2, 2)
-            wait_for(first, folder, 120)
-            wait_for(third, folder, 60)
-    assert {step.size for step in noted(folder)} == {1, 2}
-    check_schedule(folder)
+        wait_for(first, hosts.folder, 150)
+    sizes = {step.generation: step.size for step in noted(hosts.folder)}
+    assert sizes == {1: 2, 2: 1}, said_in(hosts.folder)
+    check_schedule(hosts.folder)
+
+
+@pytest.mark.slow
+def test_a_host_that_joins(tmp_path):
+    """torch's agents have to make a store for each rendezvous: who joins does not find the old."""
+    hosts = Hosts(tmp_path, last_call=1, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
+    with hosts.agent() as first:
+        until(hosts.folder, 1, 3)
+        with hosts.agent() as second:
+            wait_for(first, hosts.folder, 150)
+            wait_for(second, hosts.folder, 60)
+    sizes = {step.generation: step.size for step in noted(hosts.folder)}
+    assert sizes == {1: 1, 2: 2}, said_in(hosts.folder)
+    check_schedule(hosts.folder)

@@ -1,6 +1,6 @@
 """Replicas whose epochs have different numbers of batches.
 
-    python -m tests.samba.distributed.workers.uneven PEF FOLDER MODE WHAT
+    python -m tests.samba.distributed.workers.uneven PEF MODE WHAT
 
 Rank 1 has three batches, the others have five. WHAT it does then: exit, barrier (a collective of
 the script's own), to_rdu (one of the session), or epoch (the next epoch).
@@ -9,7 +9,6 @@ the script's own), to_rdu (one of the session), or epoch (the next epoch).
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import torch.distributed as dist
 
@@ -21,7 +20,7 @@ from tests.samba.worlds import named
 FEW, MANY = 3, 5
 
 
-def main(pef: str, folder: Path, mode: str, what: str) -> None:
+def main(pef: str, mode: str, what: str) -> None:
     job = jobs.start()
     assert job is not None
     scene = world("sgd").build()
@@ -46,4 +45,4 @@ def main(pef: str, folder: Path, mode: str, what: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main(*sys.argv[1:])
