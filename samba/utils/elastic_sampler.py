@@ -1,4 +1,4 @@
-"""ElasticSampler: samples dealt to replicas, from a position that does not depend on their number."""
+"""ElasticSampler: samples dealt to replicas, from a place that their number does not change."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class ElasticSampler(Sampler[int]):
     of the whole job: after a restart with fewer or more replicas, what is left of the epoch is
     dealt anew, and no sample is dealt twice or left out. Samples are dealt in batches, as a
     PEF takes them: in each step rank 0 gets the next ``batch_size`` samples, then rank 1, and so
-    on. Only what was trained counts, whatever a loader has fetched ahead: call :meth:`advance` after
-    each ``samba.session.run``.
+    on. Only what was trained counts, whatever a loader has fetched ahead: call :meth:`advance`
+    after each ``samba.session.run``.
 
     Args:
         dataset: The data set, or anything else with a length.

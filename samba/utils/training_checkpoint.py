@@ -50,9 +50,9 @@ class TrainingCheckpoint:
     """A file from which a training goes on, with as many replicas as before or another number.
 
     It holds weights, buffers, optimizer states and their parameter groups, hyperparameters, the
-    device's random streams, the states of the parts that are named, and values of the script. Rank 0
-    writes it, as a whole or not at all; all replicas read it. What must be the same on all of them is
-    compared.
+    device's random streams, the states of the parts that are named, and values of the script. Rank
+    0 writes it, as a whole or not at all; all replicas read it. What must be the same on all of
+    them is compared.
 
     Args:
         path: The file; of several hosts, all must find the same one there.
@@ -107,8 +107,8 @@ class TrainingCheckpoint:
         ``to_cpu``.
 
         Args:
-            values: Further values, which :meth:`load` returns: numbers, texts, tensors, and lists and
-                dicts of them. They are the same on all replicas.
+            values: Further values, which :meth:`load` returns: numbers, texts, tensors, and lists
+                and dicts of them. They are the same on all replicas.
 
         Raises:
             NotLoaded: If nothing is loaded.
@@ -143,7 +143,8 @@ class TrainingCheckpoint:
         """Go on from the file, if there is one; all replicas call this, after ``trace_graph``.
 
         Returns:
-            The values that :meth:`save` was given; None if there is no file: nothing has changed then.
+            The values that :meth:`save` was given; None if there is no file: nothing has changed
+            then.
 
         Raises:
             NotLoaded: If nothing is loaded.

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-import samba
-from emulator.replicas.comm.errors import DataEnded, DataParallelError, Disagreement
-from emulator.replicas.comm.inprocess import InProcess, run_ranks
+from emulator.replicas.comm.inprocess import run_ranks
 from emulator.replicas.comm.protocol import Communicator
 from pef_schema.program import Role
-from samba.distributed.errors import NotJoinable
 from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
-from samba.errors import NotLoaded
 from samba.session.joining import joining
 from samba.session.loaded import Loaded
-from samba.session.random_state import random_state
 from samba.session.request import RunRequest
-from tests.samba.distributed.test_replicas import noisy
 from tests.samba.distributed.worlds import (
     OPTIMIZERS,
     Deep,
     batch,
-    compile_to,
     loaded,
-    world,
 )
 from tests.samba.worlds import named
 

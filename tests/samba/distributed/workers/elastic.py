@@ -2,8 +2,8 @@
 
     python -m tests.samba.distributed.workers.elastic PEF FOLDER PACE [RANK:STEP]
 
-It notes every step in FOLDER/steps-PID.txt: generation, world size, rank, epoch, position before the
-step, loss, and the indices of its samples. A step takes PACE seconds at least. RANK kills itself
+It notes every step in FOLDER/steps-HOST-PID.txt: generation, world size, rank, epoch, position
+before the step, loss, and the indices of its samples. A step takes PACE seconds at least. RANK kills itself
 before step STEP, once.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -96,7 +97,7 @@ def train(scene: Scene, folder: Path, pace: float, kill: tuple[int, int]) -> Non
     )
     kept = checkpoint.load()
     step, generation = (0, 1) if kept is None else (kept["step"], kept["generation"] + 1)
-    notes = (folder / f"steps-{os.getpid()}.txt").open("a")
+    notes = (folder / f"steps-{socket.gethostname()}-{os.getpid()}.txt").open("a")
     killed = folder / "killed"
     for epoch in range(sampler.epoch, EPOCHS):
         sampler.set_epoch(epoch)

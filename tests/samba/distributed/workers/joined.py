@@ -1,8 +1,9 @@
 """A replica whose data ends before that of others, here and in torch's DDP, which it compares.
 
-    python -m tests.samba.distributed.workers.joined FOLDER COUNTS OPTIMIZER:MODE:ON_DEVICE:BY_INITIAL ...
+    python -m tests.samba.distributed.workers.joined FOLDER COUNTS COMBINATION ...
 
-COUNTS are the batches of each rank, with commas.
+COUNTS are the batches of each rank, with commas; a COMBINATION is
+OPTIMIZER:MODE:ON_DEVICE:BY_INITIAL_SIZE.
 """
 
 from __future__ import annotations
