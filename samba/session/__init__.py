@@ -355,10 +355,7 @@ class SambaSession(SessionParts):
         loaded = self._slot.need("join()")
         if not enable:
             return nullcontext()
-        from samba.session.joining import joining  # noqa: PLC0415  # few scripts use it
-
-        return joining(
-            loaded,
+        return loaded.joining(
             by_initial_size=bool(divide_by_initial_world_size),
             throws=bool(throw_on_early_termination),
         )

@@ -4,21 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 
+from emulator.device import Device
 from samba.distributed.joint import Announcement, Ended
+from samba.distributed.replicas import Replicas
 from samba.session.random_state import random_state, set_random_state
+from samba.session.turns import Turns
 
-if TYPE_CHECKING:
-    from samba.session.loaded import Loaded
+__all__ = ["Joins", "joining"]
 
-__all__ = ["joining"]
+
+class Joins(Protocol):
+    """A loaded program, as far as it trains with others."""
+
+    replicas: Replicas
+
+    @property
+    def device(self) -> Device:
+        """Its device."""
+        ...
+
+    @property
+    def turns(self) -> Turns:
+        """Who may use it."""
+        ...
+
+    def forget_calls(self) -> None:
+        """Let the next run repeat no earlier one."""
+        ...
 
 
 @contextmanager
-def joining(loaded: Loaded, *, by_initial_size: bool, throws: bool) -> Iterator[None]:
+def joining(loaded: Joins, *, by_initial_size: bool, throws: bool) -> Iterator[None]:
     """In the body ranks may make different numbers of runs; at its end all are done.
 
     Args:
@@ -52,7 +72,7 @@ def joining(loaded: Loaded, *, by_initial_size: bool, throws: bool) -> Iterator[
                 loaded.forget_calls()
 
 
-def _go_on_from(loaded: Loaded, told: Sequence[Ended]) -> None:
+def _go_on_from(loaded: Joins, told: Sequence[Ended]) -> None:
     """Let random streams stand where they do on the ranks that made the most runs."""
     last = max(told, key=lambda ended: ended.runs)  # the first of them
     state = torch.tensor(last.streams, dtype=torch.int64).reshape(-1, 2)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from samba.distributed.present import PRESENT
-
-if TYPE_CHECKING:
-    from samba.distributed.job import Job
+from samba.distributed.errors import OneProgram
+from samba.distributed.present import PRESENT, Joined
 
 __all__ = ["job_of_replicas"]
 
 
-def job_of_replicas(what: str) -> Job | None:
+def job_of_replicas(what: str) -> Joined | None:
     """The replicas of this job.
 
     Args:
@@ -24,12 +20,9 @@ def job_of_replicas(what: str) -> Job | None:
     Raises:
         OneProgram: If its processes are no replicas, but have the chips of one program.
     """
-    if not PRESENT:
-        return None
-    from samba.distributed import job  # noqa: PLC0415  # loads jax, as whoever has joined did
-
-    found = job.current()
+    found = PRESENT[0] if PRESENT else None
     if found is None or found.size == 1:
         return None
-    job.refuse_one_program(found, what)
+    if found.one_program:
+        raise OneProgram(what=what, size=found.size)
     return found

@@ -170,12 +170,12 @@ def test_what_cannot_be_saved(pefs: Pefs, tmp_path: Path):
     scene = pefs.loaded(MLP)
     checkpoint = utils.TrainingCheckpoint(tmp_path / "save.pt", scene.model, scene.optimizer)
     checkpoint.save(step=1)
-    with pytest.raises(BadCheckpoint, match="not written: harm is .* could not be loaded again"):
+    with pytest.raises(BadCheckpoint, match=r"not written: harm is .* could not be loaded again"):
         checkpoint.save(harm=Harm())
     values = checkpoint.load()
     assert values == {"step": 1}
     nowhere = utils.TrainingCheckpoint(tmp_path / "no" / "x.pt", scene.model, scene.optimizer)
-    with pytest.raises(SambaError, match="not written: .*there is no folder"):
+    with pytest.raises(SambaError, match=r"not written: .*there is no folder"):
         nowhere.save()
     with pytest.raises(ArgumentError, match=r"wanted objects with state_dict\(\)"):
         part: Any = 7

@@ -3,8 +3,8 @@
     python -m tests.samba.distributed.workers.elastic PEF FOLDER PACE [RANK:STEP]
 
 It notes every step in FOLDER/steps-HOST-PID.txt: generation, world size, rank, epoch, position
-before the step, loss, and the indices of its samples. A step takes PACE seconds at least. RANK kills itself
-before step STEP, once.
+before the step, loss, and the indices of its samples. A step takes PACE seconds at least. RANK
+kills itself before step STEP, once.
 """
 
 from __future__ import annotations
