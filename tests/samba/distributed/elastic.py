@@ -25,6 +25,7 @@ from tests.samba.distributed.workers.elastic import (
     BATCH,
     EPOCHS,
     SAMPLES,
+    adamw,
     data,
     plain,
     scheduler_of,
@@ -147,7 +148,7 @@ def check_schedule(folder: Path) -> None:
         assert sorted(dealt) == list(range(SAMPLES))
     torch.manual_seed(0)
     model, samples = plain(), data()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.1)
+    optimizer = adamw(model)  # on the host: torch's, with the defaults of samba.optim
     scheduler = scheduler_of(optimizer)
     for step in made:
         assert [s.rank for s in step] == list(range(step[0].size)), "all of its ranks noted it"
