@@ -19,10 +19,11 @@ from emulator.memory.buckets import Bucket
 from emulator.plans.footprint import footprint
 from emulator.plans.plan import Plan
 from emulator.plans.step_choice import StepKey
-from emulator.replicas.comm.protocol import Communicator, ReduceOp
+from emulator.replicas.comm.protocol import Communicator, ReduceOp, mean_divisor
 from emulator.replicas.comm.worker import CommThread, Work
 from emulator.replicas.schedule import Mode, TaskGraph, execute, prepare
-from emulator.replicas.tasks import device_task, divide, reduction, settles
+from emulator.replicas.tasks import MOVABLE, device_task, divide, reduction, settles
+from emulator.wide_types import wide_types
 from pef_schema.program import SectionKind
 
 
@@ -178,6 +179,32 @@ def run_parallel(device: Device, plan: ParallelPlan, net: Net) -> None:
         device.pool.drop(region)
 
 
+def shadow_parallel(device: Device, plan: ParallelPlan, net: Net) -> None:
+    """Take part in a run that others make, without data: reduce zeros, and update as they do.
+
+    Args:
+        device: The device.
+        plan: What the others run.
+        net: The network.
+
+    Raises:
+        Exception: As :func:`run_parallel`.
+    """
+    hands = _Hands(device, plan, net)
+    try:
+        for index, part in enumerate(plan.parts):
+            if part.bucket is not None:
+                device.zero_buffer(part.bucket.home)
+                hands.wait((hands.start(index),))
+            elif part.plan is not None and part.plan.kinds <= MOVABLE:
+                hands.run(index)
+    except Exception as error:
+        error.add_note(plan.state_after(hands.ran))
+        raise
+    for region in plan.drops:
+        device.pool.drop(region)
+
+
 class _Ticket:
     """A reduction that was handed to the communication thread."""
 
@@ -242,7 +269,11 @@ class _Hands:
 
 
 def reducer(
-    device: Device, communicator: Communicator, *, on_device: bool
+    device: Device,
+    communicator: Communicator,
+    *,
+    on_device: bool,
+    shares: Callable[[], int] | None = None,
 ) -> Callable[[jax.Array], jax.Array]:
     """Choose how the contents of a bucket are averaged.
 
@@ -250,16 +281,30 @@ def reducer(
         device: Whose memory holds them.
         communicator: The replicas.
         on_device: Whether to reduce in device memory, or in a copy on the host.
+        shares: Tells by how many a sum is divided now: all replicas, or fewer where some of them
+            have no data any more; all if None.
 
     Returns:
         A function of the contents, which it may consume, that gives the average.
     """
-    if on_device:
-        return lambda array: communicator.all_reduce_device(array, ReduceOp.MEAN)
+    size = communicator.size
+    count_now = shares or (lambda: size)
+
+    def in_memory(array: jax.Array) -> jax.Array:
+        count = count_now()
+        if count == size:
+            return communicator.all_reduce_device(array, ReduceOp.MEAN)
+        total = communicator.all_reduce_device(array, ReduceOp.SUM)
+        with wide_types():
+            return total / total.dtype.type(count)
 
     def through_host(array: jax.Array) -> jax.Array:
-        host = np.array(array, copy=True)
-        communicator.all_reduce(host, ReduceOp.MEAN)
+        host, count = np.array(array, copy=True), count_now()
+        if count == size:
+            communicator.all_reduce(host, ReduceOp.MEAN)
+        else:
+            communicator.all_reduce(host, ReduceOp.SUM)
+            host /= mean_divisor(host, count)
         return device.put(host, array.sharding)
 
-    return through_host
+    return in_memory if on_device else through_host

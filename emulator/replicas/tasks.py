@@ -14,7 +14,8 @@ from emulator.plans.step_choice import StepKey
 from emulator.replicas.schedule import Task
 from pef_schema.program import Program, SectionKind
 
-_MOVABLE = frozenset({SectionKind.OPT, SectionKind.GRADNORM})
+MOVABLE = frozenset({SectionKind.OPT, SectionKind.GRADNORM})
+"""Kinds of steps that follow from reduced gradients alone."""
 
 
 def divide(program: Program, buffer_map: BufferMap, steps: StepKey) -> list[StepKey]:
@@ -40,7 +41,7 @@ def divide(program: Program, buffer_map: BufferMap, steps: StepKey) -> list[Step
             if (section, k) in buckets:
                 pieces.append(((section, k),))
             joins = False
-        elif kind in _MOVABLE:
+        elif kind in MOVABLE:
             pieces.append(((section, k),))
             joins = False
         elif joins:
@@ -80,7 +81,7 @@ def device_task(
         name=program.sections[piece[0][0]].name,
         reads=frozenset(reads),
         writes=frozenset(writes) | frozenset(drops),
-        movable=kinds <= _MOVABLE,
+        movable=kinds <= MOVABLE,
     )
 
 

@@ -39,6 +39,22 @@ class OneProgram(SambaError, ValueError):
         )
 
 
+class NotJoinable(SambaError, ValueError):
+    """Uneven data was announced where an algorithm takes the place of averaged gradients.
+
+    Attributes:
+        algorithm: Its name.
+    """
+
+    def __init__(self, *, algorithm: str) -> None:
+        self.algorithm = algorithm
+        super().__init__(
+            f"samba.session.join(): Bagua's algorithm {algorithm} is in the place of the REDUCE "
+            "sections, and knows no ranks without data. Give every rank as many batches, or train "
+            "without it."
+        )
+
+
 class CannotListen(DataParallelError):
     """The address, port or interface that a job asks for is not to be had on this host.
 

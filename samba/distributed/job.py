@@ -18,8 +18,10 @@ import torch.distributed as dist
 from emulator.held_signals import HELD
 from emulator.replicas.comm.errors import (
     CollectiveTimeout,
+    DataEnded,
     DataParallelError,
     Disagreement,
+    OutOfStep,
     PeerLost,
     StepAbandoned,
     name_ranks,
@@ -40,9 +42,10 @@ from samba.distributed.addresses import (
 from samba.distributed.control import control_beside_torch, control_of_all, lone_control
 from samba.distributed.environment import Launch, detect
 from samba.distributed.errors import OneProgram
+from samba.distributed.generations import own_generation
 from samba.distributed.gloo import settle
 from samba.distributed.present import PRESENT
-from samba.distributed.rendezvous import Meeting, meet
+from samba.distributed.rendezvous import Meeting, meet, outlives_processes
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
 from samba.distributed.threads import divide_cores
@@ -52,12 +55,18 @@ T = TypeVar("T")
 
 _STORE_SECONDS = 5
 _STUCK_SECONDS = 1
+_LOOK_SECONDS = 0.1
 _END_SECONDS = 3
 """How long a process that failed may take to end in the usual way."""
 _CORES_OF_MESH = 2
 """A thread of XLA's looks out for the other processes' parts without a pause: on one core it keeps
 those who would bring them from running, and a step takes three times as long."""
 _ADVICE = "All ranks stop; start again from the last checkpoint."
+_SAME = "All of them must run the same PEF with the same arguments."
+_UNEVEN = (
+    "If the data of some ranks ends early: give all as many batches (DistributedSampler and "
+    "drop_last=True, or utils.ElasticSampler), or train within `with samba.session.join():`."
+)
 
 
 class Job:
@@ -87,7 +96,7 @@ class Job:
         self.failure: DataParallelError | None = None
         self.failing = False
         self._pid = os.getpid()
-        self._told: set[str] = set()
+        self._calls = 0
         self.thread = CommThread(
             "samba-comm",
             deadline=self.deadline,
@@ -113,12 +122,13 @@ class Job:
             DataParallelError: If a rank does not take part.
         """
         self.check()
+        self.enter(operation)
         results: list[T] = []
         try:
             with HELD:  # a rank that stopped between asking and waiting would be out of step
                 work = self.thread.submit(operation, lambda: results.append(do(self.control)))
                 self.thread.wait((work,))
-        except Disagreement:
+        except (Disagreement, DataEnded):
             raise
         except Exception as error:
             explained = self.explain(operation, error)
@@ -127,18 +137,51 @@ class Job:
             raise explained from error
         return results[0]
 
-    def agree(self, when: str, facts: dict[str, str]) -> None:
+    def enter(self, operation: str) -> None:
+        """Note what this rank begins to do together with the others, for them to compare.
+
+        Args:
+            operation: What it is; all ranks say the same of the same thing.
+        """
+        self._calls += 1
+        if self.watchdog is not None and not self.one_program:
+            self.watchdog.enter(self._calls, operation)
+
+    def gather(self, operation: str, data: bytes) -> list[bytes]:
+        """What all ranks give at the same point of their programs.
+
+        Args:
+            operation: What it is for.
+            data: What this rank gives.
+
+        Returns:
+            What each gives, by rank.
+
+        Raises:
+            OutOfStep: If a rank gives something for another operation.
+            DataParallelError: If a rank does not take part.
+        """
+        mark = operation.encode() + b"\2"
+        rows = self.together(operation, lambda control: control.gather_bytes(mark + data))
+        if not all(row.startswith(mark) for row in rows):
+            names = [row.split(b"\2", 1)[0].decode(errors="replace") for row in rows]
+            doing = {rank: name for rank, name in enumerate(names) if name != operation}
+            raise self.explain(operation, OutOfStep(operation=operation, doing=doing))
+        return [row[len(mark) :] for row in rows]
+
+    def agree(self, when: str, facts: dict[str, str], *, advice: str = _SAME) -> None:
         """Make sure that all ranks are about to do the same.
 
         Args:
             when: Where in the program this is, for the error.
             facts: What must be the same, by name.
+            advice: What to do if it is not.
 
         Raises:
             Disagreement: If it is not; every rank raises it.
         """
         text = "\0".join(f"{name}\1{value}" for name, value in facts.items()).encode()
-        rows = self.together(when, lambda control: control.gather_bytes(text))
+        rows = self.gather(when, text)
         if len(set(rows)) == 1:
             return
         tables = [dict(p.split("\1", 1) for p in row.decode().split("\0")) for row in rows]
@@ -148,6 +191,7 @@ class Job:
             when=when,
             facts={n: values for n, values in columns.items() if len(set(values)) > 1},
             who="processes" if self.one_program else "replicas",
+            advice=advice,
         )
 
     # -- failures -----------------------------------------------------------
@@ -179,16 +223,26 @@ class Job:
             # Who presses Ctrl-C twice does not wait for what might show later.
             blame = self.watchdog.blame(*((0.0,) if isinstance(error, StepAbandoned) else ()))
             ranks, reason = blame.ranks, blame.reason
+        advice = _ADVICE
+        if self.watchdog is not None and self.watchdog.ended_early(ranks):
+            advice = f"{_ADVICE} {_UNEVEN}"
         made: DataParallelError
-        if isinstance(error, CollectiveTimeout):
+        if isinstance(error, OutOfStep):
+            made = OutOfStep(
+                operation=operation,
+                doing=error.doing,
+                steps=error.steps,
+                advice=f"{_ADVICE} {_UNEVEN}",
+            )
+        elif isinstance(error, CollectiveTimeout):
             made = CollectiveTimeout(
                 operation=operation,
                 seconds=error.seconds,
                 ranks=ranks,
-                reason=f"{reason}. {_ADVICE}",
+                reason=f"{reason}. {advice}",
             )
         elif isinstance(error, PeerLost):
-            made = PeerLost(operation=operation, reason=f"{reason}. {_ADVICE}", ranks=ranks)
+            made = PeerLost(operation=operation, reason=f"{reason}. {advice}", ranks=ranks)
         elif isinstance(error, StepAbandoned):
             made = StepAbandoned(
                 operation=operation,
@@ -221,6 +275,7 @@ class Job:
             blame = self.watchdog.blame()
             text = f"a collective of {name_ranks(blame.ranks)}"
             say(f"samba: {name_ranks(blame.ranks)} at fault: {blame.reason}", file=sys.stderr)
+            self._tell_of_ahead(self.watchdog)
             self.watchdog.tell("failed", text, blame.ranks)
         blames = error.ranks if isinstance(error, DataParallelError) else ()
         self.watchdog.tell("failed", f"{type(error).__name__}: {error}".strip(), blames)
@@ -241,8 +296,8 @@ class Job:
         if self.watchdog is None:
             return
         self.watchdog.tell("left", "it ran to its end, or exited")
-        if self.engine == "jax":
-            self._leave_jax(self.watchdog)
+        if self.failure is None and not self.failing:
+            self._see_others_end(self.watchdog)
         # A thread that is still inside the store when the interpreter ends would abort the process:
         # a usual end waits for as long as a call of the store may take.
         patience = _STUCK_SECONDS if self.failure is not None else 2 * _STORE_SECONDS
@@ -253,16 +308,37 @@ class Job:
             _flush()
             os._exit(1)
 
-    def _leave_jax(self, watchdog: Watchdog) -> None:
-        """Wait for the others: jax gives them only seconds to end after the first has."""
+    def _see_others_end(self, watchdog: Watchdog) -> None:
+        """Wait for the others to end: one that goes on training has more data than this one.
+
+        jax, too, gives the others only seconds to end after the first has.
+        """
         waited = threading.Event()
-        for _ in range(int(self.deadline / 0.2)):
-            if watchdog.any_failed():
+        for _ in range(int(self.deadline / _LOOK_SECONDS)):
+            if self._tell_of_ahead(watchdog):
                 _flush()
                 os._exit(1)
-            if watchdog.all_ended():
+            if watchdog.any_failed():
+                if self.engine == "jax":  # its runtime would abort the process
+                    _flush()
+                    os._exit(1)
                 return
-            waited.wait(0.2)
+            if watchdog.all_ended() or watchdog.is_cut_off():
+                return
+            waited.wait(_LOOK_SECONDS)
+
+    def _tell_of_ahead(self, watchdog: Watchdog) -> bool:
+        """Say which ranks are in runs that this one does not take part in; whether there are."""
+        ahead = watchdog.ahead()
+        if not ahead:
+            return False
+        places = "; ".join(f"rank {rank} is in {doing}" for rank, doing in ahead.items())
+        say(
+            f"samba: rank {self.rank} ended its part after {watchdog.step} steps of session.run, "
+            f"and others go on: {places}. {_ADVICE} {_UNEVEN}",
+            file=sys.stderr,
+        )
+        return True
 
 
 def _is_of_collective(error: BaseException) -> bool:
@@ -365,8 +441,12 @@ def adopt() -> Job:
     number = os.environ.get("LOCAL_RANK", "")
     prefer_device(int(number) if number.isascii() and number.isdecimal() else dist.get_rank())
     store = dist.distributed_c10d._get_default_store()
-    meeting = Meeting(store=PrefixStore("samba/adopted", store), host=_host_of(store), keeper=0)
     deadline = deadline_seconds()
+    adopted: Store = PrefixStore("samba/adopted", store)
+    if outlives_processes():
+        rank, size = dist.get_rank(), dist.get_world_size()
+        adopted = own_generation(adopted, rank=rank, size=size, seconds=deadline)
+    meeting = Meeting(store=adopted, host=_host_of(store), keeper=0)
     place = _choose(meeting, dist.get_rank(), dist.get_world_size(), deadline)
     return _join(meeting, place, engine_name(), control_of_all(place.hostname, deadline))
 

@@ -56,8 +56,9 @@ def run(argv: Sequence[str]) -> int:
         description="Start replicas of a script on this host. The script must meet the others, as "
         "parse_app_args does for run --data-parallel, and without it for run --n-chips N "
         "--tensor-parallel batch|weight: the processes then have the N chips of one program. Ends "
-        "with the exit code of the first replica that fails. On several hosts give each the same "
-        "command with --nnodes, --master-addr and its own --node-rank.",
+        "with the exit code of the first replica that fails: none is started again; start the job "
+        "again, with any number of replicas, to go on from its last checkpoint. On several hosts "
+        "give each the same command with --nnodes, --master-addr and its own --node-rank.",
     )
     parser.add_argument(
         "-n", "--replicas", type=_count, required=True, help="how many, on this host"

@@ -12,9 +12,32 @@ class Joined(Protocol):
 
     Attributes:
         rank: Number of this process.
+        size: How many there are.
+        one_program: Whether they are no replicas, but have the chips of one program.
     """
 
     rank: int
+    size: int
+    one_program: bool
+
+    def agree(self, when: str, facts: dict[str, str], *, advice: str = ...) -> None:
+        """Make sure that all ranks are about to do the same.
+
+        Args:
+            when: Where in the program this is, for the error.
+            facts: What must be the same, by name.
+            advice: What to do if it is not.
+        """
+        ...
+
+    def gather(self, operation: str, data: bytes) -> list[bytes]:
+        """What all ranks give at the same point of their programs.
+
+        Args:
+            operation: What it is for.
+            data: What this rank gives.
+        """
+        ...
 
 
 PRESENT: list[Joined] = []

@@ -20,6 +20,7 @@ from pef_schema.atomic import write_atomically
 from samba.distributed.addresses import LOOPBACK, at, is_known, listener, meeting_host
 from samba.distributed.environment import Launch
 from samba.distributed.errors import CannotListen
+from samba.distributed.generations import own_generation
 from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore
 
 _LAUNCHER_PROCESSES = (
@@ -106,8 +107,7 @@ def _signed_in(launch: Launch, meeting: Meeting) -> Meeting:
 
 def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Meeting:
     port = address[1]
-    # Whoever started this process may serve the store, and outlive several attempts.
-    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    served = outlives_processes()
     host = meeting_host(launch, served=served)
     try:
         if launch.rank == 0 and not served:
@@ -116,6 +116,11 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
         else:
             _wait_for_name(launch, host, wait)
             store = TCPStore(host, port, launch.size, False, wait, wait_for_workers=False)
+        found: Store = PrefixStore("samba", store)
+        if served:
+            found = own_generation(
+                found, rank=launch.rank, size=launch.size, seconds=wait.total_seconds()
+            )
     except (CannotListen, DataParallelError):
         raise
     except RuntimeError as error:
@@ -125,13 +130,12 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
             f"name a free port on the host of rank 0, and be the same for all. {error}",
             ranks=() if launch.rank == 0 else (0,),
         ) from error
-    # A store that outlives a failed attempt still holds what that attempt wrote.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return Meeting(
-        store=PrefixStore(f"samba/attempt{attempt}", store),
-        host=host,
-        keeper=-1 if served else 0,
-    )
+    return Meeting(store=found, host=host, keeper=-1 if served else 0)
+
+
+def outlives_processes() -> bool:
+    """Whether who started this process serves the store, and may start others at it later."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _wait_for_name(launch: Launch, host: str, wait: timedelta) -> None:

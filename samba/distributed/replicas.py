@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -19,13 +20,20 @@ from emulator.memory.buckets import Bucket
 from emulator.plans.step_choice import StepKey
 from emulator.replicas.comm.errors import DataParallelError
 from emulator.replicas.comm.worker import CommThread
-from emulator.replicas.parallel import ParallelPlan, prepare_parallel, reducer, run_parallel
+from emulator.replicas.parallel import (
+    ParallelPlan,
+    prepare_parallel,
+    reducer,
+    run_parallel,
+    shadow_parallel,
+)
 from emulator.replicas.schedule import Mode
-from pef_schema.program import Role, SectionKind
+from pef_schema.program import ArginKind, Role, SectionKind
 from samba.distributed import job as jobs
 from samba.distributed.environment import detect
-from samba.distributed.errors import NotDataParallel
+from samba.distributed.errors import NotDataParallel, NotJoinable
 from samba.distributed.job import Job
+from samba.distributed.joint import Announcement, Joint
 from samba.distributed.mesh import pef_key
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError
@@ -36,6 +44,7 @@ from samba.support.timeline import Track
 _CHECKED_RUNS = 2
 """Runs before which replicas always compare notes; what differs usually does from the start."""
 _CHUNK = 64 << 20
+_OF_DROPOUT = frozenset({ArginKind.DROPOUT_RATE, ArginKind.DROPOUT_SEED})
 _SAME_EVERYWHERE = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
 """Roles of regions of which rank 0's values hold for all."""
 
@@ -106,6 +115,8 @@ class Replicas:
         self._program = device.program
         self._reducers: dict[bool, _Reducer] = {}
         self.trainer: Trainer | None = None
+        self.joint: Joint | None = None
+        self._shadowed: tuple[tuple[StepKey, Wish], ParallelPlan] | None = None
         self._wishes = _all_wishes()
         self._deviations = Deviations()
         if job is not None:
@@ -136,7 +147,7 @@ class Replicas:
             },
         )
         here = kernels_here().encode()
-        said = self._job.together("utils.trace_graph", lambda control: control.gather_bytes(here))
+        said = self._job.gather("utils.trace_graph", here)
         take_the_same_kernels([kernels.decode() for kernels in said])
 
     def agree_on_algorithm(self, name: str) -> None:
@@ -313,7 +324,9 @@ class Replicas:
             plan = prepare_parallel(self._device, steps, wish.mode)
             facts["algorithm"] = self.trainer.name
             execute = self.trainer.prepare(plan)
-            return PreparedRun(replicas=self, plan=plan, facts=facts, execute=execute)
+            return PreparedRun(
+                replicas=self, plan=plan, facts=facts, execute=execute, steps=steps, wish=wish
+            )
         if SectionKind.REDUCE not in kinds:
             if kinds >= {SectionKind.BCKWD, SectionKind.OPT} and self._has_gradients:
                 self._deviations.tell(
@@ -323,18 +336,30 @@ class Replicas:
                 )
             return None
         assert self._job is not None  # who has a wish has replicas
-        if wish.reduce_on_rdu not in self._reducers:
-            reduce = reducer(self._device, self._job.data, on_device=wish.reduce_on_rdu)
-            self._reducers[wish.reduce_on_rdu] = _Reducer(self, self._job, reduce)
         plan = prepare_parallel(self._device, steps, wish.mode)
-        execute = partial(run_parallel, self._device, plan, self._reducers[wish.reduce_on_rdu])
-        return PreparedRun(replicas=self, plan=plan, facts=facts, execute=execute)
+        execute = partial(run_parallel, self._device, plan, self._net(self._job, wish))
+        return PreparedRun(
+            replicas=self, plan=plan, facts=facts, execute=execute, steps=steps, wish=wish
+        )
 
-    def begin(self, facts: dict[str, str]) -> None:
+    def _net(self, job: Job, wish: Wish) -> _Reducer:
+        on_device = wish.reduce_on_rdu
+        if on_device not in self._reducers:
+            reduce = reducer(
+                self._device, job.data, on_device=on_device, shares=lambda: self._shares
+            )
+            self._reducers[on_device] = _Reducer(self, job, reduce)
+        return self._reducers[on_device]
+
+    @property
+    def _shares(self) -> int:
+        return self.size if self.joint is None else self.joint.shares
+
+    def begin(self, run: PreparedRun) -> None:
         """Count a run, and make sure at first that all ranks are about to make the same.
 
         Args:
-            facts: What must be the same on all ranks.
+            run: The run; its facts must be the same on all ranks.
 
         Raises:
             Disagreement: If it is not.
@@ -345,8 +370,87 @@ class Replicas:
         self.step += 1
         if self._job is not None and self._job.watchdog is not None:
             self._job.watchdog.at(self.step, -1)
-        if self._job is not None and (self.step <= _CHECKED_RUNS or checks_every_run()):
-            self._job.agree(f"step {self.step} of session.run", facts)
+        if self._job is None:
+            return
+        if self.joint is not None:
+            self.joint.announce(self._announcement(run))
+            return
+        operation = f"step {self.step} of session.run"
+        if self.trainer is None:  # an algorithm may let ranks make different numbers of steps
+            self._job.enter(operation)
+        if self.step <= _CHECKED_RUNS or checks_every_run():
+            self._job.agree(operation, run.facts)
+
+    # -- where the data of some ranks ends early ----------------------------------------
+
+    @contextmanager
+    def joined(self, joint: Joint) -> Iterator[None]:
+        """In the body every run is announced, for those to take part whose data has ended.
+
+        Args:
+            joint: Who announces.
+
+        Raises:
+            NotJoinable: If an algorithm takes the place of the reductions.
+            DataParallelError: If not all ranks come here, with the same arguments.
+        """
+        if self.trainer is not None:
+            raise NotJoinable(algorithm=self.trainer.name)
+        joint.agree()
+        self.joint = joint
+        try:
+            yield
+        finally:
+            self.joint = None
+
+    def new_joint(self, *, by_initial_size: bool, throws: bool) -> Joint | None:
+        """Who announces runs to ranks whose data has ended; None if there are no others.
+
+        Args:
+            by_initial_size: Whether a sum of gradients is divided by the number of all ranks.
+            throws: Whether it is an error that data ends early.
+        """
+        if self._job is None:
+            return None
+        return Joint(self._job, by_initial_size=by_initial_size, throws=throws)
+
+    def _announcement(self, run: PreparedRun) -> Announcement:
+        values = {index: self._device.argin(index) for index in self._update_argins}
+        return Announcement(
+            facts=run.facts,
+            steps=run.steps,
+            reduce_on_rdu=run.wish.reduce_on_rdu,
+            mode=run.wish.mode.value,
+            argins=values,
+        )
+
+    @functools.cached_property
+    def _update_argins(self) -> tuple[int, ...]:
+        argins = enumerate(self._program.argins)
+        return tuple(index for index, argin in argins if argin.kind not in _OF_DROPOUT)
+
+    def shadow(self, announced: Announcement) -> None:
+        """Take part in a run of others without data: zeros are reduced, and weights updated.
+
+        Args:
+            announced: The run.
+
+        Raises:
+            DataParallelError: If a replica is gone, or does not answer in time.
+        """
+        assert self._job is not None  # who announces has replicas
+        wish = self._wishes[announced.reduce_on_rdu, announced.mode]
+        key = (announced.steps, wish)
+        with HELD:
+            for index, value in announced.argins.items():
+                if self._device.argin(index) != value:
+                    self._device.set_argin(index, value)
+            if self._shadowed is None or self._shadowed[0] != key:
+                self._shadowed = key, prepare_parallel(self._device, announced.steps, wish.mode)
+            self.step += 1
+            if self._job.watchdog is not None:
+                self._job.watchdog.at(self.step, -1)
+            shadow_parallel(self._device, self._shadowed[1], self._net(self._job, wish))
 
     def count(self) -> None:
         """Count a run that took place on the device."""
@@ -393,12 +497,16 @@ class PreparedRun:
         plan: Its plans and reductions.
         facts: What must be the same on all ranks.
         execute: Runs them; on return nothing is under way that the next run would not wait for.
+        steps: What it runs.
+        wish: How.
     """
 
     replicas: Replicas
     plan: ParallelPlan
     facts: dict[str, str]
     execute: Callable[[], None]
+    steps: StepKey
+    wish: Wish
 
     @property
     def writes(self) -> tuple[int, ...]:
@@ -414,7 +522,7 @@ class PreparedRun:
         """Run the plans and reductions; handlers of signals run before all of it or after."""
         with HELD:
             try:
-                self.replicas.begin(self.facts)
+                self.replicas.begin(self)
             except DataParallelError as error:
                 error.add_note(self.plan.state_after(()))
                 raise

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from emulator.replicas.comm.errors import PeerLost, name_ranks
+from emulator.replicas.comm.errors import OutOfStep, PeerLost, name_ranks
 
 _BEAT_SECONDS = 0.5
 _BEAT_RANKS = 32
@@ -55,6 +55,8 @@ class Sign:
         state: ``"running"``, ``"left"`` (its program has ended) or ``"failed"``.
         reason: Why it left or failed.
         blames: Ranks that made it fail.
+        call: Number of what it last began to do together with the others.
+        doing: What that was.
     """
 
     beat: int = 0
@@ -66,6 +68,8 @@ class Sign:
     state: str = "running"
     reason: str = ""
     blames: tuple[int, ...] = ()
+    call: int = 0
+    doing: str = ""
 
     @property
     def where(self) -> str:
@@ -142,10 +146,29 @@ class Watchdog:
         """Note how far this rank is."""
         with self._lock:
             self._mine = replace(self._mine, step=step, bucket=bucket)
+        self._soon()
+
+    def _soon(self) -> None:
         now = time.monotonic()
         if now - self._woken > self.interval / 5:
             self._woken = now
             self._wake.set()
+
+    def enter(self, call: int, doing: str) -> None:
+        """Note what this rank begins to do together with the others.
+
+        Args:
+            call: How many such things it has begun.
+            doing: What it is; all ranks say the same of the same thing.
+        """
+        with self._lock:
+            self._mine = replace(self._mine, call=call, doing=doing)
+        self._soon()
+
+    @property
+    def step(self) -> int:
+        """The data parallel run that this rank is in or has finished; 0 before the first."""
+        return self._mine.step
 
     def tell(self, state: str, reason: str, blames: Sequence[int] = (), *, wait: float = 1) -> None:
         """Tell the others that this rank is no longer running.
@@ -171,8 +194,14 @@ class Watchdog:
         """Raise if a rank that this one waits for will not come.
 
         Raises:
+            OutOfStep: If another rank is to do something else at this point.
             PeerLost: If a rank has ended, or has told that it failed.
         """
+        elsewhere = self._elsewhere()
+        if elsewhere:
+            doing = {rank: sign.doing for rank, sign in elsewhere.items()}
+            steps = {rank: sign.step for rank, sign in elsewhere.items()}
+            raise OutOfStep(operation=operation, doing=doing, steps=steps)
         now = time.monotonic()
         known = self._known()
         if known is None:
@@ -207,6 +236,35 @@ class Watchdog:
         seen = self._seen.get(rank)
         return "never seen" if seen is None else seen[1].where
 
+    def ended_early(self, ranks: Sequence[int]) -> bool:
+        """Whether ranks are fine, but have not begun what this rank is in.
+
+        Args:
+            ranks: Ranks that did not come.
+        """
+        signs = [self._seen[rank][1] for rank in ranks if rank in self._seen]
+        return any(self._is_fine(s) and s.call < self._mine.call for s in signs)
+
+    def _is_fine(self, sign: Sign) -> bool:
+        """Whether a rank runs, has left, or failed only because it waited for this one."""
+        if sign.state == "running":
+            return not self._is_dead(sign)
+        return sign.state == "left" or self._rank in sign.blames
+
+    def ahead(self) -> dict[int, str]:
+        """Ranks that are in something that this rank has not begun, and what that is."""
+        return {r: s.doing for r, (_, s) in self._seen.items() if s.call > self._mine.call}
+
+    def is_cut_off(self) -> bool:
+        """Whether the store does not answer any more."""
+        return time.monotonic() - self._reached > _SILENT_BEATS * self.interval
+
+    def _elsewhere(self) -> dict[int, Sign]:
+        """Ranks that are in another place of their programs, and cannot come here from there."""
+        mine = self._mine
+        signs = ((rank, sign) for rank, (_, sign) in self._seen.items())
+        return {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
+
     def all_ended(self) -> bool:
         """Whether no other rank is running."""
         return all(
@@ -217,7 +275,10 @@ class Watchdog:
 
     def any_failed(self) -> bool:
         """Whether a rank has failed, or died."""
-        return any(s.state == "failed" or self._is_dead(s) for _, s in self._seen.values())
+        return any(
+            s.state == "failed" or (s.state == "running" and self._is_dead(s))
+            for _, s in self._seen.values()
+        )
 
     def _known(self) -> Blame | None:
         """Ranks that are known not to come any more."""

@@ -7,6 +7,7 @@ methods are those of the session's parts: the table in ``parts.py`` says whose.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import length_hint
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -321,6 +322,43 @@ class SambaSession(SessionParts):
             except BaseException as error:
                 runner.explain(error)
                 raise
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> AbstractContextManager[None]:
+        """Train while the data of some replicas ends before that of others.
+
+        As with ``torch.nn.parallel.DistributedDataParallel.join``: a replica that is at the end of
+        the body takes part in the runs of the others, with gradients of zero, until all are there.
+        It makes their updates too, so weights and optimizer states stay the same on all of them.
+        All replicas enter the body; within it they do nothing together but ``run``.
+
+        Args:
+            divide_by_initial_world_size: Whether gradients are divided by the number of all
+                replicas, or of those that have data.
+            enable: False changes nothing, for data that is known to be even.
+            throw_on_early_termination: Whether all replicas raise as soon as the data of one
+                ends.
+
+        Returns:
+            A context. With one replica it changes nothing.
+
+        Raises:
+            NotLoaded: If nothing is loaded.
+            NotJoinable: If a Bagua algorithm takes the place of averaged gradients.
+            DataEnded: A ``RuntimeError``; with ``throw_on_early_termination``.
+            DataParallelError: If a replica is gone, or does something else.
+        """
+        loaded = self._slot.need("join()")
+        if not enable:
+            return nullcontext()
+        return loaded.joining(
+            by_initial_size=bool(divide_by_initial_world_size),
+            throws=bool(throw_on_early_termination),
+        )
 
     def evaluator(self, model: torch.nn.Module | Any, inputs: Any = None) -> Evaluator:
         """The loaded model in evaluation mode: running statistics, no dropout, any batch size.

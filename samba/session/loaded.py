@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from samba.session.computed_indices import checks_by_region, index_checks_of, te
 from samba.session.feeding import Feeder
 from samba.session.host_tensors import HostState, HostTensor, optimizer_states
 from samba.session.host_writes import HostWrites
+from samba.session.joining import joining
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
 from samba.session.spilling import spill_weights
@@ -98,6 +99,19 @@ class Loaded(LoadedTensors, ABC):
         self.replicas = replicas
         for runner in self._runners.values():
             runner.replicas = replicas
+
+    def joining(self, *, by_initial_size: bool, throws: bool) -> AbstractContextManager[None]:
+        """A context in which the data of some replicas may end before that of others.
+
+        Args:
+            by_initial_size, throws: As for :func:`samba.session.joining.joining`.
+        """
+        return joining(self, by_initial_size=by_initial_size, throws=throws)
+
+    def forget_calls(self) -> None:
+        """Let the next run repeat no earlier one: replicas have changed the device between them."""
+        for runner in self._runners.values():
+            runner.forget_call()
 
     def watch(
         self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer] = ()

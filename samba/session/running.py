@@ -107,6 +107,39 @@ class Runner:
     def _host_changed(self) -> bool:
         return self._modes.changed() or self._writes.plain_changed()
 
+    def hyperparameters(self) -> dict[str, float]:
+        """The values that hold, by name of their argins; seeds belong to the random streams."""
+        rates, argins = self._settings.rates, enumerate(self._device.program.argins)
+        return {
+            argin.name: rates.get(index, self._device.argin(index))
+            for index, argin in argins
+            if index not in self._hyperparameters.seeds
+        }
+
+    def set_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Let other values hold, and not those that parameter groups have now.
+
+        Args:
+            values: What :meth:`hyperparameters` has given.
+        """
+        rates, training = dict(self._settings.rates), self._settings.training
+        for index, argin in enumerate(self._device.program.argins):
+            if argin.name not in values or index in self._hyperparameters.seeds:
+                continue
+            value = self._hyperparameters.number("a hyperparameter", values[argin.name], index)
+            if index in rates:
+                rates[index] = value
+                value = value if training else 0.0
+            self._device.set_argin(index, value)
+        self._settings = DropoutSettings(rates=rates, training=training)
+        self._last = NO_CALL
+        self.watched.take()
+
+    def forget_call(self) -> None:
+        """Let the next call be no repetition: updates were made that no call has asked for."""
+        self._last = NO_CALL
+        self.watched.note_step()
+
     def note_written(self, regions: Collection[int] | None = None) -> None:
         """Take note that a script has put values into inputs itself.
 

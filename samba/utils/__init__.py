@@ -43,6 +43,7 @@ from samba.utils import (
     utils as utils,
 )
 from samba.utils.closeness import assert_close
+from samba.utils.elastic_sampler import ElasticSampler
 from samba.utils.measure import measure_performance, measure_sections
 from samba.utils.misc import (
     create_mac_resource_report,
@@ -53,6 +54,7 @@ from samba.utils.misc import (
     is_main_process,
     parse_dtype,
 )
+from samba.utils.training_checkpoint import TrainingCheckpoint
 from samba.utils.utils import init_output_grads, trace_graph, trace_multigraph
 from samba.utils.weight_norm import weight_norm_
 
@@ -60,7 +62,9 @@ if TYPE_CHECKING:
     from samba.comparison.walk import compare
 
 __all__ = [
+    "ElasticSampler",
     "SNType",
+    "TrainingCheckpoint",
     "assert_close",
     "compare",
     "create_mac_resource_report",

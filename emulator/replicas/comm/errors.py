@@ -102,7 +102,12 @@ class Disagreement(DataParallelError):
     """
 
     def __init__(
-        self, *, when: str, facts: Mapping[str, Sequence[str]], who: str = "replicas"
+        self,
+        *,
+        when: str,
+        facts: Mapping[str, Sequence[str]],
+        who: str = "replicas",
+        advice: str = "All of them must run the same PEF with the same arguments.",
     ) -> None:
         self.facts = {name: tuple(values) for name, values in facts.items()}
         lines, odd = "", set[int]()
@@ -113,9 +118,54 @@ class Disagreement(DataParallelError):
                 lines += f"\n  {name}: {name_ranks(ranks)}: {value}"
                 odd.update(ranks if value != common else ())
         super().__init__(
-            f"{when}: the {who} differ.{lines}\n"
-            "All of them must run the same PEF with the same arguments.",
+            f"{when}: the {who} differ.{lines}\n{advice}",
             ranks=sorted(odd),
+        )
+
+
+class OutOfStep(DataParallelError):
+    """Ranks are at different places of their programs, and each waits for the others.
+
+    Attributes:
+        operation: What this rank is about to do.
+        doing: What others do, by rank.
+        steps: How many data parallel runs they have made or begun, by rank.
+    """
+
+    def __init__(
+        self,
+        *,
+        operation: str,
+        doing: Mapping[int, str],
+        steps: Mapping[int, int] | None = None,
+        advice: str = "",
+    ) -> None:
+        self.operation, self.doing, self.steps = operation, dict(doing), dict(steps or {})
+        places = "; ".join(
+            f"rank {rank} is in {what}"
+            + (f", with {self.steps[rank]} runs begun" if rank in self.steps else "")
+            for rank, what in self.doing.items()
+        )
+        super().__init__(
+            f"{operation}: the ranks are out of step: {places}. {advice}".rstrip(),
+            ranks=tuple(self.doing),
+        )
+
+
+class DataEnded(DataParallelError):
+    """Data of some ranks ended before those of others, which was to be an error.
+
+    Attributes:
+        steps: How many runs the ranks made whose data ended, by rank.
+    """
+
+    def __init__(self, *, steps: Mapping[int, int]) -> None:
+        self.steps = dict(steps)
+        told = "; ".join(f"rank {rank} after {count} runs" for rank, count in self.steps.items())
+        super().__init__(
+            f"samba.session.join(throw_on_early_termination=True): data ended early: {told}. All "
+            "ranks stop.",
+            ranks=tuple(self.steps),
         )
 
 

@@ -1,0 +1,165 @@
+"""Replicas under torchrun's elastic agent: what they note, and what plain torch makes of that."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.processes import ended
+from tests.samba.distributed.processes import (
+    ROOT,
+    clean_environment,
+    group_exists,
+    kill_group,
+)
+from tests.samba.distributed.workers.elastic import (
+    BATCH,
+    EPOCHS,
+    SAMPLES,
+    adamw,
+    data,
+    plain,
+    scheduler_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one rank noted of one step."""
+
+    generation: int
+    size: int
+    rank: int
+    epoch: int
+    position: int
+    loss: float
+    samples: tuple[int, ...]
+
+
+def noted(folder: Path) -> list[Step]:
+    steps = []
+    for file in folder.glob("steps-*.txt"):
+        for line in file.read_text().splitlines():
+            *place, loss, samples = json.loads(line)
+            generation, size, rank, epoch, position = place
+            steps.append(
+                Step(
+                    generation=generation,
+                    size=size,
+                    rank=rank,
+                    epoch=epoch,
+                    position=position,
+                    loss=loss,
+                    samples=tuple(samples),
+                )
+            )
+    return steps
+
+
+@contextmanager
+def started(command: list[str], folder: Path, **env: str) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent, its output in a file; in the end it is killed with its workers, as a host is."""
+    with (folder / f"out-{time.monotonic_ns()}.txt").open("wb") as out:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=clean_environment(CCL_TIMEOUT="60", **env),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            for pid in (process.pid, *children(process.pid)):
+                kill_group(pid)
+            ended(process)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process has started; torchrun's lead groups of their own."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rsplit(")", 1)[1].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+    return found
+
+
+def said_in(folder: Path) -> str:
+    return "\n".join(file.read_text(errors="replace") for file in folder.glob("out-*.txt"))
+
+
+def wait_for(process: subprocess.Popen[bytes], folder: Path, seconds: float) -> None:
+    """The process ends well, and with it all that it has started."""
+    try:
+        code = process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"it goes on after {seconds:g} s\n{said_in(folder)}") from None
+    assert code == 0, said_in(folder)
+    end = time.monotonic() + 10
+    while group_exists(process.pid):
+        assert time.monotonic() < end, "processes are left"
+        time.sleep(0.1)
+
+
+def until(folder: Path, size: int, steps: int, seconds: float = 120) -> None:
+    """So many steps of so many replicas were made in the last generation."""
+    end = time.monotonic() + seconds
+    while True:
+        found = noted(folder)
+        last = max((step.generation for step in found), default=0)
+        made = {(s.epoch, s.position) for s in found if s.generation == last and s.size == size}
+        if len(made) >= steps:
+            return
+        assert time.monotonic() < end, said_in(folder)
+        time.sleep(0.1)
+
+
+def lasting(steps: list[Step]) -> list[list[Step]]:
+    """The steps that checkpoints have kept, in order, with all their ranks."""
+    begins = {
+        g: min((s.epoch, s.position) for s in steps if s.generation == g)
+        for g in sorted({s.generation for s in steps})
+    }
+    kept: dict[tuple[int, int], list[Step]] = {}
+    for step in steps:
+        later = [begins[g] for g in begins if g > step.generation]
+        if not later or (step.epoch, step.position) < min(later):
+            kept.setdefault((step.epoch, step.position), []).append(step)
+    return [sorted(kept[place], key=lambda s: s.rank) for place in sorted(kept)]
+
+
+def check_schedule(folder: Path) -> None:
+    """Every sample was trained once in each epoch, with the losses and weights of plain torch."""
+    made = lasting(noted(folder))
+    for epoch in range(EPOCHS):
+        dealt = [n for step in made for s in step if s.epoch == epoch for n in s.samples]
+        assert sorted(dealt) == list(range(SAMPLES))
+    torch.manual_seed(0)
+    model, samples = plain(), data()
+    optimizer = adamw(model)  # on the host: torch's, with the defaults of samba.optim
+    scheduler = scheduler_of(optimizer)
+    for step in made:
+        assert [s.rank for s in step] == list(range(step[0].size)), "all of its ranks noted it"
+        optimizer.zero_grad()
+        for of_rank in step:
+            assert len(of_rank.samples) == BATCH
+            numbers = list(of_rank.samples)
+            loss, _ = model(samples["x"][numbers], samples["y"][numbers])
+            assert of_rank.loss == pytest.approx(loss.item(), rel=2e-5)
+            (loss / len(step)).backward()
+        optimizer.step()
+        scheduler.step()
+    for path, weight in torch.load(folder / "end0.pt", weights_only=True).items():
+        torch.testing.assert_close(weight, model.get_parameter(path).detach(), rtol=2e-5, atol=2e-6)
