@@ -5,7 +5,7 @@ python -m samba diff       where two PEFs differ, see docs/inspect.md
 python -m samba estimate   the time that sections cannot go below on a machine, see docs/cost.md
 python -m samba simulate   the step of any number of replicas, see docs/scaling.md
 python -m samba memory     the memory of a run along its schedule, see docs/memory.md
-python -m samba export     its graphs or runs as DOT, JSON, ONNX or StableHLO, see docs/export.md
+python -m samba export     its graphs or runs as DOT, JSON, ONNX, StableHLO, …, see docs/export.md
 python -m samba report     one page about a PEF, for the browser, see docs/report.md
 python -m samba compare    torch and the device side by side, see docs/compare.md
 python -m samba launch     replicas of a script on this host or several, see docs/data_parallel.md

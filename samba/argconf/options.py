@@ -197,6 +197,16 @@ _USED: tuple[Option, ...] = (
     ),
     _switch("--dump-traced-graph", _COMPILE, "also write the graph as JSON, NAME.graph.json"),
     _switch("--plot", _COMPILE, "also write a drawing of the graph in the DOT language, NAME.dot"),
+    _switch(
+        "--gen-tensorboard",
+        _COMPILE,
+        "also write graph and costs for TensorBoard, into the folder NAME.tensorboard",
+    ),
+    _switch(
+        "--dump-compiled-stats-json",
+        _COMPILE,
+        "as --compiled-stats-json, beside the PEF: NAME.stats.json",
+    ),
     _value("--json", _DEVICE, "older name of --acc-report-json and --bench-report-json"),
     _switch("--enable-profiler", ("run", "test"), "profile the front end"),
     _value("--timeline", ("run", "test"), "write a timeline of the runs here, for Perfetto"),
@@ -241,6 +251,8 @@ _NO_FILE = "nothing is written"
 _SIZES: tuple[Option, ...] = (
     _switch("--dump-traced-graph", ("run",), lost="compile writes it"),
     _switch("--plot", ("run",), lost="compile writes it"),
+    _switch("--gen-tensorboard", ("run",), lost="compile writes it"),
+    _switch("--dump-compiled-stats-json", ("run",), lost="compile writes it"),
     _value(
         "--n-chips --num-chips", _COMPILE, dest="n_chips", type=_count, default=1, lost=_SAY_TO_RUN
     ),
@@ -294,7 +306,6 @@ _COMPILER_SWITCHES = [
     "disable-mac-tiling",
     "disable-retry-lower-visible-resources",
     "dropout-tiling-legalizer-error",
-    "dump-compiled-stats-json",
     "enable-buffer-trial-compile",
     "enable-coe",
     "enable-conv-tiling",
@@ -308,7 +319,6 @@ _COMPILER_SWITCHES = [
     "force-node-proximity",
     "fp32-params",
     "fuse-fwd-bwd",
-    "gen-tensorboard",
     "has-human-decision",
     "host-fifo",
     "include-read-stall-cycles",
@@ -350,8 +360,6 @@ _LOST = {
     "--resource-report-path": _NO_FILE,
     "--stage-instrumentation": "no counters are read",
     "--traced-attributes-folder": _NO_FILE,
-    "--dump-compiled-stats-json": _NO_FILE,
-    "--gen-tensorboard": _NO_FILE,
     "--samba-plot": _NO_FILE,
     "--sambatune-graph": _NO_FILE,
     "--verbose-report": _NO_FILE,

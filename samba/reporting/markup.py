@@ -45,7 +45,7 @@ def element(tag: str, attributes: Attributes | None = None, *inside: str) -> str
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = (), label: str
 ) -> str:
-    """A table that scrolls by itself where the page is narrow.
+    """A table; where the page is narrow each row is a paragraph, whose cells have their heads.
 
     Args:
         head: Names of the columns, plain text.
@@ -60,7 +60,7 @@ def table(
     body = "".join(
         "<tr>"
         + "".join(
-            element("td", {"class": "number" if i in numbers else None}, cell)
+            element("td", {"class": "number" if i in numbers else None, "data-h": head[i]}, cell)
             for i, cell in enumerate(row)
         )
         + "</tr>"
@@ -73,18 +73,20 @@ def table(
 
 
 def link_to_line(line: str) -> str:
-    """A source line as a link to its file; plain text where it names no place.
+    """A source line as a link to its file, which it names without folders; plain text where it
+    names no place.
 
     Args:
         line: As ``net.py:12``, a path from where the page is opened or from the root.
 
     Example:
         >>> link_to_line("net.py:12")
-        '<a class="line" href="net.py#L12">net.py:12</a>'
+        '<a class="line" href="net.py#L12" title="net.py:12">net.py:12</a>'
         >>> link_to_line("javascript:alert(1)")
         '<span class="line">javascript:alert(1)</span>'
     """
     path, _, number = line.rpartition(":")
     if not path or not number.isdecimal() or ":" in path:
         return element("span", {"class": "line"}, text(line)) if line else ""
-    return element("a", {"class": "line", "href": f"{path}#L{number}"}, text(line))
+    where = {"class": "line", "href": f"{path}#L{number}", "title": line}
+    return element("a", where, text(line.replace("\\", "/").rpartition("/")[2]))

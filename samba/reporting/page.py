@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -249,8 +249,18 @@ def _origin(facts: Mapping[str, Any]) -> str:
             ("digest", file["digest"]),
         ]
     )
-    rows += facts["metadata"].items()
+    stored = list(facts["metadata"].items())
+    parts = [element("h2", {"id": "origin"}, "Origin")]
+    if rows:
+        parts.append(_pairs(rows, "origin"))
+    if stored:
+        said = element(
+            "summary", None, text(f"{some(len(stored), 'entry', 'entries')} that compile stored")
+        )
+        parts.append(element("details", {"class": "more"}, said, _pairs(stored, "metadata")))
+    return "".join(parts)
+
+
+def _pairs(rows: Sequence[tuple[str, Any]], label: str) -> str:
     cells = [(text(a), element("div", {"class": "modules"}, text(b))) for a, b in rows]
-    return element("h2", {"id": "origin"}, "Origin") + table(
-        ("what", "value"), cells, label="origin"
-    )
+    return table(("what", "value"), cells, label=label)

@@ -9,12 +9,16 @@ from typing import Any
 
 from samba.inspection.estimate import amount_text
 from samba.reporting.markup import element, text
-from samba.support.layout import bytes_text
+from samba.support.layout import bytes_text, some
 
 __all__ = ["Spot", "memory_plot", "roofline_plot"]
 
-_WIDTH, _HEIGHT = 760.0, 260.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 72.0, 12.0, 14.0, 30.0
+_WIDTH, _HEIGHT = 1000.0, 260.0
+"""Of the drawing in its own units, which stretch: words are beside it, and stay as they are."""
+_LABELS = 8
+"""Sections whose names stand beside their spots."""
+_NAME = 0.2, 0.07
+"""Parts of width and height that a name takes."""
 ROLES = (
     *("weight", "optimizer_state", "gradient", "activation", "input", "output", "output_gradient"),
     *("buffer", "constant", "metric", "argin", "seed"),
@@ -32,11 +36,10 @@ def memory_plot(graph: Mapping[str, Any]) -> str:
     most = max((m["bytes"] for m in moments), default=0)
     if not moments or not most:
         return ""
-    step = (_WIDTH - _LEFT - _RIGHT) / len(moments)
-    high = _HEIGHT - _TOP - _BOTTOM
+    step = _WIDTH / len(moments)
 
     def y(size: float) -> float:
-        return _TOP + high * (1 - size / most)
+        return _HEIGHT * (1 - size / most)
 
     known = [*ROLES, *sorted({r for m in moments for r in m["by_role"]} - set(ROLES))]
     below = [0.0] * len(moments)
@@ -45,7 +48,7 @@ def memory_plot(graph: Mapping[str, Any]) -> str:
     shown = [role for role in known if any(m["by_role"].get(role) for m in moments)]
     for number, role in enumerate(shown):
         above = [b + m["by_role"].get(role, 0) for b, m in zip(below, moments, strict=True)]
-        edge = [(_LEFT + i * step, _LEFT + (i + 1) * step) for i in range(len(moments))]
+        edge = [(i * step, (i + 1) * step) for i in range(len(moments))]
         over = " ".join(f"{x:.1f},{y(a):.1f}" for e, a in zip(edge, above, strict=True) for x in e)
         under = " ".join(
             f"{x:.1f},{y(b):.1f}"
@@ -60,20 +63,14 @@ def memory_plot(graph: Mapping[str, Any]) -> str:
         mark = element("span", {"class": f"key c{number % 8}"}, "")
         keys += element("li", None, mark, text(f"{role} {largest}"))
         below = above
-    grid = "".join(
-        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}"/>'
-        f'<text x="{_LEFT - 6}" y="{y(v) + 4:.1f}" text-anchor="end">'
-        f"{text(bytes_text(int(v)))}</text>"
-        for v in (0, most / 2, most)
-    )
-    ends = (
-        f'<text x="{_LEFT}" y="{_HEIGHT - 8}">{text(_call(moments[0]))}</text>'
-        f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 8}" text-anchor="end">'
-        f"{text(_call(moments[-1]))}</text>"
-    )
-    picture = _svg(
+    marks = (most, most / 2, 0)
+    grid = "".join(f'<line x1="0" x2="{_WIDTH:g}" y1="{y(v):.1f}" y2="{y(v):.1f}"/>' for v in marks)
+    picture = _plot(
         f"memory along {len(moments)} calls, {bytes_text(most)} at most",
-        element("g", {"class": "grid"}, grid) + shapes + ends,
+        grid + shapes,
+        rows=[bytes_text(int(v)) for v in marks],
+        columns=[_call(moments[0]), _call(moments[-1])] if len(moments) > 1 else [],
+        axis="" if len(moments) > 1 else _call(moments[0]),
     )
     return picture + element("ul", {"class": "keys"}, keys)
 
@@ -117,62 +114,94 @@ def roofline_plot(spots: Sequence[Spot], *, peak: float, bandwidth: float) -> st
     bottom = math.floor(math.log10(min(s.rate for s in drawn) / 2))
 
     def x(intensity: float) -> float:
-        part = (math.log10(intensity) - low) / (far - low)
-        return _LEFT + (_WIDTH - _LEFT - _RIGHT) * part
+        return (math.log10(intensity) - low) / (far - low)
 
     def y(rate: float) -> float:
-        part = (math.log10(rate) - bottom) / (top - bottom)
-        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * min(max(part, 0.0), 1.0)
+        return 1 - min(max((math.log10(rate) - bottom) / (top - bottom), 0.0), 1.0)
 
-    grid = ""
-    for power in range(low, far + 1):
-        place = f"{x(10.0**power):.1f}"
-        grid += f'<line x1="{place}" x2="{place}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}"/>'
-        grid += (
-            f'<text x="{place}" y="{_HEIGHT - 10}" text-anchor="middle">{text(f"1e{power}")}</text>'
-        )
-    for power in range(bottom, top + 1):
-        place = f"{y(10.0**power):.1f}"
-        grid += f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{place}" y2="{place}"/>'
-        label = text(amount_text(10.0**power, "FLOP/s"))
-        grid += f'<text x="{_LEFT - 4}" y="{place}" text-anchor="end">{label}</text>'
+    lines = [(_WIDTH * x(10.0**p),) * 2 + (0.0, _HEIGHT) for p in range(low, far + 1)]
+    lines += [(0.0, _WIDTH) + (_HEIGHT * y(10.0**p),) * 2 for p in range(bottom, top + 1)]
+    grid = "".join(
+        f'<line x1="{a:.1f}" x2="{b:.1f}" y1="{c:.1f}" y2="{d:.1f}"/>' for a, b, c, d in lines
+    )
     start = 10.0**low
-    roof = " ".join(
-        f"{x(i):.1f},{y(r):.1f}"
-        for i, r in ((start, start * bandwidth), (ridge, peak), (10.0**far, peak))
+    corners = ((start, start * bandwidth), (ridge, peak), (10.0**far, peak))
+    roof = " ".join(f"{_WIDTH * x(i):.1f},{_HEIGHT * y(r):.1f}" for i, r in corners)
+    return _plot(
+        f"roofline of {some(len(drawn), 'section')}",
+        f'{grid}<polyline points="{roof}"/>',
+        rows=[amount_text(10.0**p, "FLOP/s") for p in range(top, bottom - 1, -1)],
+        columns=[f"{10.0**p:g}" for p in range(low, far + 1)],
+        axis="operations for each byte, FLOP/B",
+        spots=_spots([(s, x(s.intensity), y(s.rate)) for s in drawn]),
     )
-    points = "".join(
-        element(
+
+
+def _spots(placed: Sequence[tuple[Spot, float, float]]) -> str:
+    """Links at their places, with names where few are there and no other name is near."""
+    made, taken = "", list[tuple[float, float]]()
+    for spot, across, down in placed:
+        west = across > 0.5
+        # A name begins at its spot, to the left or to the right of it.
+        sides = [side for side in (west, not west) if 0 <= across - side * _NAME[0] <= 1 - _NAME[0]]
+        free = [
+            side
+            for side in sides
+            if all(
+                abs(across - side * _NAME[0] - a) >= _NAME[0] or abs(down - d) >= _NAME[1]
+                for a, d in taken
+            )
+        ]
+        label = ""
+        if free and len(placed) <= _LABELS:
+            west = free[0]
+            taken.append((across - west * _NAME[0], down))
+            label = element("span", None, text(spot.name))
+        said = f"{spot.name}: {spot.intensity:.3g} FLOP/B, {amount_text(spot.rate, 'FLOP/s')}"
+        made += element(
             "a",
-            {"href": f"#section-{s.section}"},
-            element(
-                "circle",
-                {
-                    "class": f"c{s.section % 8}",
-                    "cx": f"{x(s.intensity):.1f}",
-                    "cy": f"{y(s.rate):.1f}",
-                    "r": 5,
-                },
-                element(
-                    "title",
-                    None,
-                    text(f"{s.name}: {s.intensity:.3g} FLOP/B, {amount_text(s.rate, 'FLOP/s')}"),
-                ),
-            ),
+            {
+                "class": f"spot c{spot.section % 8}{' west' if west else ''}",
+                "href": f"#section-{spot.section}",
+                "style": f"left:{across:.2%};top:{down:.2%}",
+                "title": said,
+                "aria-label": said,
+            },
+            label,
         )
-        for s in drawn
-    )
-    return _svg(
-        f"roofline of {len(drawn)} sections",
-        element("g", {"class": "grid"}, grid)
-        + f'<polyline class="roof" points="{roof}"/>'
-        + points,
-    )
+    return made
 
 
-def _svg(label: str, inside: str) -> str:
+def _plot(
+    label: str,
+    inside: str,
+    *,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    axis: str = "",
+    spots: str = "",
+) -> str:
+    """A drawing that stretches, with words beside it that do not.
+
+    Args:
+        label: What it shows, for who does not see it.
+        inside: SVG, in units of ``_WIDTH`` and ``_HEIGHT``.
+        rows, columns: Labels of its axes, from the top and from the left, evenly spaced.
+        axis: What its width is.
+        spots: HTML that lies on it.
+    """
+    size = {"viewBox": f"0 0 {_WIDTH:g} {_HEIGHT:g}", "preserveAspectRatio": "none"}
+    drawing = element("svg", {**size, "role": "img", "aria-label": label}, inside)
+    across = {"class": "xs even" if spots else "xs", "aria-hidden": "true"}
     return element(
-        "svg",
-        {"viewBox": f"0 0 {_WIDTH:g} {_HEIGHT:g}", "role": "img", "aria-label": label},
-        inside,
+        "div",
+        {"class": "plot"},
+        element("div", {"class": "ys", "aria-hidden": "true"}, *_labels(rows)),
+        element("div", {"class": "area"}, drawing, spots),
+        element("div", across, *_labels(columns)) if columns else "",
+        element("div", {"class": "axis"}, text(axis)) if axis else "",
     )
+
+
+def _labels(words: Sequence[str]) -> list[str]:
+    return [element("span", None, text(word)) for word in words]

@@ -13,6 +13,7 @@ from typing import Any
 from samba.argconf.options import OPTIONS
 from samba.argconf.parsed import divides_batch, last_parsed_args
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
+from samba.compiler.forms.tensorboard import NAME_PART, need_tensorboard
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError, described, literal
 from samba.support.deviations import Deviations
@@ -44,7 +45,8 @@ class CompileSettings:
         arithmetic: What is rounded to bfloat16.
         dumps_graph: Whether the graph is written as JSON beside the PEF.
         plots: Whether a drawing of the graph is written beside the PEF.
-        stats: File for what was compiled as JSON; None for none.
+        stats: Files for what was compiled as JSON.
+        events: File for TensorBoard, whose folder is made; None for none.
     """
 
     pef: Path
@@ -57,7 +59,8 @@ class CompileSettings:
     arithmetic: Arithmetic
     dumps_graph: bool = False
     plots: bool = False
-    stats: Path | None = None
+    stats: tuple[Path, ...] = ()
+    events: Path | None = None
 
 
 def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -141,6 +144,7 @@ def compile_settings(
 
     Raises:
         ArgumentError: If a value is none that exists.
+        MissingPackage: If what is to write a file for TensorBoard is not installed.
     """
     config = parsed_config(config)
     mapping = config.get("mapping") or "section"
@@ -164,18 +168,30 @@ def compile_settings(
         dumps_graph=bool(config.get("dump_traced_graph", False)),
         plots=bool(config.get("plot", False)),
         stats=_stats(config, pef),
+        events=_events(pef) if config.get("gen_tensorboard") else None,
     )
 
 
-def _stats(config: Mapping[str, Any], pef: Path) -> Path | None:
-    """The file of ``compile --compiled-stats-json``; it is not the PEF.
+def _events(pef: Path) -> Path:
+    """The file of ``compile --gen-tensorboard``, in a folder that is a run of TensorBoard.
+
+    Raises:
+        MissingPackage: If it could not be written: no time is spent on compiling then.
+    """
+    need_tensorboard()
+    return pef.with_suffix(".tensorboard") / f"events.out.{NAME_PART}.{pef.stem}"
+
+
+def _stats(config: Mapping[str, Any], pef: Path) -> tuple[Path, ...]:
+    """The files of ``--compiled-stats-json`` and ``--dump-compiled-stats-json``, none the PEF.
 
     Raises:
         ArgumentError: If it could not be written: no time is spent on compiling then.
     """
+    beside = (pef.with_suffix(".stats.json"),) if config.get("dump_compiled_stats_json") else ()
     given = config.get("compiled_stats_json") if config.get("command") == "compile" else None
     if not given:
-        return None
+        return beside
     where = "compile --compiled-stats-json"
     path = _path(given, where).absolute()
     if path.is_dir() or not path.parent.is_dir():
@@ -183,7 +199,7 @@ def _stats(config: Mapping[str, Any], pef: Path) -> Path | None:
         raise ArgumentError(where=where, found=found, wanted="a file in a folder that exists")
     if path.resolve() == pef.absolute().resolve():
         raise ArgumentError(where=where, found=f"{path}, which is the PEF", wanted="another file")
-    return path
+    return (path, *beside)
 
 
 def _pef(config: Mapping[str, Any], name: str) -> Path:

@@ -13,7 +13,7 @@ from examples import lenet
 from samba.__main__ import main
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = {"inspect.md": 6, "export.md": 5, "report.md": 2}
+PAGES = {"inspect.md": 6, "export.md": 7, "report.md": 2}
 """Pages with the number of commands that each shows at least."""
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)

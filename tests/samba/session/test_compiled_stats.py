@@ -49,3 +49,12 @@ def test_a_file_that_cannot_be_is_refused_before_anything_is_compiled(tmp_path, 
     with pytest.raises(ArgumentError, match="compiled-stats-json"):
         compiled(tmp_path, f"{tmp_path}/{where}")
     assert list(tmp_path.rglob("*.pef")) == []
+
+
+def test_the_switch_writes_it_beside_the_pef(tmp_path):
+    scene = World(name="stats").build()
+    asked = {"command": "compile", "compiled_stats_json": str(tmp_path / "stats.json")}
+    pef = Path(scene.compile(tmp_path, **asked, dump_compiled_stats_json=True))
+    beside = pef.with_suffix(".stats.json")
+    assert beside.read_text() == (tmp_path / "stats.json").read_text()
+    assert json.loads(beside.read_text())["format"] == "samba.compiled_stats"

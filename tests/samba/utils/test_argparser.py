@@ -319,12 +319,12 @@ def test_a_microbatch_divides_the_batch(capsys, batch, microbatch):
 
 def test_options_that_do_nothing_are_told_once(caplog, monkeypatch):
     monkeypatch.setattr(parsed, "deviations", Deviations())
-    line = ["compile", "--plot", "--gen-tensorboard", "--dump-traced-graph", "--mac-v2"]
+    line = ["compile", "--plot", "--sambatune-graph", "--dump-traced-graph", "--mac-v2"]
     for _ in range(2):
         parse_app_args([*line, "--mlir-file-name", "net.mlir", "-b", "8"])
     (text,) = [r.getMessage() for r in caplog.records if r.name == "samba"]
     assert text == (
-        "options accepted without effect: --mlir-file-name, --gen-tensorboard: nothing is written; "
+        "options accepted without effect: --mlir-file-name, --sambatune-graph: nothing is written; "
         "--mac-v2: for the hardware compiler [deviation: option-without-effect]"
     )
 
