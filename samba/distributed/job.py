@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from emulator.held_signals import HELD
+from emulator.replicas.comm.agreement import texts_unless_same
 from emulator.replicas.comm.errors import (
     CollectiveTimeout,
     DataParallelError,
@@ -138,8 +139,8 @@ class Job:
             Disagreement: If it is not; every rank raises it.
         """
         text = "\0".join(f"{name}\1{value}" for name, value in facts.items()).encode()
-        rows = self.together(when, lambda control: control.gather_bytes(text))
-        if len(set(rows)) == 1:
+        rows = self.together(when, lambda control: texts_unless_same(control, text))
+        if rows is None:
             return
         tables = [dict(p.split("\1", 1) for p in row.decode().split("\0")) for row in rows]
         names = dict.fromkeys(name for table in tables for name in table)
@@ -434,8 +435,9 @@ def _join(
 
 def _agree_on_engine(control: Communicator, engine: str) -> None:
     """Compare engines before one starts: jax's would wait for all ranks, and abort the process."""
-    engines = [name.decode() for name in control.gather_bytes(engine.encode())]
-    if len(set(engines)) > 1:
+    said = texts_unless_same(control, engine.encode())
+    if said is not None:
+        engines = [name.decode() for name in said]
         raise Disagreement(when="joining the replicas", facts={"SN_DP_ENGINE": engines})
 
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from emulator.replicas.comm.agreement import same_on_all_ranks
 from emulator.replicas.comm.errors import Disagreement, PeerLost
 from emulator.replicas.comm.protocol import Communicator
 from emulator.start import make_host_devices
@@ -201,14 +202,11 @@ def _same_everywhere(control: Communicator, operation: str, values: bytes | memo
     Raises:
         Disagreement: If they are not about to do the same.
     """
-    row = np.frombuffer(_digest(operation.encode()) + _digest(values), np.uint8)
-    rows = np.empty(control.size * row.size, np.uint8)
-    control.all_gather(rows, row.copy())
-    table = rows.reshape(control.size, 2, _DIGEST)
-    if (table[:, 0] != table[0, 0]).any():
+    same, equal = same_on_all_ranks(control, [operation.encode(), values])
+    if not same:
         said = [text.decode() for text in control.gather_bytes(operation.encode())]
         raise Disagreement(when=_WHEN, facts={"what they do": said}, who="processes")
-    return not (table[:, 1] != table[0, 1]).any()
+    return equal
 
 
 _WHEN = "one program on the chips of several processes"

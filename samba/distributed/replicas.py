@@ -17,6 +17,7 @@ from emulator.held_signals import HELD
 from emulator.kernels.agreement import kernels_here, take_the_same_kernels
 from emulator.memory.buckets import Bucket
 from emulator.plans.step_choice import StepKey
+from emulator.replicas.comm.agreement import texts_unless_same
 from emulator.replicas.comm.errors import DataParallelError
 from emulator.replicas.comm.worker import CommThread
 from emulator.replicas.parallel import ParallelPlan, prepare_parallel, reducer, run_parallel
@@ -136,8 +137,10 @@ class Replicas:
             },
         )
         here = kernels_here().encode()
-        said = self._job.together("utils.trace_graph", lambda control: control.gather_bytes(here))
-        take_the_same_kernels([kernels.decode() for kernels in said])
+        said = self._job.together(
+            "utils.trace_graph", lambda control: texts_unless_same(control, here)
+        )
+        take_the_same_kernels([kernels.decode() for kernels in said or (here,)])
 
     def agree_on_algorithm(self, name: str) -> None:
         """Make sure that all replicas are about to train by the same algorithm.
