@@ -224,7 +224,8 @@ class Job:
             say(f"samba: {name_ranks(blame.ranks)} at fault: {blame.reason}", file=sys.stderr)
             self.watchdog.tell("failed", text, blame.ranks)
         blames = error.ranks if isinstance(error, DataParallelError) else ()
-        self.watchdog.tell("failed", f"{type(error).__name__}: {error}".strip(), blames)
+        text = f"{type(error).__name__}: {error}".strip()
+        self.watchdog.tell("failed", text, blames, wait=_END_SECONDS)
         if self.engine == "jax":
             # What jax does at exit waits for all ranks and then aborts the process.
             SambaAtexit.run_handlers()

@@ -180,6 +180,8 @@ def join(count: int, split: str, *, parallel: bool) -> Job | None:
         DataParallelError: If the others do not come, or want something else.
     """
     if parallel:
+        if isinstance(count, int) and count > 1 and split != "none":
+            make_host_devices(count)  # the engine jax starts jax while replicas join
         return jobs.start()
     processes_of_chips(count, split)
     return jobs.current()
