@@ -93,7 +93,7 @@ def test_chips_that_are_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_replicas_of_several_chips(tmp_path: Path) -> None:
-    """Two replicas of two chips each print the losses of two replicas of one chip, by each engine."""
+    """Two replicas of two chips each print the losses of two of one chip, by each engine."""
     lenet = [sys.executable, "examples/lenet.py"]
     where = ["--output-folder", str(tmp_path), "--pef-name", "lenet"]
     finished([*lenet, "compile", "--data-parallel", "-ws", "2", *where], cwd=ROOT, check=True)
