@@ -213,7 +213,9 @@ def listener(host: str, port: int) -> socket.socket:
             raise CannotListen(
                 what=f"MASTER_ADDR={host} MASTER_PORT={port}",
                 address=at(address, port),
-                reason="another program listens there" if in_use else error.strerror or str(error),
+                reason="another program, or another rank 0, listens there"
+                if in_use
+                else error.strerror or str(error),
                 hint="Set MASTER_PORT to a free port of rank 0's host, for all replicas.",
             ) from error
     raise CannotListen(

@@ -79,6 +79,9 @@ def test_somebody_at_the_address_who_never_answers():
         assert time.monotonic() - start < 20
         assert caught.value.ranks == (0,)
         silent.accept()[0].close()  # the thread that waits ends with it
+        for thread in threading.enumerate():
+            if thread.name == "samba-rendezvous":
+                thread.join(20)
 
 
 def test_a_rank_that_is_given_twice_says_so():
