@@ -1,8 +1,9 @@
 """What meeting the other replicas costs each of them: ``python -m bench.joining 2 4 8 16``.
 
 For each count so many processes start under the project's launcher, join, and compare notes as
-loading a PEF does. Prints for the slowest and largest of them: seconds of both, and the sockets,
-threads and resident memory that joining adds. Linux only: it reads /proc.
+loading a PEF does. Prints for the slowest and largest of them: seconds of both, the messages that
+it sends in an agreement, and the sockets, threads and resident memory that joining adds. Linux
+only: it reads /proc.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from emulator.replicas.comm.protocol import Communicator
 from pef_schema.printable import say
 from samba.distributed import job as jobs
 
@@ -55,7 +59,8 @@ def main(argv: Sequence[str]) -> int:
         most = {name: max(row[name] for row in rows) for name in rows[0]}
         say(
             f"{count} replicas: join {most['join']:.2f} s, "
-            f"agreement {most['agree'] * 1e3:.1f} ms, {most['sockets']} sockets, "
+            f"agreement {most['agree'] * 1e3:.1f} ms and {most['messages']} messages, "
+            f"{most['sockets']} sockets, "
             f"{most['threads']} threads, {most['resident'] / 2**20:.1f} MiB"
         )
     return 0
@@ -69,12 +74,31 @@ def _worker() -> None:
     assert job is not None  # the launcher has set what it looks for
     after = _held()
     job.together("bench", lambda control: control.barrier())
+    messages = _counted(job.control)
     begin = time.perf_counter()
     for _ in range(_AGREEMENTS):
         job.agree("bench", {"PEF": "0" * 16, "engine": job.engine, "data_parallel_mode": "any"})
     agreed = (time.perf_counter() - begin) / _AGREEMENTS
     found = {name: after[name] - before[name] for name in after}
+    found["messages"] = len(messages) // _AGREEMENTS
     sys.stdout.write(json.dumps({"join": joined, "agree": agreed, **found}) + "\n")
+
+
+def _counted(control: Communicator) -> list[str]:
+    """A list that grows by the collective's name with each message of an agreement."""
+    sent: list[str] = []
+    send, gather = control.exchange, control.gather_bytes
+
+    def exchange(out: np.ndarray, part: np.ndarray, to: int, source: int) -> None:
+        sent.append("exchange")
+        send(out, part, to, source)
+
+    def gather_bytes(data: bytes) -> list[bytes]:
+        sent.extend(["gather"] * (control.size - 1))
+        return gather(data)
+
+    control.exchange, control.gather_bytes = exchange, gather_bytes
+    return sent
 
 
 def _held() -> dict[str, int]:

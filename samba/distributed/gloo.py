@@ -84,6 +84,10 @@ class TorchGloo(Communicator):
             source=self._ranks[source],
         )
 
+    def barrier(self) -> None:
+        # gloo's own: ceil(log2(size)) messages a rank, where its all-reduce is a ring.
+        self._call("barrier", _meet)
+
     def gather_bytes(self, data: bytes) -> list[bytes]:
         lengths = np.zeros(self.size, np.int64)
         self.all_gather(lengths, np.array([len(data)], np.int64))
@@ -102,6 +106,10 @@ class TorchGloo(Communicator):
             if self.rank in group:
                 mine = TorchGloo(made, ranks, deadline=self.deadline, address=self._address)
         return mine
+
+
+def _meet(group: Any) -> None:
+    group.barrier().wait()
 
 
 def _send_and_receive(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from emulator.held_signals import HELD
+from emulator.replicas.comm.agreement import texts_unless_same
 from emulator.replicas.comm.errors import (
     CollectiveTimeout,
     DataEnded,
@@ -162,7 +163,9 @@ class Job:
             DataParallelError: If a rank does not take part.
         """
         mark = operation.encode() + b"\2"
-        rows = self.together(operation, lambda control: control.gather_bytes(mark + data))
+        rows = self.together(operation, lambda control: texts_unless_same(control, mark + data))
+        if rows is None:
+            return [data] * self.size
         if not all(row.startswith(mark) for row in rows):
             names = [row.split(b"\2", 1)[0].decode(errors="replace") for row in rows]
             doing = {rank: name for rank, name in enumerate(names) if name != operation}
@@ -278,7 +281,8 @@ class Job:
             self._tell_of_ahead(self.watchdog)
             self.watchdog.tell("failed", text, blame.ranks)
         blames = error.ranks if isinstance(error, DataParallelError) else ()
-        self.watchdog.tell("failed", f"{type(error).__name__}: {error}".strip(), blames)
+        text = f"{type(error).__name__}: {error}".strip()
+        self.watchdog.tell("failed", text, blames, wait=_END_SECONDS)
         if self.engine == "jax":
             # What jax does at exit waits for all ranks and then aborts the process.
             SambaAtexit.run_handlers()
@@ -514,8 +518,9 @@ def _join(
 
 def _agree_on_engine(control: Communicator, engine: str) -> None:
     """Compare engines before one starts: jax's would wait for all ranks, and abort the process."""
-    engines = [name.decode() for name in control.gather_bytes(engine.encode())]
-    if len(set(engines)) > 1:
+    said = texts_unless_same(control, engine.encode())
+    if said is not None:
+        engines = [name.decode() for name in said]
         raise Disagreement(when="joining the replicas", facts={"SN_DP_ENGINE": engines})
 
 

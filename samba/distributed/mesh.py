@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from emulator.replicas.comm.agreement import same_on_all_ranks
 from emulator.replicas.comm.errors import Disagreement, PeerLost
 from emulator.replicas.comm.protocol import Communicator
 from emulator.start import make_host_devices
@@ -179,6 +180,8 @@ def join(count: int, split: str, *, parallel: bool) -> Job | None:
         DataParallelError: If the others do not come, or want something else.
     """
     if parallel:
+        if isinstance(count, int) and count > 1 and split != "none":
+            make_host_devices(count)  # the engine jax starts jax while replicas join
         return jobs.start()
     processes_of_chips(count, split)
     return jobs.current()
@@ -201,14 +204,11 @@ def _same_everywhere(control: Communicator, operation: str, values: bytes | memo
     Raises:
         Disagreement: If they are not about to do the same.
     """
-    row = np.frombuffer(_digest(operation.encode()) + _digest(values), np.uint8)
-    rows = np.empty(control.size * row.size, np.uint8)
-    control.all_gather(rows, row.copy())
-    table = rows.reshape(control.size, 2, _DIGEST)
-    if (table[:, 0] != table[0, 0]).any():
+    same, equal = same_on_all_ranks(control, [operation.encode(), values])
+    if not same:
         said = [text.decode() for text in control.gather_bytes(operation.encode())]
         raise Disagreement(when=_WHEN, facts={"what they do": said}, who="processes")
-    return not (table[:, 1] != table[0, 1]).any()
+    return equal
 
 
 _WHEN = "one program on the chips of several processes"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import secrets
 import socket
 import stat
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +38,8 @@ _LAUNCHER_PROCESSES = (
 )
 """Processes that are an ancestor of all replicas of a job on this host, and of no other's."""
 _CONNECT_SECONDS = 2.0
+_ANSWER_SECONDS = 1.0
+"""How much longer than for a connection is waited for an answer."""
 _LOOK_SECONDS = 0.05
 _NAME_SECONDS = 30.0
 """How long a host's name may be unknown."""
@@ -115,7 +119,7 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
                 store = _serve(made, host, launch.size, wait)
         else:
             _wait_for_name(launch, host, wait)
-            store = TCPStore(host, port, launch.size, False, wait, wait_for_workers=False)
+            store = _client(host, port, launch.size, wait)
         found: Store = PrefixStore("samba", store)
         if served:
             found = own_generation(
@@ -161,6 +165,26 @@ def _serve(made: socket.socket, host: str, size: int, wait: timedelta) -> TCPSto
     )
 
 
+def _client(host: str, port: int, size: int | None, wait: timedelta) -> TCPStore:
+    """Connect to a store; torch would wait without end for one that listens and never answers."""
+    found: queue.SimpleQueue[TCPStore | RuntimeError] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            found.put(TCPStore(host, port, size, False, wait, wait_for_workers=False))
+        except RuntimeError as error:
+            found.put(error)
+
+    threading.Thread(target=connect, name="samba-rendezvous", daemon=True).start()
+    try:
+        made = found.get(timeout=wait.total_seconds() + _ANSWER_SECONDS)
+    except queue.Empty:
+        made = RuntimeError("What listens there does not answer as the store of replicas does.")
+    if isinstance(made, RuntimeError):
+        raise made
+    return made
+
+
 def _by_file(launch: Launch, path: Path, wait: timedelta) -> Meeting:
     if launch.rank == 0:
         with listener(LOOPBACK, 0) as made:
@@ -192,7 +216,7 @@ def _visit(path: Path) -> Store | None:
         with socket.create_connection((LOOPBACK, int(port)), timeout=_CONNECT_SECONDS):
             pass  # torch would go on trying, with a warning each time
         wait = timedelta(seconds=_CONNECT_SECONDS)
-        store = TCPStore(LOOPBACK, int(port), None, False, wait, wait_for_workers=False)
+        store = _client(LOOPBACK, int(port), None, wait)
         if store.get("token").decode() == token:
             return store
     return None

@@ -87,11 +87,12 @@ def start(
     chosen = device_number(len(by_process[rank]))
     client: Any = distributed.global_state.client
     client.key_value_set(f"samba/device/{rank}", str(chosen))
-    told = [
-        client.blocking_key_value_get(f"samba/device/{r}", _START_SECONDS * 1000)
-        for r in range(size)
-    ]
-    devices = [by_process[r][int(number)] for r, number in enumerate(told)]
+    client.wait_at_barrier("samba/devices", _START_SECONDS * 1000)
+    # One request for all of them: one for each would be a square of requests to rank 0.
+    told = {
+        int(key.rsplit("/", 1)[1]): value for key, value in client.key_value_dir_get("samba/device")
+    }
+    devices = [by_process[r][int(told[r])] for r in range(size)]
     return JaxMesh(devices, rank=rank, deadline=deadline)
 
 
@@ -169,6 +170,8 @@ class JaxMesh(Communicator):
             return jax.device_put(np.array(buffer, copy=True), self._devices[self.rank])
 
     def all_reduce_device(self, array: jax.Array, op: ReduceOp = ReduceOp.SUM) -> jax.Array:
+        if len(array.devices()) > 1:  # each of this process's chips has it as a whole
+            return super().all_reduce_device(array, op)
         collective, size = _COLLECTIVES[op], self.size
 
         def reduce(part: jax.Array) -> jax.Array:

@@ -1,13 +1,20 @@
-"""The sockets at which processes listen, read from /proc."""
+"""The sockets at which processes listen, read from /proc; and where replicas choose to."""
 
 from __future__ import annotations
 
+import concurrent.futures
 import ipaddress
 import os
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from samba.distributed import addresses
 
 _LISTENS = {"tcp": "0A", "tcp6": "0A", "udp": "07", "udp6": "07"}
 """The state of a socket that takes what anybody sends, by protocol."""
@@ -84,3 +91,20 @@ def _address(text: str) -> str:
     whole = ipaddress.ip_address(b"".join(socket.htonl(w).to_bytes(4, "big") for w in words))
     mapped = whole.ipv4_mapped if isinstance(whole, ipaddress.IPv6Address) else None
     return str(mapped or whole)
+
+
+def chosen(stores: Sequence[Any], host: str, spaces: Sequence[str]) -> list[addresses.Place]:
+    """Where replicas in these network spaces choose to listen, each with its client of a store."""
+    of_thread = threading.local()
+
+    def choose(rank: int) -> addresses.Place:
+        of_thread.space = spaces[rank]
+        return addresses.choose_place(stores[rank], host, rank=rank, size=len(spaces))
+
+    ranks = range(len(spaces))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        concurrent.futures.ThreadPoolExecutor(len(spaces)) as pool,
+    ):
+        patch.setattr(addresses, "network_space", lambda: of_thread.space)
+        return [one.result(30) for one in [pool.submit(choose, rank) for rank in ranks]]

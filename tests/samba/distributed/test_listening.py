@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from samba.distributed import addresses
-from samba.distributed.addresses import LOOPBACK, asked_interfaces, choose_place, facing, listener
+from samba.distributed.addresses import LOOPBACK, asked_interfaces, facing, listener
 from samba.distributed.environment import Launch
 from samba.distributed.errors import CannotListen
 from samba.distributed.rendezvous import meet
 from samba.distributed.settings import ENGINES
 from samba.distributed.stores import HashStore
 from tests.processes import finished
-from tests.samba.distributed.listening import Listening, listening, tree
+from tests.samba.distributed.listening import Listening, chosen, listening, tree
 from tests.samba.distributed.processes import (
     ROOT,
     clean_environment,
@@ -195,7 +195,9 @@ def test_a_port_in_use():
     with listener(LOOPBACK, 0) as other:
         port = other.getsockname()[1]
         with (
-            pytest.raises(CannotListen, match="another program listens there") as caught,
+            pytest.raises(
+                CannotListen, match="another program, or another rank 0, listens there"
+            ) as caught,
             meet(first((LOOPBACK, port)), seconds=1),
         ):
             pass
@@ -241,11 +243,7 @@ def test_no_way_to_another_host():
 def place(host: str, spaces: Sequence[str]) -> addresses.Place:
     """The place of rank 0 among ranks in these network spaces."""
     store = HashStore()
-    for rank, space in enumerate(spaces):
-        store.set(f"space/{rank}", space)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(addresses, "network_space", lambda: spaces[0])
-        return choose_place(store, host, rank=0, size=len(spaces))
+    return chosen([store] * len(spaces), host, spaces)[0]
 
 
 @pytest.mark.parametrize(

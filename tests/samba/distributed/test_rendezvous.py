@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,22 @@ def test_nobody_at_the_address():
     lonely = launch(1, address=("127.0.0.1", free_port()))
     with pytest.raises(DataParallelError, match="found nobody at"), late(lonely):
         pass
+
+
+def test_somebody_at_the_address_who_never_answers():
+    """torch's own client would wait for as long as the other program runs."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        lonely = launch(1, address=silent.getsockname())
+        start = time.monotonic()
+        wanted = pytest.raises(DataParallelError, match=r"found nobody at .* does not answer")
+        with wanted as caught, late(lonely):
+            pass
+        assert time.monotonic() - start < 20
+        assert caught.value.ranks == (0,)
+        silent.accept()[0].close()  # the thread that waits ends with it
+        for thread in threading.enumerate():
+            if thread.name == "samba-rendezvous":
+                thread.join(20)
 
 
 def test_a_rank_that_is_given_twice_says_so():

@@ -13,6 +13,7 @@ import pytest
 
 from emulator.memory.budget import LIMIT_VARIABLE
 from tests.processes import finished
+from tests.samba.distributed.processes import clean_environment
 
 ROOT = Path(__file__).parents[3]
 CLOSE = 1e-5
@@ -92,18 +93,24 @@ def test_chips_that_are_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_replicas_of_several_chips(tmp_path: Path) -> None:
-    """Two replicas of two chips each print the losses of two replicas of one chip."""
+    """Two replicas of two chips each print the losses of two of one chip, by each engine."""
     lenet = [sys.executable, "examples/lenet.py"]
     where = ["--output-folder", str(tmp_path), "--pef-name", "lenet"]
     finished([*lenet, "compile", "--data-parallel", "-ws", "2", *where], cwd=ROOT, check=True)
     said = []
-    for more in ([], *(["--n-chips", "2", "--tensor-parallel", s] for s in ("weight", "batch"))):
+    for engine, split in (
+        ("torch", ""),
+        ("torch", "weight"),
+        ("torch", "batch"),
+        ("jax", "weight"),
+    ):
+        more = ["--n-chips", "2", "--tensor-parallel", split] if split else []
         run_ = ["run", "--pef", str(tmp_path / "lenet" / "lenet.pef"), "-e", "1"]
         options = ["--data-parallel", "--reduce-on-rdu", *more]
         launch = [sys.executable, "-m", "samba", "launch", "-n", "2", *lenet[1:], *run_, *options]
-        done = finished(launch, cwd=ROOT, check=True, seconds=600)
+        env = clean_environment(SN_DP_ENGINE=engine)
+        done = finished(launch, cwd=ROOT, env=env, check=True, seconds=600)
         lines = done.stdout.splitlines()
         said.append(sorted(line for line in lines if "Loss: " in line))
         assert len(said[-1]) == 4  # an epoch and a test on each replica
-    assert said[1] == said[0]
-    assert said[2] == said[0]
+    assert all(losses == said[0] for losses in said)
