@@ -26,6 +26,9 @@ _OPS = {
 }
 
 
+_TAG = 0
+
+
 class TorchGloo(Communicator):
     """Ranks of a gloo process group of its own.
 
@@ -80,8 +83,8 @@ class TorchGloo(Communicator):
             _send_and_receive,
             as_bytes(out),
             as_bytes(part),
-            to=self._ranks[to],
-            source=self._ranks[source],
+            to=to,
+            source=source,
         )
 
     def barrier(self) -> None:
@@ -115,10 +118,10 @@ def _meet(group: Any) -> None:
 def _send_and_receive(
     out: torch.Tensor, part: torch.Tensor, *, to: int, source: int, group: Any
 ) -> None:
-    sending = dist.isend(part, to, group=group)
-    dist.recv(out, source, group=group)
-    if sending is not None:
-        sending.wait()
+    # The group's own methods: torch's functions refuse a group that it does not know of.
+    sending = group.send([part], to, _TAG)
+    group.recv([out], source, _TAG).wait()
+    sending.wait()
 
 
 def new_group(ranks: Sequence[int], deadline: float, address: str = "") -> Any:
