@@ -197,11 +197,8 @@ class Watchdog:
             OutOfStep: If another rank is to do something else at this point.
             PeerLost: If a rank has ended, or has told that it failed.
         """
-        elsewhere = self._elsewhere()
-        if elsewhere:
-            doing = {rank: sign.doing for rank, sign in elsewhere.items()}
-            steps = {rank: sign.step for rank, sign in elsewhere.items()}
-            raise OutOfStep(operation=operation, doing=doing, steps=steps)
+        if (found := self.out_of_step(operation)) is not None:
+            raise found
         now = time.monotonic()
         known = self._known()
         if known is None:
@@ -259,11 +256,23 @@ class Watchdog:
         """Whether the store does not answer any more."""
         return time.monotonic() - self._reached > _SILENT_BEATS * self.interval
 
-    def _elsewhere(self) -> dict[int, Sign]:
-        """Ranks that are in another place of their programs, and cannot come here from there."""
+    def out_of_step(self, operation: str) -> OutOfStep | None:
+        """An error that names ranks which are to do something else at this point.
+
+        Args:
+            operation: What this rank is about to do.
+
+        Returns:
+            The error; None if there are no such ranks.
+        """
         mine = self._mine
         signs = ((rank, sign) for rank, (_, sign) in self._seen.items())
-        return {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
+        found = {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
+        if not found:
+            return None
+        doing = {rank: sign.doing for rank, sign in found.items()}
+        steps = {rank: sign.step for rank, sign in found.items()}
+        return OutOfStep(operation=operation, doing=doing, steps=steps)
 
     def all_ended(self) -> bool:
         """Whether no other rank is running."""
