@@ -219,6 +219,8 @@ class Job:
         if not isinstance(error, DataParallelError):
             return error
         ranks, reason = error.ranks, getattr(error, "reason", "")
+        if self.watchdog is not None and not isinstance(error, StepAbandoned):
+            self.watchdog.look_again()  # what a rank told last before it ended
         if self.watchdog is not None and not ranks:
             # Who presses Ctrl-C twice does not wait for what might show later.
             blame = self.watchdog.blame(*((0.0,) if isinstance(error, StepAbandoned) else ()))

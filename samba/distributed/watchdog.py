@@ -183,8 +183,16 @@ class Watchdog:
             if self._mine.state != "running":
                 return
             self._mine = replace(self._mine, state=state, reason=reason, blames=tuple(blames))
+        self.look_again(wait)
+
+    def look_again(self, wait: float = 1) -> None:
+        """Tell the others how far this rank is, and see how far they are, now.
+
+        Args:
+            wait: Seconds to wait for the store.
+        """
         with self._told:
-            self._wanted = wanted = self._done + 2  # the beat under way may not have it yet
+            self._wanted = wanted = self._done + 2  # the beat under way may have begun before
             self._wake.set()
             self._told.wait_for(lambda: self._done >= wanted, wait)
 
