@@ -225,6 +225,9 @@ class Watchdog:
         end = time.monotonic() + seconds
         while True:
             found = self._known() or self._silent()
+            if found is not None and seconds:
+                self.look_again()  # it may have told why, just before it ended
+                return self._known() or found
             if found is not None:
                 return found
             if time.monotonic() >= end:
