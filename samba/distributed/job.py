@@ -222,10 +222,17 @@ class Job:
         if not isinstance(error, DataParallelError):
             return error
         ranks, reason = error.ranks, getattr(error, "reason", "")
+        if self.watchdog is not None and not isinstance(error, StepAbandoned):
+            self.watchdog.look_again()  # what a rank told last before it ended
         if self.watchdog is not None and not ranks:
             # Who presses Ctrl-C twice does not wait for what might show later.
             blame = self.watchdog.blame(*((0.0,) if isinstance(error, StepAbandoned) else ()))
             ranks, reason = blame.ranks, blame.reason
+        if self.watchdog is not None and not isinstance(error, StepAbandoned):
+            # A rank that found it out first has ended, and broken the connection.
+            error = self.watchdog.out_of_step(operation) or error
+        if isinstance(error, OutOfStep):
+            ranks = error.ranks
         advice = _ADVICE
         if self.watchdog is not None and self.watchdog.ended_early(ranks):
             advice = f"{_ADVICE} {_UNEVEN}"

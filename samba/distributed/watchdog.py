@@ -183,8 +183,16 @@ class Watchdog:
             if self._mine.state != "running":
                 return
             self._mine = replace(self._mine, state=state, reason=reason, blames=tuple(blames))
+        self.look_again(wait)
+
+    def look_again(self, wait: float = 1) -> None:
+        """Tell the others how far this rank is, and see how far they are, now.
+
+        Args:
+            wait: Seconds to wait for the store.
+        """
         with self._told:
-            self._wanted = wanted = self._done + 2  # the beat under way may not have it yet
+            self._wanted = wanted = self._done + 2  # the beat under way may have begun before
             self._wake.set()
             self._told.wait_for(lambda: self._done >= wanted, wait)
 
@@ -197,11 +205,8 @@ class Watchdog:
             OutOfStep: If another rank is to do something else at this point.
             PeerLost: If a rank has ended, or has told that it failed.
         """
-        elsewhere = self._elsewhere()
-        if elsewhere:
-            doing = {rank: sign.doing for rank, sign in elsewhere.items()}
-            steps = {rank: sign.step for rank, sign in elsewhere.items()}
-            raise OutOfStep(operation=operation, doing=doing, steps=steps)
+        if (found := self.out_of_step(operation)) is not None:
+            raise found
         now = time.monotonic()
         known = self._known()
         if known is None:
@@ -220,6 +225,9 @@ class Watchdog:
         end = time.monotonic() + seconds
         while True:
             found = self._known() or self._silent()
+            if found is not None and seconds:
+                self.look_again()  # it may have told why, just before it ended
+                return self._known() or found
             if found is not None:
                 return found
             if time.monotonic() >= end:
@@ -259,11 +267,23 @@ class Watchdog:
         """Whether the store does not answer any more."""
         return time.monotonic() - self._reached > _SILENT_BEATS * self.interval
 
-    def _elsewhere(self) -> dict[int, Sign]:
-        """Ranks that are in another place of their programs, and cannot come here from there."""
+    def out_of_step(self, operation: str) -> OutOfStep | None:
+        """An error that names ranks which are to do something else at this point.
+
+        Args:
+            operation: What this rank is about to do.
+
+        Returns:
+            The error; None if there are no such ranks.
+        """
         mine = self._mine
         signs = ((rank, sign) for rank, (_, sign) in self._seen.items())
-        return {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
+        found = {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
+        if not found:
+            return None
+        doing = {rank: sign.doing for rank, sign in found.items()}
+        steps = {rank: sign.step for rank, sign in found.items()}
+        return OutOfStep(operation=operation, doing=doing, steps=steps)
 
     def all_ended(self) -> bool:
         """Whether no other rank is running."""
