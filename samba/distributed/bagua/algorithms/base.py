@@ -30,7 +30,7 @@ class Algorithm:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.name:
+        if cls.__dict__.get("name"):  # of its own: a subclass takes nobody's place
             _registry[cls.name] = cls
 
     @classmethod

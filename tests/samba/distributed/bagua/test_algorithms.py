@@ -318,6 +318,18 @@ def test_low_precision_needs_all_parameters_in_optimizers():
 
 
 @covers("model.bagua_module_name")
+def test_a_subclass_takes_the_place_of_none_but_by_its_name():
+    class Mine(bagua.GradientAllReduceAlgorithm):
+        pass
+
+    class Named(bagua.GradientAllReduceAlgorithm):
+        name = "named by a test"
+
+    assert type(bagua.Algorithm.init("gradient_allreduce")) is bagua.GradientAllReduceAlgorithm
+    assert isinstance(bagua.Algorithm.init("named by a test"), Named)
+    assert Mine().name == "gradient_allreduce"
+
+
 def test_algorithms_can_be_exchanged():
     def work(world):
         net = model(world.rank)
