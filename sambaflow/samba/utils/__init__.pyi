@@ -1,5 +1,7 @@
 from samba.utils import (
+    ElasticSampler as ElasticSampler,
     SNType as SNType,
+    TrainingCheckpoint as TrainingCheckpoint,
     assert_close as assert_close,
     compare as compare,
     create_mac_resource_report as create_mac_resource_report,

@@ -1,0 +1,3 @@
+from samba.utils.elastic_sampler import (
+    ElasticSampler as ElasticSampler,
+)
