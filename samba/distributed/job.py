@@ -109,6 +109,17 @@ class Job:
         """Name of the engine that reduces gradients."""
         return self.data.engine
 
+    def refuse_one_program(self, what: str) -> None:
+        """Refuse what is for replicas where processes have the chips of one program.
+
+        Args:
+            what: What is refused.
+
+        Raises:
+            OneProgram: Then.
+        """
+        refuse_one_program(self, what)
+
     def together(self, operation: str, do: Callable[[Communicator], T]) -> T:
         """Do something that all ranks do at the same point of their programs.
 

@@ -13,12 +13,18 @@ class Joined(Protocol):
     Attributes:
         rank: Number of this process.
         size: How many there are.
-        one_program: Whether they are no replicas, but have the chips of one program.
     """
 
     rank: int
     size: int
-    one_program: bool
+
+    def refuse_one_program(self, what: str) -> None:
+        """Refuse what is for replicas where processes have the chips of one program.
+
+        Args:
+            what: What is refused.
+        """
+        ...
 
     def agree(self, when: str, facts: dict[str, str], *, advice: str = ...) -> None:
         """Make sure that all ranks are about to do the same.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from samba.distributed.errors import OneProgram
 from samba.distributed.present import PRESENT, Joined
 
 __all__ = ["job_of_replicas"]
@@ -23,6 +22,5 @@ def job_of_replicas(what: str) -> Joined | None:
     found = PRESENT[0] if PRESENT else None
     if found is None or found.size == 1:
         return None
-    if found.one_program:
-        raise OneProgram(what=what, size=found.size)
+    found.refuse_one_program(what)
     return found
