@@ -35,14 +35,32 @@ def on_devices(folder: Path, size: int, make: Make = bagua.QAdamAlgorithm, **key
     return on_device(folder, make, size, "qadam", steps=STEPS, **keywords)
 
 
+def rounding_of_steps(size: int = 1) -> torch.Tensor:
+    """By what part of it a step after the warm-up is uncertain, for each weight.
+
+    It is divided by the root of the second moment that the warm-up has left: the root mean square
+    of its gradients. Where these are small differences of larger numbers, they have the rounding of
+    the larger ones, 2**-24 of the largest gradient, and steps are large: ten learning rates.
+    """
+    made = world("qadam").build()
+    gradients = []
+    for step in range(WARM):
+        made.host_step(batch(BATCH * size, step))
+        gradients.append(torch.cat([p.grad.flatten() for p in made.host.parameters()]))
+    found = torch.stack(gradients)
+    return 2**-24 * found.abs().max() / found.square().mean(0).sqrt()
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_as_the_torch_loop(qadam, size):
     found = on_devices(qadam, size)
     wanted = in_torch(bagua.QAdamAlgorithm, size, "qadam", steps=STEPS)
+    part = rounding_of_steps(size)
     for ours, theirs in zip(found, wanted, strict=True):
-        # Six steps where CLOSE is of four, and a step is as large where a gradient is the small
-        # difference of larger numbers, whose rounding then counts whole.
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=2 * CLOSE)
+        way = theirs.diff(dim=0, prepend=theirs[:1]).abs().cumsum(0)
+        # Six steps where CLOSE is of four.
+        assert bool(((ours - theirs).abs() <= 2 * CLOSE + part * way).all())
+        assert float((part * way).median()) < CLOSE / 10  # it is a matter of few weights
     assert all(ours.equal(found[0]) for ours in found)
 
 
@@ -97,14 +115,18 @@ def test_weight_decay_of_the_device_holds(qadam, changed):
 
     def work(_: Any) -> torch.Tensor:
         bagua.with_bagua(made.host, [host], bagua.QAdamAlgorithm(host))
+        history = []
         for step, decay in enumerate(decays):
             optimizer["weight_decay"] = decay if changed < WARM else 0.01
             made.host_step(batch(BATCH, step))
-        return torch.cat([p.detach().flatten() for p in made.host.parameters()])
+            history.append(torch.cat([p.detach().flatten() for p in made.host.parameters()]))
+        return torch.stack(history)
 
     (wanted,) = on_ranks(1, work, nodes=[range(1)])
+    way = wanted.diff(dim=0).abs().sum(0)
     # Such a decay moves weights by up to 0.7 in a step, and 16 roundings may make up the step.
-    torch.testing.assert_close(moved, wanted, rtol=0, atol=0.7 * 16 * 2**-24)
+    allowed = 0.7 * 16 * 2**-24 + rounding_of_steps() * way
+    assert bool(((moved - wanted[-1]).abs() <= allowed).all())
 
 
 def test_the_count_decides_what_is_communicated(qadam):
