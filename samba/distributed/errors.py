@@ -67,3 +67,11 @@ class CannotListen(DataParallelError):
     def __init__(self, *, what: str, address: str, reason: str, hint: str) -> None:
         self.what, self.address, self.reason = what, address, reason
         super().__init__(f"{what}: cannot listen at {address}: {reason}. {hint}")
+
+
+def is_of_collective(error: BaseException) -> bool:
+    """Whether an error looks as if a collective of the script's own had raised it."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        word in text for word in ("gloo", "Connection", "Timed out", "Timeout", "store", "Socket")
+    )

@@ -9,9 +9,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch.distributed as dist
 
@@ -34,15 +33,19 @@ from pef_schema.printable import say
 from samba.abexit import SambaAtexit
 from samba.distributed.addresses import (
     Place,
-    absent,
-    at,
-    choose_place,
-    listener,
     prefer_loopback,
+)
+from samba.distributed.connecting import (
+    STORE_SECONDS,
+    agree_on_engine,
+    choose,
+    host_of,
+    own_client,
+    start_jax,
 )
 from samba.distributed.control import control_beside_torch, control_of_all, lone_control
 from samba.distributed.environment import Launch, detect
-from samba.distributed.errors import OneProgram
+from samba.distributed.errors import OneProgram, is_of_collective
 from samba.distributed.generations import own_generation
 from samba.distributed.gloo import settle
 from samba.distributed.present import PRESENT
@@ -54,7 +57,6 @@ from samba.distributed.watchdog import Watchdog
 
 T = TypeVar("T")
 
-_STORE_SECONDS = 5
 _STUCK_SECONDS = 1
 _LOOK_SECONDS = 0.1
 _END_SECONDS = 3
@@ -118,7 +120,8 @@ class Job:
         Raises:
             OneProgram: Then.
         """
-        refuse_one_program(self, what)
+        if self.one_program:
+            raise OneProgram(what=what, size=self.size)
 
     def together(self, operation: str, do: Callable[[Communicator], T]) -> T:
         """Do something that all ranks do at the same point of their programs.
@@ -292,7 +295,7 @@ class Job:
         if self.watchdog is None or os.getpid() != self._pid:
             return
         self.failing = True
-        if not isinstance(error, DataParallelError) and _is_of_collective(error):
+        if not isinstance(error, DataParallelError) and is_of_collective(error):
             blame = self.watchdog.blame()
             text = f"a collective of {name_ranks(blame.ranks)}"
             say(f"samba: {name_ranks(blame.ranks)} at fault: {blame.reason}", file=sys.stderr)
@@ -322,7 +325,7 @@ class Job:
             self._see_others_end(self.watchdog)
         # A thread that is still inside the store when the interpreter ends would abort the process:
         # a usual end waits for as long as a call of the store may take.
-        patience = _STUCK_SECONDS if self.failure is not None else 2 * _STORE_SECONDS
+        patience = _STUCK_SECONDS if self.failure is not None else 2 * STORE_SECONDS
         stopped = self.watchdog.stop(patience), self.thread.close(_STUCK_SECONDS)
         if not all(stopped) and (self.failure is not None or not stopped[1]):
             # A thread waits for somebody who does not come. It would abort the interpreter's end,
@@ -363,14 +366,6 @@ class Job:
         return True
 
 
-def _is_of_collective(error: BaseException) -> bool:
-    """Whether an error looks as if a collective of the script's own had raised it."""
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        word in text for word in ("gloo", "Connection", "Timed out", "Timeout", "store", "Socket")
-    )
-
-
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
@@ -388,20 +383,6 @@ def current() -> Job | None:
 def is_failing() -> bool:
     """Whether an error that nobody caught is ending this process."""
     return bool(_current) and _current[-1].failing
-
-
-def refuse_one_program(job: Job, what: str) -> None:
-    """Refuse what is for replicas where processes have the chips of one program.
-
-    Args:
-        job: The job.
-        what: What is refused.
-
-    Raises:
-        OneProgram: Then.
-    """
-    if job.one_program:
-        raise OneProgram(what=what, size=job.size)
 
 
 def is_set_up() -> bool:
@@ -428,7 +409,7 @@ def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | N
     """
     if _current:
         if not one_program:
-            refuse_one_program(_current[-1], "joining replicas")
+            _current[-1].refuse_one_program("joining replicas")
         return _current[-1]
     if dist.is_initialized():
         return adopt()
@@ -439,7 +420,7 @@ def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | N
     divide_cores(launch, _CORES_OF_MESH if one_program else 1)
     prefer_device(launch.local_rank)
     with meet(launch, seconds=deadline) as meeting:
-        place = _choose(meeting, launch.rank, launch.size, deadline)
+        place = choose(meeting, launch.rank, launch.size, deadline)
         if place.shared:
             prefer_loopback()
         try:
@@ -468,38 +449,9 @@ def adopt() -> Job:
     if outlives_processes():
         rank, size = dist.get_rank(), dist.get_world_size()
         adopted = own_generation(adopted, rank=rank, size=size, seconds=deadline)
-    meeting = Meeting(store=adopted, host=_host_of(store), keeper=0)
-    place = _choose(meeting, dist.get_rank(), dist.get_world_size(), deadline)
+    meeting = Meeting(store=adopted, host=host_of(store), keeper=0)
+    place = choose(meeting, dist.get_rank(), dist.get_world_size(), deadline)
     return _join(meeting, place, engine_name(), control_of_all(place.hostname, deadline))
-
-
-def _host_of(store: Any) -> str:
-    """The host of whoever serves a store, as this process was told it; empty if nobody knows."""
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    return getattr(store, "host", "") or os.environ.get("MASTER_ADDR", "")
-
-
-def _choose(meeting: Meeting, rank: int, size: int, deadline: float) -> Place:
-    store = PrefixStore("places", meeting.store)
-    try:
-        return choose_place(store, meeting.host, rank=rank, size=size)
-    except DataParallelError:
-        raise
-    except RuntimeError as error:
-        missing = absent(store, size)
-        if missing:
-            raise DataParallelError(
-                f"rank {rank}: {name_ranks(missing)} of {size} replicas did not come within "
-                f"{deadline:g} s. Start all of them, with the same MASTER_ADDR and MASTER_PORT; "
-                "what one that failed has printed says more.",
-                ranks=missing,
-            ) from error
-        ranks = (meeting.keeper,) if meeting.keeper not in (-1, rank) else ()
-        gone = f" {name_ranks(ranks)}, which served the store, is gone." if ranks else ""
-        raise DataParallelError(
-            f"rank {rank}: {size} replicas did not come together.{gone} {error}", ranks=ranks
-        ) from error
 
 
 def _join(
@@ -513,14 +465,14 @@ def _join(
     rank, size, deadline = control.rank, control.size, control.deadline
     watchdog = None
     if size > 1:
-        watchdog = Watchdog(_own_client(meeting.store), rank=rank, size=size, keeper=meeting.keeper)
+        watchdog = Watchdog(own_client(meeting.store), rank=rank, size=size, keeper=meeting.keeper)
     try:
         if watchdog is not None:
             control.barrier()  # all of them have given a sign
             watchdog.start()
-            _agree_on_engine(control, f"{engine}, one program" if one_program else engine)
+            agree_on_engine(control, f"{engine}, one program" if one_program else engine)
         jax = engine == "jax" and size > 1
-        data = _start_jax(meeting, place, rank, size, deadline) if jax else control
+        data = start_jax(meeting, place, rank, size, deadline) if jax else control
     except BaseException:
         # A thread that is within the store when the interpreter ends would abort the process.
         if watchdog is not None:
@@ -532,47 +484,6 @@ def _join(
     SambaAtexit.on_failure(job.fail)
     _hook_exceptions(job)
     return job
-
-
-def _agree_on_engine(control: Communicator, engine: str) -> None:
-    """Compare engines before one starts: jax's would wait for all ranks, and abort the process."""
-    said = texts_unless_same(control, engine.encode())
-    if said is not None:
-        engines = [name.decode() for name in said]
-        raise Disagreement(when="joining the replicas", facts={"SN_DP_ENGINE": engines})
-
-
-def _own_client(store: Store) -> Any:
-    """A client of a store that shares no connection with others, with short timeouts."""
-    whole: Any = PrefixStore("watch", store)
-    made = whole.clone()
-    made.set_timeout(timedelta(seconds=_STORE_SECONDS))
-    return made
-
-
-def _start_jax(
-    meeting: Meeting, place: Place, rank: int, size: int, deadline: float
-) -> Communicator:
-    from emulator.replicas.comm import jaxmesh  # noqa: PLC0415  # jax, for this engine only
-
-    if rank == 0:
-        if not place.address:
-            raise DataParallelError(
-                "engine jax: the replicas are on several hosts, and nobody knows where they meet. "
-                "Set MASTER_ADDR to an address of rank 0's host that the others reach.",
-                ranks=(0,),
-            )
-        with listener(place.address, 0) as probe:
-            meeting.store.set("jax", at(place.address, probe.getsockname()[1]))
-    address = meeting.store.get("jax").decode()
-    return jaxmesh.start(
-        address,
-        rank=rank,
-        size=size,
-        deadline=deadline,
-        hostname=place.hostname or None,
-        interface=place.interfaces[0] if place.interfaces else None,
-    )
 
 
 def _hook_exceptions(job: Job) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch.distributed as dist
@@ -18,8 +17,6 @@ from emulator.held_signals import HELD
 from emulator.kernels.agreement import kernels_here, take_the_same_kernels
 from emulator.memory.buckets import Bucket
 from emulator.plans.step_choice import StepKey
-from emulator.replicas.comm.errors import DataParallelError
-from emulator.replicas.comm.worker import CommThread
 from emulator.replicas.parallel import (
     ParallelPlan,
     prepare_parallel,
@@ -35,11 +32,11 @@ from samba.distributed.errors import NotDataParallel, NotJoinable
 from samba.distributed.job import Job
 from samba.distributed.joint import Announcement, Joint
 from samba.distributed.mesh import pef_key
+from samba.distributed.replica_runs import PreparedRun, Reducer, Trainer, Wish, all_wishes
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
 from samba.support.deviations import Deviations, tell
-from samba.support.timeline import Track
 
 _CHECKED_RUNS = 2
 """Runs before which replicas always compare notes; what differs usually does from the start."""
@@ -47,47 +44,6 @@ _CHUNK = 64 << 20
 _OF_DROPOUT = frozenset({ArginKind.DROPOUT_RATE, ArginKind.DROPOUT_SEED})
 _SAME_EVERYWHERE = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
 """Roles of regions of which rank 0's values hold for all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """The way in which a run is to be parallel.
-
-    Args:
-        reduce_on_rdu: Whether gradients are reduced in device memory, not in a host copy.
-        mode: What may overlap and overtake.
-    """
-
-    reduce_on_rdu: bool
-    mode: Mode
-
-
-class Trainer(Protocol):
-    """An algorithm that runs a program in the place of its REDUCE sections."""
-
-    @property
-    def name(self) -> str:
-        """The algorithm's name, which ranks compare."""
-        ...
-
-    def prepare(self, plan: ParallelPlan) -> Callable[[], None]:
-        """Prepare a run.
-
-        Args:
-            plan: Its plans and reductions.
-
-        Returns:
-            A function that runs it in the order of the PEF.
-        """
-        ...
-
-    def weights_were_set(self) -> None:
-        """Called when the host has given all ranks new weights."""
-        ...
-
-    def release(self) -> None:
-        """Communicate no more; all ranks call this together."""
-        ...
 
 
 class Replicas:
@@ -113,11 +69,11 @@ class Replicas:
         self.rank = 0 if job is None else job.rank
         self.step = 0
         self._program = device.program
-        self._reducers: dict[bool, _Reducer] = {}
+        self._reducers: dict[bool, Reducer] = {}
         self.trainer: Trainer | None = None
         self.joint: Joint | None = None
         self._shadowed: tuple[tuple[StepKey, Wish], ParallelPlan] | None = None
-        self._wishes = _all_wishes()
+        self._wishes = all_wishes()
         self._deviations = Deviations()
         if job is not None:
             device.use_buckets()
@@ -169,7 +125,7 @@ class Replicas:
             trainer: Who knows the algorithm.
         """
         self.trainer = trainer
-        self._wishes = _all_wishes()  # others than before, so that runners prepare anew
+        self._wishes = all_wishes()  # others than before, so that runners prepare anew
 
     @contextmanager
     def same_values(self, regions: Sequence[int]) -> Iterator[None]:
@@ -342,13 +298,13 @@ class Replicas:
             replicas=self, plan=plan, facts=facts, execute=execute, steps=steps, wish=wish
         )
 
-    def _net(self, job: Job, wish: Wish) -> _Reducer:
+    def _net(self, job: Job, wish: Wish) -> Reducer:
         on_device = wish.reduce_on_rdu
         if on_device not in self._reducers:
             reduce = reducer(
                 self._device, job.data, on_device=on_device, shares=lambda: self._shares
             )
-            self._reducers[on_device] = _Reducer(self, job, reduce)
+            self._reducers[on_device] = Reducer(self, job, reduce)
         return self._reducers[on_device]
 
     @property
@@ -478,77 +434,6 @@ class Replicas:
     @property
     def _has_gradients(self) -> bool:
         return any(region.role is Role.GRADIENT for region in self._program.regions)
-
-
-def _all_wishes() -> dict[tuple[bool, str], Wish]:
-    return {
-        (on_device, mode.value): Wish(reduce_on_rdu=on_device, mode=mode)
-        for on_device in (False, True)
-        for mode in Mode
-    }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedRun:
-    """A run with reductions, as the runner sees it: like a plan.
-
-    Args:
-        replicas: Whose it is.
-        plan: Its plans and reductions.
-        facts: What must be the same on all ranks.
-        execute: Runs them; on return nothing is under way that the next run would not wait for.
-        steps: What it runs.
-        wish: How.
-    """
-
-    replicas: Replicas
-    plan: ParallelPlan
-    facts: dict[str, str]
-    execute: Callable[[], None]
-    steps: StepKey
-    wish: Wish
-
-    @property
-    def writes(self) -> tuple[int, ...]:
-        """Buffers that hold something afterwards."""
-        return self.plan.writes
-
-    @property
-    def drops(self) -> tuple[int, ...]:
-        """Buffers whose contents are void afterwards."""
-        return self.plan.drops
-
-    def run(self) -> None:
-        """Run the plans and reductions; handlers of signals run before all of it or after."""
-        with HELD:
-            try:
-                self.replicas.begin(self)
-            except DataParallelError as error:
-                error.add_note(self.plan.state_after(()))
-                raise
-            self.execute()
-            self.replicas.count()
-
-
-class _Reducer:
-    """``emulator.replicas.parallel.Net`` of a job."""
-
-    def __init__(self, replicas: Replicas, job: Job, reduce: Any) -> None:
-        self._replicas, self._job, self._reduce = replicas, job, reduce
-        self.thread: CommThread = job.thread
-
-    def reduce(self, bucket: Bucket, array: Any) -> Any:
-        if self._job.watchdog is not None:
-            self._job.watchdog.at(self._replicas.step, bucket.index)
-        timeline = PROFILER.timeline
-        if timeline is None:
-            return self._reduce(array)
-        with timeline.span(Track.COMMUNICATION, f"reduce bucket {bucket.index}"):
-            return self._reduce(array)
-
-    def failure(self, bucket: Bucket, error: BaseException) -> BaseException:
-        where = f"REDUCE bucket {bucket.index} of step {self._replicas.step}"
-        return self._job.explain(where, error)
 
 
 def replicas_of(

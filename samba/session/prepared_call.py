@@ -14,7 +14,7 @@ from emulator.plans.plan import Plan
 from emulator.plans.step_choice import StepKey
 
 if TYPE_CHECKING:
-    from samba.distributed.replicas import PreparedRun, Wish
+    from samba.distributed.replica_runs import PreparedRun, Wish
 
 Fetches = tuple[tuple[int, str], ...]
 """Regions to fetch with the names that the fetched tensors get."""

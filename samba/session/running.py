@@ -8,7 +8,7 @@ two, ``Device.counters.runs`` tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
@@ -25,7 +25,7 @@ from emulator.plans.plan import Plan
 from emulator.plans.polling import Poller
 from emulator.plans.step_choice import StepKey
 from pef_schema.program import Role, SectionKind
-from samba.errors import ArgumentError, NoGradient, SambaError, described
+from samba.errors import SambaError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
@@ -33,9 +33,10 @@ from samba.session.fetched_outputs import copier, resolve_outputs
 from samba.session.first_inputs import FirstInputs
 from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import DropoutSettings, Hyperparameters
+from samba.session.output_gradients import seeds_of
 from samba.session.pending_gradients import PendingGradients
 from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
-from samba.session.request import RunRequest, SectionRequest, listed
+from samba.session.request import RunRequest, SectionRequest, flag
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.timeline_pieces import Piece, Pieces
 from samba.session.watched_groups import WatchedGroups
@@ -44,13 +45,9 @@ from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.support.timeline import Spans, Track
-from samba.tensor.views import read_as_numpy
 
 if TYPE_CHECKING:
     from samba.distributed.replicas import PreparedRun, Replicas, Wish
-
-Seeds = Sequence[tuple[int, np.ndarray, str]]
-"""Gradients of outputs: regions, values, and names for errors."""
 
 
 class Runner:
@@ -335,7 +332,7 @@ class Runner:
         device, buffers, last = self._device, self._buffers, self._last
         self._counters.prepared += 1
         grads, outputs, wish = request.grad_of_outputs, request.output_tensors, request.wish
-        train = _flag(request.train)
+        train = flag(request.train)
         self._modes.tell(train=train)
         self._writes.bring()
         if (autocast := autocast_in_force()) and autocast != self._autocast:
@@ -345,7 +342,7 @@ class Runner:
                 "it acts while a model is traced. Put it into forward(), or around both "
                 "session.compile and trace_graph",
             )
-        seeds = () if grads is None else self._seeds(grads)
+        seeds = () if grads is None else seeds_of(self._graph.outputs, grads)
         argins, settings = self._hyperparameters.resolve(request.hyperparams, self._settings, train)
         for index, (where, value) in self.watched.values().items():
             if index not in argins:
@@ -492,39 +489,3 @@ class Runner:
                 missing.setdefault(role, []).append(name)
         for role, names in missing.items():
             raise NotWritten(names=names, role=role.name.lower())
-
-    def _seeds(self, grads: Any) -> Seeds:
-        where = "session.run(grad_of_outputs=...)"
-        if isinstance(grads, torch.Tensor):
-            grads = (grads,)
-        grads = listed(grads, where)
-        outputs = self._graph.outputs
-        if len(grads) > len(outputs):
-            raise ArgumentError(
-                where=where,
-                found=f"{len(grads)} gradients",
-                wanted=f"at most one for each of the {len(outputs)} outputs",
-                hint="Give them in the order of the outputs, None for those without one.",
-            )
-        seeds = []
-        for output, grad in zip(outputs, grads, strict=False):
-            if grad is None:
-                continue
-            if not isinstance(grad, torch.Tensor):
-                raise ArgumentError(
-                    where=where, found=f"a {type(grad).__name__}", wanted="tensors or None"
-                )
-            if output.grad_region < 0:
-                raise NoGradient(operation=where, name=output.name)
-            name = f"{output.name}__grad"
-            seeds.append((output.grad_region, read_as_numpy(grad, name), name))
-        return seeds
-
-
-def _flag(train: Any) -> bool:
-    try:
-        return bool(train)
-    except Exception:  # a tensor or array of several values, or what a class of a script says
-        raise ArgumentError(
-            where="session.run(train=...)", found=described(train), wanted="True or False"
-        ) from None

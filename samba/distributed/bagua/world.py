@@ -76,7 +76,7 @@ def current_world() -> World:
     with _lock:
         running = job.current() or (job.adopt() if dist.is_initialized() else None)
         if running is not None:
-            job.refuse_one_program(running, "Bagua")
+            running.refuse_one_program("Bagua")
         if running is not None and (
             not _process or _process[-1].communicator.size == 1 < running.size
         ):
