@@ -201,7 +201,8 @@ def clamp(model: Net) -> None:
 
 
 def put(model: Net) -> None:
-    model.head.weight.data = torch.ones(3, 6)
+    # Equal rows leave no gradient to what lies before but rounding, of which Adam makes steps.
+    model.head.weight.data = torch.linspace(-1, 1, 18).reshape(3, 6)
 
 
 def initialise(model: Net) -> None:

@@ -88,7 +88,7 @@ def perfetto(folder: Path) -> Iterator[Any]:
         browser.close()
     server.shutdown()
     server.server_close()
-    thread.join()
+    thread.join(timeout=10)
 
 
 def traced(model: Model, folder: Path) -> tuple[Any, Any, tuple[Any, ...]]:
