@@ -65,7 +65,8 @@ def spill_weights(tensors: Iterable[torch.Tensor]) -> int:
         try:
             mapped = _mapped(chosen, total, _folder(wanted))
         except OSError as error:
-            _LOG.info("weights stay in memory: %s", error)
+            asked = logging.WARNING if wanted else logging.INFO
+            _LOG.log(asked, "%s: weights stay in memory: %s", SPILL_VARIABLE, error)
             return 0
         start = 0
         with HELD:  # a tensor and the one that it was made from change together

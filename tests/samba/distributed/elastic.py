@@ -161,5 +161,6 @@ def check_schedule(folder: Path) -> None:
             (loss / len(step)).backward()
         optimizer.step()
         scheduler.step()
+    # An epoch of steps, each of which adds to the rounding of those before it.
     for path, weight in torch.load(folder / "end0.pt", weights_only=True).items():
         torch.testing.assert_close(weight, model.get_parameter(path).detach(), rtol=2e-5, atol=2e-6)

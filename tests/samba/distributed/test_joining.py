@@ -102,7 +102,7 @@ def assert_trained_as(programs: list[Loaded], expected: dict[str, torch.Tensor])
     for other in states[1:]:
         assert states[0].keys() == other.keys()
         assert all(np.array_equal(states[0][name], other[name]) for name in other)
-    for path, weight in expected.items():
+    for path, weight in expected.items():  # equal but for the rounding of a few operations
         name = f"deep__{path.replace('.', '__')}"
         torch.testing.assert_close(
             torch.from_numpy(states[0][name]), weight, rtol=2e-6, atol=2e-7, msg=path

@@ -271,12 +271,15 @@ def test_a_full_disk_leaves_weights_where_they_are(tmp_path, monkeypatch, caplog
 
 
 @pytest.mark.parametrize("folder", ["missing", "memory"])
-def test_folders_that_are_not_there_or_in_memory_are_not_used(folder, tmp_path, monkeypatch):
+def test_folders_that_are_not_there_or_in_memory_are_not_used(
+    folder, tmp_path, monkeypatch, caplog
+):
     if folder == "memory":
         monkeypatch.setattr(spilling, "_file_system", lambda folder: "tmpfs")
     else:
         monkeypatch.setenv(SPILL_VARIABLE, str(tmp_path / "missing"))
     assert spill_weights([nn.Parameter(torch.ones(SIZE))]) == 0
+    assert "no folder on a disk" in caplog.text  # who names a folder is told
 
 
 def test_file_systems_are_told_apart(monkeypatch):
