@@ -1,4 +1,4 @@
-"""The command line: ``python -m bench {run,table,results,compare,gate,counts,selftest}``.
+"""The command line: ``python -m bench {run,table,results,compare,gate,counts,selftest,tune}``.
 
 Exit codes: 0 done and good, 1 something is slower or differs, 2 wrong usage or it could not run.
 """

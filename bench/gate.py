@@ -62,12 +62,14 @@ class Verdict:
         case: The case.
         first: Comparisons of the first question.
         together: Comparisons of all samples, of what may be slower; empty if nothing may.
+        faster: What is faster by what the processes of the first question say.
         processes: Processes of each side that were asked in all.
     """
 
     case: str
     first: tuple[Comparison, ...]
     together: tuple[Comparison, ...]
+    faster: tuple[str, ...]
     processes: int
 
     @property
@@ -93,7 +95,9 @@ class Verdict:
 
     def __str__(self) -> str:
         lines = [f"{self.case}: {'SLOWER' if self.slower else 'good'}"]
-        lines += [f"  {c}" for c in self.first]
+        words = dict.fromkeys(self.faster, "faster")
+        words |= {both.name: "asked again" for both in self.together}
+        lines += [f"  {c.line(words.get(c.name, ''))}" for c in self.first]
         if self.together:
             lines.append(f"  asked again, all {self.processes} processes of each side:")
             lines += [f"  {c}" for c in self.together]
@@ -113,6 +117,14 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
     """
     samples = measure(case, processes)
     first = tuple(compare_pairs(name, *both) for name, both in samples.items())
+    # Samples of one process are no witnesses of their own, whatever the rank test makes of them.
+    faster = tuple(
+        c.name
+        for c in first
+        if c.faster
+        and processes > 1
+        and compare_processes(c.name, *samples[c.name], processes).faster
+    )
     open_ones = [c.name for c in first if c.suspect]
     found: dict[str, Comparison] = {}
     asked = processes
@@ -126,7 +138,9 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
         asked += times * processes
         found |= {name: compare_processes(name, *samples[name], asked) for name in open_ones}
         open_ones = [name for name in open_ones if found[name].suspect and not found[name].slower]
-    return Verdict(case=case, first=first, together=tuple(found.values()), processes=asked)
+    return Verdict(
+        case=case, first=first, together=tuple(found.values()), faster=faster, processes=asked
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,14 @@ class Comparison:
         return self.ratio < 1 / RATIO and self.p_faster < P_VALUE
 
     def __str__(self) -> str:
-        verdict = "slower" if self.slower else "faster" if self.faster else ""
+        return self.line("slower" if self.slower else "faster" if self.faster else "")
+
+    def line(self, verdict: str) -> str:
+        """A row of a table.
+
+        Args:
+            verdict: What is said of it; empty for nothing.
+        """
         return (
             f"{self.name:48} {1e3 * self.base:10.4f} {1e3 * self.head:10.4f} ms"
             f"  {self.ratio:6.3f}  p {min(self.p_slower, self.p_faster):.1e}  {verdict}"

@@ -19,6 +19,7 @@ __all__ = [
     "section_ops",
     "section_types",
     "short_paths",
+    "weight_lines",
 ]
 
 _JOINT = "__"
@@ -129,12 +130,45 @@ def modules_of(
     return tuple(found)
 
 
-def section_lines(program: Program, section: Section) -> tuple[str, ...]:
-    """Lines of the user's code that a section computes, as ``file:line``, none of them twice."""
+def weight_lines(program: Program) -> Mapping[int, tuple[str, ...]]:
+    """Lines of the user's code by region: those that read a tensor there, for its gradient too."""
+    readers: dict[int, dict[str, None]] = {}
+    for graph in program.graphs:
+        for node in graph.nodes:
+            for ref in node.refs():
+                readers.setdefault(graph.values[ref].region, {})[node.source] = None
+    found: dict[int, dict[str, None]] = {}
+    for symbol in program.symbols:
+        lines = readers.get(symbol.region, {})
+        for region in (symbol.region, symbol.grad_region):
+            if region >= 0:
+                found.setdefault(region, {}).update(lines)
+    return {region: tuple(line for line in lines if line) for region, lines in found.items()}
+
+
+def section_lines(
+    program: Program, section: Section, weights: Mapping[int, tuple[str, ...]] | None = None
+) -> tuple[str, ...]:
+    """Lines of the user's code that a section belongs to, as ``file:line``, none of them twice.
+
+    Args:
+        program: The program.
+        section: One of its sections.
+        weights: What :func:`weight_lines` says of the program, for whoever asks of many sections.
+
+    Returns:
+        Of FWD and BCKWD sections the lines of their nodes; of all others, whose own line is none,
+        those that read the weights whose gradients or values they write.
+    """
     found: dict[str, None] = {}
     for step in section.steps:
         for i in step.nodes:
             found[program.graphs[step.graph].nodes[i].source] = None
+        if not step.nodes:
+            if weights is None:
+                weights = weight_lines(program)
+            for region in _touched(program, step):
+                found.update(dict.fromkeys(weights.get(region, ())))
     found.pop("", None)
     return tuple(found)
 

@@ -23,6 +23,7 @@ from pef_schema.section_facts import (
     section_bytes,
     section_lines,
     section_ops,
+    weight_lines,
 )
 from samba.compiler.arithmetic import METADATA, compiled_arithmetic
 from samba.errors import ArgumentError
@@ -126,14 +127,14 @@ def _touched(program: Program, sections: Collection[int], graph: Graph) -> set[i
 def _sections(
     program: Program, sections: Iterable[int], schedules: Iterable[int]
 ) -> list[dict[str, Any]]:
-    owned, readers = owners(program), readers_of(program)
+    owned, lines, readers = owners(program), weight_lines(program), readers_of(program)
     calls: dict[int, list[dict[str, Any]]] = {}
     for i in schedules:
         schedule = program.schedules[i]
         name = program.graphs[schedule.graph].name
         for call in schedule.calls:
             calls.setdefault(call.section, []).append({"graph": name, "call_id": call.call_id})
-    return [_section(program, i, calls.get(i, []), owned, readers) for i in sections]
+    return [_section(program, i, calls.get(i, []), owned, lines, readers) for i in sections]
 
 
 def _section(
@@ -141,6 +142,7 @@ def _section(
     index: int,
     calls: list[dict[str, Any]],
     owned: Mapping[int, tuple[str, ...]],
+    lines: Mapping[int, tuple[str, ...]],
     readers: Readers,
 ) -> dict[str, Any]:
     section: Section = program.sections[index]
@@ -150,7 +152,7 @@ def _section(
         "types": [kind.name for kind in section.kinds],
         "modules": list(modules_of(program, section, owned)),
         "operations": dict(operations_of(program, section)),
-        "lines": list(section_lines(program, section)),
+        "lines": list(section_lines(program, section, lines)),
         "ops": section_ops(program, section),
         "bytes": section_bytes(program, section),
         "cost": section_cost(program, index, readers).as_dict(),

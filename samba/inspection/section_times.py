@@ -52,7 +52,7 @@ def section_seconds(path: str, known: set[str]) -> dict[str, float]:
     except OSError as error:
         raise BadTimes(path=path, problem=f"it cannot be read: {error.strerror}.") from None
     except NotJson as error:
-        raise BadTimes(path=path, problem=f"it is no JSON: {error}.") from None
+        raise BadTimes(path=path, problem=f"it cannot be read: {error}.") from None
     times = _of_rows(found) if isinstance(found, list) else _of_trace(found)
     if not times:
         raise BadTimes(path=path, problem="it holds no times of sections.")

@@ -57,10 +57,8 @@ def memory_plot(graph: Mapping[str, Any]) -> str:
         )
         largest = bytes_text(max(m["by_role"].get(role, 0) for m in moments))
         title = element("title", None, text(f"{role}: {largest} at most"))
-        shapes += element(
-            "polygon", {"class": f"c{number % 8}", "points": f"{over} {under}"}, title
-        )
-        mark = element("span", {"class": f"key c{number % 8}"}, "")
+        shapes += element("polygon", {"class": f"c{number}", "points": f"{over} {under}"}, title)
+        mark = element("span", {"class": f"key c{number}"}, "")
         keys += element("li", None, mark, text(f"{role} {largest}"))
         below = above
     marks = (most, most / 2, 0)

@@ -8,9 +8,8 @@ two, ``Device.counters.runs`` tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from functools import partial
 from operator import length_hint
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -48,6 +47,9 @@ from samba.support.timeline import Spans, Track
 
 if TYPE_CHECKING:
     from samba.distributed.replicas import PreparedRun, Replicas, Wish
+
+Noted = tuple[Spans, Piece]
+"""Where a piece of a run is noted, and which."""
 
 
 class Runner:
@@ -218,8 +220,8 @@ class Runner:
                 feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
             fetches = self._resolve_outputs(request.output_tensors)
             for piece in self._pieces.of(steps):
-                go = partial(self._go_noted, timeline, piece)
-                self._change(feed, piece.request(request), fetches=(), steps=piece.steps, go=go)
+                part = piece.request(request)
+                self._change(feed, part, fetches=(), steps=piece.steps, noted=(timeline, piece))
                 feed = ()
             self._require_written(fetches, None)
             nbytes = sum(self._device.program.regions[region].nbytes for region, _ in fetches)
@@ -326,7 +328,7 @@ class Runner:
         *,
         fetches: Fetches,
         steps: StepKey,
-        go: Callable[[Plan | PreparedRun], None] | None = None,
+        noted: Noted | None = None,
     ) -> None:
         """Run a call that asks for something else than the last; on success it is the last."""
         device, buffers, last = self._device, self._buffers, self._last
@@ -362,7 +364,7 @@ class Runner:
                 or device.variant is not last.variant
                 or wish is not last.wish
             ):
-                plan = self._planned(steps, wish)
+                plan = self._planned(steps, wish, noted)
             if plan is not last.plan or fetches is not last.fetches:
                 self._require_written(fetches, plan)
             if plan is not None and self._first_inputs.waits:
@@ -384,7 +386,7 @@ class Runner:
             )
             with HELD:  # a run that took place is also known to have
                 if plan is not None:
-                    (go or self._go)(plan)
+                    self._go(plan, noted)
                 transaction.commit()
                 self._note(made, settings)
 
@@ -411,7 +413,9 @@ class Runner:
             return None
         return {key: plain(value) for key, value in hyperparams.items()}
 
-    def _planned(self, steps: StepKey, wish: Wish | None) -> Plan | PreparedRun | None:
+    def _planned(
+        self, steps: StepKey, wish: Wish | None, noted: Noted | None
+    ) -> Plan | PreparedRun | None:
         """The plan of some steps; with other replicas where they have to reduce."""
         if wish is not None:
             prepared = self.replicas.prepare(steps, wish)
@@ -419,10 +423,16 @@ class Runner:
                 return prepared
         else:
             self.replicas.tell_if_unreduced(steps)
-        return self._plan_for(steps)
+        if noted is None or not steps or self._device.is_compiled(steps):
+            return self._plan_for(steps)
+        timeline, piece = noted
+        with timeline.span(Track.HOST, "compile", piece.facts):
+            return self._plan_for(steps)
 
-    def _go(self, plan: Plan | PreparedRun) -> None:
-        if type(plan) is Plan:
+    def _go(self, plan: Plan | PreparedRun, noted: Noted | None = None) -> None:
+        if noted is not None:
+            self._go_noted(*noted, plan)
+        elif type(plan) is Plan:
             self._device.run(plan)
         else:
             plan.run()  # pyright: ignore[reportAttributeAccessIssue]  # a Plan has gone the other way

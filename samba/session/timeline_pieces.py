@@ -10,7 +10,13 @@ from typing import Any
 
 from emulator.plans.step_choice import StepKey
 from pef_schema.program import Program
-from pef_schema.section_facts import modules_of, owners, section_lines, section_types
+from pef_schema.section_facts import (
+    modules_of,
+    owners,
+    section_lines,
+    section_types,
+    weight_lines,
+)
 from samba.session.request import RunRequest
 
 __all__ = ["Piece", "Pieces"]
@@ -63,7 +69,7 @@ class Pieces:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._owners = owners(program)
+        self._owners, self._weights = owners(program), weight_lines(program)
         self._facts: dict[int, Mapping[str, Any]] = {}
 
     def of(self, steps: StepKey) -> list[Piece]:
@@ -100,6 +106,6 @@ class Pieces:
                 "section": index,
                 "types": section_types(section),
                 "modules": list(modules_of(self._program, section, self._owners)),
-                "lines": list(section_lines(self._program, section))[:_LINES],
+                "lines": list(section_lines(self._program, section, self._weights))[:_LINES],
             }
         return found

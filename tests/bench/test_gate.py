@@ -93,6 +93,17 @@ def test_it_asks_again_before_it_cries():
     assert decide("x", measure, 3).together == () and asked == [3]
 
 
+def test_faster_is_said_only_where_all_processes_say_so():
+    measure, _ = answering(one_section(0.5, 0.51, 0.49))
+    verdict = decide("x", measure, 3)
+    assert verdict.faster == ("a",) and str(verdict).endswith("  faster")
+    measure, _ = answering(one_section(0.5, 0.5, 0.99))
+    verdict = decide("x", measure, 3)
+    assert verdict.first[0].faster and verdict.faster == () and "faster" not in str(verdict)
+    measure, _ = answering(one_section(0.5))
+    assert decide("x", measure, 1).faster == (), "one process is no witness"
+
+
 def test_what_stays_open_is_asked_more_processes():
     """Where memory lies makes these processes differ: nine do not tell a fifth for certain."""
     uneven = one_section(0.95, 1.2, 1.5)

@@ -1,10 +1,12 @@
-"""docs/gate.md: its commands run, on a simulated machine, and print what it shows."""
+"""docs/gate.md: its commands run and print what it shows, once on this machine."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from bench.users import commands
 from bench.users.case_name import case_of
 from examples import lenet
 from tests.bench.simulated import Machine
+from tests.processes import finished
 from tests.samba.inspection.test_page import examples_of
 
 PAGE = (ROOT / "docs/gate.md").read_text()
@@ -26,6 +29,8 @@ _VARIES = (
     (re.compile(r"\d+\.\d+(e[-+]\d+)?"), "N"),
     (re.compile(r" +"), " "),
 )
+_VERDICT = re.compile(r" (slower|faster)$", re.MULTILINE)
+"""Of one section beside its times of another minute, which are what they are."""
 
 
 def plain(text: str) -> str:
@@ -56,21 +61,40 @@ def test_the_commands_of_the_page_run(
     monkeypatch.setattr(commands, "measure_sides", Machine(4))
     monkeypatch.setattr(commands, "measure_script", by_script)
     shown = examples_of(PAGE)
-    assert len(shown) >= 7
+    assert len(shown) >= 8
     for command, output in shown:
-        words = shlex.split(command)
+        line, _, chosen = command.partition(" | grep -E ")
+        words = shlex.split(line)
         if words[:2] == ["python", "examples/lenet.py"]:
             samba.session.reset()
             lenet.main([*words[2:], *["--num-iterations=3"] * (words[2] != "compile")])
             capsys.readouterr()
             continue
         assert words[:3] == ["python", "-m", "bench"], command
-        # Times of two runs of a few milliseconds are what they are.
-        assert main(words[3:]) in ((0, 1) if words[3] == "compare" else (0,)), command
+        asked = words[3] == "compare"
+        assert main(words[3:]) in ((0, 1) if asked else (0,)), command
         printed = capsys.readouterr()
-        assert printed.err == "" and printed.out, command
+        assert printed.err == "", command
+        assert output, f"{command}: the page does not show what it prints"
+        lines = printed.out.splitlines(keepends=True)
+        found = plain("".join(x for x in lines if re.search(chosen.strip('"'), x)))
+        if asked:
+            found, output = (_VERDICT.sub("", text) for text in (found, plain(output)))
+        assert found == plain(output), command
+
+
+@pytest.mark.slow
+def test_its_first_commands_on_this_machine(tmp_path: Path) -> None:
+    """Compiled, kept, and held against itself, by real processes that take real times."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    (compiled, _), *others = examples_of(PAGE)[:3]
+    for command, output in ((compiled, ""), *others):
+        words = shlex.split(command)
+        done = finished([sys.executable, *words[1:]], cwd=tmp_path, env=env)
+        assert done.returncode == 0, done.stdout + done.stderr
         if output:
-            assert plain(printed.out) == plain(output), command
+            assert plain(done.stdout) == plain(output), command
 
 
 def test_the_page_names_every_option_there_is() -> None:

@@ -11,9 +11,10 @@ import pytest
 import samba
 from examples import lenet
 from samba.__main__ import main
+from tests.processes import finished
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGES = {"inspect.md": 6, "export.md": 7, "report.md": 2}
+PAGES = {"inspect.md": 11, "export.md": 9, "report.md": 2}
 """Pages with the number of commands that each shows at least."""
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -23,7 +24,11 @@ _VARIES = (
     (re.compile(r"digest [0-9a-f]{16}"), "digest D"),
     (re.compile(r"lines are below .*"), "lines are below F"),
     (re.compile(r"lenet.html: [\d.]+ KiB"), "lenet.html: N KiB"),
+    # Times of sections, and the widths of their columns.
+    (re.compile(r"(?m)^( *\d+ +[A-Z+]+ +\w+ +\d+) (?: +\d+\.\d+){4} %"), r"\1 T"),
+    (re.compile(r"(?m)(?<=calls) +min ms +median ms +max ms +share"), " T"),
 )
+_TOOLS = ("ls", "grep")
 
 
 def examples_of(page: str) -> list[tuple[str, str]]:
@@ -37,18 +42,24 @@ def examples_of(page: str) -> list[tuple[str, str]]:
 
 
 def printed(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What a command prints; of a pipe into head, as many lines."""
+    """What a command prints; of a pipe into head, as many lines; of a compilation nothing."""
     line, _, head = command.partition(" | head -")
     words = shlex.split(line)
+    if words[0] in _TOOLS:
+        done = finished(words, cwd=Path.cwd())
+        assert (done.returncode, done.stderr) == (0, ""), command
+        return done.stdout
     if words[:2] == ["python", "examples/lenet.py"]:
         samba.session.reset()
         lenet.main(words[2:])
-        capsys.readouterr()
-        return ""
-    assert words[:3] == ["python", "-m", "samba"], command
-    code = main(words[3:])
-    captured = capsys.readouterr()
-    assert captured.err == "" and code == (words[3] == "diff"), command
+        captured = capsys.readouterr()
+        if words[2] == "compile":
+            return ""
+    else:
+        assert words[:3] == ["python", "-m", "samba"], command
+        code = main(words[3:])
+        captured = capsys.readouterr()
+        assert captured.err == "" and code == (words[3] == "diff"), command
     lines = captured.out.splitlines(keepends=True)
     return "".join(lines[: int(head)] if head else lines)
 

@@ -166,7 +166,7 @@ def test_times_from_files(tmp_path: Path) -> None:
     trace.write_text(json.dumps({"traceEvents": events}))
     assert section_seconds(str(trace), {"a"}) == {"a": 2e-3}
     for text, said in (
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("{}", "no times"),
         ("[]", "no times"),
         ('[{"name": "z", "median_ms": 1}]', "another program"),
