@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from emulator.op_facts.causal_blocks import causal_blocks
 from emulator.op_facts.node_arguments import NamedArgs
 from pef_schema.program import Gradient, Graph, Node
 
@@ -63,7 +64,12 @@ def _attention(at: NamedArgs) -> Scratch:
     q, k = at.shape(0), at.shape(1)
     if min(len(q), len(k)) < 2:
         return _NONE  # of a program that no device takes
-    scores = math.prod(q[:-1]) * k[-2] * _computed(at)
+    pairs = q[-2] * k[-2]
+    if at.given(5, "is_causal") and at.given(3, "attn_mask") is None:
+        blocks = causal_blocks(q[-2], k[-2])
+        if len(blocks) > 1:
+            pairs = sum((end - begin) * seen for begin, end, seen in blocks)
+    scores = math.prod(q[:-2]) * pairs * _computed(at)
     return Scratch(kept=scores, backward=scores)
 
 

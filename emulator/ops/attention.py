@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import widen
+from emulator.op_facts.causal_blocks import causal_blocks
 from emulator.ops import _gemm as gemm
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gradient import with_gradient
@@ -92,17 +93,27 @@ def scaled_dot_product_attention(
         k = jnp.repeat(k, q.shape[-3] // k.shape[-3], axis=-3)
         v = jnp.repeat(v, q.shape[-3] // v.shape[-3], axis=-3)
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    scores = gemm.matmul(q, jnp.swapaxes(k, -1, -2)) * factor
-    minus = jnp.asarray(-jnp.inf, scores.dtype)
-    if is_causal:
-        seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
-        scores = jnp.where(seen, scores, minus)
-    if attn_mask is not None:
-        if attn_mask.dtype == jnp.bool_:
-            scores = jnp.where(attn_mask, scores, minus)
-        else:
-            scores = scores + widen(attn_mask)
-    p = _safe_softmax(scores)
-    factors = drop_factors(p.shape, p.dtype, dropout_p, seed, stream, op=_NAME)
-    p = p if factors is None else p * factors
-    return gemm.matmul(p.astype(q.dtype), v).astype(q.dtype)
+    queries, keys = q.shape[-2], k.shape[-2]
+    whole = (*jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2]), queries, keys)
+    wide = widen(q).dtype
+    factors = drop_factors(whole, wide, dropout_p, seed, stream, op=_NAME)
+
+    def of_queries(begin: int, end: int, seen: int) -> jax.Array:
+        """The results of some queries, which see no key from ``seen`` on."""
+        scores = gemm.matmul(q[..., begin:end, :], jnp.swapaxes(k[..., :seen, :], -1, -2)) * factor
+        minus = jnp.asarray(-jnp.inf, scores.dtype)
+        if is_causal:
+            scores = jnp.where(jnp.tri(end - begin, seen, begin, dtype=bool), scores, minus)
+        if attn_mask is not None:
+            if attn_mask.dtype == jnp.bool_:
+                scores = jnp.where(attn_mask, scores, minus)
+            else:
+                scores = scores + widen(attn_mask)
+        p = _safe_softmax(scores)
+        p = p if factors is None else p * factors[..., begin:end, :seen]
+        return gemm.matmul(p.astype(q.dtype), v[..., :seen, :]).astype(q.dtype)
+
+    blocks = causal_blocks(queries, keys) if is_causal and attn_mask is None else ()
+    if len(blocks) < 2:
+        return of_queries(0, queries, keys)
+    return jnp.concatenate([of_queries(*block) for block in blocks], -2)

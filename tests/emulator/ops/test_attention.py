@@ -9,7 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from emulator.op_facts.causal_blocks import causal_blocks
 from emulator.ops._dropping import MissingSeed
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check, to_jax
@@ -66,6 +69,48 @@ def test_masked_row_gives_zeros(additive: bool) -> None:
 def test_other_dtypes() -> None:
     check(NAME, *(t.double() for t in heads()), None, 0.0, True)
     check_narrow(NAME, *heads(), None, 0.0, True)
+
+
+@pytest.mark.parametrize("queries, keys", [(130, 130), (130, 70), (130, 300), (300, 300)])
+def test_causal_in_blocks(queries: int, keys: int) -> None:
+    """More queries than a block holds: no block computes what none of its queries sees."""
+    assert len(causal_blocks(queries, keys)) > 1
+    q, k, v = data(2, queries, 8), data(2, keys, 8, seed=1), data(2, keys, 5, seed=2)
+    check(NAME, q, k, v, None, 0.0, True)
+    check(NAME, *(t.double() for t in (q, k, v)), None, 0.0, True, scale=0.3)
+
+
+def test_causal_in_blocks_of_narrow_types() -> None:
+    check_narrow(NAME, *(data(2, 130, 8, seed=i) for i in range(3)), None, 0.0, True)
+
+
+def test_a_mask_in_blocks_is_the_mask() -> None:
+    """With an explicit mask nothing is left out; causal by a mask is causal by the flag."""
+    q, k, v = (to_jax(data(2, 130, 8, seed=i)) for i in range(3))
+    lower = load_ops()[NAME].lower
+    mask = jnp.tril(jnp.ones((130, 130), bool))
+    by_mask = np.asarray(lower(q, k, v, mask))
+    np.testing.assert_allclose(
+        np.asarray(lower(q, k, v, None, 0.0, True)), by_mask, rtol=2e-5, atol=1e-6
+    )
+
+
+def test_blocks_draw_the_masks_of_the_whole() -> None:
+    """Dropout of a block is that of its place in all scores: as by a causal mask, in one piece."""
+    q, k, v = (to_jax(data(2, 130, 8, seed=i)) for i in range(3))
+    key, lower = jnp.array([3, 0], jnp.uint32), load_ops()[NAME].lower
+    mask = jnp.tril(jnp.ones((130, 130), bool))
+    whole = np.asarray(lower(q, k, v, mask, 0.4, seed=key))
+    blocks = np.asarray(lower(q, k, v, None, 0.4, True, seed=key))
+    np.testing.assert_allclose(blocks, whole, rtol=2e-5, atol=1e-6)
+
+
+@given(queries=st.integers(0, 2000), keys=st.integers(0, 2000))
+def test_blocks_hold_every_query_once(queries: int, keys: int) -> None:
+    blocks = causal_blocks(queries, keys)
+    assert len(blocks) <= 4
+    assert [i for begin, end, _ in blocks for i in range(begin, end)] == list(range(queries))
+    assert all(seen == min(end, keys) for _, end, seen in blocks), "query i sees keys up to i"
 
 
 def run(rate: float, seed: int = 1, *, array: bool = False, **kwargs: Any) -> jax.Array:
