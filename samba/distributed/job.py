@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import TypeVar
 
 import torch.distributed as dist
@@ -49,6 +48,7 @@ from samba.distributed.errors import OneProgram, is_of_collective
 from samba.distributed.generations import own_generation
 from samba.distributed.gloo import settle
 from samba.distributed.present import PRESENT
+from samba.distributed.program_end import watch_end
 from samba.distributed.rendezvous import Meeting, meet, outlives_processes
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
@@ -83,6 +83,8 @@ class Job:
 
     Attributes:
         failing: Whether an error that nobody caught is ending this process.
+        calls: What this rank has done together with the others, counted.
+        exit_code: What tells the code that the program has given to ``sys.exit``.
     """
 
     def __init__(
@@ -99,7 +101,8 @@ class Job:
         self.failure: DataParallelError | None = None
         self.failing = False
         self._pid = os.getpid()
-        self._calls = 0
+        self.calls = 0
+        self.exit_code: Callable[[], int] = lambda: 0
         self.thread = CommThread(
             "samba-comm",
             deadline=self.deadline,
@@ -158,9 +161,9 @@ class Job:
         Args:
             operation: What it is; all ranks say the same of the same thing.
         """
-        self._calls += 1
+        self.calls += 1
         if self.watchdog is not None and not self.one_program:
-            self.watchdog.enter(self._calls, operation)
+            self.watchdog.enter(self.calls, operation)
 
     def gather(self, operation: str, data: bytes) -> list[bytes]:
         """What all ranks give at the same point of their programs.
@@ -320,8 +323,10 @@ class Job:
             settle(_STUCK_SECONDS)
         if self.watchdog is None:
             return
-        self.watchdog.tell("left", "it ran to its end, or exited")
-        if self.failure is None and not self.failing:
+        code = self.exit_code()
+        how = f"it exited with code {code}" if code else "it ran to its end, or exited"
+        self.watchdog.tell("left", how)
+        if self.failure is None and not self.failing and not code:
             self._see_others_end(self.watchdog)
         # A thread that is still inside the store when the interpreter ends would abort the process:
         # a usual end waits for as long as a call of the store may take.
@@ -331,7 +336,12 @@ class Job:
             # A thread waits for somebody who does not come. It would abort the interpreter's end,
             # or keep it waiting.
             _flush()
-            os._exit(1)
+            os._exit(code or 1)
+        if code and self.engine == "jax":
+            # What jax does at exit waits for all ranks and then aborts the process.
+            SambaAtexit.run_handlers()
+            _flush()
+            os._exit(code)
 
     def _see_others_end(self, watchdog: Watchdog) -> None:
         """Wait for the others to end: one that goes on training has more data than this one.
@@ -482,16 +492,5 @@ def _join(
     _current[:] = PRESENT[:] = [job]
     atexit.register(job.leave)
     SambaAtexit.on_failure(job.fail)
-    _hook_exceptions(job)
+    job.exit_code = watch_end(job.fail, lambda: job.calls)
     return job
-
-
-def _hook_exceptions(job: Job) -> None:
-    """Tell the others of an error that ends this process."""
-    before = sys.excepthook
-
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        before(kind, error, trace)
-        job.fail(error)
-
-    sys.excepthook = hook

@@ -169,13 +169,14 @@ def test_torchrun_starts_again(tmp_path):
     assert out.count("done") == 2
 
 
-@pytest.mark.slow
-def test_the_launcher_ends_all_when_one_fails(tmp_path):
+@pytest.mark.parametrize("engine", ["torch", pytest.param("jax", marks=pytest.mark.slow)])
+def test_the_launcher_ends_all_when_one_fails(tmp_path, engine):
+    """An exit with a code waits for nobody, also where the others do something else for long."""
     text = MEETS + "\nimport time\nif found.rank == 1:\n    sys.exit(5)\ntime.sleep(60)\n"
     start = time.monotonic()
     done = finished(
         [*launch(2), script(tmp_path, text)],
-        env=clean_environment(JOB="one"),
+        env=clean_environment(JOB="one", SN_DP_ENGINE=engine),
         cwd=ROOT,
         seconds=60,
     )
