@@ -48,7 +48,7 @@ from samba.distributed.errors import OneProgram, is_of_collective
 from samba.distributed.generations import own_generation
 from samba.distributed.gloo import settle
 from samba.distributed.present import PRESENT
-from samba.distributed.program_end import watch_end
+from samba.distributed.program_end import flush_streams, watch_end
 from samba.distributed.rendezvous import Meeting, meet, outlives_processes
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
@@ -308,12 +308,22 @@ class Job:
         text = f"{type(error).__name__}: {error}".strip()
         self.watchdog.tell("failed", text, blames, wait=_END_SECONDS)
         if self.engine == "jax":
+            if self.rank == 0:
+                self._let_others_speak(self.watchdog)
             # What jax does at exit waits for all ranks and then aborts the process.
             SambaAtexit.run_handlers()
-            _flush()
+            flush_streams()
             os._exit(1)
         with contextlib.suppress(ValueError, OSError):
             faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=2)
+
+    def _let_others_speak(self, watchdog: Watchdog) -> None:
+        """Wait until the others have said what is wrong: jax's service here takes them along."""
+        waited = threading.Event()
+        for _ in range(int(_END_SECONDS / _LOOK_SECONDS)):
+            if watchdog.all_ended() or watchdog.is_cut_off():
+                return
+            waited.wait(_LOOK_SECONDS)
 
     def leave(self) -> None:
         """Tell the other ranks that this program has ended."""
@@ -335,12 +345,12 @@ class Job:
         if not all(stopped) and (self.failure is not None or not stopped[1]):
             # A thread waits for somebody who does not come. It would abort the interpreter's end,
             # or keep it waiting.
-            _flush()
+            flush_streams()
             os._exit(code or 1)
         if code and self.engine == "jax":
             # What jax does at exit waits for all ranks and then aborts the process.
             SambaAtexit.run_handlers()
-            _flush()
+            flush_streams()
             os._exit(code)
 
     def _see_others_end(self, watchdog: Watchdog) -> None:
@@ -351,11 +361,11 @@ class Job:
         waited = threading.Event()
         for _ in range(int(self.deadline / _LOOK_SECONDS)):
             if self._tell_of_ahead(watchdog):
-                _flush()
+                flush_streams()
                 os._exit(1)
             if watchdog.any_failed():
                 if self.engine == "jax":  # its runtime would abort the process
-                    _flush()
+                    flush_streams()
                     os._exit(1)
                 return
             if watchdog.all_ended() or watchdog.is_cut_off():
@@ -374,12 +384,6 @@ class Job:
             file=sys.stderr,
         )
         return True
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
 
 
 _current: list[Job] = []

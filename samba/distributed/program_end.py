@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
 
-__all__ = ["exit_code_of", "watch_end"]
+__all__ = ["exit_code_of", "flush_streams", "watch_end"]
+
+
+def flush_streams() -> None:
+    """Write what was printed so far; before an end that does not."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
 
 
 def exit_code_of(status: object) -> int:

@@ -21,7 +21,8 @@ def made_or_skipped(folder: Path) -> Iterator[Network]:
     """Two hosts; the test is skipped with its reason where there can be none."""
     if sys.platform != "linux":
         pytest.skip("hosts are rehearsed in Linux network namespaces")
-    missing = [name for name in ("ip", "ss", "unshare", "nsenter") if shutil.which(name) is None]
+    tools = ("ip", "ss", "setpriv", "unshare", "nsenter")
+    missing = [name for name in tools if shutil.which(name) is None]
     if missing:
         pytest.skip(f"hosts are rehearsed with {', '.join(missing)}, which this machine lacks")
     try:

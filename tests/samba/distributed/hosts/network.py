@@ -7,10 +7,8 @@ are killed by the kernel with its first one, which ends with this process, howev
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import ipaddress
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,10 +21,11 @@ from tests.samba.distributed.processes import ROOT
 
 INTERFACES = ("eth0", "eth1")
 _UNSHARE = (
+    # Not by a function of the new process: that forks, which a process with jax's threads must not.
+    *("setpriv", "--pdeathsig=KILL"),
     *("unshare", "--net", "--pid", "--mount", "--uts", "--fork"),
     *("--kill-child=KILL", "--mount-proc"),
 )
-_PR_SET_PDEATHSIG = 1
 _PATIENCE = 20.0
 
 
@@ -60,7 +59,6 @@ class Host:
         (self._folder / "tmp").mkdir(parents=True)
         known = self._folder / "hosts"
         known.write_text(names)
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
         first = (
             f"hostname {self.name} && mount --bind {known} /etc/hosts && ip link set lo up "
             "&& echo up && exec sleep infinity"
@@ -71,7 +69,6 @@ class Host:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
         )
         assert self._keeper.stdout is not None
         assert self._keeper.stderr is not None  # both are pipes
