@@ -304,7 +304,8 @@ class Watchdog:
         """Ranks that are known not to come any more."""
         signs = {rank: sign for rank, (_, sign) in self._seen.items()}
         for sign in signs.values():  # somebody has found out before
-            others = tuple(r for r in sign.blames if r != self._rank)
+            # Who could not reach this rank either is on the other side of what lies between them.
+            others = () if self._rank in sign.blames else sign.blames
             if sign.state == "failed" and others:
                 return Blame(ranks=others, reason=f"{sign.reason} ({self._places(others)})")
         for kind, text in (("failed", "it failed"), ("left", "its program has ended")):
