@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from samba.distributed.program_end import watch_end
+from tests.processes import joined
 
 
 @dataclass
@@ -64,7 +65,7 @@ def test_an_exit_of_another_thread_ends_that_thread_alone(program: Program) -> N
 
     thread = threading.Thread(target=ends)
     thread.start()
-    thread.join()
+    joined(thread)
     assert told() == 0
 
 
