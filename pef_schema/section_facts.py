@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from pef_schema.program import OptimizerParam, Program, Section, SectionKind, Step
+from pef_schema.program import Node, OptimizerParam, Program, Section, SectionKind, Step
 
 __all__ = [
     "modules_of",
@@ -21,6 +21,9 @@ __all__ = [
     "short_paths",
     "weight_lines",
 ]
+
+ByRegion = Mapping[int, tuple[str, ...]]
+"""Texts by region."""
 
 _JOINT = "__"
 """What stands between the parts of a module path."""
@@ -92,7 +95,7 @@ def operations_text(operations: Iterable[tuple[str, int]]) -> str:
     return " ".join(f"{op}:{count}" if count > 1 else op for op, count in operations)
 
 
-def owners(program: Program) -> Mapping[int, tuple[str, ...]]:
+def owners(program: Program) -> ByRegion:
     """Module paths by region: those of the tensors that lie there, and whose gradients do."""
     found: dict[int, dict[str, None]] = {}
     for symbol in program.symbols:
@@ -104,7 +107,7 @@ def owners(program: Program) -> Mapping[int, tuple[str, ...]]:
 
 
 def modules_of(
-    program: Program, section: Section, owned: Mapping[int, tuple[str, ...]] | None = None
+    program: Program, section: Section, owned: ByRegion | None = None
 ) -> tuple[str, ...]:
     """Module paths of a section, none of them twice.
 
@@ -117,20 +120,10 @@ def modules_of(
         Of FWD and BCKWD sections the modules of their nodes, in the order of the first of each; of
         all others those that the weights belong to whose gradients or values they write.
     """
-    found: dict[str, None] = {}
-    for step in section.steps:
-        for i in step.nodes:
-            found[program.graphs[step.graph].nodes[i].module] = None
-        if not step.nodes:
-            if owned is None:
-                owned = owners(program)
-            for region in _touched(program, step):
-                found.update(dict.fromkeys(owned.get(region, ())))
-    found.pop("", None)
-    return tuple(found)
+    return _of_nodes_or_weights(program, section, lambda node: node.module, owned, owners)
 
 
-def weight_lines(program: Program) -> Mapping[int, tuple[str, ...]]:
+def weight_lines(program: Program) -> ByRegion:
     """Lines of the user's code by region: those that read a tensor there, for its gradient too."""
     readers: dict[int, dict[str, None]] = {}
     for graph in program.graphs:
@@ -147,7 +140,7 @@ def weight_lines(program: Program) -> Mapping[int, tuple[str, ...]]:
 
 
 def section_lines(
-    program: Program, section: Section, weights: Mapping[int, tuple[str, ...]] | None = None
+    program: Program, section: Section, weights: ByRegion | None = None
 ) -> tuple[str, ...]:
     """Lines of the user's code that a section belongs to, as ``file:line``, none of them twice.
 
@@ -160,15 +153,25 @@ def section_lines(
         Of FWD and BCKWD sections the lines of their nodes; of all others, whose own line is none,
         those that read the weights whose gradients or values they write.
     """
+    return _of_nodes_or_weights(program, section, lambda node: node.source, weights, weight_lines)
+
+
+def _of_nodes_or_weights(
+    program: Program,
+    section: Section,
+    of_node: Callable[[Node], str],
+    by_region: ByRegion | None,
+    make: Callable[[Program], ByRegion],
+) -> tuple[str, ...]:
+    """Texts of the nodes of a section; of steps without nodes, those of the regions it is about."""
     found: dict[str, None] = {}
     for step in section.steps:
         for i in step.nodes:
-            found[program.graphs[step.graph].nodes[i].source] = None
+            found[of_node(program.graphs[step.graph].nodes[i])] = None
         if not step.nodes:
-            if weights is None:
-                weights = weight_lines(program)
+            by_region = make(program) if by_region is None else by_region
             for region in _touched(program, step):
-                found.update(dict.fromkeys(weights.get(region, ())))
+                found.update(dict.fromkeys(by_region.get(region, ())))
     found.pop("", None)
     return tuple(found)
 
@@ -176,7 +179,7 @@ def section_lines(
 def modules_text(
     program: Program,
     section: Section,
-    owned: Mapping[int, tuple[str, ...]] | None = None,
+    owned: ByRegion | None = None,
     *,
     width: int = _WIDTH,
 ) -> str:

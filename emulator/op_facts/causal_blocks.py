@@ -25,6 +25,5 @@ def causal_blocks(queries: int, keys: int) -> tuple[tuple[int, int, int], ...]:
     """
     even = -(-queries // (_MOST_BLOCKS * _STEP)) * _STEP
     size = max(_LEAST_BLOCK, even)
-    ends = [min(begin + size, queries) for begin in range(0, queries, size)]
     begins = range(0, queries, size)
-    return tuple((begin, end, min(end, keys)) for begin, end in zip(begins, ends, strict=True))
+    return tuple((at, min(at + size, queries), min(at + size, queries, keys)) for at in begins)

@@ -66,9 +66,7 @@ def _attention(at: NamedArgs) -> Scratch:
         return _NONE  # of a program that no device takes
     pairs = q[-2] * k[-2]
     if at.given(5, "is_causal") and at.given(3, "attn_mask") is None:
-        blocks = causal_blocks(q[-2], k[-2])
-        if len(blocks) > 1:
-            pairs = sum((end - begin) * seen for begin, end, seen in blocks)
+        pairs = sum((end - begin) * seen for begin, end, seen in causal_blocks(q[-2], k[-2]))
     scores = math.prod(q[:-2]) * pairs * _computed(at)
     return Scratch(kept=scores, backward=scores)
 

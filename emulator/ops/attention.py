@@ -95,8 +95,7 @@ def scaled_dot_product_attention(
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     queries, keys = q.shape[-2], k.shape[-2]
     whole = (*jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2]), queries, keys)
-    wide = widen(q).dtype
-    factors = drop_factors(whole, wide, dropout_p, seed, stream, op=_NAME)
+    factors = drop_factors(whole, widen(q).dtype, dropout_p, seed, stream, op=_NAME)
 
     def of_queries(begin: int, end: int, seen: int) -> jax.Array:
         """The results of some queries, which see no key from ``seen`` on."""
@@ -114,6 +113,5 @@ def scaled_dot_product_attention(
         return gemm.matmul(p.astype(q.dtype), v[..., :seen, :]).astype(q.dtype)
 
     blocks = causal_blocks(queries, keys) if is_causal and attn_mask is None else ()
-    if len(blocks) < 2:
-        return of_queries(0, queries, keys)
-    return jnp.concatenate([of_queries(*block) for block in blocks], -2)
+    parts = [of_queries(*block) for block in blocks or ((0, queries, keys),)]
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, -2)

@@ -37,7 +37,7 @@ from samba.session.pending_gradients import PendingGradients
 from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
 from samba.session.request import RunRequest, SectionRequest, flag
 from samba.session.section_choice import SectionChooser, frozen
-from samba.session.timeline_pieces import Piece, Pieces
+from samba.session.timeline_pieces import Noted, Piece, Pieces
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watched_modes import WatchedModes
 from samba.support.autocast import AUTOCAST, autocast_in_force
@@ -47,9 +47,6 @@ from samba.support.timeline import Spans, Track
 
 if TYPE_CHECKING:
     from samba.distributed.replicas import PreparedRun, Replicas, Wish
-
-Noted = tuple[Spans, Piece]
-"""Where a piece of a run is noted, and which."""
 
 
 class Runner:

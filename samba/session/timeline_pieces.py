@@ -18,8 +18,9 @@ from pef_schema.section_facts import (
     weight_lines,
 )
 from samba.session.request import RunRequest
+from samba.support.timeline import Spans
 
-__all__ = ["Piece", "Pieces"]
+__all__ = ["Noted", "Piece", "Pieces"]
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _LINES = 4
@@ -109,3 +110,7 @@ class Pieces:
                 "lines": list(section_lines(self._program, section, self._weights))[:_LINES],
             }
         return found
+
+
+Noted = tuple[Spans, Piece]
+"""Where a piece of a run is noted, and which."""

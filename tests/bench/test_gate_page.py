@@ -31,7 +31,7 @@ _VARIES = (
 )
 _VERDICT = re.compile(r" (slower|faster|asked again)$", re.MULTILINE)
 """What is said of one section for its times, which are what they are."""
-_ASKED = re.compile(r"  asked again, all .*:\n(    .*\n|  \S.*\n)+")
+_ASKED = re.compile(r"  asked again, all .*:\n(  .*\n)+")
 """What a machine that is not quiet has asked once more."""
 
 
