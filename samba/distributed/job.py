@@ -30,10 +30,7 @@ from emulator.replicas.comm.worker import CommThread
 from emulator.start import prefer_device
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
-from samba.distributed.addresses import (
-    Place,
-    prefer_loopback,
-)
+from samba.distributed.addresses import Place, prefer_loopback
 from samba.distributed.connecting import (
     STORE_SECONDS,
     agree_on_engine,
@@ -488,9 +485,10 @@ def _join(
         jax = engine == "jax" and size > 1
         data = start_jax(meeting, place, rank, size, deadline) if jax else control
     except BaseException:
-        # A thread that is within the store when the interpreter ends would abort the process.
+        # A thread within the store or gloo when the interpreter ends would abort the process.
         if watchdog is not None:
-            watchdog.stop()
+            watchdog.stop(2 * STORE_SECONDS)
+        settle(_STUCK_SECONDS)
         raise
     job = Job(control, watchdog, data, one_program=one_program)
     _current[:] = PRESENT[:] = [job]

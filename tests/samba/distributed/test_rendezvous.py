@@ -119,6 +119,35 @@ def test_replicas_agree_on_an_engine_before_one_starts():
         assert "SN_DP_ENGINE: rank 1: jax" in end.err
 
 
+_HOLDS = """
+import threading, time
+import numpy as np
+from samba.distributed import gloo, job
+
+agree = job.agree_on_engine
+
+def slow_gloo(*args):
+    held = [gloo._lend(np.zeros(1))]
+    threading.Thread(target=lambda: (time.sleep(0.5), held.clear())).start()
+    agree(*args)
+
+job.agree_on_engine = slow_gloo
+try:
+    job.start()
+finally:
+    print("held" if any(ref() is not None for ref in gloo._lent) else "let go")
+"""
+
+
+def test_who_disagrees_waits_until_gloo_has_let_go():
+    """Its threads ask for the interpreter's lock then: at the interpreter's end that aborts."""
+    command = [sys.executable, "-c", _HOLDS]
+    env, own = {"CCL_TIMEOUT": "40"}, {1: {"SN_DP_ENGINE": "jax"}}
+    for end in run_replicas(2, command, seconds=60, env=env, own=own):
+        assert end.out == "let go\n", end.err
+        assert end.code == 1, end.err
+
+
 def test_several_hosts_need_an_address():
     with pytest.raises(DataParallelError, match="MASTER_ADDR"), late(launch(0, local_size=1)):
         pass
