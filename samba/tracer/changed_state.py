@@ -1,9 +1,10 @@
 """What ``forward`` changes beside buffers: a graph has it as it was, torch as it is.
 
 A graph is traced from the state before the first call. If ``forward`` has changed a plain
-attribute, a list, a global variable, the model is traced once more from the state after it. If
-that gives another graph, the model is refused. A graph that is the same both times is what each
-call computes; so a counter that is only counted costs a second trace and nothing else.
+attribute, a list, a global variable, or has registered a hook, the model is traced once more from
+the state after it. If that gives another graph, the model is refused. A graph that is the same both
+times is what each call computes; so a counter that is only counted costs a second trace and nothing
+else.
 
 A model is left as it was: compiling and loading call ``forward`` no time, as far as it can tell.
 What functions find outside of it, in global variables and closures, is as after one call: scripts
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +29,7 @@ from samba.support.tracing import tracing_again
 from samba.tracer.assigned_line import assigned_line
 from samba.tracer.constant_parts import constant_values, without_constant_parts
 from samba.tracer.errors import TraceError
+from samba.tracer.held_hooks import HeldHooks, MovedHook
 from samba.tracer.held_state import Change, HeldState
 from samba.tracer.traced import Traced
 
@@ -50,13 +52,29 @@ class ChangedAttributes(TraceError):
             where=f"model {type(model).__name__}",
             reason="forward() changes what a compiled graph holds as it was, and computes "
             "something else after it:\n" + "\n".join(lines) + f"\n{reason}",
-            hint="Make it a buffer (self.register_buffer(name, torch.tensor(...))) and change "
-            "that, or pass it to forward() as an input.",
+            hint=_HINT if any(change.attribute for change in changes) else _HINT_FOR_HOOKS,
         )
+
+
+_HINT = (
+    "Make it a buffer (self.register_buffer(name, torch.tensor(...))) and change that, or pass it "
+    "to forward() as an input."
+)
+_HINT_FOR_HOOKS = "Register and remove hooks outside of forward(), before the model is compiled."
+
+
+def _changed(model: torch.nn.Module, hooks: HeldHooks) -> list[Change]:
+    """The modules that have other hooks than before."""
+    return [
+        Change(path=path, owner=type(model), attribute="", before=str(before), after=str(after))
+        for path, before, after in hooks.counts()
+    ]
 
 
 def _line(model: torch.nn.Module, change: Change) -> str:
     """The line of a change: in the code that owns the name, else in that of the modules."""
+    if not change.attribute:
+        return ""
     owners = dict.fromkeys([change.owner, *map(type, model.modules())])
     lines = (assigned_line(owner, change.attribute) for owner in owners)
     line = next(filter(None, lines), "")
@@ -94,6 +112,7 @@ class TraceState:
     Args:
         model: The model.
         start: The state to call ``forward`` in, None for the present one.
+        moved: What hooks to register and remove before.
         draws: The generators of Python to call it with, None for the present ones.
         returns_assigned: Whether ``forward`` returns the tensors that it assigns as well.
     """
@@ -102,16 +121,22 @@ class TraceState:
         self,
         model: torch.nn.Module,
         start: HeldState | None = None,
+        moved: Sequence[MovedHook] = (),
         draws: Generators | None = None,
         *,
         returns_assigned: bool = False,
     ) -> None:
         self._model, self._start, self._draws = model, start, draws
+        self._moved, self._outer_hooks = moved, HeldHooks(model)
         self._returns_assigned = returns_assigned
         self._is_later = start is not None or returns_assigned
         self._outer = HeldState(model)
         self.before: HeldState | None = None
         self.after: HeldState | None = None
+        self.moved: Sequence[MovedHook] = ()
+        """Hooks that ``forward`` registered and removed."""
+        self._hooks: HeldHooks | None = None
+        self._hook_changes: list[Change] = []
         self.draws: Generators | None = None
         self.drew = ""
         """Which generators of Python drew numbers in ``forward``."""
@@ -124,9 +149,13 @@ class TraceState:
             if self._draws is not None:
                 self._draws.put_back()
             self.before, self.draws = HeldState(module), Generators()
+            self._hooks = HeldHooks(module)
 
         def leave(module: torch.nn.Module, args: Any, result: Any) -> Any:
             self.after = HeldState(module)
+            if self._hooks is not None:
+                self.moved, self._hook_changes = self._hooks.moved(), _changed(module, self._hooks)
+                self._hooks.put_back()
             if self.before is not None and self.draws is not None:
                 self.before.put_back(outside=self._is_later)
                 before, self.draws = self.draws, Generators()
@@ -139,6 +168,8 @@ class TraceState:
         try:
             if self._start is not None:
                 self._start.put_back()
+            for hook in self._moved:
+                hook.repeat()
             yield
         finally:
             first.remove()
@@ -146,6 +177,7 @@ class TraceState:
             if self.drew:
                 generators.put_back()
             self._outer.put_back(outside=self._is_later)
+            self._outer_hooks.put_back()
 
     def assigned(self) -> list[torch.Tensor]:
         """Tensors that ``forward`` has made and left in the state."""
@@ -157,7 +189,7 @@ class TraceState:
         """What ``forward`` has changed."""
         if self.before is None or self.after is None:
             return []
-        return self.before.changes(self.after)
+        return [*self.before.changes(self.after), *self._hook_changes]
 
 
 def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) -> Traced:
@@ -182,7 +214,8 @@ def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) 
     try:
         with tracing_again():
             start = None if state.after is None else _real(model, trace, state)
-            again = trace(TraceState(model, start, state.draws if state.drew else None))
+            draws = state.draws if state.drew else None
+            again = trace(TraceState(model, start, state.moved, draws))
     except SambaError as error:
         raise ChangedAttributes(model, changes, f"Then it cannot be traced: {error}") from error
     difference = first_difference(without_constant_parts(traced), without_constant_parts(again))

@@ -72,6 +72,7 @@ __all__ = [
     "gradient_hooks",
     "has_old_backward_hooks",
     "has_own_kernel",
+    "hook_tables_of",
     "hooks_of",
     "is_composite",
     "is_container_without_names",
@@ -398,6 +399,19 @@ def hooks_of(module: torch.nn.Module) -> Mapping[str, dict[int, Callable[..., An
         "forward hook": module._forward_hooks,
         "full backward pre-hook": module._backward_pre_hooks,
         "full backward hook": module._backward_hooks,
+    }
+
+
+def hook_tables_of(module: torch.nn.Module) -> Mapping[str, dict[int, Any]]:
+    """The tables that registering a hook of a module may fill, by what to call them (2.0).
+
+    They share keys: some say of a hook of another table how it is called.
+    """
+    return {
+        **{f"{kind}s": hooks for kind, hooks in hooks_of(module).items()},
+        "forward hooks with kwargs": module._forward_hooks_with_kwargs,
+        "forward hooks always called": module._forward_hooks_always_called,
+        "forward pre-hooks with kwargs": module._forward_pre_hooks_with_kwargs,
     }
 
 

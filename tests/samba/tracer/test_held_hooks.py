@@ -1,0 +1,136 @@
+"""Hooks that ``forward`` registers or removes are of the next call, as what it assigns is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import samba
+from samba import utils
+from samba.tracer.changed_state import ChangedAttributes
+from samba.tracer.held_hooks import HeldHooks
+
+
+class Layer(nn.Module):
+    """A linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.lin(x)
+
+
+class Captures(Layer):
+    """Registers a hook in the first call, and computes with what it has seen: as transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready = False
+        self.seen = []
+
+    def forward(self, x):
+        if not self.ready:
+            self.lin.register_forward_hook(self.capture, with_kwargs=True)
+            self.ready = True
+        self.seen.clear()
+        out = self.lin(x)
+        return out + len(self.seen) * self.seen[0].tanh()
+
+    def capture(self, module, args, kwargs, output):
+        self.seen.append(output)
+
+
+class Piles(Layer):
+    """Registers one more hook in each call."""
+
+    def forward(self, x):
+        self.lin.register_forward_hook(self.twice)
+        return self.lin(x)
+
+    def twice(self, module, args, output):
+        return output * 2
+
+
+class Once(Layer):
+    """Has a hook that removes itself, before another one."""
+
+    def __init__(self, factor: float | None) -> None:
+        super().__init__()
+        self.factor = factor
+        self.handle = self.lin.register_forward_hook(self.first)
+        self.lin.register_forward_hook(self.second)
+
+    def first(self, module, args, output):
+        self.handle.remove()
+        return None if self.factor is None else output * self.factor
+
+    def second(self, module, args, output):
+        return output + 1
+
+
+def given() -> samba.SambaTensor:
+    return samba.from_torch_tensor(torch.linspace(-1, 1, 6).reshape(2, 3), name="x")
+
+
+def compiled(model: nn.Module, folder: Path) -> str:
+    samba.from_torch_model_(model)
+    config = {"output_folder": str(folder), "pef_name": "hooks"}
+    return samba.session.compile(model, given(), config_dict=config)
+
+
+def test_a_hook_that_the_first_call_registers_is_registered_once(tmp_path):
+    torch.manual_seed(0)
+    model = Captures()
+    pef = compiled(model, tmp_path)
+    assert not model.ready and not model.lin._forward_hooks
+    assert not model.lin._forward_hooks_with_kwargs
+    outputs = utils.trace_graph(model, given(), pef=pef)
+    found = samba.session.run(given(), outputs)[0].torch()
+    for _ in range(2):
+        torch.testing.assert_close(found, model(given()).torch().detach())
+    assert len(model.lin._forward_hooks) == 1
+
+
+@pytest.mark.parametrize("make", [Piles, lambda: Once(2.0)])
+def test_hooks_that_make_the_second_call_another_are_refused(tmp_path, make):
+    model = make()
+    hooks = dict(model.lin._forward_hooks)
+    with pytest.raises(ChangedAttributes) as caught:
+        compiled(model, tmp_path)
+    assert caught.value.names == ("lin.forward hooks",)
+    assert "Register and remove hooks outside of forward()" in str(caught.value)
+    assert "  at " not in str(caught.value)  # no line of a class's assigns a hook
+    assert list(model.lin._forward_hooks.items()) == list(hooks.items())
+
+
+def test_a_hook_that_removes_itself_is_there_after_the_compile(tmp_path, caplog):
+    torch.manual_seed(0)
+    model = Once(None)
+    hooks = list(model.lin._forward_hooks.items())
+    pef = compiled(model, tmp_path)
+    assert list(model.lin._forward_hooks.items()) == hooks
+    assert caplog.text.count("[deviation: unchanged-attribute]") == 1
+    assert "lin.forward hooks" in caplog.text
+    outputs = utils.trace_graph(model, given(), pef=pef)
+    found = samba.session.run(given(), outputs)[0].torch()
+    torch.testing.assert_close(found, model(given()).torch().detach())
+
+
+def test_moves_are_repeated_in_another_state():
+    model = Layer()
+    old = model.lin.register_forward_pre_hook(lambda module, args: None, with_kwargs=False)
+    before = HeldHooks(model)
+    old.remove()
+    new = model.register_full_backward_hook(lambda module, inputs, outputs: None)
+    moved = before.moved()
+    assert before.counts() == [("full backward hooks", 0, 1), ("lin.forward pre-hooks", 1, 0)]
+    before.put_back()
+    assert before.counts() == [] and list(model.lin._forward_pre_hooks) == [old.id]
+    for hook in moved:
+        hook.repeat()
+    assert list(model._backward_hooks) == [new.id] and not model.lin._forward_pre_hooks
