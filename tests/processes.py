@@ -18,6 +18,15 @@ class Hung(AssertionError):
     """Something did not end in time."""
 
 
+def peak_bytes() -> int:
+    """The most memory that this process has had at once.
+
+    Not ``getrusage``'s: that begins with the peak of the process which has started this one.
+    """
+    text = Path("/proc/self/status").read_text()
+    return int(text.split("VmHWM:")[1].split()[0]) * 1024
+
+
 def finished(
     command: Sequence[str | Path], *, seconds: float = SECONDS, **options: Any
 ) -> subprocess.CompletedProcess[str]:

@@ -194,7 +194,8 @@ class Watchdog:
         with self._told:
             self._wanted = wanted = self._done + 2  # the beat under way may have begun before
             self._wake.set()
-            self._told.wait_for(lambda: self._done >= wanted, wait)
+            if not self.is_cut_off():  # each wait for a store that does not answer is lost
+                self._told.wait_for(lambda: self._done >= wanted, wait)
 
     # -- of the others ------------------------------------------------------
 

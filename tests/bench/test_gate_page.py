@@ -93,7 +93,8 @@ def test_its_first_commands_on_this_machine(tmp_path: Path) -> None:
     (compiled, _), *others = examples_of(PAGE)[:3]
     for command, output in ((compiled, ""), *others):
         words = shlex.split(command)
-        done = finished([sys.executable, *words[1:]], cwd=tmp_path, env=env)
+        # Beside other tests a section may be asked again, in three times the processes.
+        done = finished([sys.executable, *words[1:]], cwd=tmp_path, env=env, seconds=550)
         assert done.returncode == 0, done.stdout + done.stderr
         if output:
             found = _VERDICT.sub("", plain(_ASKED.sub("", done.stdout)))

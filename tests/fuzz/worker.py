@@ -20,6 +20,7 @@ from tests.fuzz import plants
 from tests.fuzz.outcome import Outcome
 from tests.pef_schema.fuzz.cases import Case
 from tests.pef_schema.fuzz.seeds import load_seeds
+from tests.processes import peak_bytes
 
 TARGETS = {
     "reading": "tests.pef_schema.fuzz.reading",
@@ -49,7 +50,7 @@ def main(target: str, plant: str = "") -> None:
                     case=name,
                     seconds=seconds,
                     cpu=time.process_time(),
-                    peak=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+                    peak=peak_bytes(),
                 ),
                 file=answers,
             )

@@ -22,6 +22,7 @@ from emulator.plans.xla_options import xla_options
 from pef_schema.errors import SambaError
 from tests.emulator.fuzz.op_cases import Case, draw, torch_overload
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, to_jax
+from tests.processes import peak_bytes
 
 LARGEST_RESULT = 2**27
 """Bytes of results above which a case is not run: they are what was asked for, not a defect."""
@@ -74,7 +75,7 @@ def _limit_room() -> None:
 
 def _outcome(case: Case, answers: TextIO) -> dict[str, Any]:
     _reset_peak()
-    before = _peak()
+    before = peak_bytes()
     _say(answers, {"phase": "device"})
     found: list[np.ndarray] | None = None
     result: dict[str, Any] = {"outcome": "ran"}
@@ -86,7 +87,7 @@ def _outcome(case: Case, answers: TextIO) -> dict[str, Any]:
         result = {"outcome": "refused", "kind": type(error).__name__, "detail": str(error)}
     except Exception as error:  # what comes is counted, by its type
         result = {"outcome": "foreign", "kind": type(error).__name__, "detail": str(error)[:300]}
-    taken = _peak() - before
+    taken = peak_bytes() - before
     own = sum(x.nbytes for x in found or ()) + sum(t.nbytes for t in _tensors(case))
     if taken > 3 * own + MEMORY_FLOOR:
         return {"outcome": "memory", "detail": f"{taken >> 20} MiB beside {own} bytes of data"}
@@ -102,11 +103,6 @@ def _outcome(case: Case, answers: TextIO) -> dict[str, Any]:
 
 def _reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak() -> int:
-    text = Path("/proc/self/status").read_text()
-    return int(text.split("VmHWM:")[1].split()[0]) * 1024
 
 
 # -- the device --------------------------------------------------------------
