@@ -104,10 +104,12 @@ class Runner:
         return self._modes.changed() or self._writes.plain_changed()
 
     def hyperparameters(self) -> dict[str, float]:
-        """The values that hold, by name of their argins; seeds belong to the random streams."""
-        rates, argins = self._settings.rates, enumerate(self._device.program.argins)
+        """What holds in the next run, schedulers' changes too, by argin; seeds are of streams."""
+        new, number = self.watched.values().items(), self._hyperparameters.number
+        held = {index: number(where, value, index) for index, (where, value) in new}
+        held, argins = held | self._settings.rates, enumerate(self._device.program.argins)
         return {
-            argin.name: rates.get(index, self._device.argin(index))
+            argin.name: held.get(index, self._device.argin(index))
             for index, argin in argins
             if index not in self._hyperparameters.seeds
         }

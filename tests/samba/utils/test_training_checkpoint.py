@@ -52,25 +52,43 @@ def go_on(scene: Scene, scheduler: Any, numbers: range) -> None:
         scheduler.step()
 
 
-def test_a_restart_goes_on_exactly(pefs: Pefs, tmp_path: Path):
+@pytest.mark.parametrize("done", range(5))
+def test_a_restart_goes_on_exactly(pefs: Pefs, tmp_path: Path, done: int):
+    """The scheduler has just changed the rate after two runs and after four."""
     scene = pefs.loaded(DROPOUT)
     scheduler, sampler, checkpoint = parts_of(scene, tmp_path / "last.pt")
     assert checkpoint.load() is None
-    go_on(scene, scheduler, range(3))
-    sampler.advance(3)
-    checkpoint.save(step=3, note="so far", of=[torch.ones(2)])
-    go_on(scene, scheduler, range(3, 6))
+    go_on(scene, scheduler, range(done))
+    sampler.advance(done)
+    checkpoint.save(step=done, note="so far", of=[torch.ones(2)])
+    go_on(scene, scheduler, range(done, 6))
     whole, rate = state(scene), scheduler.get_last_lr()
 
     scene = pefs.loaded(DROPOUT)
     scheduler, sampler, checkpoint = parts_of(scene, tmp_path / "last.pt")
     values = checkpoint.load()
     assert values is not None
-    assert (values["step"], values["note"], values["of"][0].tolist()) == (3, "so far", [1, 1])
-    assert (sampler.epoch, sampler.position) == (0, 15)
-    go_on(scene, scheduler, range(3, 6))
+    assert (values["step"], values["note"], values["of"][0].tolist()) == (done, "so far", [1, 1])
+    assert (sampler.epoch, sampler.position) == divmod(5 * done, 20)
+    go_on(scene, scheduler, range(done, 6))
     assert same(state(scene), whole)
     assert scheduler.get_last_lr() == rate
+
+
+def test_a_rate_of_groups_counts_before_the_first_run(pefs: Pefs, tmp_path: Path):
+    """That of the training which goes on is the file's, as its weights are."""
+    ends = []
+    for rate in (0.02, 0.3):
+        scene = pefs.scene(MLP)
+        scene.optimizer.param_groups[0]["lr"] = rate
+        scene.trace()
+        path = tmp_path / "rate.pt"
+        checkpoint = utils.TrainingCheckpoint(path, scene.model, scene.optimizer)
+        if checkpoint.load() is None:
+            checkpoint.save()
+        step(scene, 1)
+        ends.append(state(scene))
+    assert same(*ends)
 
 
 def test_hyperparameters_of_runs_go_on(pefs: Pefs, tmp_path: Path):
