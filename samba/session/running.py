@@ -107,7 +107,7 @@ class Runner:
         """What holds in the next run, schedulers' changes too, by argin; seeds are of streams."""
         new, number = self.watched.values().items(), self._hyperparameters.number
         held = {index: number(where, value, index) for index, (where, value) in new}
-        held, argins = held | self._settings.rates, enumerate(self._device.program.argins)
+        held, argins = {**held, **self._settings.rates}, enumerate(self._device.program.argins)
         return {
             argin.name: held.get(index, self._device.argin(index))
             for index, argin in argins
