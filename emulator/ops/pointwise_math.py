@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from emulator.ops import _slopes as slopes
+from emulator.ops._exp import exp
 from emulator.ops._integers import greatest_common_divisor, least_common_multiple
 from emulator.ops._promote import broadcast_all, constant, elementwise, is_float
 from emulator.ops.registry import Channels, op
@@ -40,7 +41,7 @@ def _step_function(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array]
 
 
 _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...] = (
-    (("exp",), lax.exp),
+    (("exp",), exp),
     (("exp2", "special_exp2"), lax.exp2),
     (("expm1", "special_expm1"), lax.expm1),
     (("log",), lax.log),

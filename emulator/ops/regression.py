@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.kernels.precision import real, widen, widened
+from emulator.ops._exp import exp
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import constant, is_float, result_type
 from emulator.ops._reduction import reduce_sum
@@ -173,7 +174,7 @@ def poisson_nll_loss(
     x: jax.Array, target: jax.Array, log_input: bool, full: bool, eps: float, reduction: int
 ) -> jax.Array:
     """Negative log likelihood of counts under a Poisson rate, or its logarithm."""
-    loss = jnp.exp(x) - target * x if log_input else x - target * jnp.log(x + eps)
+    loss = exp(x) - target * x if log_input else x - target * jnp.log(x + eps)
     if full:
         safe = jnp.where(target > 1, target, 2)
         stirling = safe * jnp.log(safe) - safe + 0.5 * jnp.log(2 * jnp.pi * safe)

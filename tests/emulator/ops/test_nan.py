@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from emulator.ops.registry import _OPS, load_ops
+from emulator.plans.xla_options import xla_options
 from samba.comparison.judge import DEFAULT_TOL
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, _map, to_jax, to_numpy64, torch_op
 from tests.emulator.ops.nan_cases import CASES, Case, needs_case
@@ -59,7 +60,8 @@ def compiled(name: str, position: int) -> Any:
         args = [_map(a, lambda _: next(given)) for a in case.args]
         return results(lower(*args, **kwargs))
 
-    return jax.jit(run)
+    # As the device compiles.
+    return jax.jit(run, compiler_options=xla_options(jax.devices("cpu")[0]))
 
 
 def differences(name: str, dtype: torch.dtype) -> list[str]:
