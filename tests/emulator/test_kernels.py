@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from emulator.kernels import proof, rules
 from emulator.kernels.choice import applicable
+from emulator.kernels.conv_by_onednn import convolve_onednn
 from emulator.kernels.convolutions import CANDIDATES, convolve, weight_gradient
 from emulator.kernels.problems import Convolution, Part, Product
 from emulator.kernels.products import CANDIDATES as PRODUCTS
@@ -424,6 +425,42 @@ def test_convolutions_take_generated_kernels(ceiling: str, seed: int, count: int
     found = _kernels_of_drawn_convolutions(ceiling, seed, count)
     assert found
     assert {name for name in found if not name.startswith(("br", "jit"))} == set()
+
+
+@pytest.mark.skipif(
+    not proof.onednn_is_good(proof.Call.CONVOLUTION, "float32"),
+    reason="jaxlib's oneDNN has no convolutions here, or it is off",
+)
+@pytest.mark.parametrize("low", [0, 1])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "features"),
+    [
+        ((6, 3, 4), (4, 1, 2), (1, 1, 3), 32),
+        ((8, 2), (2, 1), (1, 3), 64),
+        ((2, 4), (2, 3), (2, 2), 17),
+    ],
+)
+def test_one_channel_and_one_position(
+    size: tuple[int, ...], kernel: tuple[int, ...], stride: tuple[int, ...], features: int,
+    low: int,
+) -> None:  # fmt: skip
+    """With a stride along the axis of one position, oneDNN reads what is not of the data."""
+    rest = (0,) * (len(size) - 1)
+    out = tuple(
+        (n + lo - k) // s + 1
+        for n, lo, k, s in zip(size, (low, *rest), kernel, stride, strict=True)
+    )
+    window = Window(
+        kernel=kernel, stride=stride, dilation=(1,) * len(size), low=(low, *rest),
+        high=(0, *rest), out=out,
+    )  # fmt: skip
+    assert out[-1] == 1 < stride[-1]
+    x, w = _random(0, 3, 1, *size), _random(1, features, 1, *kernel)
+    padded = np.pad(x, [(0, 0), (0, 0), (low, 0), *[(0, 0)] * len(rest)])
+    torch_conv = (torch.conv1d, torch.conv2d, torch.conv3d)[len(size) - 1]
+    wanted = torch_conv(torch.from_numpy(padded), torch.from_numpy(w), None, stride)
+    got = jax.jit(lambda x, w: convolve_onednn(x, w, window, 1))(x, w)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=_bound(math.prod(kernel)))
 
 
 def test_onednn_by_processor(monkeypatch: pytest.MonkeyPatch) -> None:
