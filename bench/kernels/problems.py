@@ -36,6 +36,7 @@ _IMAGES = (
     *((16, 256, 8, 512, 1, 1, 1), (4, 64, 64, 10, 1, 1, 1), (8, 3, 32, 128, 4, 4, 1)),
     *((16, 128, 8, 64, 4, 2, 1), (16, 64, 16, 128, 4, 2, 1), (16, 32, 32, 64, 4, 2, 1)),
     *((16, 3, 64, 32, 4, 2, 1), (16, 256, 4, 128, 4, 2, 1), (4, 32, 32, 32, 2, 2, 1)),
+    *((8, 16, 64, 32, 2, 2, 1), (8, 32, 32, 64, 2, 2, 1), (4, 3, 224, 768, 16, 16, 1)),
     *((16, 32, 32, 32, 3, 1, 32), (16, 128, 16, 128, 3, 1, 128), (16, 64, 32, 64, 3, 2, 64)),
     *((16, 256, 8, 256, 3, 1, 256), (8, 96, 16, 96, 7, 1, 96), (16, 128, 16, 128, 3, 2, 128)),
     *((16, 64, 16, 64, 3, 1, 8), (16, 128, 16, 128, 3, 1, 32)),
@@ -80,7 +81,9 @@ def convolutions() -> Iterator[Convolution]:
     shapes += [(3, *row[:6], 1, row[6]) for row in _VOLUMES]
     for n, batch, channels, size, features, kernel, stride, dilation, groups in shapes:
         reach = dilation * (kernel - 1)
-        out = (size + 2 * (reach // 2) - reach - 1) // stride + 1
+        padding = 0 if kernel == stride else reach // 2
+        tiled = 1 < kernel == stride and size % kernel == 0 and groups == 1
+        out = (size + 2 * padding - reach - 1) // stride + 1
         for part in Part:
             yield Convolution(
                 part=part,
@@ -94,4 +97,5 @@ def convolutions() -> Iterator[Convolution]:
                 kernel=(kernel,) * n,
                 stride=(stride,) * n,
                 dilation=(dilation,) * n,
+                tiled=tiled and part is Part.INPUT_GRADIENT,
             )

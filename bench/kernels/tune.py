@@ -113,7 +113,10 @@ def _second(x: jax.Array) -> jax.Array:
 
 def _convolution_trials(p: Convolution, rng: np.random.Generator) -> list[Trial]:
     """Data lie channels last, as they do between two convolutions."""
-    half = [d * (k - 1) // 2 for d, k in zip(p.dilation, p.kernel, strict=True)]
+    half = [
+        0 if p.kernel == p.stride else d * (k - 1) // 2
+        for d, k in zip(p.dilation, p.kernel, strict=True)
+    ]
     window = Window(
         kernel=p.kernel,
         stride=p.stride,

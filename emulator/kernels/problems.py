@@ -93,6 +93,8 @@ class Convolution:
         size: Of the data, per spatial axis.
         out: Of the result, per spatial axis.
         kernel, stride, dilation: Per spatial axis.
+        tiled: Of an input gradient of one group, whether windows lie side by side and cover the
+            data.
     """
 
     part: Part
@@ -106,6 +108,7 @@ class Convolution:
     kernel: tuple[int, ...]
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
+    tiled: bool = False
 
     @property
     def category(self) -> str:
@@ -120,7 +123,7 @@ class Convolution:
         words = [f"convolution {len(self.size)}d {self.part.value} {self.dtype}"]
         words.append("1" if max(self.kernel) == 1 else "3")
         if max(self.stride) > 1:
-            words.append("strided")
+            words.append("tiled" if self.tiled else "strided")
         if self.groups > 1:
             words.append("depthwise" if self.groups == self.channels else "grouped")
         return " ".join(words)

@@ -11,9 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from emulator.kernels import conv_by_xla as by_xla
 from emulator.kernels.choice import applicable
-from emulator.kernels.convolutions import CANDIDATES
+from emulator.kernels.convolutions import CANDIDATES, convolve, input_gradient
 from emulator.kernels.problems import Convolution, Part
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.kernels.unkept import kept_nowhere
@@ -69,7 +68,7 @@ def _value(compute: Callable[..., Any], *arrays: jax.Array) -> np.ndarray:
 def _check(
     p: Convolution, plain: Callable[..., Any], by_hand: Sequence[Any], *arrays: jax.Array
 ) -> int:
-    """Compare each candidate of oneDNN's for a part with XLA's; returns how many there are."""
+    """Compare each candidate of oneDNN's for a part with the plain one; returns how many."""
     candidates = [c for c in applicable(p, CANDIDATES[p.part]) if c.onednn is not None]
     if not candidates:
         return 0
@@ -92,7 +91,7 @@ def run_by_onednn(seed: int, count: int) -> None:
         count: How many are computed at least.
 
     Raises:
-        AssertionError: If one differs from XLA's by more than the order of a sum makes of it:
+        AssertionError: If one differs from the plain one by more than the order of a sum makes:
             sums of at most 125 taps of 65 channels of standard normal numbers.
     """
     rng = np.random.default_rng(seed)
@@ -106,7 +105,7 @@ def run_by_onednn(seed: int, count: int) -> None:
         g = jnp.asarray(rng.standard_normal((p.batch, p.features, *p.out), np.float32))
         kernels = (p.features, p.channels // p.groups, *p.kernel)
         w = jnp.asarray(rng.standard_normal(kernels, np.float32))
-        computed += _check(p, by_xla.convolve, (window, p.groups), x, w)
+        computed += _check(p, convolve, (window, p.groups), x, w)
         p = replace(p, part=Part.INPUT_GRADIENT)
-        computed += _check(p, by_xla.input_gradient, (window, p.groups, p.size), g, w)
+        computed += _check(p, input_gradient, (window, p.groups, p.size), g, w)
     print(f"computed {computed} convolutions")
