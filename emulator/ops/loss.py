@@ -54,7 +54,7 @@ def _weights(
 
 
 def _pick(x: jax.Array, label: jax.Array) -> jax.Array:
-    """``x[n, label[n], p]`` for x ``(N, C, P)`` and labels ``(N, P)``."""
+    """``x[n, label[n], ...]`` for x ``(N, C, ...)`` and labels ``(N, ...)``."""
     return jnp.take_along_axis(x, label[:, None], axis=1)[:, 0]
 
 
@@ -63,6 +63,17 @@ def _folded(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     if x.ndim == 1:
         return x[None, :, None], target.reshape(1, 1)
     return x.reshape(*x.shape[:2], -1), target.reshape(x.shape[0], -1)
+
+
+def _rows(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Scores as ``(rows, C)`` and targets as ``(rows,)``.
+
+    What a convolution gives lies so, and what a script has turned for torch's order of axes: XLA
+    drops both moves.
+    """
+    if x.ndim == 1:
+        return x[None], target.reshape(1)
+    return jnp.moveaxis(x, 1, -1).reshape(target.size, x.shape[1]), target.reshape(-1)
 
 
 def _log_sum(x: jax.Array) -> jax.Array:
@@ -78,7 +89,7 @@ def _label_losses_forward(
     loss = jnp.where(sample != 0, total - _pick(wide, label), 0) * sample
     if smoothing:
         # Every class gets smoothing / C of the target; ignored samples are cut by the caller.
-        spread = total * reduce_all(weight) - jnp.einsum("ncp,c->np", wide, weight)
+        spread = total * reduce_all(weight) - jnp.einsum("rc,c->r", wide, weight)
         loss = (1 - smoothing) * loss + smoothing / x.shape[1] * spread
     return loss, (x, label, sample, weight, total)
 
@@ -93,7 +104,7 @@ def _label_losses_backward(
     scale = (g * sample * (1 - smoothing))[:, None]
     dx = (p - hit.astype(p.dtype)) * scale
     if smoothing:
-        spread = p * reduce_all(weight) - weight[None, :, None]
+        spread = p * reduce_all(weight) - weight
         dx = dx + spread * (g * (smoothing / classes))[:, None]
     return dx.astype(x.dtype), None, None, None
 
@@ -102,7 +113,7 @@ def _label_losses_backward(
 def _label_losses(
     x: jax.Array, label: jax.Array, sample: jax.Array, weight: jax.Array, smoothing: float
 ) -> jax.Array:
-    """Cross entropy ``(N, P)`` of scores ``(N, C, P)``; keeps nothing as large for its gradient."""
+    """Cross entropy of rows of scores ``(rows, C)``; keeps nothing as large for its gradient."""
     return _label_losses_forward(x, label, sample, weight, smoothing)[0]
 
 
@@ -137,7 +148,7 @@ def cross_entropy(
         if reduction == MEAN:
             return (reduce_all(loss) / loss.size).astype(x.dtype)
         return reduced(loss, reduction).astype(x.dtype)
-    scores, labels = _folded(x, target)
+    scores, labels = _rows(x, target)
     classes = scores.shape[1]
     label, valid = _labels(labels, classes, ignore_index)
     dtype = compute_dtype(x.dtype)
