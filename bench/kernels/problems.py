@@ -51,6 +51,19 @@ _SEQUENCES = (
 _VOLUMES = ((2, 1, 16, 8, 3, 1, 1), (2, 8, 16, 16, 3, 1, 1), (2, 16, 16, 32, 3, 2, 1))
 
 
+def padding(kernel: int, stride: int, dilation: int) -> int:
+    """Elements before and after an axis: half of a window's reach, none where they do not overlap.
+
+    Args:
+        kernel, stride, dilation: Along the axis.
+
+    Example:
+        >>> padding(3, 1, 2), padding(4, 4, 1)
+        (2, 0)
+    """
+    return 0 if kernel == stride else dilation * (kernel - 1) // 2
+
+
 def products() -> Iterator[Product]:
     """Products of linear layers and of attention, forward and of both gradients."""
     for dtype in ("float32", "bfloat16"):
@@ -81,9 +94,8 @@ def convolutions() -> Iterator[Convolution]:
     shapes += [(3, *row[:6], 1, row[6]) for row in _VOLUMES]
     for n, batch, channels, size, features, kernel, stride, dilation, groups in shapes:
         reach = dilation * (kernel - 1)
-        padding = 0 if kernel == stride else reach // 2
         tiled = 1 < kernel == stride and size % kernel == 0 and groups == 1
-        out = (size + 2 * padding - reach - 1) // stride + 1
+        out = (size + 2 * padding(kernel, stride, dilation) - reach - 1) // stride + 1
         for part in Part:
             yield Convolution(
                 part=part,

@@ -113,16 +113,13 @@ def _second(x: jax.Array) -> jax.Array:
 
 def _convolution_trials(p: Convolution, rng: np.random.Generator) -> list[Trial]:
     """Data lie channels last, as they do between two convolutions."""
-    half = [
-        0 if p.kernel == p.stride else d * (k - 1) // 2
-        for d, k in zip(p.dilation, p.kernel, strict=True)
-    ]
+    sides = tuple(map(problems.padding, p.kernel, p.stride, p.dilation))
     window = Window(
         kernel=p.kernel,
         stride=p.stride,
         dilation=p.dilation,
-        low=tuple(half),
-        high=tuple(half),
+        low=sides,
+        high=sides,
         out=p.out,
     )
     x = _array(rng, (p.batch, *p.size, p.channels), p.dtype)

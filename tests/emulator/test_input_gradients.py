@@ -27,7 +27,7 @@ _CASES = (
 @pytest.mark.parametrize("case", _CASES)
 @pytest.mark.parametrize("plain", [True, False])
 def test_one_axis_shorter_than_the_kernel(case: tuple[Any, ...], plain: bool) -> None:
-    """A few of what drawn convolutions ended the process with, by both rules."""
+    """Of the form that drawn convolutions ended the process with; by both rules."""
     images, channels, features, size, kernel, stride, padding = case
     rng = np.random.default_rng(0)
     x = torch.zeros(images, channels, *size, requires_grad=True)
