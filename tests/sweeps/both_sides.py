@@ -1,0 +1,127 @@
+"""One model trained by torch and on the device, and how the two compare."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import samba
+import samba.utils as utils
+from pef_schema.errors import SambaError
+from tests.opinfo.compare import difference
+from tests.sweeps.tally import Outcome
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class _Names(logging.Handler):
+    """Names of the deviations that the project tells."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.told.update(re.findall(r"\[deviation: ([\w-]+)\]$", record.getMessage()))
+
+
+def train_both(
+    make: Callable[[], nn.Module],
+    inputs: Tensors,
+    folder: Path,
+    *,
+    steps: int = 3,
+    lr: float = 0.1,
+    name: str = "sweep",
+    tells: Collection[str] = (),
+) -> tuple[Outcome, str]:
+    """Train a model for some steps by torch and on the device, with SGD and one batch.
+
+    Args:
+        make: Makes the model; ``forward`` returns a loss, or a tuple that begins with it.
+        inputs: What it takes, by name.
+        folder: Where the PEF goes.
+        steps: How many steps.
+        lr: Learning rate.
+        name: Name of the PEF.
+        tells: Deviations that excuse other values when they are told.
+
+    Returns:
+        The outcome, and what differed. Results of each step, and all parameters and buffers after
+        the last, are compared at torch's tolerances for their dtypes.
+    """
+    torch.manual_seed(0)
+    host = make()
+    twin = copy.deepcopy(host)
+    theirs, refusal = _host_steps(host, inputs, steps, lr)
+    names = _Names()
+    logger = logging.getLogger("samba")
+    logger.addHandler(names)
+    try:
+        ours = _device_steps(twin, inputs, steps, lr, folder, name)
+    except SambaError as error:
+        return (Outcome.EQUAL if refusal else Outcome.NAMED), str(error)
+    except Exception as error:
+        return Outcome.SILENT, f"{type(error).__name__}: {error}"
+    finally:
+        logger.removeHandler(names)
+        samba.session.reset()
+    other = Outcome.NAMED if names.told.intersection(tells) else Outcome.SILENT
+    if refusal:
+        return other, f"torch raises {refusal}"
+    for what, want in theirs.items():
+        text = difference(ours[what], want, None) if what in ours else "is not there"
+        if text:
+            return other, f"{what}: {text}"
+    return Outcome.EQUAL, ""
+
+
+def _host_steps(
+    model: nn.Module, inputs: Tensors, steps: int, lr: float
+) -> tuple[dict[str, torch.Tensor], str]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    found: dict[str, torch.Tensor] = {}
+    try:
+        for step in range(steps):
+            optimizer.zero_grad()
+            results = model(**inputs)
+            results = results if isinstance(results, tuple) else (results,)
+            results[0].backward()
+            optimizer.step()
+            for i, result in enumerate(results):
+                found[f"result {i} of step {step}"] = result.detach().clone()
+    except Exception as error:
+        return {}, f"{type(error).__name__}: {error}"
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        found[path] = tensor.detach().clone()
+    return found, ""
+
+
+def _device_steps(
+    model: nn.Module, inputs: Tensors, steps: int, lr: float, folder: Path, name: str
+) -> dict[str, torch.Tensor]:
+    samba.from_torch_model_(model)
+    named = tuple(samba.from_torch_tensor(t, name=n) for n, t in inputs.items())
+    optimizer = samba.optim.SGD(model.parameters(), lr=lr)
+    pef = samba.session.compile(
+        model,
+        named,
+        optimizer,
+        config_dict={"output_folder": str(folder), "pef_name": name},
+    )
+    outputs = utils.trace_graph(model, named, optimizer, pef=pef)
+    found: dict[str, torch.Tensor] = {}
+    for step in range(steps):
+        results = samba.session.run(named, outputs)
+        for i, result in enumerate(results):
+            found[f"result {i} of step {step}"] = samba.to_torch(result).detach().clone()
+    samba.session.to_cpu(model)
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        found[path] = samba.to_torch(tensor).detach().clone()
+    return found
