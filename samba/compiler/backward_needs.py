@@ -2,7 +2,8 @@
 
 A value that a gradient reads is read from its region if it has one, executed
 again if that is cheap and costs no more memory than keeping it, and saved in an
-activation region otherwise.
+activation region otherwise. What is made of state that the forward pass overwrites is
+never executed again: its region holds the new state by then.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class _Decisions:
     def __init__(self, graph: SectionedGraph, section: range, stored: frozenset[int]) -> None:
         self._nodes, self._values = graph.traced.nodes, graph.traced.values
         self._producer = {v: i for i in section for v in self._nodes[i].outputs if v >= 0}
-        self._stored = stored
+        self._stored, self._overwritten = stored, graph.overwritten
         self._needed: set[int] = set()
         self.reads: set[int] = set()
         self.saves: set[int] = set()
@@ -120,7 +121,7 @@ class _Decisions:
     def _is_worth_recomputing(self, value: int) -> bool:
         """Whether a value is cheap to make of values that together are smaller than it."""
         node = self._nodes[self._producer[value]]
-        if not op_facts()[node.op].cheap:
+        if not op_facts()[node.op].cheap or not self._overwritten.isdisjoint(node.refs()):
             return False
         more = {v for v in node.refs() if v not in self._needed and not self._is_at_hand(v)}
         return sum(map(self._size, more)) < self._size(value)

@@ -12,6 +12,7 @@ from pef_schema.structure import with_twins
 from samba.compiler.backward_needs import backward_needs
 from samba.compiler.boundary import find_boundary
 from samba.compiler.buckets import gradient_buckets
+from samba.compiler.kept_state import with_kept_state
 from samba.compiler.losses import choose_losses
 from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
 from samba.compiler.optimizer_regions import place_optimizers
@@ -131,6 +132,8 @@ def _graph(
     table: RegionTable,
 ) -> _CompiledGraph:
     """Compile one graph; each stage takes what those before it returned."""
+    if not options.inference:
+        traced = with_kept_state(traced)
     divided = divide(traced, options, index=index, state=state)
     losses = choose_losses(divided, options.loss_indices)
     sources = place_sources(divided, table)

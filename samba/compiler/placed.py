@@ -66,6 +66,7 @@ class PlacedGraph:
         outputs: Its results.
         output_writers: For each of them, the section that writes its region.
         updates: State that it changes.
+        update_writers: For each of these, the section that writes its region.
         needs: What the backward pass of each section needs.
         last_writers: For each region of a source with a gradient, the section whose backward
             pass is the last to write that gradient.
@@ -76,6 +77,7 @@ class PlacedGraph:
     outputs: tuple[Output, ...]
     output_writers: tuple[int, ...]
     updates: tuple[Update, ...]
+    update_writers: tuple[int, ...]
     needs: tuple[BackwardNeeds, ...]
     last_writers: Mapping[int, int]
 

@@ -173,6 +173,7 @@ def place_gradients(
         outputs=placed.outputs.outputs,
         output_writers=placed.boundary.output_writers,
         updates=sources.updates,
+        update_writers=placed.boundary.update_writers,
         needs=placed.needs,
         last_writers=last,
     )

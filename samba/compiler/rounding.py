@@ -201,11 +201,11 @@ class _Rounding:
             return self._rounded(value, node, CAST_INPUT)
 
         args = tuple(
-            _mapped(arg, rounded if positions is None or p in positions else self._present)
+            mapped(arg, rounded if positions is None or p in positions else self._present)
             for p, arg in enumerate(node.args)
         )
         kwargs = tuple(
-            (name, _mapped(arg, rounded if positions is None else self._present))
+            (name, mapped(arg, rounded if positions is None else self._present))
             for name, arg in node.kwargs
         )
         self.nodes.append(replace(node, args=args, kwargs=kwargs))
@@ -257,8 +257,8 @@ class _Rounding:
         return copy
 
     def _with(self, node: Node, change: Callable[[int], int]) -> Node:
-        args = tuple(_mapped(arg, change) for arg in node.args)
-        kwargs = tuple((name, _mapped(arg, change)) for name, arg in node.kwargs)
+        args = tuple(mapped(arg, change) for arg in node.args)
+        kwargs = tuple((name, mapped(arg, change)) for name, arg in node.kwargs)
         return replace(node, args=args, kwargs=kwargs)
 
     def _find_seed(self) -> None:
@@ -279,9 +279,15 @@ class _Rounding:
         self.seed = Ref(after)
 
 
-def _mapped(arg: Arg, change: Callable[[int], int]) -> Arg:
+def mapped(arg: Arg, change: Callable[[int], int]) -> Arg:
+    """An argument that refers to other values.
+
+    Args:
+        arg: The argument.
+        change: The value that it refers to in the place of each.
+    """
     if isinstance(arg, Ref):
         return Ref(change(arg.value))
     if isinstance(arg, tuple):
-        return tuple(_mapped(item, change) for item in arg)
+        return tuple(mapped(item, change) for item in arg)
     return arg

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Role
 from samba.compiler.gradient_flow import gradient_values
+from samba.compiler.kept_state import overwritten_sources
 from samba.compiler.options import CompileOptions
 from samba.compiler.sections import cut_sections
 from samba.tracer.traced import Source, Traced
@@ -26,6 +27,7 @@ class SectionedGraph:
             of some graph: what one run writes there, the next one reads.
         source_of: The sources, by value.
         section_of: For each value that a node makes, the section of that node.
+        overwritten: Sources whose region holds something else after the forward pass.
     """
 
     traced: Traced
@@ -35,6 +37,7 @@ class SectionedGraph:
     state: frozenset[str]
     source_of: Mapping[int, Source]
     section_of: Mapping[int, int]
+    overwritten: frozenset[int]
 
     def is_state(self, source: Source) -> bool:
         """Whether a source is an input that some graph of the program writes."""
@@ -86,4 +89,7 @@ def divide(
             for i in section
             for v in traced.nodes[i].outputs
         },
+        overwritten=overwritten_sources(
+            traced, state & {output.region_name for output in traced.outputs}
+        ),
     )

@@ -70,10 +70,10 @@ def _forward(placed: PlacedGraph, section: int) -> Step:
             writes.add(output.region)
             if output.value not in produced:
                 reads.add(values[output.value].region)
-    for update in placed.updates:
-        if update.value in produced or (section == 0 and update.value in graph.source_of):
+    for update, writer in zip(placed.updates, placed.update_writers, strict=True):
+        if section == writer:
             writes.add(update.region)
-            if update.value in graph.source_of:
+            if update.value not in produced:
                 reads.add(values[update.value].region)
     return Step(
         kind=SectionKind.FWD,

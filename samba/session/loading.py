@@ -12,6 +12,7 @@ from emulator.forks import refuse_in_child
 from emulator.mesh.chips import Chips
 from pef_schema.program import Graph, Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
+from samba.compiler.kept_state import with_kept_state
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import replicas_of
@@ -204,7 +205,7 @@ def load_pef(
         found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
     arithmetic = compiled_arithmetic(dict(program.metadata))
     check_arithmetic(wanted_arithmetic(parsed_config(config)), arithmetic, pef=pef)
-    traced = apply_arithmetic(traced, arithmetic)
+    traced = with_kept_state(apply_arithmetic(traced, arithmetic))
     refuse_other_graph(traced, program, pef=pef)
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
     check_optimizers(found, traced, program, pef=pef)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -40,6 +40,8 @@ def train_both(
     lr: float = 0.1,
     name: str = "sweep",
     tells: Collection[str] = (),
+    config: Mapping[str, object] | None = None,
+    runs: Sequence[Sequence[str]] = ((),),
 ) -> tuple[Outcome, str]:
     """Train a model for some steps by torch and on the device, with SGD and one batch.
 
@@ -51,6 +53,9 @@ def train_both(
         lr: Learning rate.
         name: Name of the PEF.
         tells: Deviations that excuse other values when they are told.
+        config: Settings of the compile beside folder and name.
+        runs: The section types of each call of a step, one call with all of them if not given. The
+            first call returns the results.
 
     Returns:
         The outcome, and what differed. Results of each step, and all parameters and buffers after
@@ -64,7 +69,8 @@ def train_both(
     logger = logging.getLogger("samba")
     logger.addHandler(names)
     try:
-        ours = _device_steps(twin, inputs, steps, lr, folder, name)
+        settings = {"output_folder": str(folder), "pef_name": name, **(config or {})}
+        ours = _device_steps(twin, inputs, steps, lr, settings, runs)
     except SambaError as error:
         return (Outcome.EQUAL if refusal else Outcome.NAMED), str(error)
     except Exception as error:
@@ -104,21 +110,23 @@ def _host_steps(
 
 
 def _device_steps(
-    model: nn.Module, inputs: Tensors, steps: int, lr: float, folder: Path, name: str
+    model: nn.Module,
+    inputs: Tensors,
+    steps: int,
+    lr: float,
+    config: Mapping[str, object],
+    runs: Sequence[Sequence[str]],
 ) -> dict[str, torch.Tensor]:
     samba.from_torch_model_(model)
     named = tuple(samba.from_torch_tensor(t, name=n) for n, t in inputs.items())
     optimizer = samba.optim.SGD(model.parameters(), lr=lr)
-    pef = samba.session.compile(
-        model,
-        named,
-        optimizer,
-        config_dict={"output_folder": str(folder), "pef_name": name},
-    )
+    pef = samba.session.compile(model, named, optimizer, config_dict=dict(config))
     outputs = utils.trace_graph(model, named, optimizer, pef=pef)
     found: dict[str, torch.Tensor] = {}
     for step in range(steps):
-        results = samba.session.run(named, outputs)
+        results = samba.session.run(named, outputs, section_types=list(runs[0]))
+        for types in runs[1:]:
+            samba.session.run(section_types=list(types))
         for i, result in enumerate(results):
             found[f"result {i} of step {step}"] = samba.to_torch(result).detach().clone()
     samba.session.to_cpu(model)

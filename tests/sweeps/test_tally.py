@@ -46,7 +46,7 @@ def test_a_wrong_number_is_silent(tmp_path, monkeypatch):
     assert "instead of" in text
 
 
-def _planted(model: nn.Module, inputs, steps, lr, folder, name) -> dict[str, torch.Tensor]:
+def _planted(model: nn.Module, inputs, steps, lr, config, runs) -> dict[str, torch.Tensor]:
     from tests.sweeps import both_sides
 
     found, _ = both_sides._host_steps(model, inputs, steps, lr)
