@@ -43,6 +43,7 @@ from samba.tracer.outputs import plain_outputs
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refuse_scripted, refused_ops
 from samba.tracer.samba_names import samba_names, show_names
+from samba.tracer.strided_views import exact_writes, name_elements
 from samba.tracer.torch_internals import (
     FakeTensorMode,
     buffers_of,
@@ -160,7 +161,11 @@ def _export(
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
             if not inference:
                 detach_ungraded(program, type(model).__name__)
-            return functional_form(program)
+            name_elements(program, type(model).__name__)
+            program = functional_form(program)
+            if not inference:
+                exact_writes(program)
+            return program
     except Exception as error:
         _log.debug("what torch says of model %s", type(model).__name__, exc_info=error)
         with _plain_tensors(model):

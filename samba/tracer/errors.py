@@ -57,6 +57,12 @@ class InPlaceWithoutGradient(TraceError):
         )
 
 
+class StridedViewError(TraceError):
+    """``as_strided``, or a change through ``unfold``, that the values of a graph cannot say."""
+
+    deviation = "strided-view"
+
+
 class DtypeMismatch(TraceError, RuntimeError):
     """An operation in ``forward`` got tensors whose dtypes do not fit; torch's text is kept."""
 

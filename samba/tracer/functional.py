@@ -29,7 +29,8 @@ from samba.tracer.torch_internals import (
     tree_unflatten,
 )
 
-_KEPT_META = ("nn_module_stack", "stack_trace", "custom")
+KEPT_META = ("nn_module_stack", "stack_trace", "custom")
+"""What a node keeps of one whose place it takes."""
 
 
 def functional_form(program: ExportedProgram) -> ExportedProgram:
@@ -115,7 +116,7 @@ def _replace(node: torch.fx.Node, forms: dict[Any, torch.fx.Graph]) -> None:
             continue
         with graph.inserting_before(node):
             new = own[part] = graph.node_copy(part, own.__getitem__)
-        new.meta = {k: v for k, v in node.meta.items() if k in _KEPT_META}
+        new.meta = {k: v for k, v in node.meta.items() if k in KEPT_META}
         args, kwargs = map_arg((new.args, new.kwargs), lambda n: n.meta["val"])
         new.meta["val"] = new.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  # an operation
     results: Any = map_arg(form.output_node().args[0], own.__getitem__)

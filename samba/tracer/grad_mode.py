@@ -7,6 +7,7 @@ it goes back into the graph around it, and whatever leaves it is detached.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,7 +47,7 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
             if not region.args[0]:
                 ungraded.update(node for node in inlined if not _pass_itself(node))
             _erase(program.graph_module, region)
-        _refuse_changes(graph, ungraded, kept, model)
+        _refusechanges_in_place(graph, ungraded, kept, model)
         for node in [n for n in graph.nodes if n in ungraded]:
             _detach(node, ungraded)
         if _detach_all(graph):
@@ -132,14 +133,14 @@ def _detach(node: torch.fx.Node, ungraded: set[torch.fx.Node]) -> None:
     node.replace_all_uses_with(result, delete_user_cb=lambda user: user in readers)
 
 
-def _refuse_changes(
+def _refusechanges_in_place(
     graph: torch.fx.Graph, ungraded: set[torch.fx.Node], parameters: set[str], model: str
 ) -> None:
     """Refuse changes in place of what has a gradient: torch goes on with that of the old values."""
     refused = []
-    for node, changed in _changes(graph):
+    for node, changed in changes_in_place(graph):
         origin = changed
-        while (shown := _shown(origin)) is not None:
+        while (shown := shown_by(origin)) is not None:
             origin = shown
         computed = origin.op == "call_function" and origin not in ungraded
         if node in ungraded and ((computed and _floats(origin)) or origin.name in parameters):
@@ -150,7 +151,7 @@ def _refuse_changes(
 def _copy_changed(graph: torch.fx.Graph, model: str) -> None:
     """Copy detached tensors that are changed in place, unless what they show is read again."""
     changes: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-    for node, changed in _changes(graph):
+    for node, changed in changes_in_place(graph):
         origin = _memory(changed)
         if origin.target is _DETACH:
             changes.setdefault(origin, []).append(node)
@@ -187,7 +188,7 @@ def _refuse(nodes: list[torch.fx.Node], model: str) -> None:
         raise InPlaceWithoutGradient(lines=tuple(lines))
 
 
-def _changes(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
+def changes_in_place(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
     """Operations in place, each with a tensor that it changes."""
     for node in graph.nodes:
         if not is_operation(node.target) or not is_mutable(node.target):
@@ -200,8 +201,10 @@ def _changes(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, torch.fx.No
                 yield node, value
 
 
-def _shown(node: torch.fx.Node) -> torch.fx.Node | None:
+def shown_by(node: torch.fx.Node) -> torch.fx.Node | None:
     """The tensor of which a node is a view or a changed form; None if its memory is its own."""
+    if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):
+        node = node.args[0]
     if not is_operation(node.target) or not node.args:
         return None
     first, source = arguments_of(node.target)[:1], node.args[0]
@@ -211,7 +214,7 @@ def _shown(node: torch.fx.Node) -> torch.fx.Node | None:
 
 def _memory(node: torch.fx.Node) -> torch.fx.Node:
     """The node whose memory a node shows, as far as the nearest one that is detached."""
-    while node.target is not _DETACH and (shown := _shown(node)) is not None:
+    while node.target is not _DETACH and (shown := shown_by(node)) is not None:
         node = shown
     return node
 

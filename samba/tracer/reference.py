@@ -26,6 +26,10 @@ _INSTEAD: dict[str, Any] = {
     # Views whose strides a graph does not keep: memory formats are dropped when it is traced.
     "aten.view.default": torch.reshape,
     "aten._unsafe_view.default": torch.reshape,
+    "aten.as_strided.default": lambda x, *form: x.contiguous().as_strided(*form),
+    "aten.as_strided_scatter.default": lambda x, *rest: torch.as_strided_scatter(
+        x.contiguous(), *rest
+    ),
     # Torch differentiates the form in place only.
     "aten.copy.default": _copy,
 }

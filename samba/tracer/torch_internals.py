@@ -88,6 +88,7 @@ __all__ = [
     "promoted_dtype",
     "quiet_exporter",
     "replacing_nodes",
+    "storage_of",
     "symbol_of",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -184,6 +185,11 @@ def contents_of(tensor: torch.Tensor) -> tuple[int, int]:
         RuntimeError: It has no version (an inference tensor) or no memory.
     """
     return tensor._version, tensor.data_ptr()
+
+
+def storage_of(tensor: torch.Tensor) -> int:
+    """What identifies the memory that a tensor shows, of a fake one too, by ``_cdata`` (2.0)."""
+    return tensor.untyped_storage()._cdata
 
 
 def symbol_of(size: torch.SymInt) -> Any:
