@@ -32,8 +32,10 @@ from samba.tracer.torch_internals import (
     accumulation_hooks,
     forget_saved_tensors,
     function_outputs,
+    grad_mode_after,
     gradient_hooks,
     tree_leaves,
+    tree_map,
     with_backward_hooks,
     with_call,
     with_functions,
@@ -163,7 +165,8 @@ class GradientRecorder:
             return function_outputs(cls, args)
         wanting = any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
         if cls.__module__ == "torch.utils.checkpoint" and callable(args[0]) and wanting:
-            return args[0](*args[2:])  # the same values and gradients, kept instead of made again
+            # The same values and gradients, kept instead of made again.
+            return _as_of_a_function(args[0](*args[2:]))
         if not wanting:
             found = function_outputs(cls, args)
             if isinstance(found, tuple):
@@ -329,7 +332,7 @@ class GradientRecorder:
         self, index: int, pending: _Pending, used: Sequence[int]
     ) -> Sequence[torch.Tensor | None]:
         try:
-            with preserve_node_meta(), annotate({SOURCE: pending.source}):
+            with grad_mode_after(), preserve_node_meta(), annotate({SOURCE: pending.source}):
                 return torch.autograd.grad(
                     [pending.results[i] for i in used],
                     pending.leaves,
@@ -347,6 +350,19 @@ class GradientRecorder:
                 "with no branch on the contents of a tensor.",
                 deviation="untraced-backward",
             ) from error
+
+
+def _as_of_a_function(found: Any) -> Any:
+    """What a function gives: tensors within other containers than a tuple have no gradient."""
+    if isinstance(found, torch.Tensor):
+        return found
+    if type(found) is tuple:
+        return tuple(o if isinstance(o, torch.Tensor) else _as_nested(o) for o in found)
+    return _as_nested(found)
+
+
+def _as_nested(output: Any) -> Any:
+    return tree_map(_without_history, output)
 
 
 def _without_history(output: Any) -> Any:

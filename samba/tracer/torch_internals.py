@@ -69,6 +69,7 @@ __all__ = [
     "forget_saved_tensors",
     "function_outputs",
     "global_hooks",
+    "grad_mode_after",
     "gradient_hooks",
     "has_old_backward_hooks",
     "has_own_kernel",
@@ -309,7 +310,22 @@ def with_functions(apply: Callable[..., Any]) -> Iterator[None]:
 
 def function_outputs(cls: type, args: tuple[Any, ...]) -> Any:
     """Apply an autograd function as torch does, by ``_C._FunctionBase.apply`` (1.11)."""
-    return _FunctionBase.__dict__["apply"].__get__(None, cls)(*args)
+    with grad_mode_after():
+        return _FunctionBase.__dict__["apply"].__get__(None, cls)(*args)
+
+
+@contextmanager
+def grad_mode_after() -> Iterator[None]:
+    """Say to the exporter at the end that gradients are on or off, as at the beginning (2.0).
+
+    Torch turns them off in C while it runs what an autograd function defines. ``torch.no_grad()``
+    or ``torch.enable_grad()`` in there ends with turning them off again, which the exporter sees;
+    that they are on behind the function it sees only if it is told.
+    """
+    enabled = torch.is_grad_enabled()
+    yield
+    if enabled:
+        torch._C._set_grad_enabled(enabled)
 
 
 @contextmanager
