@@ -77,7 +77,7 @@ def separated(
     """
     nodes = list(program.graph.nodes)
     results: Any = nodes[-1].args[0]
-    if recorder is None or not recorder.outputs:
+    if recorder is None or not any(str(node.target) == MARKER for node in nodes):
         return SeparatedGraph(nodes=tuple(nodes), outputs=len(results), parts={})
     return _Separation(program, recorder, tied, results).run()
 

@@ -219,6 +219,7 @@ def _sweep(cases: list[tuple[str, str, bool]], folder: Path) -> Tally:
                 lambda way=way, needs=needs, off=ungraded: Around(way, needs, ungraded=off),
                 _given(),
                 folder,
+                lr=0.02,
             )
         tally.add(f"{way}, {needs}{', under no_grad' if ungraded else ''}", outcome, text)
     return tally

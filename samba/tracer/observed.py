@@ -1,0 +1,297 @@
+"""Values of Python code that note who reads them, and compute on unread.
+
+A count that is only counted says nothing to the results. That it is only counted shows when the
+model is traced with something in its place that is no number: sums and products with it are such
+things again, and whatever asks for its value (a comparison, an index, a size, a text) is noted, and
+gets it. So a trace with observed values is the trace without them; beyond that it tells what the
+graph cannot depend on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from samba.tracer.names import calling_line
+
+__all__ = ["Observed", "ObservedContainer", "Place", "Watch", "concrete", "is_observed", "observed"]
+
+Place = tuple[int, Hashable]
+"""Where a value is held: the id of its container, and the entry there (its id, if not hashable)."""
+
+
+@dataclass(slots=True)
+class Watch:
+    """What was read while a model was traced.
+
+    Attributes:
+        read: The places whose values were asked for, each with the line that asked first.
+    """
+
+    read: dict[Place, str] = field(default_factory=lambda: dict[Place, str]())
+
+    def note(self, roots: Iterable[Place]) -> None:
+        """Somebody asks for a value.
+
+        Args:
+            roots: The places that it was computed from.
+        """
+        new = [root for root in roots if root not in self.read]
+        if new:
+            self.read.update(dict.fromkeys(new, calling_line()))
+
+
+class Observed:
+    """A value in whose place a model is traced.
+
+    Args:
+        value: The value.
+        roots: The places that it was computed from.
+        watch: What to tell of reads.
+
+    Example:
+        >>> watch = Watch()
+        >>> n = Observed(2, frozenset({(0, "n")}), watch)
+        >>> later = n + 1
+        >>> (concrete(later), len(watch.read))
+        (3, 0)
+        >>> later > 2, len(watch.read)
+        (True, 1)
+    """
+
+    __slots__ = ("_observed_roots", "_observed_value", "_observed_watch")
+
+    def __init__(self, value: Any, roots: frozenset[Place], watch: Watch) -> None:
+        _set(self, "_observed_value", value)
+        _set(self, "_observed_roots", roots)
+        _set(self, "_observed_watch", watch)
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleVariableOverride]  # as mocks do
+        return type(_get(self, "_observed_value"))
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        read = [_read(arg) for arg in args], {k: _read(v) for k, v in (kwargs or {}).items()}
+        return func(*read[0], **read[1])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_read(self), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_read(self), name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_read(self), name)
+
+
+_set = object.__setattr__
+_get = object.__getattribute__
+
+
+def is_observed(value: Any) -> bool:
+    """Whether a value notes who reads it; a tuple does if one of its entries does."""
+    if type(value) is tuple:
+        return any(map(is_observed, value))
+    return issubclass(type(value), Observed)
+
+
+def concrete(value: Any) -> Any:
+    """A value itself, with nobody noted."""
+    if issubclass(type(value), Observed):
+        return _get(value, "_observed_value")
+    if type(value) is tuple and is_observed(value):
+        return tuple(map(concrete, value))
+    return value
+
+
+def _read(value: Any) -> Any:
+    """A value that somebody asks for."""
+    if issubclass(type(value), Observed):
+        if not getattr(type(value), "_is_known", lambda _: False)(value):
+            _get(value, "_observed_watch").note(_get(value, "_observed_roots"))
+        return _get(value, "_observed_value")
+    if type(value) in (list, tuple) and any(issubclass(type(v), Observed) for v in value):
+        return type(value)(map(_read, value))
+    return value
+
+
+# -- sums, products: observed again ---------------------------------------------------------------
+
+_ARITHMETIC = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"),
+    *("lshift", "rshift"),
+)
+_ALONE = ("neg", "pos", "abs", "invert")
+
+
+def _plain(value: Any) -> bool:
+    """Whether computing with a value runs no code that could see what it computes with."""
+    kind = type(concrete(value))
+    return kind in (bool, int, float, complex, str, bytes, list, tuple) or (
+        kind.__module__ == "numpy" and kind.__name__ != "ndarray"
+    )
+
+
+def _computed(function: Callable[..., Any], *operands: Any) -> Any:
+    if not all(map(_plain, operands)):
+        return function(*map(_read, operands))
+    seen = [o for o in operands if issubclass(type(o), Observed)]
+    if any(issubclass(type(o), ObservedContainer) for o in seen):
+        return function(*map(_read, operands))
+    roots = frozenset[Place]().union(*(_get(o, "_observed_roots") for o in seen))
+    found = function(*map(concrete, operands))
+    return found if found is NotImplemented else Observed(found, roots, _watch_of(seen[0]))
+
+
+def _watch_of(value: Any) -> Watch:
+    return _get(value, "_observed_watch")
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    return getattr(operator, f"{name}_" if name in ("and", "or") else name)
+
+
+def _add_arithmetic() -> None:
+    for name in _ARITHMETIC:
+        function = _operator(name)
+        setattr(Observed, f"__{name}__", lambda a, b, f=function: _computed(f, a, b))
+        setattr(Observed, f"__r{name}__", lambda a, b, f=function: _computed(f, b, a))
+    for name in _ALONE:
+        setattr(Observed, f"__{name}__", lambda a, f=_operator(name): _computed(f, a))
+
+
+# -- everything else asks for the value -----------------------------------------------------------
+
+_ASKING: dict[str, Callable[..., Any]] = {
+    **{f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    **{"__bool__": bool, "__int__": int, "__float__": float, "__complex__": complex},
+    **{"__index__": operator.index, "__hash__": hash, "__len__": len, "__iter__": iter},
+    **{"__contains__": operator.contains, "__getitem__": operator.getitem, "__next__": next},
+    **{"__setitem__": operator.setitem, "__delitem__": operator.delitem, "__round__": round},
+    **{"__str__": str, "__repr__": repr, "__format__": format, "__bytes__": bytes},
+    **{"__divmod__": divmod, "__rdivmod__": lambda a, b: divmod(b, a), "__reversed__": reversed},
+    **{"__matmul__": operator.matmul, "__rmatmul__": lambda a, b: b @ a, "__dir__": dir},
+    **{"__call__": lambda f, *args, **kwargs: f(*args, **kwargs)},
+    **{"__enter__": lambda v: v.__enter__(), "__exit__": lambda v, *args: v.__exit__(*args)},
+    **{"__reduce_ex__": lambda v, protocol: v.__reduce_ex__(protocol)},
+}
+
+
+def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: function(*map(_read, args), **kwargs)
+
+
+def _add_asking() -> None:
+    for name, function in _ASKING.items():
+        setattr(Observed, name, _asking(function))
+
+
+_add_arithmetic()
+_add_asking()
+
+
+# -- containers -----------------------------------------------------------------------------------
+
+
+class ObservedContainer(Observed):
+    """A list, deque, dict or set that may be written to; reading it is noted until it is cleared.
+
+    Example:
+        >>> watch, log = Watch(), [1, 2]
+        >>> seen = ObservedContainer(log, frozenset({(0, "log")}), watch)
+        >>> seen.append(3)
+        >>> log, len(watch.read)
+        ([1, 2, 3], 0)
+        >>> len(seen), len(watch.read)
+        (3, 1)
+    """
+
+    __slots__ = ("_observed_cleared",)
+
+    def __init__(self, value: Any, roots: frozenset[Place], watch: Watch) -> None:
+        super().__init__(value, roots, watch)
+        _set(self, "_observed_cleared", False)
+
+    def _is_known(self) -> bool:
+        return _get(self, "_observed_cleared")
+
+    def __getattr__(self, name: str) -> Any:
+        held = _get(self, "_observed_value")
+        if name in _WRITING:
+            return getattr(held, name)
+        if name == "clear":
+            return lambda: _clear(self)
+        return super().__getattr__(name)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        held = _get(self, "_observed_value")
+        if isinstance(held, dict):
+            held[concrete(key)] = value
+        elif type(key) is slice and key == slice(None):
+            held[:] = value
+            _set(self, "_observed_cleared", True)
+        else:
+            _read(self)[_read(key)] = value
+
+    def __iadd__(self, other: Any) -> ObservedContainer:
+        held = _get(self, "_observed_value")
+        held += concrete(other)
+        return self
+
+    def __ior__(self, other: Any) -> ObservedContainer:
+        held = _get(self, "_observed_value")
+        held |= concrete(other)
+        return self
+
+
+_WRITING = frozenset({"append", "appendleft", "extend", "extendleft", "add", "update", "insert"})
+
+
+def _clear(container: ObservedContainer) -> None:
+    _get(container, "_observed_value").clear()
+    _set(container, "_observed_cleared", True)
+
+
+class _Counted(Observed):
+    """An ``itertools.count`` whose numbers are observed."""
+
+    __slots__ = ()
+
+    def __next__(self) -> Any:
+        number = next(_get(self, "_observed_value"))
+        return Observed(number, _get(self, "_observed_roots"), _watch_of(self))
+
+    def __iter__(self) -> Any:
+        return self
+
+
+_NEVER = (bool, type(None), torch.dtype, torch.device, torch.Tensor, torch.nn.Module, type)
+"""Kinds that Python and torch ask for in ways that nothing can note: ``is``, their memory."""
+
+
+def observed(value: Any, place: Place, watch: Watch) -> Any:
+    """What notes who reads a value; the value itself if nothing can.
+
+    Args:
+        value: The value.
+        place: Where it is held.
+        watch: What to tell of reads.
+    """
+    if type(value) is tuple:
+        return tuple([observed(item, place, watch) for item in value])
+    if isinstance(value, _NEVER) or (callable(value) and not hasattr(value, "__dict__")):
+        return value
+    kind = _Counted if isinstance(value, itertools.count) else Observed
+    return kind(value, frozenset({place}), watch)
+
+
+CONTAINERS = (list, deque, dict, set)
