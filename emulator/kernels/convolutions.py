@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from emulator.kernels import conv_by_onednn as by_onednn
 from emulator.kernels import conv_by_xla as by_xla
 from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.conv_by_tiles import are_tiles, input_gradient_of_tiles
+from emulator.kernels.precision import compute_dtype
 from emulator.kernels.problems import Convolution, Part
 from emulator.kernels.proof import Call, has_generated_kernels
 from emulator.kernels.tap_sums import weight_gradient_by_tap_sums
@@ -162,6 +164,41 @@ CANDIDATES: dict[Part, tuple[Candidate[Convolution], ...]] = {
 """Candidates of each part. The first that applies is the plain one."""
 
 
+def _no_result(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
+    del groups
+    return jnp.zeros((x.shape[0], w.shape[0], *window.out), compute_dtype(x.dtype))
+
+
+def _no_input_gradient(
+    g: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
+) -> jax.Array:
+    del window
+    return jnp.zeros((g.shape[0], w.shape[1] * groups, *size), compute_dtype(w.dtype))
+
+
+def _no_weight_gradient(
+    x: jax.Array, g: jax.Array, window: Window, groups: int, shape: tuple[int, ...]
+) -> jax.Array:
+    del g, window, groups
+    return jnp.zeros(shape, compute_dtype(x.dtype))
+
+
+EMPTY: Mapping[Part, Candidate[Convolution]] = MappingProxyType(
+    {
+        Part.FORWARD: _named("empty", _always, _no_result),
+        Part.INPUT_GRADIENT: _named("empty", _always, _no_input_gradient),
+        Part.WEIGHT_GRADIENT: _named("empty", _always, _no_weight_gradient),
+    }
+)
+"""What computes a part where nothing is multiplied: sums of nothing, zeros."""
+
+
+def _chosen(problem: Convolution) -> Candidate[Convolution]:
+    if problem.empty:
+        return EMPTY[problem.part]
+    return choose(problem, CANDIDATES[problem.part])
+
+
 def _problem(
     part: Part, dtype: object, batch: int, channels: int, features: int, groups: int,
     size: tuple[int, ...], window: Window,
@@ -201,7 +238,7 @@ def convolve(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Arr
         ``(N, O, ...)``, float32 for bfloat16 and float16.
     """
     problem = _forward_problem(x.shape, w.shape, x.dtype, window, groups)
-    return choose(problem, CANDIDATES[Part.FORWARD]).run(x, w, window, groups)
+    return _chosen(problem).run(x, w, window, groups)
 
 
 def runs_channels_last(
@@ -209,7 +246,7 @@ def runs_channels_last(
 ) -> bool:
     """Whether :func:`convolve` runs channels last, for data and kernels of these shapes."""
     problem = _forward_problem(x, w, dtype, window, groups)
-    return choose(problem, CANDIDATES[Part.FORWARD]).name != "few taps"
+    return _chosen(problem).name not in ("few taps", "empty")
 
 
 def input_gradient(
@@ -227,12 +264,12 @@ def input_gradient(
     Returns:
         ``(N, C, *size)``, float32 for narrow types.
     """
-    if not jnp.issubdtype(w.dtype, jnp.inexact):
-        return by_xla.input_gradient_of_integers(g, w, window, groups, size)
     channels = w.shape[1] * groups
     part = Part.INPUT_GRADIENT
     problem = _problem(part, w.dtype, g.shape[0], channels, w.shape[0], groups, size, window)
-    return choose(problem, CANDIDATES[part]).run(g, w, window, groups, size)
+    if not problem.empty and not jnp.issubdtype(w.dtype, jnp.inexact):
+        return by_xla.input_gradient_of_integers(g, w, window, groups, size)
+    return _chosen(problem).run(g, w, window, groups, size)
 
 
 def weight_gradient(
@@ -253,4 +290,4 @@ def weight_gradient(
     part = Part.WEIGHT_GRADIENT
     batch, channels, *size = x.shape
     problem = _problem(part, x.dtype, batch, channels, shape[0], groups, tuple(size), window)
-    return choose(problem, CANDIDATES[part]).run(x, g, window, groups, shape)
+    return _chosen(problem).run(x, g, window, groups, shape)

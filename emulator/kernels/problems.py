@@ -25,7 +25,7 @@ class Problem(Protocol):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Sizes of one meaning for all problems of a category; positive."""
+        """Sizes of one meaning for all problems of a category; positive where a rule is asked."""
         ...
 
 
@@ -139,6 +139,19 @@ class Convolution:
             self.groups,
             math.prod(self.kernel),
         )
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is multiplied: no images, channels, features, places or taps.
+
+        Example:
+            >>> Convolution(part=Part.FORWARD, dtype="float32", batch=0, channels=8, features=8,
+            ...     groups=1, size=(4, 4), out=(2, 2), kernel=(3, 3), stride=(1, 1),
+            ...     dilation=(1, 1)).empty
+            True
+        """
+        lengths = (self.batch, self.channels, self.features)
+        return min(*lengths, *self.size, *self.out, *self.kernel) < 1
 
     @property
     def operations(self) -> int:

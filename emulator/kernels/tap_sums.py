@@ -71,10 +71,13 @@ def _places(window: Window, size: Sequence[int]) -> Iterator[list[tuple[_Span, _
             step, count = window.stride[d], window.out[d]
             offset = tap * window.dilation[d] - window.low[d]
             first = max(0, -(offset // step))
-            stop = max(first, min(count, (size[d] - 1 - offset) // step + 1))
+            stop = min(count, (size[d] - 1 - offset) // step + 1)
+            if stop <= first:  # it saw nothing but padding
+                spans.append(((0, 0, 1), (0, 0, 1)))
+                continue
             apart = step if stop > first + 1 else 1  # as in `strided`
-            data = first * step + offset, max((stop - 1) * step + offset + 1, 0), apart
-            spans.append((data if stop > first else (0, 0, 1), (first, stop, 1)))
+            data = first * step + offset, (stop - 1) * step + offset + 1, apart
+            spans.append((data, (first, stop, 1)))
         yield spans
 
 

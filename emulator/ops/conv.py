@@ -177,7 +177,9 @@ def _any_conv(
             kernel=kernel, stride=stride, dilation=dilation, low=low, high=high, out=out
         )
         y = _conv(batched, w, window, groups)
-    if bias is not None:
+    if not batched.shape[1]:  # of no channels torch makes no features
+        y = jnp.zeros((y.shape[0], 0, *y.shape[2:]), y.dtype)
+    elif bias is not None:
         y = _add_bias(y, bias)
     y = y.astype(x.dtype)
     return y if x.ndim == n + 2 else y[0]

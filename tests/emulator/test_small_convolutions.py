@@ -1,0 +1,183 @@
+"""Convolutions down to sizes 0 and 1, by every kernel, forward and gradients, against torch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.kernels.convolutions import CANDIDATES
+from emulator.kernels.problems import Convolution, Problem
+from emulator.kernels.rules import Rule, chosen_by
+from emulator.ops.registry import load_ops
+
+_MOST = max(map(len, CANDIDATES.values()))
+"""Candidates that a part of a convolution may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nth(Rule):
+    """Takes the n-th candidate of each convolution; counts on from its first where it has fewer."""
+
+    nth: int
+    taken: Counter[str] = field(default_factory=Counter[str])
+
+    def choose(self, problem: Problem, candidates: Sequence[str]) -> str:
+        if not isinstance(problem, Convolution):
+            return candidates[0]
+        name = candidates[self.nth % len(candidates)]
+        self.taken[f"{problem.part.value}: {name}"] += 1
+        return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Case:
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> _Case:
+    """Sizes and channels from 0, kernels that are larger than the map, paddings of any size."""
+    n = draw(st.integers(1, 3))
+    groups, channels, features = draw(
+        st.sampled_from(
+            [(1, 1, 1), (1, 2, 3), (1, 3, 2), (2, 1, 1), (2, 1, 2), (2, 2, 1), (16, 1, 1)]
+        )
+    )
+    transposed = draw(st.booleans())
+
+    def each(low: int, high: int) -> tuple[int, ...]:
+        return tuple(draw(st.integers(low, high)) for _ in range(n))
+
+    batch = draw(st.sampled_from([0, 1, 1, 2, 17]))
+    channels *= draw(st.sampled_from([0, 1, 1, 1, 1]))
+    first, second = (channels * groups, features) if transposed else (features * groups, channels)
+    kernel = each(1, 5 if n < 3 else 3)
+    tiles = draw(st.integers(0, 3)) == 0  # windows that lie side by side
+    return _Case(
+        x=(batch, channels * groups, *each(0, 4)),
+        w=(first, second, *kernel),
+        stride=kernel if tiles else each(1, 3),
+        padding=(0,) * n if tiles else each(0, 4),
+        dilation=(1,) * n if tiles else each(1, 2),
+        transposed=transposed,
+        output_padding=each(0, 2) if transposed else (0,) * n,
+        groups=groups,
+    )
+
+
+def _random(seed: int, shape: Sequence[int]) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def _check(case: _Case) -> Counter[str]:
+    """Compare each kernel's values and gradients with torch's.
+
+    Returns:
+        How often each was taken; none where torch refuses the case.
+    """
+    x, w = (_random(i, s).requires_grad_() for i, s in enumerate((case.x, case.w)))
+    features = case.w[1] * case.groups if case.transposed else case.w[0]
+    b = _random(2, (features,)).requires_grad_()
+    rest = (case.stride, case.padding, case.dilation, case.transposed, case.output_padding)
+    taken: Counter[str] = Counter()
+    try:
+        y = torch.convolution(x, w, b, *rest, case.groups)
+    except RuntimeError:
+        return taken
+    g = _random(3, y.shape)
+    wanted = (y, *torch.autograd.grad(y, (x, w, b), g))
+    arrays = [jnp.asarray(t.detach().numpy()) for t in (x, w, b, g)]
+    lower = load_ops()["aten.convolution.default"].lower
+
+    def both(x: jax.Array, w: jax.Array, b: jax.Array, g: jax.Array) -> Any:
+        y, pull = jax.vjp(lambda x, w, b: lower(x, w, b, *rest, case.groups), x, w, b)
+        return y, *pull(g)
+
+    # Terms of a sum of normal numbers, at most.
+    terms = max(math.prod(case.w[1:]), math.prod(case.w) // max(case.w[1], 1), g.numel())
+    before: set[str] = set()
+    for nth in range(_MOST):
+        rule = _Nth(name="nth", nth=nth)
+        with chosen_by(rule):
+            lowered: Any = jax.jit(lambda *a: both(*a)).lower(*arrays)
+        taken += rule.taken
+        if set(rule.taken) <= before:
+            continue
+        before |= set(rule.taken)
+        for what, a, t in zip("yxwb", lowered.compile()(*arrays), wanted, strict=True):
+            np.testing.assert_allclose(
+                a, t.detach(), rtol=1e-6, atol=4e-7 * (4 + terms),
+                err_msg=f"{what} of {case} by {set(rule.taken)}",
+            )  # fmt: skip
+    return taken
+
+
+def _case(x: Sequence[int], w: Sequence[int], padding: int, groups: int, **other: Any) -> _Case:
+    n = len(x) - 2
+    fields: dict[str, Any] = {
+        "stride": (1,) * n, "dilation": (1,) * n, "transposed": False, "output_padding": (0,) * n,
+        **other,
+    }  # fmt: skip
+    return _Case(x=tuple(x), w=tuple(w), padding=(padding,) * n, groups=groups, **fields)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(_case((3, 16, 1, 1), (16, 1, 5, 5), 2, 16), id="larger than a point"),
+        pytest.param(_case((2, 2, 2), (2, 1, 7), 3, 2), id="larger than the map"),
+        pytest.param(_case((1, 4, 2), (4, 2, 7), 3, 2, stride=(3,)), id="in groups of two"),
+        pytest.param(_case((0, 3, 4), (2, 3, 3), 1, 1), id="no image"),
+        pytest.param(_case((0, 4, 2, 2), (4, 1, 3, 3), 1, 4), id="no image, single channels"),
+        pytest.param(
+            _case((0, 2, 3), (2, 3, 3), 0, 1, transposed=True, stride=(2,)), id="no image, back"
+        ),
+        pytest.param(_case((2, 0, 5), (3, 0, 3), 0, 1), id="no channel"),
+        pytest.param(_case((0, 2, 0), (3, 2, 3), 2, 1), id="no place"),
+    ],
+)
+def test_small_ones(case: _Case) -> None:
+    found = _check(case)
+    assert bool(found) == (0 not in case.x)
+
+
+@given(case=_cases())
+@settings(max_examples=5, deadline=None)
+def test_drawn_ones(case: _Case) -> None:
+    _check(case)
+
+
+@pytest.mark.slow
+def test_many_drawn_ones() -> None:
+    """Of every kind, by every kernel that works on so few numbers."""
+    taken: Counter[str] = Counter()
+    empty = Counter[bool]()
+
+    @given(case=_cases())
+    @settings(max_examples=400, deadline=None)
+    def run(case: _Case) -> None:
+        taken.update(_check(case))
+        empty[0 in case.x] += 1
+
+    run()
+    assert min(empty.values()) > 20
+    names = {f"{part.value}: {c.name}" for part, all_ in CANDIDATES.items() for c in all_}
+    assert names - set(taken) <= {"weight gradient: gemm"}, taken
