@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from emulator.contract.convolutions import convolution_problems
 from emulator.op_facts.signatures import Parameter, Signature, signature_of
 from pef_schema.program import Arg, DType, Node, Ref, Value
 
@@ -74,6 +75,7 @@ class ArgumentCheck:
         yield from found
         if not found:
             yield from _dimension_problems(node, values)
+            yield from convolution_problems(node, values)
 
 
 def _form(arg: Arg) -> str:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
+from emulator.lowering.failures import failures_of
 from emulator.ops.registry import Channels, Form, OpSpec
 from pef_schema.program import Graph, Value
 
@@ -29,6 +30,9 @@ def channels_last_nodes(
 
     Returns:
         Those that read what a channels-last node gives, and whose tensors all have its rank.
+
+    Raises:
+        LoweringError: If an op cannot tell from the shapes of a node; it names the node.
     """
     last: set[int] = set()
     nodes: set[int] = set()
@@ -40,7 +44,8 @@ def channels_last_nodes(
         if first < 0:
             continue  # nobody reads it
         if callable(kind):
-            kind = kind([_form(graph.values[v]) for v in refs], _form(graph.values[first]))
+            with failures_of(node):
+                kind = kind([_form(graph.values[v]) for v in refs], _form(graph.values[first]))
         if kind is Channels.LAST:
             last.add(first)
         elif kind is Channels.ANY:

@@ -12,6 +12,7 @@ from jax import lax
 
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import reduce_sum
+from emulator.ops._reshape import reshaped
 
 DEFAULT_FLOAT = np.dtype(np.float32)
 """Dtype of the results that torch gives for integer tensors in float functions."""
@@ -116,7 +117,7 @@ def _spread_backward(old: Shape, new: Shape, _: None, g: jax.Array) -> tuple[jax
     axes = tuple(range(lead)) + tuple(
         lead + i for i, n in enumerate(old) if n == 1 and new[lead + i] != 1
     )
-    return (lax.reshape(reduce_sum(g, axes), old),)
+    return (reshaped(reduce_sum(g, axes), old),)
 
 
 @with_gradient(_spread_forward, _spread_backward, static=(1, 2))

@@ -28,6 +28,7 @@ from jax import lax
 from emulator.kernels.folding import GROUP, Combine, fold_middle, pairwise
 from emulator.kernels.unfused import compile_apart
 from emulator.ops._gradient import with_gradient
+from emulator.ops._reshape import reshaped
 
 _LANES = 16
 """Elements that a short last axis is folded to: a vector of float32."""
@@ -268,7 +269,7 @@ def reduce_sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 def reduce_kept(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     """:func:`reduce_sum` with axes of length 1 in the place of those summed over."""
-    return lax.reshape(reduce_sum(x, axes), kept_shape(x.shape, axes))
+    return reshaped(reduce_sum(x, axes), kept_shape(x.shape, axes))
 
 
 def reduce_all(x: jax.Array) -> jax.Array:

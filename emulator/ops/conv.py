@@ -22,7 +22,7 @@ def _channels(inputs: Sequence[Form], output: Form) -> Channels | None:
     """Channels last, unless the convolution runs as one product of few taps."""
     x, w = inputs[0].shape, inputs[1].shape
     n = len(w) - 2
-    if n < 1 or len(x) != n + 2 or not output.shape:
+    if n < 1 or not len(x) == len(output.shape) == n + 2:
         return None
     out = output.shape[2:]
     window = Window(

@@ -21,6 +21,7 @@ from emulator.ops._reduction import (
     reduce_min,
     reduce_sum,
 )
+from emulator.ops._reshape import reshaped
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
@@ -29,7 +30,7 @@ Axes = tuple[int, ...]
 
 
 def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
-    return lax.reshape(y, kept_shape(x.shape, axes)) if keepdim else y
+    return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
 
 
 def _var_mean(
@@ -45,7 +46,7 @@ def _var_mean(
     count = math.prod(x.shape[a] for a in axes)
     freedom = max(count - (1 if correction is None else correction), 0)
     mean = reduce_sum(wide, axes) / np.asarray(count, wide.dtype)
-    centre = lax.stop_gradient(lax.reshape(mean, kept_shape(x.shape, axes)))
+    centre = lax.stop_gradient(reshaped(mean, kept_shape(x.shape, axes)))
     square = reduce_sum(jnp.square(wide - centre), axes)
     var = square / np.asarray(freedom, wide.dtype)
     return _shaped(var, x, axes, keepdim), _shaped(mean, x, axes, keepdim)
@@ -161,7 +162,7 @@ def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
     kept = kept_shape(x.shape, axes)
     peak = reduce_max(x, axes)
     peak = jnp.where(jnp.isinf(peak), 0, peak)
-    return lax.log(reduce_sum(lax.exp(x - lax.reshape(peak, kept)), axes)) + peak
+    return lax.log(reduce_sum(lax.exp(x - reshaped(peak, kept)), axes)) + peak
 
 
 @op("aten.linalg_vector_norm.default", reads=(0,))
@@ -214,7 +215,7 @@ def renorm(x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
     """Slices along ``dim`` scaled down so that their ``p`` norm is at most ``maxnorm``."""
     wide = x.astype(wide_type(x.dtype))
     axes = tuple(a for a in range(x.ndim) if a != dim % x.ndim)
-    size = lax.reshape(_norm(wide, axes, float(p)), kept_shape(x.shape, axes))
+    size = reshaped(_norm(wide, axes, float(p)), kept_shape(x.shape, axes))
     factor = jnp.where(size > maxnorm, maxnorm / (size + 1e-7), 1)
     return (wide * factor).astype(x.dtype)
 

@@ -12,6 +12,7 @@ from jax import lax
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import is_float, is_number, result_type
 from emulator.ops._reduction import first_match, normalize_axis
+from emulator.ops._reshape import reshaped
 from emulator.ops.index import gather
 from emulator.ops.registry import op
 
@@ -94,7 +95,7 @@ def topk(
     """The ``k`` largest (or smallest) values, best first, and their indices."""
     del sorted  # sorted is one of the orders that sorted=False allows
     if x.ndim == 0:
-        return lax.reshape(x, (k,) if k == 0 else ()), jnp.zeros((), np.int64)
+        return reshaped(x, (k,) if k == 0 else ()), jnp.zeros((), np.int64)
     axis = normalize_axis(dim, x.ndim)
     order = lax.slice_in_dim(sorted_indices(x, axis, descending=largest), 0, k, axis=axis)
     return gather(x, axis, order), order

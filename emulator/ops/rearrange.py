@@ -13,6 +13,7 @@ from emulator.kernels.strides import strided
 from emulator.ops._long_windows import LONG, window_places
 from emulator.ops._promote import broadcast_to, result_type
 from emulator.ops._reduction import normalize_axis
+from emulator.ops._reshape import reshaped
 from emulator.ops.registry import op
 
 Size = tuple[int, ...]
@@ -41,9 +42,9 @@ def triu(x: jax.Array, diagonal: int = 0) -> jax.Array:
 def repeat(x: jax.Array, repeats: Size) -> jax.Array:
     """The tensor tiled along every dimension; missing leading dimensions are 1."""
     shape = (1,) * (len(repeats) - x.ndim) + x.shape
-    spread = lax.reshape(x, tuple(n for size in shape for n in (1, size)))
+    spread = reshaped(x, tuple(n for size in shape for n in (1, size)))
     tiled = broadcast_to(spread, [n for pair in zip(repeats, shape, strict=True) for n in pair])
-    return lax.reshape(tiled, tuple(r * n for r, n in zip(repeats, shape, strict=True)))
+    return reshaped(tiled, tuple(r * n for r, n in zip(repeats, shape, strict=True)))
 
 
 @op("aten.tile.default", reads=(), cheap=True)
@@ -97,8 +98,8 @@ def repeat_interleave(
     axis = 0 if dim is None else normalize_axis(dim, x.ndim)
     x = x.reshape(-1) if dim is None or x.ndim == 0 else x
     head, tail = x.shape[: axis + 1], x.shape[axis + 1 :]
-    spread = broadcast_to(lax.reshape(x, (*head, 1, *tail)), (*head, repeats, *tail))
-    return lax.reshape(spread, (*head[:-1], head[-1] * repeats, *tail))
+    spread = broadcast_to(reshaped(x, (*head, 1, *tail)), (*head, repeats, *tail))
+    return reshaped(spread, (*head[:-1], head[-1] * repeats, *tail))
 
 
 @op(
@@ -184,9 +185,9 @@ def pixel_shuffle(x: jax.Array, upscale_factor: int) -> jax.Array:
     r = upscale_factor
     c //= r * r
     n = len(lead)
-    split = lax.reshape(x, (*lead, c, r, r, h, w))
+    split = reshaped(x, (*lead, c, r, r, h, w))
     moved = lax.transpose(split, (*range(n), n, n + 3, n + 1, n + 4, n + 2))
-    return lax.reshape(moved, (*lead, c, h * r, w * r))
+    return reshaped(moved, (*lead, c, h * r, w * r))
 
 
 @op("aten.pixel_unshuffle.default", reads=(), cheap=True)
@@ -195,17 +196,17 @@ def pixel_unshuffle(x: jax.Array, downscale_factor: int) -> jax.Array:
     *lead, c, h, w = x.shape
     r = downscale_factor
     n = len(lead)
-    split = lax.reshape(x, (*lead, c, h // r, r, w // r, r))
+    split = reshaped(x, (*lead, c, h // r, r, w // r, r))
     moved = lax.transpose(split, (*range(n), n, n + 2, n + 4, n + 1, n + 3))
-    return lax.reshape(moved, (*lead, c * r * r, h // r, w // r))
+    return reshaped(moved, (*lead, c * r * r, h // r, w // r))
 
 
 @op("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", reads=(), cheap=True)
 def channel_shuffle(x: jax.Array, groups: int) -> jax.Array:
     """Channels dealt out of their groups one by one."""
     n, c, *rest = x.shape
-    split = lax.reshape(x, (n, groups, c // groups, *rest))
-    return lax.reshape(jnp.swapaxes(split, 1, 2), x.shape)
+    split = reshaped(x, (n, groups, c // groups, *rest))
+    return reshaped(jnp.swapaxes(split, 1, 2), x.shape)
 
 
 @op("aten.as_strided.default", "aten.as_strided_copy.default", reads=(), cheap=True)

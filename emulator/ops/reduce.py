@@ -23,6 +23,7 @@ from emulator.ops._reduction import (
     reduce_min,
     reduce_sum,
 )
+from emulator.ops._reshape import reshaped
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
@@ -38,7 +39,7 @@ def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
 
 
 def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
-    return lax.reshape(y, kept_shape(x.shape, axes)) if keepdim else y
+    return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
 
 
 @op("aten.sum.default", "aten.sum.dim_IntList", reads=())
@@ -123,7 +124,7 @@ def sum_to_size(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
     axes = tuple(a for a in range(x.ndim) if a < lead or (size[a - lead] == 1 and x.shape[a] != 1))
     if axes and not is_float(x.dtype):
         x = x.astype(np.int64)
-    return lax.reshape(reduce_sum(x, axes), size)
+    return reshaped(reduce_sum(x, axes), size)
 
 
 def _extreme_forward(

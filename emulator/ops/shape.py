@@ -10,6 +10,7 @@ from jax import lax
 from emulator.dtypes import TO_NUMPY
 from emulator.ops._promote import broadcast_all, broadcast_to
 from emulator.ops._reduction import normalize_axis
+from emulator.ops._reshape import reshaped
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
@@ -50,20 +51,20 @@ def detach(x: jax.Array) -> jax.Array:
 )
 def view(x: jax.Array, size: Size) -> jax.Array:
     """Another shape; one size may be -1."""
-    return lax.reshape(x, _sizes(x.size, size))
+    return reshaped(x, _sizes(x.size, size))
 
 
 @op("aten.view_as.default", "aten.reshape_as.default", reads=(), cheap=True)
 def view_as(x: jax.Array, other: jax.Array) -> jax.Array:
     """The shape of another tensor."""
-    return lax.reshape(x, other.shape)
+    return reshaped(x, other.shape)
 
 
 @op("aten._reshape_alias.default", "aten._reshape_alias_copy.default", reads=(), cheap=True)
 def reshape_alias(x: jax.Array, size: Size, stride: Size) -> jax.Array:
     """Another shape of a contiguous tensor; the strides say nothing more."""
     del stride
-    return lax.reshape(x, tuple(size))
+    return reshaped(x, tuple(size))
 
 
 @op("aten.view.dtype", "aten.view_copy.dtype", reads=(), cheap=True, differentiable=False)
@@ -79,23 +80,23 @@ def view_dtype(x: jax.Array, dtype: DType) -> jax.Array:
 def flatten(x: jax.Array, start_dim: int = 0, end_dim: int = -1) -> jax.Array:
     """Merge the dimensions ``start_dim`` to ``end_dim``."""
     if x.ndim == 0:
-        return lax.reshape(x, (1,))
+        return reshaped(x, (1,))
     first, last = start_dim % x.ndim, end_dim % x.ndim
     merged = int(np.prod(x.shape[first : last + 1]))
-    return lax.reshape(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
+    return reshaped(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
 
 
 @op("aten.unflatten.int", reads=(), cheap=True)
 def unflatten(x: jax.Array, dim: int, sizes: Size) -> jax.Array:
     """Split one dimension into several; one size may be -1."""
     dim %= x.ndim
-    return lax.reshape(x, (*x.shape[:dim], *_sizes(x.shape[dim], sizes), *x.shape[dim + 1 :]))
+    return reshaped(x, (*x.shape[:dim], *_sizes(x.shape[dim], sizes), *x.shape[dim + 1 :]))
 
 
 @op("aten.ravel.default", reads=(), cheap=True)
 def ravel(x: jax.Array) -> jax.Array:
     """One dimension."""
-    return lax.reshape(x, (x.size,))
+    return reshaped(x, (x.size,))
 
 
 @op("aten.permute.default", "aten.permute_copy.default", reads=(), cheap=True)
