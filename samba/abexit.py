@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pef_schema.printable import say_text
+from samba.support.given import callable_of
 
 __all__ = ["SambaAtexit"]
 
@@ -45,7 +46,11 @@ class SambaAtexit:
 
         Args:
             func: What to call, with ``args`` and ``kwargs``.
+
+        Raises:
+            ConversionError: It cannot be called.
         """
+        callable_of(func, "session.atexit_register(func)")
         if not cls._hooked:
             atexit.register(cls.run_handlers)
             cls._hooked = True
@@ -71,7 +76,11 @@ class SambaAtexit:
 
         Args:
             func: What to run, with ``args`` and ``kwargs``.
+
+        Raises:
+            ConversionError: It cannot be called; the process goes on then.
         """
+        callable_of(func, "session.use_abexit(func)")
         try:
             func(*args, **kwargs)
         except SystemExit as error:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pef_schema.printable import one_line
 from samba.errors import ArgumentError, ConversionError, NoAutograd
+from samba.support.given import flag_of, sizes_of
 from samba.tensor.bagua import BaguaTensor
 from samba.tensor.conversions import Conversions
 from samba.tensor.device_memory import DeviceMemory
@@ -110,9 +111,9 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
             vars(self)["_underlying"] = host_of(torch_tensor)
         self._label(name, batch_dim, named_dims, sized_dims, region_name)
         if materializer is not None:
-            self._materializer = materializer
+            self.materializer = materializer
         if is_complex is not None:
-            self._declared_complex = is_complex
+            self._declared_complex = flag_of(is_complex, f"{cls.__name__}(is_complex=...)")
         return self
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -141,8 +142,18 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         """Runs torch's autograd on the host from this tensor; see ``torch.Tensor.backward``.
 
         Raises:
+            ConversionError: ``gradient`` is no tensor.
+            ArgumentError: ``retain_graph`` is neither true nor false.
             NoAutograd: No operation on the host has made it, such as an output of ``run``.
         """
+        if gradient is not None and not isinstance(gradient, Tensor):
+            raise ConversionError(
+                where="SambaTensor.backward(gradient)",
+                found=kind(gradient),
+                wanted="a SambaTensor, a torch.Tensor or None",
+            )
+        if retain_graph is not None:
+            retain_graph = flag_of(retain_graph, "SambaTensor.backward(retain_graph)")
         if not host_of(self).requires_grad:
             raise NoAutograd(name=self.sn_name or "")
         if inputs is not None:
@@ -338,8 +349,19 @@ def _source(
     where = f"{cls.__name__}(...)"
     if tensor is None:
         if shape is None:
-            raise ArgumentError(where=where, found="nothing", wanted="torch_tensor or shape")
-        return empty_data(shape, torch.get_default_dtype() if dtype is None else dtype)
+            raise ArgumentError(
+                where=where,
+                found="nothing" if dtype is None else f"dtype {kind(dtype)} without a shape",
+                wanted="torch_tensor, or shape and perhaps dtype",
+            )
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise ArgumentError(
+                where=f"{cls.__name__}(dtype=...)",
+                found=kind(dtype),
+                wanted="a torch.dtype, such as torch.float32",
+            )
+        sizes = sizes_of(shape, f"{cls.__name__}(shape=...)")
+        return empty_data(sizes, torch.get_default_dtype() if dtype is None else dtype)
     if not isinstance(tensor, torch.Tensor):
         raise ConversionError(
             where=where,

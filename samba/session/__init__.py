@@ -26,6 +26,7 @@ from samba.session.random_state import random_state, set_random_state
 from samba.session.request import RunRequest, listed
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.support import tracing
+from samba.support.given import flag_of, path_of, text_of
 from samba.support.keywords import refuse_unknown
 from samba.support.tracing import refuse_while_tracing, set_tracing
 
@@ -120,7 +121,14 @@ class SambaSession(SessionParts):
                 written; a PEF that was there before is left as it was.
         """
         refuse_unknown("session.compile", SambaSession.compile, unknown)
-        model = self._slot.onnx.module(model, "session.compile")
+        where = "session.compile"
+        text_of(name, f"{where}(name=...)")
+        for what, flag in (("io_host_memory", io_host_memory), ("inference", inference)):
+            if flag is not None:
+                flag_of(flag, f"{where}({what}=...)")
+        if is_split_batch is not None:
+            flag_of(is_split_batch, f"{where}(is_split_batch=...)")
+        model = self._slot.onnx.module(model, where)
         program_name = name or type(model).__name__.lower()
         settings = compile_settings(
             name=program_name,
@@ -283,8 +291,12 @@ class SambaSession(SessionParts):
             section_types = listed(section_types, "session.run(section_types=...)")
         if section_ids is not None and type(section_ids) not in _PLAIN:
             section_ids = listed(section_ids, "session.run(section_ids=...)")
+        if reduce_on_rdu:
+            flag_of(reduce_on_rdu, "session.run(reduce_on_rdu=...)")
         replicas, wish = loaded.replicas, None
         if data_parallel or replicas.size > 1:
+            if data_parallel:
+                flag_of(data_parallel, "session.run(data_parallel=...)")
             wish = replicas.wish(data_parallel, reduce_on_rdu, data_parallel_mode)
         request = RunRequest(
             input_tensors,
@@ -437,6 +449,8 @@ class SambaSession(SessionParts):
             PefError: There is no such file, or it is not a whole PEF of a known version; the
                 session then starts over without one.
         """
+        if pef_path:
+            path_of(pef_path, "session.reset(pef_path)")
         self._slot.close()
         set_tracing(False)
         self._start()

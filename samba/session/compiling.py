@@ -29,6 +29,7 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.session.settings import CompileSettings, loss_index_tuple
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import tell
+from samba.support.given import mapping_of
 from samba.support.progress import stages
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.trace_cache import trace_and_keep
@@ -139,7 +140,10 @@ def compile_graphs(
 def _text(
     metadata: Mapping[str, Any] | None, settings: CompileSettings
 ) -> tuple[tuple[str, str], ...]:
-    given = {str(k): str(v) for k, v in (metadata or {}).items()}
+    if metadata is None:
+        metadata = {}
+    mapping_of(metadata, "session.compile(pef_metadata=...)", "a dict of texts")
+    given = {str(k): str(v) for k, v in metadata.items()}
     if cast := autocast_in_force():
         given[AUTOCAST] = cast
     return tuple((given | settings.arithmetic.metadata()).items())

@@ -16,6 +16,7 @@ from samba.argconf.parsed import configure
 from samba.errors import ArgumentError, literal
 from samba.sambatensor import DimInfo, SambaTensor
 from samba.support.deviations import tell
+from samba.support.given import flag_of
 from samba.support.strict_json import parse_json
 from samba.support.tracing import NO_GRAPHAMP, is_tracing, is_tracing_again
 from samba.tensor.lazy_mode import current_mode
@@ -64,7 +65,7 @@ class Modes:
         Args:
             use: The wish.
         """
-        if use:
+        if flag_of(use, "session.use_legacy_names(use)"):
             tell(
                 "legacy-names",
                 "use_legacy_names(True): operations have their usual names; there are no others",

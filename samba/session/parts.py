@@ -20,6 +20,7 @@ from samba.session.profiling import Profiling
 from samba.session.program_slot import Counters, ProgramSlot
 from samba.session.runtime_profile import RuntimeProfile
 from samba.session.transfers import Transfers
+from samba.support.given import path_of
 from samba.support.tracing import is_tracing, set_tracing
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class SessionParts:
 
     def _open(self, pef_path: str) -> None:
         if pef_path:
-            self._slot.open(str(pef_path))
+            self._slot.open(path_of(pef_path, "SambaSession(pef_path)"))
 
     def _start(self) -> None:
         self.buffer_dict: dict[str, SambaTensor] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from os import PathLike
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from samba.profiler import PROFILER, Profiler
 from samba.session.program_slot import ProgramSlot
 from samba.session.runtime_profile import RuntimeProfile
 from samba.session.timeline_kernels import TimelineKernels
+from samba.support.given import flag_of, path_of
 from samba.support.timeline import MOST_EVENTS, NoTimeline, Timeline
 
 __all__ = ["Profiling"]
@@ -48,12 +49,15 @@ class Profiling:
         Raises:
             SambaError: It cannot be written.
         """
+        if filename is not None:
+            filename = path_of(filename, "session.end_samba_profile(filename)")
         PROFILER.stop_profile()
         if filename is not None:
             PROFILER.dump(filename)
 
-    @contextmanager
-    def samba_profile(self, filename: str | PathLike[str] | None = None) -> Iterator[Profiler]:
+    def samba_profile(
+        self, filename: str | PathLike[str] | None = None
+    ) -> AbstractContextManager[Profiler]:
         """Time the front end inside.
 
         While it is timed, a run waits for the device, so that its time is its own. Events:
@@ -71,7 +75,7 @@ class Profiling:
             filename: Text file for a line on each event; None writes none.
 
         Returns:
-            The profiler.
+            A context manager that gives the profiler.
 
         Raises:
             SambaError: The file cannot be written.
@@ -83,6 +87,12 @@ class Profiling:
             >>> profiler.names
             []
         """
+        if filename is not None:
+            filename = path_of(filename, "session.samba_profile(filename)")
+        return self._timing(filename)
+
+    @contextmanager
+    def _timing(self, filename: str | None) -> Iterator[Profiler]:
         self.start_samba_profile()
         try:
             yield PROFILER
@@ -143,6 +153,7 @@ class Profiling:
         Args:
             timer_enabled: Whether the end prints the wall time since here.
         """
+        timer_enabled = flag_of(timer_enabled, "session.start_runtime_profile(timer_enabled=...)")
         loaded = self._slot.loaded
         self._runtime_profile.start(
             timer_enabled, None if loaded is None else loaded.device.counters
@@ -157,6 +168,7 @@ class Profiling:
         Raises:
             SambaError: It cannot be written.
         """
+        log_file = path_of(log_file, "session.end_runtime_profile(log_file)")
         loaded = self._slot.loaded
         if loaded is not None and self._runtime_profile.running:
             loaded.device.synchronize()

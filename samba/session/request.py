@@ -11,7 +11,7 @@ from samba.errors import ArgumentError, described
 if TYPE_CHECKING:
     from samba.distributed.replica_runs import Wish
 
-__all__ = ["RunRequest", "SectionRequest", "flag", "listed"]
+__all__ = ["RunRequest", "SectionRequest", "listed"]
 
 _MOST = 1_000_000
 """Entries of a list that a call takes: an endless generator is told as such."""
@@ -38,23 +38,6 @@ def listed(items: Any, where: str) -> list[Any]:
             where=where, found=f"more than {_MOST} entries", wanted="a list or a tuple"
         )
     return found
-
-
-def flag(train: Any) -> bool:
-    """Whether a run trains.
-
-    Args:
-        train: What a script passed.
-
-    Raises:
-        ArgumentError: If it is neither true nor false.
-    """
-    try:
-        return bool(train)
-    except Exception:  # a tensor or array of several values, or what a class of a script says
-        raise ArgumentError(
-            where="session.run(train=...)", found=described(train), wanted="True or False"
-        ) from None
 
 
 class SectionRequest(NamedTuple):

@@ -35,13 +35,14 @@ from samba.session.hyperparams import DropoutSettings, Hyperparameters
 from samba.session.output_gradients import seeds_of
 from samba.session.pending_gradients import PendingGradients
 from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
-from samba.session.request import RunRequest, SectionRequest, flag
+from samba.session.request import RunRequest, SectionRequest
 from samba.session.section_choice import SectionChooser, frozen
 from samba.session.timeline_pieces import Noted, Piece, Pieces
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watched_modes import WatchedModes
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import Deviations
+from samba.support.given import flag_of
 from samba.support.progress import stages
 from samba.support.timeline import Spans, Track
 
@@ -333,7 +334,7 @@ class Runner:
         device, buffers, last = self._device, self._buffers, self._last
         self._counters.prepared += 1
         grads, outputs, wish = request.grad_of_outputs, request.output_tensors, request.wish
-        train = flag(request.train)
+        train = flag_of(request.train, "session.run(train=...)")
         self._modes.tell(train=train)
         self._writes.bring()
         if (autocast := autocast_in_force()) and autocast != self._autocast:

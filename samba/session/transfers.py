@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from samba.errors import ArgumentError, UnknownTensor
+from samba.errors import ArgumentError, ConversionError, UnknownTensor, described, literal
 from samba.sambatensor import SambaTensor
 from samba.session.program_slot import ProgramSlot
+from samba.session.request import listed
+from samba.support.given import flag_of, names_of, text_of
 from samba.tensor.readable import readable
 
 __all__ = ["Transfers"]
@@ -37,13 +39,17 @@ class Transfers:
                 tensors, get new memory, and what was taken before (``state_dict()``) stays as it
                 is.
         """
-        loaded = self._slot.need("to_cpu()")
-        module = self._slot.onnx.module(model, "session.to_cpu")
-        loaded.to_cpu(module, optims, inplace=inplace)
+        self._to_cpu(model, optims, inplace, "to_cpu")
 
     def to_cpu_(self, model: torch.nn.Module, optims: Any = None) -> None:
         """:meth:`to_cpu` in place."""
-        self.to_cpu(model, optims, inplace=True)
+        self._to_cpu(model, optims, True, "to_cpu_")
+
+    def _to_cpu(self, model: torch.nn.Module, optims: Any, inplace: bool, name: str) -> None:
+        inplace = flag_of(inplace, f"session.{name}(inplace=...)")
+        loaded = self._slot.need(f"{name}()")
+        module = self._slot.onnx.module(model, f"session.{name}")
+        loaded.to_cpu(module, optims, inplace=inplace, operation=f"{name}()")
 
     def to_rdu(self, model: torch.nn.Module, optims: Any = None) -> None:
         """Copy parameters, buffers and optimizer state from the host to the device.
@@ -89,14 +95,17 @@ class Transfers:
             inplace: Whether host memory is written in place; see :meth:`to_cpu`.
         """
         operation = "sync_buffers_to_cpu()"
-        self._slot.need(operation).to_cpu(
-            model, None, buffers_only=True, inplace=inplace, operation=operation
-        )
+        inplace = flag_of(inplace, "session.sync_buffers_to_cpu(inplace=...)")
+        loaded = self._slot.need(operation)
+        module = self._slot.onnx.module(model, "session.sync_buffers_to_cpu")
+        loaded.to_cpu(module, None, buffers_only=True, inplace=inplace, operation=operation)
 
     def sync_buffers_to_rdu(self, model: torch.nn.Module) -> None:
         """Copy the model's buffers from the host to the device."""
         operation = "sync_buffers_to_rdu()"
-        self._slot.need(operation).to_rdu(model, None, buffers_only=True, operation=operation)
+        loaded = self._slot.need(operation)
+        module = self._slot.onnx.module(model, "session.sync_buffers_to_rdu")
+        loaded.to_rdu(module, None, buffers_only=True, operation=operation)
 
     def get_tensors(self, samba_tensors: Sequence[SambaTensor]) -> tuple[SambaTensor, ...]:
         """Fetch device memory of the given tensors.
@@ -110,7 +119,14 @@ class Transfers:
         Raises:
             SambaError: If the device does not know one of them, or holds no data for it.
         """
-        tensors = [samba_tensors] if isinstance(samba_tensors, torch.Tensor) else samba_tensors
+        where = "session.get_tensors(samba_tensors)"
+        if isinstance(samba_tensors, torch.Tensor):
+            samba_tensors = [samba_tensors]
+        tensors = listed(samba_tensors, where)
+        if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
+            raise ArgumentError(
+                where=where, found=described(tensors), wanted="SambaTensors in a list or a tuple"
+            )
         return self._fetch("get_tensors()", [getattr(t, "sn_name", "") for t in tensors])
 
     def get_tensors_by_name(self, names: Sequence[str]) -> tuple[SambaTensor, ...]:
@@ -125,7 +141,9 @@ class Transfers:
         Raises:
             SambaError: If the device does not know one of them, or holds no data for it.
         """
-        return self._fetch("get_tensors_by_name()", [names] if isinstance(names, str) else names)
+        return self._fetch(
+            "get_tensors_by_name()", names_of(names, "session.get_tensors_by_name(names)")
+        )
 
     def _fetch(self, operation: str, names: Sequence[str]) -> tuple[SambaTensor, ...]:
         memory = self._slot.need(operation)
@@ -143,16 +161,20 @@ class Transfers:
         Raises:
             ArgumentError: If no traced tensor has that name.
         """
+        return self._named(name, "get_samba_tensor_by_name")
+
+    def _named(self, name: str, function: str) -> SambaTensor:
+        text_of(name, f"session.{function}(name)", "the name of a traced tensor")
         traces = self._slot.traces
         if traces is None:
-            self._slot.need("get_samba_tensor_by_name()")
+            self._slot.need(f"{function}()")
         found = self._slot.tensors.get(name)
         if found is None and traces is not None:
             found = traces.inner(name)
         if found is None:
             close = difflib.get_close_matches(name, self._slot.tensors, 3)
             raise ArgumentError(
-                where="session.get_samba_tensor_by_name(name)",
+                where=f"session.{function}(name)",
                 found=repr(name),
                 wanted="the name of a traced tensor"
                 + (f", such as {', '.join(close)}" if close else ""),
@@ -170,21 +192,29 @@ class Transfers:
 
         Raises:
             ArgumentError: If no traced tensor has that name, or the values do not fit it.
+            ConversionError: If it is no tensor.
+            NoHostData: If it is an empty tensor without a materializer.
         """
-        traced = self.get_samba_tensor_by_name(name)
-        if isinstance(tensor, torch.Tensor) and getattr(tensor, "has_data", True):
-            readable(tensor, name)
+        where = f"session.update_tensor({literal(name)}, tensor)"
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise ConversionError(
+                where=where, found=described(tensor), wanted="a SambaTensor, a torch.Tensor or None"
+            )
+        traced = self._named(name, "update_tensor")
         if tensor is None:
             del self._slot.tensors[name]
             self._slot.forgotten.add(name)
             return
         if traced.shape != tensor.shape or traced.dtype != tensor.dtype:
             raise ArgumentError(
-                where=f"session.update_tensor({name!r}, tensor)",
+                where=where,
                 found=f"shape {list(tensor.shape)} {tensor.dtype}",
                 wanted=f"shape {list(traced.shape)} {traced.dtype}",
             )
-        values = tensor.data
+        if getattr(tensor, "has_data", True):
+            readable(tensor, name)
+        values = tensor.torch_tensor() if isinstance(tensor, SambaTensor) else tensor
+        values = values.detach()
         if traced.has_data:
             traced.data.copy_(values)
         else:

@@ -9,13 +9,15 @@ has them as methods, and :func:`enable_bagua_tensors` gives them to ``torch.Tens
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any, TypeVar
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, ConversionError, described
+from samba.support.given import callable_of, text_of, whole_of
 from samba.tensor.bagua_handle import BackendTensor, Getter, Setter, TensorBackend
 from samba.tensor.bagua_world import current_world
 
@@ -25,8 +27,12 @@ _handles = WeakTensorKeyDictionary()
 _lock = threading.RLock()
 
 
-def handle_of(tensor: torch.Tensor) -> BackendTensor:
+def handle_of(tensor: torch.Tensor, function: str = "a Bagua function") -> BackendTensor:
     """The handle of a tensor: what the backend knows of it.
+
+    Args:
+        tensor: The tensor.
+        function: Who asks, for the error.
 
     Raises:
         ArgumentError: If it is no Bagua tensor.
@@ -35,7 +41,7 @@ def handle_of(tensor: torch.Tensor) -> BackendTensor:
         handle = _handles.get(tensor)
     if handle is None:
         raise ArgumentError(
-            where="a Bagua function",
+            where=function,
             found=f"a tensor of shape {tuple(tensor.shape)} that is no Bagua tensor",
             wanted="a Bagua tensor",
             hint="Call ensure_bagua_tensor on it.",
@@ -53,7 +59,7 @@ def find_bagua_tensor(name: str, module_name: str | None = None) -> torch.Tensor
     tensors = current_world().tensors
     with _lock:
         handle = tensors.get((module_name, name))
-    return None if handle is None else handle.proxy
+    return None if handle is None else handle.living
 
 
 def is_bagua_tensor(tensor: torch.Tensor) -> bool:
@@ -86,8 +92,10 @@ def ensure_bagua_tensor(
         The tensor itself.
 
     Raises:
-        ArgumentError: If it is registered under another name or in another module, or the
-            effective tensor is of a type that cannot be communicated.
+        ArgumentError: If it is registered under another name or in another module, another tensor
+            that still exists is registered under the name in the module, or the effective tensor is
+            of a type that cannot be communicated.
+        ConversionError: If a closure cannot be called.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(2))
@@ -95,6 +103,29 @@ def ensure_bagua_tensor(
         True
         >>> bagua_getter_closure(bagua_ensure_grad(p))
         tensor([0., 0.])
+    """
+    where = "ensure_bagua_tensor"
+    for what, text in (("name", name), ("module_name", module_name)):
+        if text is not None:
+            text_of(text, f"{where}({what}=...)", "a text or None")
+    for what, closure in (("getter_closure", getter_closure), ("setter_closure", setter_closure)):
+        if closure is not None:
+            callable_of(closure, f"{where}({what}=...)", "a function or None")
+    if name:
+        _refuse_taken(name, module_name, tensor)
+    return register(tensor, name, module_name, getter_closure, setter_closure)
+
+
+def register(
+    tensor: T,
+    name: str | None = None,
+    module_name: str | None = None,
+    getter_closure: Getter | None = None,
+    setter_closure: Setter | None = None,
+) -> T:
+    """:func:`ensure_bagua_tensor` for algorithms: another tensor's name becomes this one's.
+
+    A model that is made anew, or trained by another algorithm, has the names that it had before.
     """
     with _lock:
         old: BackendTensor | None = _handles.get(tensor)
@@ -122,10 +153,28 @@ def ensure_bagua_tensor(
     )
     handle.check()
     with _lock:
-        _handles[tensor] = handle
         if handle.name:
             world.tensors[module_name, handle.name] = handle
+        _handles[tensor] = handle
     return tensor
+
+
+def _refuse_taken(name: str, module_name: str | None, tensor: torch.Tensor) -> None:
+    """Refuse a name that another tensor has, as long as that exists."""
+    other = find_bagua_tensor(name, module_name)
+    if other is None or other is tensor:
+        return
+    shape = tuple(other.shape)
+    del other
+    gc.collect()  # a tensor of a cycle that nobody holds any more keeps no name
+    if find_bagua_tensor(name, module_name) is None:
+        return
+    module = "no module" if module_name is None else f"module {module_name!r}"
+    raise ArgumentError(
+        where="ensure_bagua_tensor(name=...)",
+        found=f"{name!r} in {module}, which another tensor of shape {shape} has",
+        wanted="a name that no other tensor of the module has",
+    )
 
 
 def to_bagua_tensor(
@@ -148,12 +197,12 @@ def to_bagua_tensor(
 
 def bagua_backend_tensor(tensor: torch.Tensor) -> BackendTensor:
     """The handle of a tensor: what the backend knows of it. The tensor lives as long as it does."""
-    return handle_of(tensor).holding()
+    return handle_of(tensor, "bagua_backend_tensor").holding()
 
 
 def bagua_getter_closure(tensor: torch.Tensor) -> torch.Tensor:
     """The effective tensor, as it is now."""
-    return handle_of(tensor).effective()
+    return handle_of(tensor, "bagua_getter_closure").effective()
 
 
 def bagua_setter_closure(proxy: torch.Tensor, /, tensor: torch.Tensor) -> None:
@@ -163,7 +212,12 @@ def bagua_setter_closure(proxy: torch.Tensor, /, tensor: torch.Tensor) -> None:
         proxy: A Bagua tensor.
         tensor: The other tensor.
     """
-    handle_of(proxy).replace(tensor)
+    handle = handle_of(proxy, "bagua_setter_closure")
+    if not isinstance(tensor, torch.Tensor):
+        raise ConversionError(
+            where="bagua_setter_closure(tensor)", found=described(tensor), wanted="a tensor"
+        )
+    handle.replace(tensor)
 
 
 def bagua_ensure_grad(tensor: T) -> T:
@@ -193,7 +247,7 @@ def bagua_mark_communication_ready(tensor: torch.Tensor) -> None:
         ArgumentError: If it has no module, and so no backend.
         DataParallelError: If no registered bucket has it.
     """
-    handle = handle_of(tensor)
+    handle = handle_of(tensor, "bagua_mark_communication_ready")
     _backend_of(handle).mark_communication_ready(handle, handle.effective)
 
 
@@ -204,7 +258,7 @@ def bagua_mark_communication_ready_without_synchronization(tensor: torch.Tensor)
         ArgumentError: If it has no module, and so no backend.
         DataParallelError: If no registered bucket has it.
     """
-    handle = handle_of(tensor)
+    handle = handle_of(tensor, "bagua_mark_communication_ready_without_synchronization")
     _backend_of(handle).mark_communication_ready(handle, None)
 
 
@@ -219,12 +273,16 @@ def bagua_set_storage(
         tensor: A Bagua tensor.
         storage: The storage.
         storage_offset: Where in it the tensor begins, in elements.
+
+    Raises:
+        ConversionError: It is no storage, or one of elements of another type.
+        ArgumentError: The tensor would reach beyond the storage; nothing is changed then.
     """
-    handle = handle_of(tensor)
-    if isinstance(storage, torch.TypedStorage):
-        storage = storage._untyped_storage
+    handle = handle_of(tensor, "bagua_set_storage")
     effective = handle.effective()
     form = effective.shape, effective.stride()
+    storage = _storage_for(effective, storage)
+    _refuse_outside(effective, storage, storage_offset)
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         if handle.setter is None:
             effective.set_(storage, storage_offset, *form)
@@ -232,6 +290,40 @@ def bagua_set_storage(
         moved = torch.zeros_like(effective)
         moved.set_(storage, storage_offset, *form)
     handle.replace(moved)
+
+
+def _storage_for(effective: torch.Tensor, storage: Any) -> torch.UntypedStorage:
+    """The bytes of a storage; elements of another type would be read as what they are not."""
+    where = "bagua_set_storage(storage)"
+    if isinstance(storage, torch.TypedStorage):
+        if storage.dtype != effective.dtype:
+            raise ConversionError(
+                where=where,
+                found=f"a storage of {storage.dtype}",
+                wanted=f"one of {effective.dtype}, as the tensor's, or an UntypedStorage",
+                hint="Its bytes would be read as numbers of another type.",
+            )
+        return storage._untyped_storage
+    if not isinstance(storage, torch.UntypedStorage):
+        raise ConversionError(where=where, found=described(storage), wanted="a torch.Storage")
+    return storage
+
+
+def _refuse_outside(effective: torch.Tensor, storage: torch.UntypedStorage, offset: int) -> None:
+    """Refuse a place in a storage in which a tensor has no room."""
+    whole_of(offset, "bagua_set_storage(storage_offset)", least=0)
+    if not effective.numel():
+        return
+    steps = zip(effective.shape, effective.stride(), strict=True)
+    last = offset + sum((size - 1) * step for size, step in steps)
+    needed = (last + 1) * effective.element_size()
+    if needed > storage.nbytes():
+        raise ArgumentError(
+            where="bagua_set_storage(storage)",
+            found=f"a storage of {storage.nbytes()} bytes",
+            wanted=f"{needed} bytes or more, for a tensor of shape {tuple(effective.shape)} "
+            f"{effective.dtype} from element {offset} on",
+        )
 
 
 def _backend_of(handle: BackendTensor) -> TensorBackend:
@@ -270,12 +362,12 @@ class BaguaTensor:
     @property
     def bagua_tensor_name(self: Any) -> str:
         """Name under which the tensor was registered; empty if it has none."""
-        return handle_of(self).name
+        return handle_of(self, "bagua_tensor_name").name
 
     @property
     def bagua_module_name(self: Any) -> str | None:
         """Name of the model it belongs to."""
-        return handle_of(self).module_name
+        return handle_of(self, "bagua_module_name").module_name
 
 
 METHODS = tuple(name for name in vars(BaguaTensor) if "bagua" in name)

@@ -94,6 +94,11 @@ class BackendTensor:
         return self if self._origin is None else self._origin
 
     @property
+    def living(self) -> torch.Tensor | None:
+        """The tensor that was registered, if it still exists."""
+        return self._proxy()
+
+    @property
     def proxy(self) -> torch.Tensor:
         """The tensor that was registered.
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 import torch
 from torch import Tensor
 
-from samba.errors import UnsupportedKeyword
+from samba.errors import ConversionError, UnsupportedKeyword, described
+from samba.support.given import flag_of
 
 if TYPE_CHECKING:
     _Base = Tensor
@@ -149,11 +150,18 @@ class Conversions(_Base):
     def view_as(self, other: Tensor) -> Self:
         """Views the same values in the shape of another tensor, which may be empty.
 
+        Raises:
+            ConversionError: ``other`` is no tensor.
+
         Example:
             >>> import samba
             >>> samba.ones(2, 3).view_as(samba.SambaTensor(shape=(3, 2))).shape
             torch.Size([3, 2])
         """
+        if not isinstance(other, Tensor):
+            raise ConversionError(
+                where="SambaTensor.view_as(other)", found=described(other), wanted="a tensor"
+            )
         return cast("Self", self.view(other.shape))
 
 
@@ -173,12 +181,25 @@ def new_arguments(
     count = 0
     while count < len(args) and isinstance(args[count], int) and type(args[count]) is not bool:
         count += 1
-    sizes = args[:count] if count else tuple(args[0])
+    sizes = args[:count] if count else _sizes(args[0])
     rest = args[count:] if count else args[1:]
     options = {**dict(zip(("dtype", "requires_grad"), rest, strict=False)), **kwargs}
     options.pop("device", None)
-    options["requires_grad"] = bool(options.get("requires_grad"))
+    wanted = options.get("requires_grad")
+    where = "SambaTensor.new_...(requires_grad=...)"
+    options["requires_grad"] = wanted is not None and flag_of(wanted, where)
     return sizes, options
+
+
+def _sizes(given: Any) -> tuple[int, ...]:
+    try:
+        return tuple(given)
+    except TypeError:
+        raise ConversionError(
+            where="SambaTensor.new_...(size)",
+            found=described(given),
+            wanted="sizes, as numbers or in a tuple",
+        ) from None
 
 
 def no_more_than_dtype(non_blocking: bool = False, **kwargs: Any) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+import sys
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor
+from samba.support.given import flag_of
 from samba.tensor.host_memory import HostMemory, kind, plain
 from samba.tensor.host_use import note_same, overwrite
 from samba.tensor.readable import readable
@@ -65,25 +67,29 @@ class DeviceMemory(HostMemory):
         if grad is not None and device.has_grad(name):
             device.write_grad(name, grad)
 
-    def cpu(self, inplace: bool = False) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]  # SambaFlow gives cpu() another meaning than torch
+    def cpu(self, inplace: bool = False) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # SambaFlow gives cpu() another meaning than torch
         """Copies the values, and the gradient if there is one, from the device to the host.
 
-        What the device does not hold is on the host already: an unnamed tensor, such as the
-        result of eager torch, and any tensor before a model is traced, are left as they are.
+        Torch's own functions, such as ``module.cpu()``, want a tensor of it, and get the tensor
+        itself: with the device's values if the device has it, and as it is otherwise.
 
         Args:
             inplace: Whether to write into the present host memory, so that tensors that share it
                 see the new values, instead of taking new memory.
 
         Returns:
-            The tensor itself, so that ``x.cpu().numpy()`` works as in torch.
+            None; the tensor has the new values. ``torch()`` or ``data`` give them.
 
         Raises:
-            UnknownTensor: A model is traced, and the device does not know the tensor.
+            ArgumentError: ``inplace`` is neither true nor false.
+            DeviceAccessError: Nothing is traced, or the device does not know the tensor.
         """
-        if self._sn_name and visible_memory() is not None:
-            self._fetch("cpu()", inplace)
-        return self
+        inplace = flag_of(inplace, "SambaTensor.cpu(inplace=...)")
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("torch."):
+            if self._sn_name and visible_memory() is not None:
+                self._fetch("cpu()", inplace)
+            return self  # pyright: ignore[reportReturnType]  # what torch.Tensor.cpu() gives
+        self._fetch("cpu()", inplace)
 
     def cpu_(self) -> None:
         """Copies the values, and the gradient if there is one, from the device into the present

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any, Self
@@ -13,7 +15,7 @@ from torch import Tensor
 from samba.errors import ArgumentError, ConversionError, NoHostData, described
 from samba.tensor.empty import empty_data
 from samba.tensor.host_use import note_alias, note_no_gradient, note_replaced, twinned
-from samba.tensor.labels import Labels
+from samba.tensor.labels import Labels, NoSuchDimension
 from samba.tensor.lazy_mode import materializer_rng
 from samba.tensor.recipe import Recipe, ViewRecipe
 from samba.tensor.views import host_of
@@ -90,6 +92,10 @@ class HostMemory(Labels):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
+        if value is not None and not isinstance(value, Tensor):
+            raise ConversionError(
+                where="SambaTensor.grad = ...", found=kind(value), wanted="a torch.Tensor or None"
+            )
         with torch._C.DisableTorchFunctionSubclass():
             torch.Tensor.grad.__set__(host_of(self), value if value is None else plain(value))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
 
@@ -164,6 +170,8 @@ class HostMemory(Labels):
 
     @materializer.setter
     def materializer(self, materializer: Materializer | None) -> None:
+        if materializer is not None:
+            form_of(materializer)
         self._materializer = materializer
 
     @property
@@ -208,13 +216,30 @@ class HostMemory(Labels):
         return self
 
     def stride(self, dim: int | None = None) -> Any:
-        """Steps between neighbours, in elements; those of contiguous memory if it is empty."""
+        """Steps between neighbours, in elements; those of contiguous memory if it is empty.
+
+        Args:
+            dim: The dimension, from its end if it is negative; None for all.
+
+        Raises:
+            NoSuchDimension: There is no such dimension.
+        """
         if self._has_data:
             with torch._C.DisableTorchFunctionSubclass():
                 strides = Tensor.stride(host_of(self))
         else:
             strides = _contiguous(self.shape)
-        return strides if dim is None else strides[dim]
+        if dim is None:
+            return strides
+        try:
+            return strides[operator.index(dim)]
+        except (TypeError, IndexError):
+            last = len(strides) - 1
+            raise NoSuchDimension(
+                where="SambaTensor.stride(dim)",
+                found=kind(dim),
+                wanted=f"a dimension from {-last - 1} to {last}" if strides else "None alone",
+            ) from None
 
     def is_contiguous(self, memory_format: MemoryFormat = _CONTIGUOUS) -> bool:
         """Whether the values lie in order; True if it is empty."""
@@ -238,21 +263,80 @@ def _contiguous(shape: torch.Size) -> tuple[int, ...]:
 
 
 def _call_materializer(materializer: Materializer, tensor: Labels) -> Any:
-    """Calls a materializer in whichever of the three known forms its signature takes."""
+    """Calls a materializer in whichever of the known forms its signature takes."""
+    match form_of(materializer):
+        case Form.TENSOR:
+            return materializer(tensor)
+        case Form.TENSOR_AND_RNG:
+            return materializer(tensor, materializer_rng(tensor._sn_name))
+        case Form.SHAPE_AND_DTYPE:
+            return materializer(shape=tensor.shape, dtype=tensor.dtype)
+        case Form.ALL_BY_NAME:
+            requires_grad = tensor.requires_grad
+            return materializer(shape=tensor.shape, dtype=tensor.dtype, requires_grad=requires_grad)
+
+
+class Form(enum.Enum):
+    """What a materializer is called with."""
+
+    TENSOR = enum.auto()
+    TENSOR_AND_RNG = enum.auto()
+    SHAPE_AND_DTYPE = enum.auto()
+    ALL_BY_NAME = enum.auto()
+
+
+def form_of(materializer: Materializer) -> Form:
+    """What a materializer is called with, by its signature.
+
+    Args:
+        materializer: What a script has given for one.
+
+    Raises:
+        ConversionError: It cannot be called, or not with any of the forms that are known.
+
+    Example:
+        >>> form_of(lambda shape, dtype: torch.zeros(shape, dtype=dtype)).name
+        'SHAPE_AND_DTYPE'
+    """
+    if not callable(materializer):
+        raise _no_materializer(kind(materializer))
     try:
-        parameters = inspect.signature(materializer).parameters
-    except ValueError:  # some builtins have no signature
-        return materializer(tensor)
+        signature = inspect.signature(materializer)
+    except (ValueError, TypeError):  # some builtins have no signature
+        return Form.TENSOR
+    parameters = signature.parameters
     if "shape" in parameters and "dtype" in parameters:
-        wanted = {"shape": tensor.shape, "dtype": tensor.dtype}
-        if "requires_grad" in parameters:
-            wanted["requires_grad"] = tensor.requires_grad
-        return materializer(**wanted)
+        every = {"shape": None, "dtype": None, "requires_grad": None}
+        if _takes(signature, **every):
+            return Form.ALL_BY_NAME
+        if _takes(signature, shape=None, dtype=None):
+            return Form.SHAPE_AND_DTYPE
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     required = [p for p in parameters.values() if p.default is p.empty and p.kind in positional]
-    if len(required) >= 2:
-        return materializer(tensor, materializer_rng(tensor._sn_name))
-    return materializer(tensor)
+    if len(required) >= 2 and _takes(signature, None, None):
+        return Form.TENSOR_AND_RNG
+    if _takes(signature, None):
+        return Form.TENSOR
+    if _takes(signature, shape=None, dtype=None, requires_grad=None):  # by **kwargs
+        return Form.ALL_BY_NAME
+    raise _no_materializer(f"one with parameters {signature}")
+
+
+def _takes(signature: inspect.Signature, *args: None, **kwargs: None) -> bool:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _no_materializer(found: str) -> ConversionError:
+    return ConversionError(
+        where="SambaTensor(materializer=...)",
+        found=found,
+        wanted="a function of the tensor, of the tensor and a generator, or of shape, dtype and "
+        "perhaps requires_grad by name",
+    )
 
 
 def kind(obj: object) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described
+from samba.support.given import flag_of, text_of, whole_of
 
 if TYPE_CHECKING:
     _Base = torch.Tensor
@@ -15,7 +16,13 @@ else:
     _Base = object
 
 _MOST = 100_000
+_MEMORIES = ("DDR", "DRAM", "HBM", "HOST")
+_A_NAME = "a name, which is a text"
 _fast_access: set[str] = set()
+
+
+class NoSuchDimension(ArgumentError, IndexError):
+    """A tensor has no dimension of that number."""
 
 
 class Labels(_Base):
@@ -30,10 +37,8 @@ class Labels(_Base):
     _sized_dims: tuple[str | None, ...] | None = None
     _declared_complex: bool | None = None
     _fast: bool = False  # counts only while it has no name
-    host_memory: bool | None = None
-    """Whether the device should read it from host memory; recorded only."""
-    mem_type: str | None = None
-    """Kind of device memory wished for, None to leave it to the compiler; recorded only."""
+    _host_memory: bool | None = None
+    _mem_type: str | None = None
 
     def _label(
         self,
@@ -44,26 +49,74 @@ class Labels(_Base):
         region_name: str | None = None,
     ) -> None:
         """Sets those names and labels that are given."""
-        if name:
-            self._sn_name = name
-        if region_name:
+        if name is not None:
+            if name.__class__ is not str:
+                text_of(name, "SambaTensor(name=...)", _A_NAME)
+            if name:
+                self._sn_name = name
+        if region_name is not None and text_of(
+            region_name, "SambaTensor(region_name=...)", _A_NAME
+        ):
             self._sn_region_name = region_name
         if batch_dim is not None:
-            self._batch_dim = batch_dim
+            self._batch_dim = self._dim(batch_dim, "SambaTensor(batch_dim=...)")
         if named_dims is not None:
             self._named_dims = self._dims("named_dims", named_dims)
         if sized_dims is not None:
             self._sized_dims = self._dims("sized_dims", sized_dims)
 
     def _dims(self, what: str, labels: Iterable[str | None]) -> tuple[str | None, ...]:
-        result = tuple(labels)
+        where = f"SambaTensor({what}=...)"
+        try:
+            result = tuple(labels)
+        except TypeError:
+            result = (labels,)
+        if not all(label is None or isinstance(label, str) for label in result):
+            raise ArgumentError(
+                where=where, found=described(labels), wanted="a text or None for each dimension"
+            )
         if len(result) != self.dim():
             raise ArgumentError(
-                where=f"SambaTensor({what}=...)",
+                where=where,
                 found=f"{len(result)} labels {result}",
                 wanted=f"one label or None for each of the {self.dim()} dimensions",
             )
         return result
+
+    def _dim(self, dim: int, where: str) -> int:
+        """The number of a dimension; that of a single number may be 0, as in torch."""
+        most = max(self.dim(), 1)
+        wanted = f"the number of a dimension, from {-most} to {most - 1}"
+        if not -most <= whole_of(dim, where, wanted=wanted) < most:
+            raise NoSuchDimension(where=where, found=str(dim), wanted=wanted)
+        return dim
+
+    @property
+    def host_memory(self) -> bool | None:
+        """Whether the device should read it from host memory; recorded only."""
+        return self._host_memory
+
+    @host_memory.setter
+    def host_memory(self, wanted: bool | None) -> None:
+        given = wanted if wanted is None else flag_of(wanted, "SambaTensor.host_memory = ...")
+        self._host_memory = given
+
+    @property
+    def mem_type(self) -> str | None:
+        """Kind of device memory wished for: ``"DDR"``, ``"DRAM"``, ``"HBM"`` or ``"Host"``, in
+        either case, None to leave it to the compiler; recorded only."""
+        return self._mem_type
+
+    @mem_type.setter
+    def mem_type(self, mem_type: str | None) -> None:
+        known = isinstance(mem_type, str) and mem_type.upper() in _MEMORIES
+        if mem_type is not None and not known:
+            raise ArgumentError(
+                where="SambaTensor.mem_type = ...",
+                found=described(mem_type),
+                wanted="'DDR', 'DRAM', 'HBM', 'Host' or None",
+            )
+        self._mem_type = mem_type
 
     @property
     def sn_name(self) -> str:
@@ -72,7 +125,7 @@ class Labels(_Base):
 
     @sn_name.setter
     def sn_name(self, name: str) -> None:
-        self._sn_name = name
+        self._sn_name = text_of(name, "SambaTensor.sn_name = ...", _A_NAME)
 
     @property
     def sn_region_name(self) -> str:
@@ -81,7 +134,7 @@ class Labels(_Base):
 
     @sn_region_name.setter
     def sn_region_name(self, name: str) -> None:
-        self._sn_region_name = name
+        self._sn_region_name = text_of(name, "SambaTensor.sn_region_name = ...", _A_NAME)
 
     @property
     def sn_grad_name(self) -> str:
@@ -95,7 +148,8 @@ class Labels(_Base):
 
     @batch_dim.setter
     def batch_dim(self, dim: int | None) -> None:
-        self._batch_dim = dim
+        given = dim if dim is None else self._dim(dim, "SambaTensor.batch_dim = ...")
+        self._batch_dim = given
 
     @property
     def named_dims(self) -> tuple[str | None, ...]:
@@ -132,8 +186,9 @@ class Labels(_Base):
 
     @fast_access.setter
     def fast_access(self, fast: bool) -> None:
+        fast = flag_of(fast, "SambaTensor.fast_access = ...")
         if not self._sn_name:
-            self._fast = bool(fast)
+            self._fast = fast
         elif fast:
             _fast_access.add(self._sn_name)
         else:
@@ -142,7 +197,7 @@ class Labels(_Base):
     @staticmethod
     def is_fast_access(name: str) -> bool:
         """Whether the tensor of that name was marked ``fast_access``."""
-        return name in _fast_access
+        return text_of(name, "SambaTensor.is_fast_access(name)", _A_NAME) in _fast_access
 
 
 def mark_fast_access(names: Iterable[str]) -> None:
@@ -163,8 +218,8 @@ _KEPT = (
     "_batch_dim",
     "_named_dims",
     "_sized_dims",
-    "host_memory",
-    "mem_type",
+    "_host_memory",
+    "_mem_type",
 )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from samba.errors import ArgumentError
+from samba.support.given import flag_of, whole_of
 
 __all__ = ["BLOCK", "MultithreadedRNG", "RandomSettings", "fresh_seed", "to_bfloat16"]
 
@@ -43,13 +44,13 @@ class RandomSettings:
     fp32_to_bf16_rounding: str = "nearest_even"
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ArgumentError(
-                where="init_threads", found=str(self.threads), wanted="1 thread or more"
-            )
+        whole_of(self.seed, "enable_lazy_param(seed=...)", wanted="a whole number or None")
+        whole_of(self.threads, "enable_lazy_param(init_threads=...)", least=1)
+        inverse = "enable_lazy_param(inverse_transform_sampling=...)"
+        flag_of(self.inverse_transform_sampling, inverse)
         if self.fp32_to_bf16_rounding not in _ROUNDINGS:
             raise ArgumentError(
-                where="fp32_to_bf16_rounding",
+                where="enable_lazy_param(fp32_to_bf16_rounding=...)",
                 found=repr(self.fp32_to_bf16_rounding),
                 wanted=" or ".join(map(repr, _ROUNDINGS)),
             )

@@ -16,6 +16,7 @@ from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.errors import ArgumentError, described, literal
+from samba.sambatensor import to_torch
 from samba.session.process import session
 from samba.support.deviations import some_of
 from samba.utils.checkpoint import BadCheckpoint
@@ -283,7 +284,7 @@ def _fact(value: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        array = value.detach().cpu().contiguous()
+        array = to_torch(value).detach().cpu().contiguous()
         raw = array.reshape(-1).view(torch.uint8).numpy().tobytes() if array.numel() else b""
         return f"{array.dtype} {list(array.shape)} {hashlib.sha256(raw).hexdigest()}"
     if isinstance(value, Mapping):

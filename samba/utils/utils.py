@@ -7,11 +7,20 @@ from typing import Any
 
 import torch
 
-from samba.errors import ArgumentError, NotTraced, UnknownTensor
+from samba.compiler.optimizer_groups import as_optimizers
+from samba.errors import (
+    ArgumentError,
+    ConversionError,
+    NotTraced,
+    UnknownTensor,
+    described,
+    literal,
+)
 from samba.sambatensor import SambaTensor
 from samba.session.process import session
 from samba.session.settings import check_data_parallel_mode, check_mapping
 from samba.support.deviations import tell
+from samba.support.given import flag_of, mapping_of, names_of, path_of, text_of
 from samba.support.keywords import refuse_unknown
 from samba.tensor.visible_memory import DeviceTensors, visible_memory
 
@@ -65,17 +74,20 @@ def trace_graph(
         SambaError: If the PEF cannot be read or does not fit the model.
         DataParallelError: If replicas do not load the same.
     """
-    refuse_unknown("utils.trace_graph", trace_graph, unknown)
+    where = "utils.trace_graph"
+    refuse_unknown(where, trace_graph, unknown)
+    transfer_device = flag_of(transfer_device, f"{where}(transfer_device=...)")
+    init_output_grads = flag_of(init_output_grads, f"{where}(init_output_grads=...)")
     check_mapping(mapping, "utils.trace_graph(mapping=...)")
     check_data_parallel_mode(data_parallel_mode, "utils.trace_graph")
     outputs = session.load(
         model,
         inputs,
         optim,
-        pef=str(pef),
+        pef=path_of(pef, f"{where}(pef=...)"),
         loss_indices=loss_indices,
         transfer_device=transfer_device,
-        init_output_grads=bool(init_output_grads),
+        init_output_grads=init_output_grads,
         config=config_dict,
         data_parallel_mode=data_parallel_mode,
         distlearn_config=distlearn_config,
@@ -131,6 +143,12 @@ def trace_multigraph(
         'short__linear__linear__outputs__0'
         >>> samba.session.reset()
     """
+    where = "utils.trace_multigraph"
+    if trace_prefix is not None:
+        text_of(trace_prefix, f"{where}(trace_prefix=...)")
+    if init_output_grads is not None:
+        flag_of(init_output_grads, f"{where}(init_output_grads=...)")
+    as_optimizers(optimizers)
     for what, given in (("optimizers", optimizers), ("init_output_grads", init_output_grads)):
         if given:
             tell(
@@ -163,19 +181,33 @@ def init_output_grads(
         SambaError: If a tensor that is named has no gradient in the program, or a gradient does
             not fit it.
     """
+    function = "utils.init_output_grads"
+    flag_of(is_variable_batch_size, f"{function}(is_variable_batch_size=...)")
+    if customized_tensors_dict is None:
+        customized_tensors_dict = {}
+    customized = f"{function}(customized_tensors_dict=...)"
+    mapping_of(customized_tensors_dict, customized, "a dict of tensors by name")
+    for name, gradient in customized_tensors_dict.items():
+        if not isinstance(gradient, torch.Tensor):
+            raise ConversionError(
+                where=f"{customized}[{literal(name)}]", found=described(gradient), wanted="a tensor"
+            )
+    outputs = _named(output_tensors, f"{function}(output_tensors)")
+    unspecified = names_of(unspecified_tensor_grad, f"{function}(unspecified_tensor_grad)")
+    names_of(customized_tensors_dict, customized)
     memory = visible_memory()
     if memory is None:
-        raise NotTraced(operation="utils.init_output_grads()", name="its outputs")
-    given = {_owner(memory, n): g for n, g in (customized_tensors_dict or {}).items()}
-    listed = [_owner(memory, t if isinstance(t, str) else t.sn_name) for t in output_tensors]
-    further = [_owner(memory, name) for name in unspecified_tensor_grad]
+        raise NotTraced(operation=f"{function}()", name="its outputs")
+    given = {_owner(memory, name): g for name, g in customized_tensors_dict.items()}
+    listed = [_owner(memory, name) for name in outputs]
+    further = [_owner(memory, name) for name in unspecified]
     gradients: dict[str, torch.Tensor] = {}
     for name in dict.fromkeys([*listed, *further, *given]):
         if name not in given and name not in further and not memory.has_grad(name):
             continue
         present = memory.read_grad(name)
         gradient = given.get(name, torch.ones_like(present))
-        where = f"utils.init_output_grads(), gradient of {name}"
+        where = f"{function}(), gradient of {name}"
         if is_variable_batch_size and gradient.shape != present.shape:
             raise ArgumentError(
                 where=where,
@@ -193,6 +225,22 @@ def init_output_grads(
         gradients[name] = gradient
     for name, gradient in gradients.items():
         memory.write_grad(name, gradient)
+
+
+def _named(tensors: Any, where: str) -> list[str]:
+    """Names of outputs that are given as tensors or by name."""
+    if isinstance(tensors, (str, torch.Tensor)):
+        tensors = (tensors,)
+    wanted = "SambaTensors or their names, in a list"
+    try:
+        items = list(tensors)
+    except TypeError:
+        raise ArgumentError(where=where, found=described(tensors), wanted=wanted) from None
+    names = [item if isinstance(item, str) else getattr(item, "sn_name", None) for item in items]
+    for item, name in zip(items, names, strict=True):
+        if not isinstance(name, str):
+            raise ArgumentError(where=where, found=described(item), wanted=wanted)
+    return [name for name in names if isinstance(name, str)]
 
 
 def _owner(memory: DeviceTensors, name: str) -> str:

@@ -19,7 +19,7 @@ from samba.distributed.bagua.operations import (
     PythonOp,
 )
 from samba.errors import ArgumentError
-from samba.tensor.bagua import bagua_set_storage, ensure_bagua_tensor, handle_of
+from samba.tensor.bagua import bagua_set_storage, handle_of, register
 from samba.tensor.bagua_handle import BackendTensor, dtype_name
 from samba.tensor.views import view_detached, view_flat_as_numpy
 
@@ -57,6 +57,7 @@ class BaguaBucket:
             differences are named.
 
     Example:
+        >>> from samba.tensor.bagua import ensure_bagua_tensor
         >>> t = ensure_bagua_tensor(torch.ones(3), "t", "model")
         >>> bucket = BaguaBucket([t], "first", alignment=4)
         >>> bucket.flattened_tensor()
@@ -103,7 +104,7 @@ class BaguaBucket:
         self.padding: torch.Tensor | None = None
         if missing:
             like = effective[0]
-            self.padding = ensure_bagua_tensor(
+            self.padding = register(
                 torch.zeros(missing, dtype=like.dtype, device=like.device),
                 f"{PADDING}_bucket_{name}",
                 self.module_name,

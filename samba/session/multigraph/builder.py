@@ -18,6 +18,7 @@ from samba.session.multigraph.cut import parts_of
 from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
+from samba.support.given import flag_of, path_of, text_of
 from samba.support.keywords import refuse_unknown
 from samba.support.progress import stages
 from samba.tracer.capture import trace_model
@@ -73,6 +74,7 @@ class GraphBuilder:
         """
         if mapping:
             check_mapping(mapping, "utils.trace_multigraph(mapping=...)")
+        model = self._slot.onnx.module(model, "utils.trace_multigraph")
         refuse_tied(model)
         title = f"trace {prefix or type(model).__name__.lower()}"
         with self._slot.tracing(), stages(title, "tracing") as stage:
@@ -103,6 +105,7 @@ class GraphBuilder:
                 found=f"a {type(graph).__name__}",
                 wanted="a samba.graph.FwdGraph",
             )
+        overwrite = flag_of(overwrite, "session.add_graph(overwrite=...)")
         if graph.name in self._graphs and not overwrite:
             raise ArgumentError(
                 where="session.add_graph(graph)",
@@ -148,6 +151,8 @@ class GraphBuilder:
             SambaError: No graph was added, graphs do not go together, or the PEF cannot be
                 written; a PEF that was there before is left as it was.
         """
+        text_of(name, "session.compile_multigraph(name=...)")
+        samba_only = flag_of(samba_only, "session.compile_multigraph(samba_only=...)")
         unknown = [name for name in kwarg if name not in _OF_THE_HARDWARE]
         refuse_unknown("session.compile_multigraph", GraphBuilder.compile_multigraph, unknown)
         if inference is False:
@@ -188,10 +193,12 @@ class GraphBuilder:
         from samba.session.multigraph.load import load_graphs  # noqa: PLC0415  # loads jax
 
         self._slot.refuse_inside("init_multigraph_runtime()")
-        path = str(pef) or self._slot.pef_path
+        where = "session.init_multigraph_runtime"
+        transfer_device = flag_of(transfer_device, f"{where}(transfer_device=...)")
+        path = path_of(pef, f"{where}(pef)") or self._slot.pef_path
         if not path:
             raise ArgumentError(
-                where="session.init_multigraph_runtime(pef)",
+                where=f"{where}(pef)",
                 found="no path",
                 wanted="the path of a PEF",
                 hint="session.compile_multigraph(...) writes one and returns its path.",

@@ -74,7 +74,7 @@ def test_rdu_materializes_empty_tensors(device):
 def test_cpu_takes_new_memory_and_cpu_in_place_the_old(device):
     source = torch.ones(2)
     weight = samba.from_torch_tensor(source, name="w")
-    assert weight.cpu() is weight
+    weight.cpu()
     assert weight.tolist() == [5, 5]
     assert source.tolist() == [1, 1]
     assert weight.torch().tolist() == [5, 5]
@@ -109,6 +109,13 @@ def test_the_dtype_of_the_host_is_kept(device):
     assert weight.tolist() == [5, 5]
 
 
+def test_cpu_returns_nothing(device):
+    """As documented; torch's returns the tensor, for which there is ``torch()``."""
+    for weight in (samba.ones(2, name="w"), samba.SambaParameter(torch.ones(2), name="w")):
+        assert weight.cpu() is None
+        assert weight.torch().tolist() == [5, 5]
+
+
 def test_module_cpu_is_a_transfer(device):
     class W(torch.nn.Module):
         def __init__(self):
@@ -127,6 +134,7 @@ ACCESSES = {
     "set sn_data": lambda t: setattr(t, "sn_data", torch.ones(2)),
     "set sn_grad": lambda t: setattr(t, "sn_grad", torch.ones(2)),
     "rdu": lambda t: t.rdu(),
+    "cpu": lambda t: t.cpu(),
     "cpu_": lambda t: t.cpu_(),
 }
 
@@ -160,14 +168,15 @@ def test_no_gradient(device):
     assert issubclass(NoGradient, SambaError)
 
 
-def test_cpu_leaves_what_is_on_the_host_only():
-    named = samba.ones(2, name="w")
-    assert named.cpu() is named
-    assert named.tolist() == [1, 1]
+def test_module_cpu_leaves_what_is_on_the_host_only():
+    layer = samba.from_torch_model_(torch.nn.Linear(2, 2))
+    before = layer.weight.tolist()
+    assert layer.cpu() is layer
+    assert layer.weight.tolist() == before
 
 
-def test_cpu_of_an_eager_result(device):
+def test_an_eager_result_is_on_the_host_already(device):
     result = samba.ones(2, name="w") + 1
-    assert result.cpu().numpy().tolist() == [2, 2]
     with pytest.raises(UnknownTensor):
-        samba.ones(2, name="x").cpu()
+        result.cpu()
+    assert result.torch().numpy().tolist() == [2, 2]

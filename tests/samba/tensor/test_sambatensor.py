@@ -52,7 +52,7 @@ def test_conversion_refuses_what_is_no_tensor(wrong):
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ({}, "torch_tensor or shape"),
+        ({}, "torch_tensor, or shape"),
         ({"torch_tensor": torch.ones(2), "shape": (2,)}, "one or the other"),
         ({"torch_tensor": torch.ones(2), "dtype": torch.int8}, "one or the other"),
         ({"torch_tensor": torch.ones(2), "named_dims": ("B", "F")}, "each of the 1 dimensions"),
@@ -322,7 +322,7 @@ def test_output_protocol_of_scripts():
     assert f"{pred.mean()}" == f"{pred.mean().item()}"
     assert "{:.1f}".format(pred.sum()) == "2.0"  # noqa: UP032  # the form scripts use
     assert pred.size(0) == len(pred) == 2
-    assert pred.cpu().numpy().shape == (2, 2)
+    assert pred.numpy().shape == (2, 2)
 
 
 def test_numpy():

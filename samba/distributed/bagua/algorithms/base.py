@@ -13,8 +13,8 @@ from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
 from samba.tensor.bagua import (
     bagua_mark_communication_ready,
-    ensure_bagua_tensor,
     handle_of,
+    register,
 )
 
 _registry: dict[str, type[Algorithm]] = {}
@@ -141,7 +141,7 @@ def register_buckets(algorithm: Algorithm, trained: TrainedModel) -> None:
 def gradients_of(trained: TrainedModel) -> list[torch.Tensor]:
     """Register gradients, the last parameter first: so backward passes finish them."""
     return [
-        ensure_bagua_tensor(p, name, trained.module_name, *trained.gradient(name))
+        register(p, name, trained.module_name, *trained.gradient(name))
         for name, p in reversed(trained.parameters.items())
     ]
 
@@ -149,7 +149,7 @@ def gradients_of(trained: TrainedModel) -> list[torch.Tensor]:
 def weights_of(trained: TrainedModel) -> list[torch.Tensor]:
     """Register the weights themselves."""
     return [
-        ensure_bagua_tensor(p, name, trained.module_name, *trained.weight(name))
+        register(p, name, trained.module_name, *trained.weight(name))
         for name, p in trained.parameters.items()
     ]
 

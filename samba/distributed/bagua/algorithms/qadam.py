@@ -20,7 +20,7 @@ from samba.distributed.bagua.trained_model import TrainedModel
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
-from samba.tensor.bagua import ensure_bagua_tensor
+from samba.tensor.bagua import register
 
 
 class QAdamAlgorithm(GradientAlgorithm):
@@ -56,7 +56,7 @@ class QAdamAlgorithm(GradientAlgorithm):
         names = {id(p): name for name, p in trained.parameters.items()}
         for p in tensors:
             getter, setter = moments.closures(names[id(p)])
-            ensure_bagua_tensor(p, getter_closure=getter, setter_closure=setter)
+            register(p, getter_closure=getter, setter_closure=setter)
         return tensors
 
     def tensors_to_buckets(

@@ -12,17 +12,22 @@ from emulator.replicas.comm import CollectiveTimeout
 from samba.distributed import bagua
 from samba.distributed.bagua.operations import shift_one_peer
 from samba.errors import ArgumentError
+from samba.tensor.bagua import register
 from tests.samba.distributed.bagua.ranks import on_ranks
 
 
 def tensors(rank: int = 0, module: str = "m", dtype: torch.dtype = torch.float32):
+    made = enumerate(drawn(rank, dtype))
+    return [bagua.ensure_bagua_tensor(t, f"t{i}", module) for i, t in made]
+
+
+def drawn(rank: int, dtype: torch.dtype) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(rank)
-    made = [torch.randn(shape, generator=generator).to(dtype) for shape in ((2, 3), (5,), ())]
-    return [bagua.ensure_bagua_tensor(t, f"t{i}", module) for i, t in enumerate(made)]
+    return [torch.randn(shape, generator=generator).to(dtype) for shape in ((2, 3), (5,), ())]
 
 
 def values(rank: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.cat([t.flatten() for t in tensors(rank, dtype=dtype)])
+    return torch.cat([t.flatten() for t in drawn(rank, dtype)])
 
 
 def communicate(bucket: bagua.BaguaBucket) -> torch.Tensor:
@@ -220,7 +225,7 @@ def test_a_tensor_that_is_not_marked_holds_up_what_follows():
 def test_names_and_memory_are_registered_once():
     a = bagua.ensure_bagua_tensor(torch.zeros(4), "a", "once")
     again = bagua.to_bagua_tensor(a, "again", "once")
-    same = bagua.ensure_bagua_tensor(torch.zeros(4), "a", "once")
+    same = register(torch.zeros(4), "a", "once")
     buckets = [
         bagua.BaguaBucket([t], f"{i}", flatten=False) for i, t in enumerate((a, again, same))
     ]

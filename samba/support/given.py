@@ -1,0 +1,202 @@
+"""What a script has given for an argument, checked when it is given: one error for each kind."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from samba.errors import ArgumentError, ConversionError, described
+
+__all__ = [
+    "callable_of",
+    "flag_of",
+    "mapping_of",
+    "names_of",
+    "path_of",
+    "sizes_of",
+    "text_of",
+    "whole_of",
+]
+
+
+def flag_of(value: Any, where: str) -> bool:
+    """A switch: ``True`` or ``False``, also as numpy and as whole numbers have them.
+
+    A text is none: the text ``"False"`` would count as true.
+
+    Args:
+        value: What was given.
+        where: The argument, for the error.
+
+    Raises:
+        ArgumentError: It is neither true nor false.
+
+    Example:
+        >>> flag_of(1, "f(x=...)"), flag_of(False, "f(x=...)")
+        (True, False)
+    """
+    if value is True or value is False:
+        return value
+    if isinstance(value, np.bool_) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    raise ArgumentError(where=where, found=described(value), wanted="True or False")
+
+
+def text_of(value: Any, where: str, wanted: str = "a text") -> str:
+    """A text, such as a name.
+
+    Args:
+        value: What was given.
+        where: The argument, for the error.
+        wanted: What would have been right.
+
+    Raises:
+        ArgumentError: It is none.
+
+    Example:
+        >>> text_of("x", "f(name=...)")
+        'x'
+    """
+    if not isinstance(value, str):
+        raise ArgumentError(where=where, found=described(value), wanted=wanted)
+    return value
+
+
+def whole_of(value: Any, where: str, least: int | None = None, wanted: str = "") -> int:
+    """A whole number; numpy's are, and ``True`` is none.
+
+    Args:
+        value: What was given.
+        where: The argument, for the error.
+        least: The smallest that will do; None for any.
+        wanted: What would have been right; made of ``least`` if empty.
+
+    Raises:
+        ArgumentError: It is none, or too small.
+
+    Example:
+        >>> whole_of(3, "f(n=...)", least=1)
+        3
+    """
+    number = None
+    if not isinstance(value, (bool, np.bool_)):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = None
+    if number is None or (least is not None and number < least):
+        wanted = wanted or f"a whole number{'' if least is None else f', {least} or more'}"
+        raise ArgumentError(where=where, found=described(value), wanted=wanted)
+    return number
+
+
+def sizes_of(value: Any, where: str) -> tuple[int, ...]:
+    """The sizes of a tensor.
+
+    Args:
+        value: What was given: whole numbers, 0 or more, in anything that can be iterated.
+        where: The argument, for the error.
+
+    Raises:
+        ArgumentError: It is no such thing, or no tensor is as large.
+
+    Example:
+        >>> sizes_of([2, 3], "f(shape=...)")
+        (2, 3)
+    """
+    wanted = "a tuple of sizes: whole numbers, 0 or more"
+    try:
+        items = tuple(value)
+        sizes = tuple(operator.index(item) for item in items)
+    except TypeError:
+        raise ArgumentError(where=where, found=described(value), wanted=wanted) from None
+    elements = 1
+    for size in sizes:
+        elements *= max(size, 1)
+    if any(isinstance(item, bool) or item < 0 for item in items) or isinstance(value, bytes):
+        raise ArgumentError(where=where, found=described(items), wanted=wanted)
+    if elements >= 1 << 63:
+        raise ArgumentError(
+            where=where, found=described(items), wanted="a tensor of fewer than 2^63 elements"
+        )
+    return sizes
+
+
+def callable_of(value: Any, where: str, wanted: str = "a function") -> Any:
+    """Something that can be called.
+
+    Args:
+        value: What was given.
+        where: The argument, for the error.
+        wanted: What would have been right.
+
+    Raises:
+        ConversionError: It cannot be called.
+    """
+    if not callable(value):
+        raise ConversionError(where=where, found=described(value), wanted=wanted)
+    return value
+
+
+def mapping_of(value: Any, where: str, wanted: str) -> Mapping[Any, Any]:
+    """A dict, or what is like one.
+
+    Args:
+        value: What was given.
+        where: The argument, for the error.
+        wanted: What would have been right.
+
+    Raises:
+        ArgumentError: It is none.
+    """
+    if not isinstance(value, Mapping):
+        raise ArgumentError(where=where, found=described(value), wanted=wanted)
+    return value
+
+
+def names_of(value: Any, where: str) -> list[str]:
+    """Names in a list or a tuple; one name alone counts as a list.
+
+    Args:
+        value: What was given.
+        where: The argument, for the error.
+
+    Raises:
+        ArgumentError: It is no list, or something in it is no name.
+
+    Example:
+        >>> names_of("x", "f(names)"), names_of(("x", "y"), "f(names)")
+        (['x'], ['x', 'y'])
+    """
+    if isinstance(value, str):
+        return [value]
+    try:
+        items = list(value)
+    except TypeError:
+        items = None
+    if items is None or not all(isinstance(item, str) for item in items):
+        raise ArgumentError(where=where, found=described(value), wanted="a list of names")
+    return items
+
+
+def path_of(value: Any, where: str) -> str:
+    """A path as a text.
+
+    Args:
+        value: What was given: a text or a path.
+        where: The argument, for the error.
+
+    Raises:
+        ArgumentError: It is neither.
+
+    Example:
+        >>> path_of("out/a.pef", "f(pef=...)")
+        'out/a.pef'
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise ArgumentError(where=where, found=described(value), wanted="a path")
+    return os.fsdecode(value)
