@@ -19,5 +19,7 @@ TO_NUMPY: dict[DType, np.dtype] = {
     DType.FLOAT32: np.dtype(np.float32),
     DType.FLOAT64: np.dtype(np.float64),
     DType.UINT32: np.dtype(np.uint32),
+    DType.COMPLEX64: np.dtype(np.complex64),
+    DType.COMPLEX128: np.dtype(np.complex128),
 }
 FROM_NUMPY: dict[np.dtype, DType] = {v: k for k, v in TO_NUMPY.items()}

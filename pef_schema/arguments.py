@@ -24,10 +24,12 @@ class ArgTag(enum.IntEnum):
     FLOAT = 6
     TEXT = 7
     LIST = 8
+    COMPLEX = 10
+    IMAGINARY = 11
 
 
 # Plain ints: comparing with an enum member costs three times as much.
-_NONE, _REF, _DTYPE, _BOOL, _INT, _FLOAT, _TEXT, _LIST = map(int, ArgTag)
+_NONE, _REF, _DTYPE, _BOOL, _INT, _FLOAT, _TEXT, _LIST, _COMPLEX, _IMAGINARY = map(int, ArgTag)
 
 
 def put_arg(arg: Arg, tags: bytearray, bits: list[int], texts: list[str]) -> None:
@@ -50,14 +52,23 @@ def put_arg(arg: Arg, tags: bytearray, bits: list[int], texts: list[str]) -> Non
         token = _TEXT, len(texts)
         texts.append(arg)
     elif isinstance(arg, float):
-        token = _FLOAT, _LONG.unpack(_DOUBLE.pack(arg))[0]
+        token = _FLOAT, _bits(arg)
+    elif isinstance(arg, complex):
+        token = _COMPLEX, _bits(arg.real)
     else:
         token = (_DTYPE if kind is DType else _BOOL if kind is bool else _INT), int(arg)
     tags.append(token[0])
     bits.append(token[1])
-    if isinstance(arg, tuple):
+    if isinstance(arg, complex):
+        tags.append(_IMAGINARY)
+        bits.append(_bits(arg.imag))
+    elif isinstance(arg, tuple):
         for inner in arg:
             put_arg(inner, tags, bits, texts)
+
+
+def _bits(number: float) -> int:
+    return _LONG.unpack(_DOUBLE.pack(number))[0]
 
 
 class ArgDecoder:
@@ -93,8 +104,14 @@ class ArgDecoder:
         items: list[Arg] = []
         wanted = 0
         outer: list[tuple[list[Arg], int]] = []
+        real: float | None = None
         for tag, number in zip(tags, bits, strict=True):
-            if tag == _REF:
+            if real is not None:
+                if tag != _IMAGINARY:
+                    break
+                item = complex(real, *_DOUBLE.unpack(_LONG.pack(number)))
+                real = None
+            elif tag == _REF:
                 item = self.refs.get(number)
                 if item is None:
                     item = Ref(number)
@@ -106,6 +123,9 @@ class ArgDecoder:
                 item = None
             elif tag == _FLOAT:
                 (item,) = _DOUBLE.unpack(_LONG.pack(number))
+            elif tag == _COMPLEX:
+                (real,) = _DOUBLE.unpack(_LONG.pack(number))
+                continue
             elif tag == _BOOL and 0 <= number <= 1:
                 item = number == 1
             elif tag == _DTYPE and number in _DTYPES:
@@ -129,6 +149,8 @@ class ArgDecoder:
                 done = tuple(items)
                 items, wanted = outer.pop()
                 items.append(done)
+        if real is not None:
+            return self.fail(where, index, "a complex argument lacks its imaginary part")
         if outer:
             return self.fail(where, index, "a list argument has too few items")
         return tuple(items)

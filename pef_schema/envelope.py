@@ -37,7 +37,7 @@ from pef_schema.errors import (
 from pef_schema.limits import LIMITS, Limits
 
 MAGIC = b"\x89PEF\r\n\x1a\n"
-WRITER_VERSION = 3
+WRITER_VERSION = 4
 """Latest version of the format that this package reads, and writes where a program needs it."""
 MIN_READER = 1
 """Oldest reader version that understands what this package writes, where a program allows it."""

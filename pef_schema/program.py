@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 
 
 class DType(enum.IntEnum):
-    """Element types of device memory; the names are torch's. Last used id: 11."""
+    """Element types of device memory; the names are torch's. Last used id: 13."""
 
     BOOL = 1
     UINT8 = 2
@@ -38,6 +38,8 @@ class DType(enum.IntEnum):
     FLOAT32 = 9
     FLOAT64 = 10
     UINT32 = 11
+    COMPLEX64 = 12
+    COMPLEX128 = 13
 
     @property
     def itemsize(self) -> int:
@@ -46,8 +48,18 @@ class DType(enum.IntEnum):
 
     @property
     def is_floating(self) -> bool:
-        """Whether values of this type can carry a gradient."""
+        """Whether values of this type are real numbers with fractions."""
         return self in _FLOATING
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether values of this type are complex numbers."""
+        return self in _COMPLEX
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether values of this type can carry a gradient."""
+        return self in _FLOATING or self in _COMPLEX
 
 
 _ITEMSIZE = {
@@ -62,8 +74,11 @@ _ITEMSIZE = {
     DType.FLOAT32: 4,
     DType.FLOAT64: 8,
     DType.UINT32: 4,
+    DType.COMPLEX64: 8,
+    DType.COMPLEX128: 16,
 }
 _FLOATING = frozenset({DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64})
+_COMPLEX = frozenset({DType.COMPLEX64, DType.COMPLEX128})
 
 
 class Role(enum.IntEnum):
@@ -192,7 +207,7 @@ class Ref:
     value: int
 
 
-Arg = Ref | DType | None | bool | int | float | str | tuple["Arg", ...]
+Arg = Ref | DType | None | bool | int | float | complex | str | tuple["Arg", ...]
 """A node argument. A tuple is a list; a ``Ref`` may stand inside one, two levels deep at most."""
 
 

@@ -96,7 +96,7 @@ def _check_node(graph: Graph, node: Node, where: str, report: Report) -> set[int
                     f"gradient {index} is {_text(inner[local])}"
                 )
     for ref in (*results, *inputs):
-        if not outer[ref.value].dtype.is_floating:
+        if not outer[ref.value].dtype.has_gradient:
             report.add(f"{where}: value {ref.value} cannot carry a gradient")
     return {index}
 

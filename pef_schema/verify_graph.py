@@ -75,7 +75,7 @@ def _check_values(program: Program, graph: Graph, where: str, report: Report) ->
                 report.index(f"{where} value {index}", "grad_region", value.grad_region, count)
             else:
                 _check_gradient(value, regions[value.grad_region], f"{where} value {index}", report)
-        if value.needs_grad and not value.dtype.is_floating:
+        if value.needs_grad and not value.dtype.has_gradient:
             report.add(
                 f"{where} value {index} ({value.name[:80]}): {value.dtype.name} carries no gradient"
             )

@@ -7,9 +7,9 @@ from pef_schema.verify_rules import Report
 from pef_schema.verify_sizes import check_sizes, takes_sizes
 
 _LOW, _HIGH = -(2**63), 2**63 - 1
-_PLAIN = frozenset({DType, type(None), bool, float})
+_PLAIN = frozenset({DType, type(None), bool, float, complex})
 """Types of arguments about which there is nothing to check."""
-_ARG_TYPES = frozenset({Ref, DType, type(None), bool, int, float, str, tuple})
+_ARG_TYPES = frozenset({Ref, DType, type(None), bool, int, float, complex, str, tuple})
 
 
 def check_nodes(graph: Graph | Gradient, where: str, known: bytearray, report: Report) -> None:

@@ -95,9 +95,10 @@ def _check_states(
         if len(param.states) != len(rules):
             report.add(f"{place}: {len(param.states)} states, wanted {len(rules)}")
         weight = regions[param.weight]
-        if not weight.dtype.is_floating:
+        if not weight.dtype.has_gradient:
             report.add(
-                f"{place}: weight {param.weight} is {weight.dtype.name}, wanted a floating type"
+                f"{place}: weight {param.weight} is {weight.dtype.name}, wanted a floating type or "
+                "a complex one"
             )
         numbers = {
             state for state, rule in zip(param.states, rules, strict=False) if rule.is_number

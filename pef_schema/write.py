@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 
 from pef_schema._generated.pef import SCHEMA
 from pef_schema.atomic import write_together
+from pef_schema.complex_numbers import has_complex
 from pef_schema.envelope import (
     HEADER_SIZE,
     MIN_READER,
@@ -85,10 +86,11 @@ def version_of(program: Program) -> int:
 
     Returns:
         2 for a program with custom gradients, which an older reader would take for derivatives, 3
-        for one with an optimizer whose update rule is younger; 1 for all others, whose bytes are
-        those of version 1.
+        for one with an optimizer whose update rule is younger, 4 for one with complex numbers; 1
+        for all others, whose bytes are those of version 1.
     """
     since = [2 for graph in program.graphs if graph.gradients]
+    since += [4] if has_complex(program) else []
     since += [OPTIMIZER_RULES[optimizer.kind].since for optimizer in program.optimizers]
     return max(since, default=MIN_READER)
 

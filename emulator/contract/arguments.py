@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from emulator.contract.convolutions import convolution_problems
+from emulator.op_facts.complex_ops import COMPLEX_OPS
 from emulator.op_facts.signatures import Parameter, Signature, signature_of
+from pef_schema.complex_numbers import is_complex_node
 from pef_schema.program import Arg, DType, Node, Ref, Value
 
 _LETTERS: Mapping[type, str] = {
@@ -14,21 +16,22 @@ _LETTERS: Mapping[type, str] = {
     bool: "b",
     int: "i",
     float: "f",
+    complex: "c",
     str: "s",
     DType: "d",
 }
 """What an argument is, by its type; a list is ``(`` with the letters of its items."""
 
 _TAKEN: Mapping[str, frozenset[str]] = {
-    "t": frozenset("tbif"),  # torch makes tensors of numbers
+    "t": frozenset("tbifc"),  # torch makes tensors of numbers
     "i": frozenset("i"),
     "f": frozenset("fi"),
-    "n": frozenset("fib"),
+    "n": frozenset("fibc"),
     "b": frozenset("b"),
     "d": frozenset("d"),
     "s": frozenset("s"),
     "r": frozenset("fit"),
-    "x": frozenset("tbifsd-("),
+    "x": frozenset("tbifcsd-("),
 }
 """Letters of arguments that a parameter takes, by its kind."""
 
@@ -38,6 +41,7 @@ _WORDS = {
     "b": "True or False",
     "i": "a whole number",
     "f": "a number",
+    "c": "a complex number",
     "s": "a text",
     "d": "a dtype",
     "(": "a list",
@@ -73,6 +77,8 @@ class ArgumentCheck:
         if found is None:
             found = self._known[form] = tuple(_form_problems(node))
         yield from found
+        if not found and node.op not in COMPLEX_OPS and is_complex_node(node, values):
+            yield "it does not compute with complex numbers"
         if not found:
             yield from _dimension_problems(node, values)
             yield from convolution_problems(node, values)

@@ -77,5 +77,5 @@ def widened(lower: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def real(x: jax.Array) -> jax.Array:
-    """Integers and booleans as float32, torch's default dtype; floats as they are."""
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
+    """Integers and booleans as float32, torch's default dtype; all else as it is."""
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)

@@ -152,15 +152,27 @@ def run_gradient(
         reads: What that node reads.
 
     Returns:
-        Gradients of the node's inputs.
+        Gradients of the node's inputs. All gradients are as jax has them, see :func:`turned`.
     """
     ops = load_ops()
-    env = dict(zip(gradient.inputs, (*cotangents, *reads), strict=True))
+    env = dict(zip(gradient.inputs, (*turned(cotangents), *reads), strict=True))
     for node in gradient.nodes:
         with failures_of(node):
             results = run_node(gradient, node, env, ops[node.op])
         env.update((v, r) for v, r in zip(node.outputs, results, strict=True) if v >= 0)
-    return tuple([env[v] for v in gradient.outputs])
+    return turned([env[v] for v in gradient.outputs])
+
+
+def turned(gradients: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """Gradients of complex values as torch has them from those that jax has, and back.
+
+    Of a real loss of ``x + iy``, torch's gradient is ``d/dx + i d/dy`` and jax's is its conjugate,
+    ``d/dx - i d/dy``, whether functions are holomorphic or not.
+
+    Args:
+        gradients: Gradients; real ones stay as they are.
+    """
+    return tuple([jnp.conj(g) if jnp.iscomplexobj(g) else g for g in gradients])
 
 
 def run_form(
@@ -247,8 +259,8 @@ def pull_node(
         graph, node, env, spec, last: As :func:`run_node` takes them.
 
     Returns:
-        All results, and the function from cotangents of those that carry a gradient to
-        cotangents of the values in :func:`gradient_targets`.
+        All results, and the function from gradients of those that carry one to gradients of the
+        values in :func:`gradient_targets`, both as torch has them.
     """
     targets = gradient_targets(graph, node)
 
@@ -263,7 +275,10 @@ def pull_node(
         "tuple[Any, Pullback, tuple[Any, ...]]",
         jax.vjp(primal, *given, has_aux=True),  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
     )
-    return results, pullback
+    values = (*targets, *[v for v in node.outputs if v >= 0])
+    if not any(graph.values[v].dtype.is_complex for v in values):
+        return results, pullback
+    return results, lambda gradients: turned(pullback(turned(gradients)))
 
 
 def gradient_targets(graph: Graph, node: Node) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from emulator.lowering.section import gradient_targets, run_node, zeros_like_value
+from emulator.lowering.section import gradient_targets, run_node, turned, zeros_like_value
 from emulator.ops.registry import load_ops
 from pef_schema.program import Arg, Graph, Node, Ref
 
@@ -82,9 +82,8 @@ class SingleNodes:
                 "tuple[Any, Callable[..., tuple[Any, ...]]]",
                 jax.vjp(primal, *(full[v] for v in targets)),  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
             )
-            return pullback(
-                tuple(seeds[v] if v in seeds else zeros_like_value(graph, v) for v in active)
-            )
+            incoming = [seeds[v] if v in seeds else zeros_like_value(graph, v) for v in active]
+            return turned(pullback(turned(incoming)))
 
         form = (
             "backward",

@@ -42,45 +42,46 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
     (
         OpFacts(reads=()),
         """
-        aten._adaptive_avg_pool2d.default aten._adaptive_avg_pool3d.default
-        aten._upsample_bicubic2d_aa.default aten._upsample_bicubic2d_aa.vec
-        aten._upsample_bilinear2d_aa.default aten._upsample_bilinear2d_aa.vec
-        aten._upsample_nearest_exact1d.default aten._upsample_nearest_exact1d.vec
-        aten._upsample_nearest_exact2d.default aten._upsample_nearest_exact2d.vec
-        aten._upsample_nearest_exact3d.default aten._upsample_nearest_exact3d.vec
-        aten.adaptive_avg_pool1d.default aten.adaptive_avg_pool2d.default
-        aten.adaptive_avg_pool3d.default aten.avg_pool1d.default aten.avg_pool2d.default
-        aten.avg_pool3d.default aten.col2im.default aten.cumsum.default aten.diff.default
-        aten.im2col.default aten.mean.default aten.mean.dim aten.sum.default aten.sum.dim_IntList
-        aten.sum_to_size.default aten.trace.default aten.upsample_bicubic2d.default
-        aten.upsample_bicubic2d.vec aten.upsample_bilinear2d.default aten.upsample_bilinear2d.vec
-        aten.upsample_linear1d.default aten.upsample_linear1d.vec aten.upsample_nearest1d.default
-        aten.upsample_nearest1d.vec aten.upsample_nearest2d.default aten.upsample_nearest2d.vec
-        aten.upsample_nearest3d.default aten.upsample_nearest3d.vec
+        aten._adaptive_avg_pool2d.default aten._adaptive_avg_pool3d.default aten._fft_c2c.default
+        aten._fft_c2r.default aten._fft_r2c.default aten._upsample_bicubic2d_aa.default
+        aten._upsample_bicubic2d_aa.vec aten._upsample_bilinear2d_aa.default
+        aten._upsample_bilinear2d_aa.vec aten._upsample_nearest_exact1d.default
+        aten._upsample_nearest_exact1d.vec aten._upsample_nearest_exact2d.default
+        aten._upsample_nearest_exact2d.vec aten._upsample_nearest_exact3d.default
+        aten._upsample_nearest_exact3d.vec aten.adaptive_avg_pool1d.default
+        aten.adaptive_avg_pool2d.default aten.adaptive_avg_pool3d.default aten.avg_pool1d.default
+        aten.avg_pool2d.default aten.avg_pool3d.default aten.col2im.default aten.cumsum.default
+        aten.diff.default aten.im2col.default aten.mean.default aten.mean.dim aten.sum.default
+        aten.sum.dim_IntList aten.sum_to_size.default aten.trace.default
+        aten.upsample_bicubic2d.default aten.upsample_bicubic2d.vec aten.upsample_bilinear2d.default
+        aten.upsample_bilinear2d.vec aten.upsample_linear1d.default aten.upsample_linear1d.vec
+        aten.upsample_nearest1d.default aten.upsample_nearest1d.vec aten.upsample_nearest2d.default
+        aten.upsample_nearest2d.vec aten.upsample_nearest3d.default aten.upsample_nearest3d.vec
         aten.upsample_trilinear3d.default aten.upsample_trilinear3d.vec
         """,
     ),
     (
         OpFacts(reads=(), cheap=True),
         """
-        aten._conj.default aten._conj_physical.default aten._lazy_clone.default
+        aten._conj.default aten._conj_copy.default aten._conj_physical.default
+        aten._lazy_clone.default aten._neg_view.default aten._neg_view_copy.default
         aten._pad_circular.default aten._pad_enum.default aten._reshape_alias.default
         aten._reshape_alias_copy.default aten._reshape_copy.default aten._stack.default
         aten._to_copy.default aten._unsafe_view.default aten.add.Scalar aten.add.Tensor
-        aten.adjoint.default aten.alias.default aten.alias_copy.default aten.angle.default
-        aten.as_strided.default aten.as_strided_copy.default aten.as_strided_scatter.default
-        aten.atleast_1d.default aten.atleast_2d.default aten.atleast_3d.default
-        aten.block_diag.default aten.broadcast_tensors.default aten.broadcast_to.default
-        aten.cat.default aten.ceil.default aten.channel_shuffle.default aten.chunk.default
-        aten.clone.default aten.column_stack.default aten.concat.default aten.concatenate.default
-        aten.conj.default aten.conj_physical.default aten.constant_pad_nd.default
-        aten.contiguous.default aten.copy.default aten.deg2rad.default aten.diag.default
-        aten.diag_embed.default aten.diagflat.default aten.diagonal.default
-        aten.diagonal_copy.default aten.diagonal_scatter.default aten.dsplit.array aten.dsplit.int
-        aten.dstack.default aten.expand.default aten.expand_as.default aten.expand_copy.default
-        aten.fill.Scalar aten.fill.Tensor aten.fix.default aten.flatten.using_ints aten.flip.default
+        aten.adjoint.default aten.alias.default aten.alias_copy.default aten.as_strided.default
+        aten.as_strided_copy.default aten.as_strided_scatter.default aten.atleast_1d.default
+        aten.atleast_2d.default aten.atleast_3d.default aten.block_diag.default
+        aten.broadcast_tensors.default aten.broadcast_to.default aten.cat.default aten.ceil.default
+        aten.channel_shuffle.default aten.chunk.default aten.clone.default aten.column_stack.default
+        aten.complex.default aten.concat.default aten.concatenate.default aten.conj.default
+        aten.conj_physical.default aten.constant_pad_nd.default aten.contiguous.default
+        aten.copy.default aten.deg2rad.default aten.diag.default aten.diag_embed.default
+        aten.diagflat.default aten.diagonal.default aten.diagonal_copy.default
+        aten.diagonal_scatter.default aten.dsplit.array aten.dsplit.int aten.dstack.default
+        aten.expand.default aten.expand_as.default aten.expand_copy.default aten.fill.Scalar
+        aten.fill.Tensor aten.fix.default aten.flatten.using_ints aten.flip.default
         aten.fliplr.default aten.flipud.default aten.floor.default aten.frac.default
-        aten.hsplit.array aten.hsplit.int aten.hstack.default aten.lift.default
+        aten.hsplit.array aten.hsplit.int aten.hstack.default aten.imag.default aten.lift.default
         aten.lift_fresh.default aten.lift_fresh_copy.default aten.linalg_diagonal.default
         aten.mH.default aten.mT.default aten.matrix_H.default aten.meshgrid.default
         aten.meshgrid.indexing aten.moveaxis.int aten.moveaxis.intlist aten.movedim.int
@@ -95,22 +96,22 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
         aten.reshape_as.default aten.resolve_conj.default aten.resolve_neg.default aten.roll.default
         aten.rot90.default aten.round.decimals aten.round.default aten.row_stack.default
         aten.rsub.Scalar aten.rsub.Tensor aten.select.int aten.select_copy.int
-        aten.select_scatter.default aten.sgn.default aten.sign.default aten.slice.Tensor
-        aten.slice_copy.Tensor aten.slice_scatter.default aten.special_round.decimals
-        aten.special_round.default aten.split.Tensor aten.split.default aten.split.sizes
-        aten.split_copy.Tensor aten.split_with_sizes.default aten.split_with_sizes_copy.default
-        aten.squeeze.default aten.squeeze.dim aten.squeeze.dims aten.squeeze_copy.default
-        aten.squeeze_copy.dim aten.squeeze_copy.dims aten.stack.default aten.sub.Scalar
-        aten.sub.Tensor aten.subtract.Scalar aten.subtract.Tensor aten.swapaxes.default
-        aten.swapdims.default aten.t.default aten.t_copy.default aten.tensor_split.indices
-        aten.tensor_split.sections aten.tile.default aten.to.dtype aten.to.other aten.transpose.int
-        aten.transpose_copy.int aten.tril.default aten.triu.default aten.trunc.default
-        aten.type_as.default aten.unbind.int aten.unbind_copy.int aten.unflatten.int
-        aten.unfold.default aten.unfold_copy.default aten.unsafe_chunk.default
-        aten.unsafe_split.Tensor aten.unsafe_split_with_sizes.default aten.unsqueeze.default
-        aten.unsqueeze_copy.default aten.view.default aten.view_as.default aten.view_copy.default
-        aten.vsplit.array aten.vsplit.int aten.vstack.default samba.cast_bf16.input
-        samba.cast_bf16.result
+        aten.select_scatter.default aten.sign.default aten.slice.Tensor aten.slice_copy.Tensor
+        aten.slice_scatter.default aten.special_round.decimals aten.special_round.default
+        aten.split.Tensor aten.split.default aten.split.sizes aten.split_copy.Tensor
+        aten.split_with_sizes.default aten.split_with_sizes_copy.default aten.squeeze.default
+        aten.squeeze.dim aten.squeeze.dims aten.squeeze_copy.default aten.squeeze_copy.dim
+        aten.squeeze_copy.dims aten.stack.default aten.sub.Scalar aten.sub.Tensor
+        aten.subtract.Scalar aten.subtract.Tensor aten.swapaxes.default aten.swapdims.default
+        aten.t.default aten.t_copy.default aten.tensor_split.indices aten.tensor_split.sections
+        aten.tile.default aten.to.dtype aten.to.other aten.transpose.int aten.transpose_copy.int
+        aten.tril.default aten.triu.default aten.trunc.default aten.type_as.default aten.unbind.int
+        aten.unbind_copy.int aten.unflatten.int aten.unfold.default aten.unfold_copy.default
+        aten.unsafe_chunk.default aten.unsafe_split.Tensor aten.unsafe_split_with_sizes.default
+        aten.unsqueeze.default aten.unsqueeze_copy.default aten.view.default aten.view_as.default
+        aten.view_as_complex.default aten.view_as_complex_copy.default aten.view_as_real.default
+        aten.view_as_real_copy.default aten.view_copy.default aten.vsplit.array aten.vsplit.int
+        aten.vstack.default samba.cast_bf16.input samba.cast_bf16.result
         """,
     ),
     (
@@ -236,9 +237,9 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
         aten.copysign.Tensor aten.div.Scalar_mode aten.div.Tensor_mode aten.divide.Scalar_mode
         aten.divide.Tensor_mode aten.fmod.Scalar aten.fmod.Tensor aten.hypot.default
         aten.igamma.default aten.igammac.default aten.ldexp.Tensor aten.logaddexp.default
-        aten.logaddexp2.default aten.nextafter.default aten.prelu.default aten.remainder.Scalar
-        aten.remainder.Scalar_Tensor aten.remainder.Tensor aten.special_gammainc.default
-        aten.special_gammaincc.default aten.special_xlog1py.default
+        aten.logaddexp2.default aten.nextafter.default aten.polar.default aten.prelu.default
+        aten.remainder.Scalar aten.remainder.Scalar_Tensor aten.remainder.Tensor
+        aten.special_gammainc.default aten.special_gammaincc.default aten.special_xlog1py.default
         aten.special_xlog1py.other_scalar aten.special_xlog1py.self_scalar
         aten.special_xlogy.default aten.special_xlogy.other_scalar aten.special_xlogy.self_scalar
         aten.special_zeta.default aten.special_zeta.other_scalar aten.special_zeta.self_scalar
@@ -356,17 +357,17 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
         OpFacts(reads=(0,), cheap=True),
         """
         aten.abs.default aten.absolute.default aten.acos.default aten.acosh.default
-        aten.arccos.default aten.arccosh.default aten.arcsin.default aten.arcsinh.default
-        aten.arctan.default aten.arctanh.default aten.asin.default aten.asinh.default
-        aten.atan.default aten.atanh.default aten.celu.default aten.cos.default aten.cosh.default
-        aten.digamma.default aten.elu.default aten.erf.default aten.erfc.default aten.erfinv.default
-        aten.exp.default aten.exp2.default aten.expm1.default aten.frexp.Tensor aten.gelu.default
-        aten.glu.default aten.hardshrink.default aten.hardsigmoid.default aten.hardswish.default
-        aten.hardtanh.default aten.i0.default aten.leaky_relu.default aten.lgamma.default
-        aten.log.default aten.log10.default aten.log1p.default aten.log2.default
+        aten.angle.default aten.arccos.default aten.arccosh.default aten.arcsin.default
+        aten.arcsinh.default aten.arctan.default aten.arctanh.default aten.asin.default
+        aten.asinh.default aten.atan.default aten.atanh.default aten.celu.default aten.cos.default
+        aten.cosh.default aten.digamma.default aten.elu.default aten.erf.default aten.erfc.default
+        aten.erfinv.default aten.exp.default aten.exp2.default aten.expm1.default aten.frexp.Tensor
+        aten.gelu.default aten.glu.default aten.hardshrink.default aten.hardsigmoid.default
+        aten.hardswish.default aten.hardtanh.default aten.i0.default aten.leaky_relu.default
+        aten.lgamma.default aten.log.default aten.log10.default aten.log1p.default aten.log2.default
         aten.log_sigmoid.default aten.log_sigmoid_forward.default aten.logit.default
         aten.mish.default aten.mvlgamma.default aten.nan_to_num.default aten.reciprocal.default
-        aten.relu.default aten.relu6.default aten.rsqrt.default aten.selu.default
+        aten.relu.default aten.relu6.default aten.rsqrt.default aten.selu.default aten.sgn.default
         aten.sigmoid.default aten.silu.default aten.sin.default aten.sinc.default aten.sinh.default
         aten.softplus.default aten.softshrink.default aten.special_digamma.default
         aten.special_entr.default aten.special_erf.default aten.special_erfc.default

@@ -70,6 +70,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "aten.lu_unpack.default",
     ),
     (
+        "abs:t angle:t > t",
+        "aten.polar.default",
+    ),
+    (
         "anchor:t positive:t negative:t margin:f= p:f= eps:f= swap:b= reduction:i= > t",
         "aten.triplet_margin_loss.default",
     ),
@@ -356,6 +360,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "aten.scaled_dot_product_attention.default",
     ),
     (
+        "real:t imag:t > t",
+        "aten.complex.default",
+    ),
+    (
         "repeats:t * output_size:i?= > t",
         "aten.repeat_interleave.Tensor",
     ),
@@ -463,8 +471,9 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "self:t > t",
         """
-        aten._conj.default aten._conj_physical.default aten._is_all_true.default
-        aten._is_any_true.default aten._lazy_clone.default aten.abs.default aten.absolute.default
+        aten._conj.default aten._conj_copy.default aten._conj_physical.default
+        aten._is_all_true.default aten._is_any_true.default aten._lazy_clone.default
+        aten._neg_view.default aten._neg_view_copy.default aten.abs.default aten.absolute.default
         aten.acos.default aten.acosh.default aten.adjoint.default aten.alias.default
         aten.alias_copy.default aten.all.default aten.angle.default aten.any.default
         aten.arccos.default aten.arccosh.default aten.arcsin.default aten.arcsinh.default
@@ -476,31 +485,34 @@ GROUPS: tuple[tuple[str, str], ...] = (
         aten.digamma.default aten.erf.default aten.erfc.default aten.erfinv.default aten.exp.default
         aten.exp2.default aten.expm1.default aten.fix.default aten.fliplr.default
         aten.flipud.default aten.floor.default aten.frac.default aten.hardsigmoid.default
-        aten.hardswish.default aten.i0.default aten.inverse.default aten.isfinite.default
-        aten.isinf.default aten.isnan.default aten.isneginf.default aten.isposinf.default
-        aten.lgamma.default aten.lift.default aten.lift_fresh.default aten.lift_fresh_copy.default
-        aten.linalg_matrix_exp.default aten.log.default aten.log10.default aten.log1p.default
-        aten.log2.default aten.log_sigmoid.default aten.logdet.default aten.logical_not.default
-        aten.mH.default aten.mT.default aten.matrix_H.default aten.matrix_exp.default
-        aten.max.default aten.median.default aten.min.default aten.mish.default aten.msort.default
-        aten.nanmedian.default aten.neg.default aten.negative.default aten.numpy_T.default
-        aten.positive.default aten.rad2deg.default aten.ravel.default aten.real.default
-        aten.reciprocal.default aten.relu.default aten.relu6.default aten.resolve_conj.default
-        aten.resolve_neg.default aten.round.default aten.rsqrt.default aten.selu.default
-        aten.sgn.default aten.sigmoid.default aten.sign.default aten.signbit.default
-        aten.silu.default aten.sin.default aten.sinc.default aten.sinh.default
-        aten.special_bessel_j0.default aten.special_bessel_j1.default aten.special_bessel_y0.default
-        aten.special_bessel_y1.default aten.special_digamma.default aten.special_entr.default
-        aten.special_erf.default aten.special_erfc.default aten.special_erfcx.default
-        aten.special_erfinv.default aten.special_exp2.default aten.special_expm1.default
-        aten.special_gammaln.default aten.special_i0.default aten.special_i0e.default
-        aten.special_i1.default aten.special_i1e.default aten.special_log1p.default
-        aten.special_log_ndtr.default aten.special_modified_bessel_i0.default
-        aten.special_modified_bessel_i1.default aten.special_modified_bessel_k0.default
-        aten.special_modified_bessel_k1.default aten.special_ndtr.default aten.special_ndtri.default
-        aten.special_psi.default aten.special_sinc.default aten.sqrt.default aten.square.default
-        aten.squeeze.default aten.squeeze_copy.default aten.t.default aten.t_copy.default
-        aten.tan.default aten.tanh.default aten.trace.default aten.trunc.default aten.zero.default
+        aten.hardswish.default aten.i0.default aten.imag.default aten.inverse.default
+        aten.isfinite.default aten.isinf.default aten.isnan.default aten.isneginf.default
+        aten.isposinf.default aten.lgamma.default aten.lift.default aten.lift_fresh.default
+        aten.lift_fresh_copy.default aten.linalg_matrix_exp.default aten.log.default
+        aten.log10.default aten.log1p.default aten.log2.default aten.log_sigmoid.default
+        aten.logdet.default aten.logical_not.default aten.mH.default aten.mT.default
+        aten.matrix_H.default aten.matrix_exp.default aten.max.default aten.median.default
+        aten.min.default aten.mish.default aten.msort.default aten.nanmedian.default
+        aten.neg.default aten.negative.default aten.numpy_T.default aten.positive.default
+        aten.rad2deg.default aten.ravel.default aten.real.default aten.reciprocal.default
+        aten.relu.default aten.relu6.default aten.resolve_conj.default aten.resolve_neg.default
+        aten.round.default aten.rsqrt.default aten.selu.default aten.sgn.default
+        aten.sigmoid.default aten.sign.default aten.signbit.default aten.silu.default
+        aten.sin.default aten.sinc.default aten.sinh.default aten.special_bessel_j0.default
+        aten.special_bessel_j1.default aten.special_bessel_y0.default aten.special_bessel_y1.default
+        aten.special_digamma.default aten.special_entr.default aten.special_erf.default
+        aten.special_erfc.default aten.special_erfcx.default aten.special_erfinv.default
+        aten.special_exp2.default aten.special_expm1.default aten.special_gammaln.default
+        aten.special_i0.default aten.special_i0e.default aten.special_i1.default
+        aten.special_i1e.default aten.special_log1p.default aten.special_log_ndtr.default
+        aten.special_modified_bessel_i0.default aten.special_modified_bessel_i1.default
+        aten.special_modified_bessel_k0.default aten.special_modified_bessel_k1.default
+        aten.special_ndtr.default aten.special_ndtri.default aten.special_psi.default
+        aten.special_sinc.default aten.sqrt.default aten.square.default aten.squeeze.default
+        aten.squeeze_copy.default aten.t.default aten.t_copy.default aten.tan.default
+        aten.tanh.default aten.trace.default aten.trunc.default aten.view_as_complex.default
+        aten.view_as_complex_copy.default aten.view_as_real.default aten.view_as_real_copy.default
+        aten.zero.default
         """,
     ),
     (
@@ -683,6 +695,18 @@ GROUPS: tuple[tuple[str, str], ...] = (
     (
         "self:t dim:i* > t",
         "aten.count_nonzero.dim_IntList aten.squeeze.dims aten.squeeze_copy.dims",
+    ),
+    (
+        "self:t dim:i* normalization:i forward:b > t",
+        "aten._fft_c2c.default",
+    ),
+    (
+        "self:t dim:i* normalization:i last_dim_size:i > t",
+        "aten._fft_c2r.default",
+    ),
+    (
+        "self:t dim:i* normalization:i onesided:b > t",
+        "aten._fft_r2c.default",
     ),
     (
         "self:t dim:i*1 keepdim:b= > t",

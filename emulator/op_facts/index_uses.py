@@ -92,7 +92,7 @@ def index_uses(graph: Graph) -> tuple[IndexUse, ...]:
         for position, node in enumerate(graph.nodes)
         if node.op in _FINDERS
         for arg, (low, high, ignored) in _FINDERS[node.op](graph, node)
-        if isinstance(arg, Ref) and not graph.values[arg.value].dtype.is_floating
+        if isinstance(arg, Ref) and not graph.values[arg.value].dtype.has_gradient
     )
 
 

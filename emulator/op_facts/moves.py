@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 _VIEWS_NAMES = """
-aten._conj.default aten._lazy_clone.default aten._reshape_alias.default
+aten._lazy_clone.default aten._reshape_alias.default
 aten._unsafe_view.default aten.alias.default aten.atleast_1d.default aten.atleast_2d.default
 aten.atleast_3d.default aten.broadcast_tensors.default aten.broadcast_to.default
 aten.contiguous.default aten.data.default aten.detach.default aten.expand.default
 aten.expand_as.default aten.flatten.using_ints aten.lift.default aten.lift_fresh.default
-aten.pin_memory.default aten.positive.default aten.ravel.default aten.real.default
+aten.pin_memory.default aten.positive.default aten.ravel.default
 aten.reshape.default aten.reshape_as.default aten.resolve_conj.default
 aten.resolve_neg.default aten.squeeze.default aten.squeeze.dim aten.squeeze.dims
 aten.unflatten.int aten.unsqueeze.default aten.view.default aten.view_as.default
@@ -24,8 +24,8 @@ aten._unsafe_index.Tensor aten._unsafe_index_put.default aten._unsafe_masked_ind
 aten.adjoint.default aten.alias_copy.default aten.as_strided.default
 aten.as_strided_copy.default aten.as_strided_scatter.default aten.block_diag.default
 aten.cat.default aten.channel_shuffle.default aten.chunk.default aten.clone.default
-aten.column_stack.default aten.concat.default aten.concatenate.default aten.conj.default
-aten.conj_physical.default aten._conj_physical.default aten.constant_pad_nd.default
+aten.column_stack.default aten.complex.default aten.concat.default aten.concatenate.default
+aten.constant_pad_nd.default
 aten.copy.default aten.detach_copy.default aten.diag.default aten.diag_embed.default
 aten.diagflat.default aten.diagonal.default aten.diagonal_copy.default
 aten.diagonal_scatter.default aten.dsplit.array aten.dsplit.int aten.dstack.default
@@ -35,7 +35,7 @@ aten.eye.default aten.eye.m aten.fill.Scalar aten.fill.Tensor aten.flip.default
 aten.fliplr.default aten.flipud.default aten.full.default aten.full_like.default
 aten.gather.default aten.hsplit.array aten.hsplit.int aten.hstack.default aten.im2col.default
 aten.index.Tensor aten.index_copy.default aten.index_fill.int_Scalar
-aten.index_fill.int_Tensor aten.index_put.default aten.index_select.default
+aten.imag.default aten.index_fill.int_Tensor aten.index_put.default aten.index_select.default
 aten.lift_fresh_copy.default aten.linalg_diagonal.default aten.lu_unpack.default
 aten.mH.default aten.mT.default aten.masked_scatter.default aten.matrix_H.default
 aten.max_unpool2d.default aten.max_unpool3d.default aten.meshgrid.default
@@ -45,7 +45,7 @@ aten.native_channel_shuffle.default aten.new_empty.default aten.new_empty_stride
 aten.new_full.default aten.new_ones.default aten.new_zeros.default
 aten.nonzero_static.default aten.numpy_T.default aten.one_hot.default aten.ones.default
 aten.ones_like.default aten.pad.default aten.permute.default aten.permute_copy.default
-aten.pixel_shuffle.default aten.pixel_unshuffle.default aten.put.default
+aten.pixel_shuffle.default aten.pixel_unshuffle.default aten.put.default aten.real.default
 aten.reflection_pad1d.default aten.reflection_pad2d.default aten.reflection_pad3d.default
 aten.repeat.default aten.repeat_interleave.Tensor aten.repeat_interleave.self_Tensor
 aten.repeat_interleave.self_int aten.replication_pad1d.default
@@ -63,7 +63,9 @@ aten.tril_indices.default aten.triu_indices.default aten.unbind.int aten.unbind_
 aten.unfold.default aten.unfold_copy.default aten.unsafe_chunk.default
 aten.unsafe_split.Tensor aten.unsafe_split_with_sizes.default aten.unsqueeze_copy.default
 aten.view_copy.default aten.view_copy.dtype aten.vsplit.array aten.vsplit.int
-aten.vstack.default aten.zero.default aten.zeros.default aten.zeros_like.default
+aten.view_as_complex.default aten.view_as_complex_copy.default aten.view_as_real.default
+aten.view_as_real_copy.default aten.vstack.default aten.zero.default aten.zeros.default
+aten.zeros_like.default
 aten._upsample_nearest_exact1d.default aten._upsample_nearest_exact1d.vec
 aten._upsample_nearest_exact2d.default aten._upsample_nearest_exact2d.vec
 aten._upsample_nearest_exact3d.default aten._upsample_nearest_exact3d.vec

@@ -103,6 +103,16 @@ def _gates(factor: int) -> _Rule:
     return of
 
 
+def _fourier(at: NamedArgs) -> int:
+    """5 n log2 n for each transform of n complex numbers, half of it where one side is real."""
+    sizes = at.shape(0) if at.op != "aten._fft_c2r.default" else at.result
+    dims = at.given(1)
+    axes = [d for d in dims if isinstance(d, int)] if isinstance(dims, tuple) else []
+    points = math.prod(sizes[d] for d in axes)
+    whole = round(5 * math.prod(sizes) * math.log2(points)) if points > 1 else 0
+    return whole if at.op == "aten._fft_c2c.default" else whole // 2
+
+
 _POOL_DIMS = {
     f"aten.{kind}_pool{n}d{more}.default": n
     for kind, more in (("avg", ""), ("max", ""), ("max", "_with_indices"))
@@ -249,6 +259,7 @@ _GROUPS: tuple[tuple[_Rule, str], ...] = (
         aten.conv_transpose2d.input aten.conv_transpose3d.input
         """,
     ),
+    (_fourier, "aten._fft_c2c.default aten._fft_c2r.default aten._fft_r2c.default"),
     (_bias(3), "aten.bilinear.default"),
     (
         _results(1),

@@ -17,6 +17,9 @@ from emulator.ops._reshape import reshaped
 DEFAULT_FLOAT = np.dtype(np.float32)
 """Dtype of the results that torch gives for integer tensors in float functions."""
 
+DEFAULT_COMPLEX = np.dtype(np.complex64)
+"""Dtype of complex scalars beside real tensors, but for float64 ones."""
+
 Shape = tuple[int, ...]
 
 _HALVES = (np.dtype(np.float16), np.dtype(jnp.bfloat16))
@@ -27,18 +30,52 @@ def is_float(dtype: Any) -> bool:
     return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
+def is_complex(dtype: Any) -> bool:
+    """Whether a dtype is one of complex numbers."""
+    return bool(jnp.issubdtype(dtype, jnp.complexfloating))
+
+
+def is_inexact(dtype: Any) -> bool:
+    """Whether a dtype is a floating or a complex one: torch's functions of reals keep it."""
+    return bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def real_type(dtype: Any) -> np.dtype:
+    """The dtype of a complex dtype's parts; any other dtype itself."""
+    return np.empty(0, dtype).real.dtype if is_complex(dtype) else np.dtype(dtype)
+
+
+def conjugate(x: jax.Array) -> jax.Array:
+    """The conjugate of a complex array; a real one itself."""
+    return lax.conj(x) if is_complex(x.dtype) else x
+
+
+def number_type(args: Sequence[Any]) -> np.dtype:
+    """The dtype of python scalars that fill a tensor: complex64, float32 or int64."""
+    if any(isinstance(x, complex) for x in args):
+        return DEFAULT_COMPLEX
+    return DEFAULT_FLOAT if any(isinstance(x, float) for x in args) else np.dtype(np.int64)
+
+
 def is_number(x: Any) -> bool:
     """Whether an argument is a python scalar rather than an array."""
-    return isinstance(x, (bool, int, float))
+    return isinstance(x, (bool, int, float, complex))
 
 
 def _combine(higher: np.dtype | None, lower: np.dtype | None) -> np.dtype | None:
-    """Let a lower category widen a higher one only to another kind (bool < int < float)."""
+    """Let a lower category widen a higher one only to another kind.
+
+    Kinds are bool, int, float, complex, in this order.
+    """
     if higher is None or lower is None:
         return lower if higher is None else higher
-    if is_float(higher):
+    if is_complex(higher):
         return higher
-    if higher == np.bool_ or is_float(lower):
+    if is_float(higher):
+        if not is_complex(lower):
+            return higher
+        return np.dtype(jnp.promote_types(wide_type(higher), np.complex64))
+    if higher == np.bool_ or is_inexact(lower):
         return np.dtype(jnp.promote_types(higher, lower))
     return higher
 
@@ -69,6 +106,8 @@ def result_type(*args: Any) -> np.dtype:
             tier, dtype = 2, np.dtype(np.int64)
         elif isinstance(x, float):
             tier, dtype = 2, DEFAULT_FLOAT
+        elif isinstance(x, complex):
+            tier, dtype = 2, DEFAULT_COMPLEX
         else:
             tier, dtype = (0 if x.ndim else 1), np.dtype(x.dtype)
         old = tiers[tier]
@@ -82,7 +121,7 @@ def wide_type(dtype: Any) -> np.dtype:
     return np.dtype(np.float32) if np.dtype(dtype) in _HALVES else np.dtype(dtype)
 
 
-def constant(value: float, dtype: Any) -> np.ndarray:
+def constant(value: complex, dtype: Any) -> np.ndarray:
     """A python scalar as a 0-d constant of a dtype, wrapping as torch does."""
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is what torch has then, too
         return np.asarray(value).astype(dtype)
@@ -155,7 +194,7 @@ def elementwise(
         The result in the promoted dtype.
     """
     dtype = result_type(*args)
-    if to_float and not is_float(dtype):
+    if to_float and not is_inexact(dtype):
         dtype = DEFAULT_FLOAT
     wide = wide_type(dtype)
     arrays = []

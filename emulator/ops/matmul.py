@@ -14,7 +14,7 @@ from emulator.op_facts.multi_dot import chain_splits
 from emulator.ops import _gemm as gemm
 from emulator.ops._contractions import contraction
 from emulator.ops._gemm import contract, rounded
-from emulator.ops._promote import broadcast_to, elementwise, is_float
+from emulator.ops._promote import broadcast_to, conjugate, elementwise, is_inexact
 from emulator.ops._reduction import reduce_kept, reduce_sum
 from emulator.ops.registry import op
 
@@ -36,7 +36,7 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
 
 @op(
     *("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default"),
-    *("aten.dot.default", "aten.vdot.default"),
+    "aten.dot.default",
     reads=(0, 1),
     linear_in=(0, 1),
 )
@@ -45,11 +45,17 @@ def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     return gemm.matmul(a, b).astype(a.dtype)
 
 
+@op("aten.vdot.default", reads=(0, 1), linear_in=(0, 1))
+def vdot(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Product of two vectors, of which the first is conjugated."""
+    return matmul(conjugate(a), b)
+
+
 def _blend(
-    self: jax.Array, product: jax.Array, beta: float, alpha: float, dtype: jax.typing.DTypeLike
+    self: jax.Array, product: jax.Array, beta: complex, alpha: complex, dtype: jax.typing.DTypeLike
 ) -> jax.Array:
-    if not is_float(dtype):  # torch: integers take whole factors
-        beta, alpha = int(beta), int(alpha)
+    if not is_inexact(dtype):  # torch: integers take whole factors
+        beta, alpha = int(beta.real), int(alpha.real)
     y = product if alpha == 1 else product * alpha
     if beta != 0:  # torch: with beta 0 a NaN in self does not count
         added = broadcast_to(widen(self), y.shape)
@@ -194,8 +200,8 @@ def bilinear(
 @op("aten.linalg_vecdot.default", reads=(0, 1))
 @widened
 def vecdot(a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
-    """Sum of products along one axis."""
-    product = a * b
+    """Sum of products along one axis, of which the first factors are conjugated."""
+    product = conjugate(a) * b
     return reduce_sum(product, (dim % product.ndim,))
 
 

@@ -13,7 +13,14 @@ from jax import lax
 from emulator.dtypes import TO_NUMPY
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
-from emulator.ops._promote import DEFAULT_FLOAT, elementwise, is_float, wide_type
+from emulator.ops._promote import (
+    DEFAULT_FLOAT,
+    elementwise,
+    is_complex,
+    is_inexact,
+    real_type,
+    wide_type,
+)
 from emulator.ops._reduction import (
     kept_shape,
     normalize_axes,
@@ -33,6 +40,12 @@ def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
     return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
 
 
+def _squared_size(x: jax.Array) -> jax.Array:
+    if not is_complex(x.dtype):
+        return jnp.square(x)
+    return jnp.square(lax.real(x)) + jnp.square(lax.imag(x))
+
+
 def _var_mean(
     x: jax.Array, dim: Dims, correction: float | None, keepdim: bool
 ) -> tuple[jax.Array, jax.Array]:
@@ -47,8 +60,8 @@ def _var_mean(
     freedom = max(count - (1 if correction is None else correction), 0)
     mean = reduce_sum(wide, axes) / np.asarray(count, wide.dtype)
     centre = lax.stop_gradient(reshaped(mean, kept_shape(x.shape, axes)))
-    square = reduce_sum(jnp.square(wide - centre), axes)
-    var = square / np.asarray(freedom, wide.dtype)
+    square = reduce_sum(_squared_size(wide - centre), axes)
+    var = square / np.asarray(freedom, square.dtype)
     return _shaped(var, x, axes, keepdim), _shaped(mean, x, axes, keepdim)
 
 
@@ -57,7 +70,7 @@ def var(
     x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> jax.Array:
     """Variance over ``n - correction``; the correction is 1 unless given."""
-    return _var_mean(x, dim, correction, keepdim)[0].astype(x.dtype)
+    return _var_mean(x, dim, correction, keepdim)[0].astype(real_type(x.dtype))
 
 
 @op("aten.std.correction", reads=(0,))
@@ -65,7 +78,7 @@ def std(
     x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> jax.Array:
     """Standard deviation; its gradient is zero where it is zero."""
-    return slopes.safe_sqrt(_var_mean(x, dim, correction, keepdim)[0]).astype(x.dtype)
+    return slopes.safe_sqrt(_var_mean(x, dim, correction, keepdim)[0]).astype(real_type(x.dtype))
 
 
 @op("aten.var_mean.correction", reads=(0,))
@@ -74,7 +87,7 @@ def var_mean(
 ) -> tuple[jax.Array, jax.Array]:
     """Variance and mean."""
     square, mean = _var_mean(x, dim, correction, keepdim)
-    return square.astype(x.dtype), mean.astype(x.dtype)
+    return square.astype(real_type(x.dtype)), mean.astype(x.dtype)
 
 
 @op("aten.std_mean.correction", reads=(0,))
@@ -83,7 +96,7 @@ def std_mean(
 ) -> tuple[jax.Array, jax.Array]:
     """Standard deviation and mean."""
     square, mean = _var_mean(x, dim, correction, keepdim)
-    return slopes.safe_sqrt(square).astype(x.dtype), mean.astype(x.dtype)
+    return slopes.safe_sqrt(square).astype(real_type(x.dtype)), mean.astype(x.dtype)
 
 
 @op("aten.var.default", reads=(0,))
@@ -141,7 +154,7 @@ def std_mean_dim(
 @op("aten.logsumexp.default", "aten.special_logsumexp.default", reads=(0,))
 def logsumexp(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
     """``log(sum(exp(x)))`` without overflow; integers give float32."""
-    out = np.dtype(x.dtype) if is_float(x.dtype) else DEFAULT_FLOAT
+    out = np.dtype(x.dtype) if is_inexact(x.dtype) else DEFAULT_FLOAT
     axes = normalize_axes(dim, x.ndim)
     return _shaped(_logsumexp(x.astype(wide_type(out)), axes).astype(out), x, axes, keepdim)
 
@@ -160,7 +173,7 @@ def _logsumexp_backward(axes: Axes, saved: Any, g: jax.Array) -> tuple[jax.Array
 @with_gradient(_logsumexp_forward, _logsumexp_backward, static=(1,))
 def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
     kept = kept_shape(x.shape, axes)
-    peak = reduce_max(x, axes)
+    peak = reduce_max(lax.real(x) if is_complex(x.dtype) else x, axes)
     peak = jnp.where(jnp.isinf(peak), 0, peak)
     return lax.log(reduce_sum(lax.exp(x - reshaped(peak, kept)), axes)) + peak
 
@@ -176,6 +189,7 @@ def vector_norm(
 ) -> jax.Array:
     """The ``ord`` norm along dimensions; its gradient is zero where it is zero."""
     x = x if dtype is None else x.astype(TO_NUMPY[dtype])
+    x = jnp.abs(x) if is_complex(x.dtype) else x
     axes = normalize_axes(dim, x.ndim)
     value = _norm(x.astype(wide_type(x.dtype)), axes, float(ord)).astype(x.dtype)
     return _shaped(value, x, axes, keepdim)

@@ -16,6 +16,7 @@ from emulator.ops._promote import (
     cast,
     constant,
     elementwise,
+    is_complex,
     is_float,
     is_number,
     result_type,
@@ -136,7 +137,7 @@ def neg(x: jax.Array) -> jax.Array:
 @op("aten.abs.default", "aten.absolute.default", reads=(0,), cheap=True, channels=Channels.ANY)
 def absolute(x: jax.Array) -> jax.Array:
     """``|x|``; the gradient at zero is zero."""
-    return slopes.absolute(x)
+    return jnp.abs(x) if is_complex(x.dtype) else slopes.absolute(x)
 
 
 @op("aten.square.default", reads=(0,), cheap=True, channels=Channels.ANY)
@@ -157,9 +158,13 @@ def power(base: Operand, exponent: Operand) -> jax.Array:
     dtype = result_type(base, exponent)
     if is_number(exponent):
         x = cast(base, dtype)
+        if is_complex(dtype):
+            return _power_complex(x, exponent)
         if is_float(dtype):
             return elementwise(lambda a: _power_fixed(a, float(exponent)), x)
         return lax.integer_pow(x, int(exponent))
+    if is_complex(dtype):
+        return elementwise(_power_float, base, exponent)
     if not is_float(dtype):
         return elementwise(_power_int, base, exponent)
     return elementwise(_power_float, base, exponent)
@@ -173,7 +178,8 @@ def power(base: Operand, exponent: Operand) -> jax.Array:
 )
 def float_power(base: Operand, exponent: Operand) -> jax.Array:
     """``base ** exponent`` in float64."""
-    wide = [x if is_number(x) else x.astype(np.float64) for x in (base, exponent)]
+    kind = np.complex128 if is_complex(result_type(base, exponent)) else np.float64
+    wide = [x if is_number(x) else x.astype(kind) for x in (base, exponent)]
     return power(*wide)
 
 
@@ -202,11 +208,14 @@ def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
 
 @op("aten._to_copy.default", reads=(), cheap=True, channels=Channels.ANY)
 def to_copy(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
-    """A copy in another dtype; floats become integers by truncation."""
-    return x if dtype is None else x.astype(TO_NUMPY[dtype])
+    """A copy in another dtype; floats are cut to integers, complex numbers to their real part."""
+    if dtype is None:
+        return x
+    drops = is_complex(x.dtype) and not dtype.is_complex and dtype is not DType.BOOL
+    return (lax.real(x) if drops else x).astype(TO_NUMPY[dtype])
 
 
-def _scaled(x: jax.Array, factor: float) -> jax.Array:
+def _scaled(x: jax.Array, factor: complex) -> jax.Array:
     return x if factor == 1 else x * constant(factor, x.dtype)
 
 
@@ -244,6 +253,17 @@ def _power_fixed(x: jax.Array, exponent: float) -> jax.Array:
     if exponent == int(exponent) and abs(exponent) <= _MAX_SQUARINGS:
         return lax.integer_pow(x, int(exponent))
     return lax.pow(x, lax.full_like(x, exponent))
+
+
+def _power_complex(x: jax.Array, exponent: complex) -> jax.Array:
+    """A fixed exponent: the short cuts torch takes of a complex base."""
+    if exponent == 0:
+        return lax.full_like(x, 1)
+    if exponent == 0.5:
+        return lax.sqrt(x)
+    if exponent in (2, 3):
+        return lax.integer_pow(x, int(exponent.real))
+    return _power_float(x, lax.full_like(x, exponent))
 
 
 def _power_int(a: jax.Array, b: jax.Array) -> jax.Array:

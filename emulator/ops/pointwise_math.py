@@ -95,7 +95,7 @@ for _names, _fn in _STEPS:
     op(*(f"aten.{n}.default" for n in _names), reads=(), cheap=True)(_step_function(_fn))
 
 
-@op("aten.sign.default", "aten.sgn.default", reads=(), cheap=True)
+@op("aten.sign.default", reads=(), cheap=True)
 def sign(x: jax.Array) -> jax.Array:
     """-1, 0 or 1; the gradient is zero."""
     if x.dtype == np.bool_:
@@ -139,16 +139,6 @@ def deg2rad(x: jax.Array) -> jax.Array:
 def rad2deg(x: jax.Array) -> jax.Array:
     """Radians to degrees."""
     return elementwise(lambda a: a * constant(180 / math.pi, a.dtype), x, to_float=True)
-
-
-@op("aten.angle.default", reads=(), cheap=True)
-def angle(x: jax.Array) -> jax.Array:
-    """0 or pi, the argument of a real number; the gradient is zero."""
-
-    def argument(a: jax.Array) -> jax.Array:
-        return jnp.where(a != a, a, jnp.where(a < 0, math.pi, 0.0)).astype(a.dtype)
-
-    return lax.stop_gradient(elementwise(argument, x, to_float=True))
 
 
 @op("aten.nan_to_num.default", reads=(0,), cheap=True)

@@ -13,7 +13,7 @@ from jax import lax
 from emulator.dtypes import TO_NUMPY
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
-from emulator.ops._promote import is_float, wide_type
+from emulator.ops._promote import is_float, is_inexact, wide_type
 from emulator.ops._reduction import (
     extreme_index,
     kept_shape,
@@ -35,7 +35,7 @@ def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
     """The dtype of a sum: as asked, else int64 for integers, else the array's own."""
     if dtype is not None:
         return TO_NUMPY[dtype]
-    return np.dtype(x.dtype) if is_float(x.dtype) else np.dtype(np.int64)
+    return np.dtype(x.dtype) if is_inexact(x.dtype) else np.dtype(np.int64)
 
 
 def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
@@ -122,7 +122,7 @@ def sum_to_size(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
     """Sum over what broadcasting ``size`` to the shape of ``x`` would add."""
     lead = x.ndim - len(size)
     axes = tuple(a for a in range(x.ndim) if a < lead or (size[a - lead] == 1 and x.shape[a] != 1))
-    if axes and not is_float(x.dtype):
+    if axes and not is_inexact(x.dtype):
         x = x.astype(np.int64)
     return reshaped(reduce_sum(x, axes), size)
 

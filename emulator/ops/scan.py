@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
-from emulator.ops._promote import DEFAULT_FLOAT, is_float, wide_type
+from emulator.ops._promote import DEFAULT_FLOAT, is_inexact, wide_type
 from emulator.ops._reduction import normalize_axis
 from emulator.ops.index import gather
 from emulator.ops.registry import op
@@ -21,7 +21,7 @@ from pef_schema.program import DType
 def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
     if dtype is not None:
         return TO_NUMPY[dtype]
-    return np.dtype(x.dtype) if is_float(x.dtype) else np.dtype(np.int64)
+    return np.dtype(x.dtype) if is_inexact(x.dtype) else np.dtype(np.int64)
 
 
 @op("aten.cumsum.default", reads=())
@@ -45,7 +45,7 @@ def cumprod(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
 @op("aten.logcumsumexp.default", "aten._logcumsumexp.default", reads=(0,))
 def logcumsumexp(x: jax.Array, dim: int) -> jax.Array:
     """``log(cumsum(exp(x)))`` without overflow; integers give float32."""
-    out = np.dtype(x.dtype) if is_float(x.dtype) else DEFAULT_FLOAT
+    out = np.dtype(x.dtype) if is_inexact(x.dtype) else DEFAULT_FLOAT
     if x.ndim == 0:
         return x.astype(out)
     wide = x.astype(wide_type(out))

@@ -21,8 +21,6 @@ Size = tuple[int, ...]
     *("aten.clone.default", "aten.alias.default", "aten.contiguous.default"),
     *("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.lift.default"),
     *("aten.positive.default", "aten.alias_copy.default", "aten._lazy_clone.default"),
-    *("aten.real.default", "aten.conj.default", "aten._conj.default"),
-    *("aten.conj_physical.default", "aten._conj_physical.default"),
     *("aten.resolve_conj.default", "aten.resolve_neg.default", "aten.pin_memory.default"),
     reads=(),
     cheap=True,
@@ -125,14 +123,7 @@ def t(x: jax.Array) -> jax.Array:
     return lax.transpose(x, tuple(reversed(range(x.ndim))))
 
 
-@op(
-    "aten.mT.default",
-    "aten.mH.default",
-    "aten.matrix_H.default",
-    "aten.adjoint.default",
-    reads=(),
-    cheap=True,
-)
+@op("aten.mT.default", reads=(), cheap=True)
 def matrix_transpose(x: jax.Array) -> jax.Array:
     """The last two dimensions swapped; a number stays."""
     return jnp.swapaxes(x, -1, -2) if x.ndim else x

@@ -2,7 +2,7 @@
 
 from pef_schema.tables import Field, Kind, Schema, Table
 
-FBS_SHA256 = "234146a049d86c2a0d36bd5ab6e4d805ebad2372fc82c10795592a1471721284"
+FBS_SHA256 = "6144b88219dae554829c52c8f8955f8685878140acd8615cfedcbf08a66bc71b"
 
 ENUMS: dict[str, dict[str, int]] = {
     "DType": {
@@ -18,6 +18,8 @@ ENUMS: dict[str, dict[str, int]] = {
         "FLOAT32": 9,
         "FLOAT64": 10,
         "UINT32": 11,
+        "COMPLEX64": 12,
+        "COMPLEX128": 13,
     },
     "Role": {
         "MISSING": 0,
@@ -81,6 +83,8 @@ ENUMS: dict[str, dict[str, int]] = {
         "FLOAT": 6,
         "TEXT": 7,
         "LIST": 8,
+        "COMPLEX": 10,
+        "IMAGINARY": 11,
     },
 }
 

@@ -10,7 +10,7 @@ import torch
 
 from pef_schema.program import DType
 from samba.comparison.report import Gap, Statistics, Status
-from samba.tracer.traced import TO_DTYPE
+from samba.tracer.traced import TO_DTYPE, carries_gradient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,8 @@ DEFAULT_TOL: Mapping[DType, Tol] = MappingProxyType(
         DType.FLOAT32: Tol(rtol=1.3e-6, atol=1e-5),
         DType.BFLOAT16: Tol(rtol=1.6e-2, atol=1e-5),
         DType.FLOAT16: Tol(rtol=1e-3, atol=1e-5),
+        DType.COMPLEX64: Tol(rtol=1.3e-6, atol=1e-5),
+        DType.COMPLEX128: Tol(rtol=1e-7, atol=1e-7),
     }
 )
 
@@ -39,6 +41,12 @@ tensor. Both round in their own order; neither is exact."""
 
 Exactly = Callable[[], torch.Tensor | None]
 """Gives the same tensor computed in float64, None where that cannot be."""
+
+
+def widest(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in float64, or in complex128 if it is complex, without its history."""
+    wide = torch.complex128 if tensor.is_complex() else torch.float64
+    return tensor.detach().to(wide)
 
 
 def tolerance(dtype: torch.dtype) -> Tol:
@@ -59,7 +67,7 @@ def gap(got: torch.Tensor, want: torch.Tensor, tol: Tol, more: float = 0.0) -> G
     Returns:
         The distance; NaN is equal to NaN and an infinity to itself.
     """
-    a, b = got.detach().to(torch.float64).reshape(-1), want.detach().to(torch.float64).reshape(-1)
+    a, b = widest(got).reshape(-1), widest(want).reshape(-1)
     if b.numel() == 0:
         return Gap(
             largest=0.0,
@@ -72,7 +80,7 @@ def gap(got: torch.Tensor, want: torch.Tensor, tol: Tol, more: float = 0.0) -> G
             allowed=0.0,
         )
     same = (a == b) | (a.isnan() & b.isnan())
-    if not want.is_floating_point():
+    if not carries_gradient(want):
         same = got.reshape(-1) == want.reshape(-1)  # 64-bit integers do not fit float64
     distance = torch.where(same, 0.0, (a - b).abs())
     allowed = torch.where(b.isfinite(), tol.atol + tol.rtol * b.abs() + more, 0.0)
@@ -119,11 +127,11 @@ def judge(
         return Status.OK, found
     if bool((got.isfinite() != want.isfinite()).any()):
         return Status.NOT_FINITE, found
-    exact = exactly() if want.is_floating_point() else None
+    exact = exactly() if carries_gradient(want) else None
     if exact is not None and exact.shape == want.shape:
         own = gap(want, exact, EXACT).largest
         more = OWN_ERRORS * own if own < torch.inf else 0.0
-        ours = gap(got, exact.to(torch.float64), tol, more)
+        ours = gap(got, widest(exact), tol, more)
         if not ours.wrong:
             return Status.OK, replace(found, wrong=0)
     return Status.BEYOND, found
@@ -131,12 +139,16 @@ def judge(
 
 def nonfinite(tensor: torch.Tensor) -> int:
     """How many elements are NaN or infinite."""
-    return int((~tensor.isfinite()).sum()) if tensor.is_floating_point() else 0
+    return int((~tensor.isfinite()).sum()) if carries_gradient(tensor) else 0
 
 
 def statistics(name: str, tensor: torch.Tensor) -> Statistics:
-    """A tensor in numbers; NaN and infinities do not count for them."""
-    plain = tensor.detach().to(torch.float64)
+    """A tensor in numbers; NaN and infinities do not count for them.
+
+    A complex tensor is described by its absolute values.
+    """
+    plain = widest(tensor)
+    plain = plain.abs() if plain.is_complex() else plain
     finite = plain[plain.isfinite()]
     none = float("nan")
     return Statistics(

@@ -9,8 +9,10 @@ import torch
 from emulator.lowering.section import gradient_targets
 from emulator.lowering.single_nodes import SingleNodes
 from pef_schema.program import Graph, Node
+from samba.comparison.judge import widest
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer import reference
+from samba.tracer.traced import carries_gradient
 
 Tensors = Mapping[int, torch.Tensor]
 """Tensors by value index."""
@@ -59,7 +61,7 @@ def host_backward(
 
 def exactly(compute: Callable[[dict[int, torch.Tensor]], Tensors], env: Tensors) -> Tensors:
     """Run one of the above on float64 copies of what it takes; empty if torch cannot."""
-    wide = {v: t.to(torch.float64) if t.is_floating_point() else t for v, t in env.items()}
+    wide = {v: widest(t) if carries_gradient(t) else t for v, t in env.items()}
     try:
         return compute(wide)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):

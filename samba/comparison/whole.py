@@ -24,7 +24,14 @@ from samba.tracer.traced import Traced
 
 Tensors = Mapping[int, torch.Tensor]
 
-DRIFT = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+DRIFT = {
+    torch.float64: 1e-9,
+    torch.float32: 1e-4,
+    torch.bfloat16: 5e-2,
+    torch.float16: 1e-2,
+    torch.complex64: 1e-4,
+    torch.complex128: 1e-9,
+}
 """What rounding alone may add up to in a whole model, as a part of the tensor's largest entry."""
 
 _NODES_DRIFT = 10.0

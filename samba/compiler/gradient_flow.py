@@ -24,11 +24,13 @@ def gradient_values(
     """
     wants = [False] * len(traced.values)
     for source in traced.sources:
-        wants[source.value] = source.requires_grad and traced.values[source.value].dtype.is_floating
+        wants[source.value] = (
+            source.requires_grad and traced.values[source.value].dtype.has_gradient
+        )
     for node in traced.nodes:
         if ops[node.op].differentiable and any(wants[v] for v in node.refs()):
             for v in node.outputs:
-                if v >= 0 and traced.values[v].dtype.is_floating:
+                if v >= 0 and traced.values[v].dtype.has_gradient:
                     wants[v] = True
     reached = [False] * len(traced.values)
     for v in outputs:

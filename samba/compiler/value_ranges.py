@@ -52,7 +52,7 @@ class _Reader:
         self.ranges: dict[int, Range] = {
             index: known.get(index, _OF_TYPE[value.dtype])
             for index, value in enumerate(graph.values)
-            if not value.dtype.is_floating
+            if not value.dtype.has_gradient
         }
 
     def read(self, node: Node) -> None:
@@ -86,7 +86,7 @@ class _Reader:
 
     def is_whole(self, arg: Arg) -> bool:
         if isinstance(arg, Ref):
-            return not self.graph.values[arg.value].dtype.is_floating
+            return not self.graph.values[arg.value].dtype.has_gradient
         return isinstance(arg, int)
 
 

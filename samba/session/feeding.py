@@ -212,7 +212,7 @@ class Feeder:
                 wanted=wanted,
                 hint=f"pass it as .to(torch.{wanted}), or compile again for the new dtype.",
             )
-        if not slot.dtype.is_floating_point and tensor.numel():
+        if _kind(slot.dtype) == "whole" and tensor.numel():
             limits = torch.iinfo(slot.dtype)
             least, most = int(tensor.min()), int(tensor.max())
             if not limits.min <= least <= most <= limits.max:
@@ -321,7 +321,9 @@ def _kind(dtype: torch.dtype) -> str:
     """Dtypes of one kind are cast into each other."""
     if dtype.is_floating_point:
         return "floating"
-    return "other" if dtype is torch.bool or dtype.is_complex else "whole"
+    if dtype.is_complex:
+        return "complex"
+    return "other" if dtype is torch.bool else "whole"
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -183,7 +183,7 @@ def _fed(graph: Graph, use: IndexUse, source: int, places: torch.Tensor) -> FedI
     if value.dtype is DType.INT16 and is_label(node):
         use = replace(use, wraps=True)
     part = _part(places.numpy(), value.shape)
-    plain = use.high >= 0 and not value.dtype.is_floating and value.dtype is not DType.BOOL
+    plain = use.high >= 0 and not value.dtype.has_gradient and value.dtype is not DType.BOOL
     bits = 8 * value.dtype.itemsize
     ignored = -1
     if plain and use.ignored is not None and -(1 << bits - 1) <= use.ignored < 1 << bits - 1:

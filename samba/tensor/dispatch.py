@@ -304,7 +304,11 @@ def _cast_empty(
             return cast
         if cast.dtype == tensor.dtype and func is not T.detach:
             return tensor
-        grad = tensor.requires_grad and cast.is_floating_point() and func is not T.detach
+        grad = (
+            tensor.requires_grad
+            and (cast.is_floating_point() or cast.is_complex())
+            and func is not T.detach
+        )
         data = empty_data(tensor.shape, cast.dtype)
         result = T._make_subclass(cls, data, grad)
     keep_names(tensor, result)

@@ -37,7 +37,7 @@ def plain_argument(
         return of(arg)
     if isinstance(arg, (list, tuple)):
         return tuple(plain_argument(a, node, of, where=where) for a in arg)
-    if arg is None or isinstance(arg, (bool, int, float, str)):
+    if arg is None or isinstance(arg, (bool, int, float, complex, str)):
         return arg
     if isinstance(arg, torch.dtype):
         return plain_dtype(arg, str(node.target))

@@ -26,6 +26,7 @@ from samba.support.tracing import one_trace
 from samba.tensor.labels import keep_names
 from samba.tracer.casts import insert_casts
 from samba.tracer.changed_state import TraceState, steady_trace
+from samba.tracer.complex_nodes import NOT_COMPLEX, lacks_complex, only_complex
 from samba.tracer.convert import convert
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.loops import HitLoops
@@ -182,7 +183,13 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
     refused, _ = refused_ops(program.graph)
     for _ in range(_MAX_DECOMPOSITION_ROUNDS):
         missing = _missing(program, known)
-        rules: dict[Any, Any] = {n.target: table[n.target] for n in missing if n.target in table}
+        rules: dict[Any, Any] = {
+            n.target: table[n.target]
+            if str(n.target) not in known
+            else only_complex(n.target, table[n.target])
+            for n in missing
+            if n.target in table
+        }
         if not rules:
             break
         try:
@@ -198,7 +205,7 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
         touched = refused_ops(program.graph)[1]
         missing = [node for node in missing if node not in touched and _gives_tensors(node)]
     if missing or refused:
-        plain = [(node, "") for node in missing]
+        plain = [(n, NOT_COMPLEX if str(n.target) in known else "") for n in missing]
         raise UnsupportedOps(model=root, ops=describe([*refused.items(), *plain]))
     return program
 
@@ -249,8 +256,8 @@ def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.f
         for node in program.graph.nodes
         if node.op == "call_function"
         and is_operation(node.target)
-        and str(node.target) not in known
         and str(node.target) not in (MARKER, COTANGENT)
+        and (str(node.target) not in known or lacks_complex(node))
     ]
 
 

@@ -74,7 +74,7 @@ def _promotion(node: torch.fx.Node) -> torch.dtype | None:
     for arg in _operands(node, packet):
         if isinstance(arg, torch.fx.Node):
             operands.append(arg.meta["val"])
-        elif packet in _PROMOTES_SCALARS and isinstance(arg, (bool, int, float)):
+        elif packet in _PROMOTES_SCALARS and isinstance(arg, (bool, int, float, complex)):
             operands.append(arg)
     tensors = [o for o in operands if isinstance(o, torch.Tensor)]
     if not tensors or (len({t.dtype for t in tensors}) == 1 and len(operands) == len(tensors)):

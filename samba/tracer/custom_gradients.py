@@ -42,6 +42,7 @@ from samba.tracer.torch_internals import (
     with_saved_tensors,
     with_vmapped_functions,
 )
+from samba.tracer.traced import carries_gradient
 
 REGISTERS = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook})
 """Functions by which ``forward`` puts hooks on tensors."""
@@ -367,7 +368,7 @@ def _as_nested(output: Any) -> Any:
 
 def _without_history(output: Any) -> Any:
     """What a function has computed apart from autograd: the graph shall know that, too."""
-    if isinstance(output, torch.Tensor) and output.is_floating_point():
+    if isinstance(output, torch.Tensor) and carries_gradient(output):
         return output.detach()
     return output
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from samba.support.deviations import tell
 from samba.tracer.names import calling_line
+from samba.tracer.traced import carries_gradient
 
 _ELEMENTS = (F.dropout, torch.dropout, torch.dropout_)
 _CHANNELS = {F.dropout1d: (3, 2), F.dropout2d: (4, 3), F.dropout3d: (5, 4)}
@@ -47,7 +48,7 @@ def keep_dropout(
         Its result, None where torch's own function does as well.
     """
     tensor, rate, train, inplace = _arguments(func, *args, **kwargs)
-    if not train or not tensor.is_floating_point():
+    if not train or not carries_gradient(tensor):
         return None
     if func in _FIXED:
         if rate:

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from samba.tracer.errors import InPlaceWithoutGradient
 from samba.tracer.names import source_line
 from samba.tracer.torch_internals import arguments_of, is_mutable, is_operation, replacing_nodes
+from samba.tracer.traced import carries_gradient
 
 _REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 _DETACH = torch.ops.aten.detach.default
@@ -125,7 +126,7 @@ def _detach(node: torch.fx.Node, ungraded: set[torch.fx.Node]) -> None:
     """Let what lies outside of the parts without gradients read a detached result."""
     value = node.meta.get("val")
     readers = [user for user in node.users if user not in ungraded]
-    if not readers or not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if not readers or not isinstance(value, torch.Tensor) or not carries_gradient(value):
         return
     with node.graph.inserting_after(node):
         result = node.graph.call_function(_DETACH, (node,))
@@ -221,4 +222,4 @@ def _memory(node: torch.fx.Node) -> torch.fx.Node:
 
 def _floats(node: torch.fx.Node) -> bool:
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and carries_gradient(value)

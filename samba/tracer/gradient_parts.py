@@ -237,7 +237,7 @@ class _Separation:
                 dtype = node.meta["val"].dtype
                 if len(sources) > 1 or other is None or not self._leads(part, other):
                     raise self._refused(part, "the gradient of another place")
-                if not dtype.is_floating_point:
+                if not (dtype.is_floating_point or dtype.is_complex):
                     raise self._refused(part, f"{dtype} made of the gradient of another place")
                 self._channel(part, other, node)
 

@@ -20,8 +20,15 @@ TO_DTYPE: dict[torch.dtype, DType] = {
     torch.float32: DType.FLOAT32,
     torch.float64: DType.FLOAT64,
     torch.uint32: DType.UINT32,
+    torch.complex64: DType.COMPLEX64,
+    torch.complex128: DType.COMPLEX128,
 }
 FROM_DTYPE: dict[DType, torch.dtype] = {v: k for k, v in TO_DTYPE.items()}
+
+
+def carries_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of a type that can carry a gradient: floating or complex."""
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,4 +88,5 @@ def assert_close(
 
 
 def _float64(tensor: torch.Tensor) -> torch.Tensor:
-    return to_torch(tensor).detach().to(torch.float64)
+    plain = to_torch(tensor).detach()
+    return plain.to(torch.complex128 if plain.is_complex() else torch.float64)

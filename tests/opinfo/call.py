@@ -153,7 +153,8 @@ def _cotangent(
 ) -> torch.Tensor:
     if given is not None:
         return given.to(output.dtype)
-    return torch.randn(output.shape, generator=generator, dtype=torch.float64).to(output.dtype)
+    wide = torch.complex128 if output.is_complex() else torch.float64
+    return torch.randn(output.shape, generator=generator, dtype=wide).to(output.dtype)
 
 
 def _gradients(

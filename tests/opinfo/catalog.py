@@ -17,6 +17,8 @@ DTYPES: dict[str, torch.dtype] = {
     "int64": torch.int64,
     "bool": torch.bool,
     "float64": torch.float64,
+    "complex64": torch.complex64,
+    "complex128": torch.complex128,
 }
 """Dtypes that are tried, in the order of the coverage table."""
 

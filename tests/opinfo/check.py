@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from pef_schema.errors import SambaError
+from samba.comparison.judge import widest
 from samba.tracer.errors import DataDependentBranch, TraceError, UnsupportedOps
+from samba.tracer.traced import carries_gradient
 from tests.opinfo.call import Call, Eager, run_eager
 from tests.opinfo.catalog import Entry
 from tests.opinfo.compare import differences
@@ -22,6 +24,9 @@ from tests.opinfo.scope import in_scope
 
 UNSUPPORTED = (UnsupportedOps, DataDependentBranch)
 """Errors at compile time that say what the device cannot do."""
+
+GRADIENTS = ("float32", "complex64", "complex128")
+"""Dtypes whose gradients are compared."""
 
 RANDOM_TRIES = 8
 """Seeds under which a result must differ for an operator to count as random."""
@@ -49,7 +54,7 @@ def check_entry(entry: Entry, dtype: str, *, count: int | None = None) -> Record
         The outcome; nothing is raised for a failing operator.
     """
     started = time.perf_counter()
-    gradients = dtype in ("float32",) and entry.info.supports_autograd
+    gradients = dtype in GRADIENTS and entry.info.supports_autograd
     try:
         listed = list_samples(entry, dtype, gradients=gradients)
         samples = [sample for sample in listed if in_scope(entry.name, sample)]
@@ -187,8 +192,7 @@ def _eager(entry: Entry, sample: Sample, seed: int) -> tuple[Call, Call, Eager] 
 def _exact(module: Call, tensors: Sequence[torch.Tensor], eager: Eager, seed: int) -> Eager | None:
     """The same call in float64; None if torch has none or if it gives other dtypes or shapes."""
     wide = [
-        t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t
-        for t in tensors
+        widest(t).requires_grad_(t.requires_grad) if carries_gradient(t) else t for t in tensors
     ]
     torch.manual_seed(seed)
     try:
@@ -196,7 +200,7 @@ def _exact(module: Call, tensors: Sequence[torch.Tensor], eager: Eager, seed: in
     except Exception:
         return None
     same = len(found.outputs) == len(eager.outputs) and all(
-        a.shape == b.shape and a.is_floating_point() == b.is_floating_point()
+        a.shape == b.shape and carries_gradient(a) == carries_gradient(b)
         for a, b in zip(found.outputs, eager.outputs, strict=True)
     )
     return found if same else None

@@ -7,8 +7,15 @@ from collections.abc import Sequence
 import torch
 
 from samba.comparison.judge import Tol, tolerance
+from samba.tracer.traced import carries_gradient
 
-SLACK = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float64: 1e-12}
+SLACK = {
+    torch.float32: 1e-4,
+    torch.bfloat16: 3e-2,
+    torch.float64: 1e-12,
+    torch.complex64: 1e-4,
+    torch.complex128: 1e-12,
+}
 """How much of eager torch's own rounding counts, as a part of the largest entry."""
 
 
@@ -35,7 +42,7 @@ def difference(
         return ""
     tol = tol or tolerance(want.dtype)
     right = _close(got, want, tol)
-    if exact is not None and want.is_floating_point():
+    if exact is not None and carries_gradient(want):
         right |= _close(got, exact.to(want.dtype), tol, _own_error(want, exact))
     if bool(right.all()):
         return ""
@@ -61,7 +68,7 @@ def _own_error(want: torch.Tensor, exact: torch.Tensor) -> float:
 
 def _close(got: torch.Tensor, want: torch.Tensor, tol: Tol, more: float = 0.0) -> torch.Tensor:
     equal = got == want
-    if not (want.is_floating_point() or want.is_complex()):
+    if not carries_gradient(want):
         return equal
     size = want.to(torch.complex128 if want.is_complex() else torch.float64).abs()
     near = (_distance(got, want) <= tol.atol + tol.rtol * size + more) & want.isfinite()

@@ -64,7 +64,7 @@ add_case(
 add_case(
     "future_major",
     PefTooNew,
-    "format version 7 needs a reader of version 6 or later, this one has version 3",
+    "format version 7 needs a reader of version 6 or later, this one has version 4",
     lambda: seal(metadata_of(_good()), min_reader=6, writer=7),
 )
 add_case("header_length", PefDamaged, "header length 72", lambda: _patched(12, b"\x48\0"))

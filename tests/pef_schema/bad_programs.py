@@ -48,6 +48,17 @@ _rows("arg_list_long", "tag 8 with number 9", lambda r: _args(r, b"\x08\1", (9, 
 _rows("arg_list_short", "too few items", lambda r: _args(r, b"\x08\x08\1", (2, 1, 0)))
 _rows("arg_counts", "2 argument tags, 1 numbers", lambda r: _args(r, b"\1\1", (0,)))
 _rows(
+    "arg_real_part_alone",
+    "a complex argument lacks its imaginary part",
+    lambda r: _args(r, b"\x0a", (0,)),
+)
+_rows(
+    "arg_real_part_and_more",
+    "a complex argument lacks its imaginary part",
+    lambda r: _args(r, b"\x0a\6", (0, 0)),
+)
+_rows("arg_imaginary_part_alone", "tag 11 with number 0", lambda r: _args(r, b"\x0b", (0,)))
+_rows(
     "arg_lists_deep",
     "tag 8 with number 1",
     lambda r: _args(r, b"\x08" * 9 + b"\1", (1,) * 9 + (0,)),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pef_schema import WRITER_VERSION, Program, encode
 from tests.pef_schema.forge import metadata_of
-from tests.pef_schema.samples import custom, inference, moments, small, training
+from tests.pef_schema.samples import complex_numbers, custom, inference, moments, small, training
 from tests.processes import finished
 
 FOLDER = Path(__file__).parent.parent / "golden"
@@ -25,8 +25,9 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "inference": inference,
     "custom": custom,
     "moments": moments,
+    "complex": complex_numbers,
 }
-VERSIONS = {"custom": 2, "moments": 3}
+VERSIONS = {"custom": 2, "moments": 3, "complex": 4}
 """The first version that can say what a program says; 1 for all others."""
 
 

@@ -344,3 +344,37 @@ def moments() -> Program:
             ),
         ),
     )
+
+
+def complex_numbers() -> Program:
+    """The inference sample over complex numbers, as tensors, arguments and a dtype: version 4."""
+    base = inference()
+    kinds = (DType.COMPLEX64, DType.COMPLEX64, DType.COMPLEX128)
+    graph = base.graphs[0]
+    scaled = dataclasses.replace(graph.nodes[0], args=(Ref(0), 1.5 - 2j))
+    cast = Node(
+        op="aten._to_copy.default",
+        args=(Ref(1),),
+        kwargs=(("dtype", DType.COMPLEX128), ("parts", (-0.0 + 0j, (1j,)))),
+        outputs=(-1,),
+    )
+    return dataclasses.replace(
+        base,
+        regions=tuple(
+            dataclasses.replace(region, dtype=kind)
+            for region, kind in zip(base.regions, kinds, strict=True)
+        ),
+        graphs=(
+            dataclasses.replace(
+                graph,
+                values=tuple(dataclasses.replace(v, dtype=DType.COMPLEX64) for v in graph.values),
+                nodes=(scaled, cast),
+            ),
+        ),
+        sections=(
+            dataclasses.replace(
+                base.sections[0],
+                steps=(dataclasses.replace(base.sections[0].steps[0], nodes=(0, 1)),),
+            ),
+        ),
+    )

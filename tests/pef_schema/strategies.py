@@ -47,6 +47,7 @@ def _args(known: list[int]) -> st.SearchStrategy[Arg]:
         st.booleans(),
         st.integers(-(2**63), 2**63 - 1),
         st.floats(),
+        st.complex_numbers(),
         DTYPES,
         st.text(st.characters(exclude_categories=("Cs",)), max_size=5),
     )

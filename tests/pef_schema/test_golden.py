@@ -110,3 +110,11 @@ def test_an_older_reader_refuses_an_optimizer_that_it_does_not_know(
     with pytest.raises(PefTooNew, match=wanted):
         read_pef(golden_path("moments"))
     assert read_pef(golden_path("custom")) == PROGRAMS["custom"]()
+
+
+def test_an_older_reader_refuses_complex_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envelope, "WRITER_VERSION", 3)
+    wanted = "format version 4 needs a reader of version 4 or later, this one has version 3"
+    with pytest.raises(PefTooNew, match=wanted):
+        read_pef(golden_path("complex"))
+    assert read_pef(golden_path("moments")) == PROGRAMS["moments"]()

@@ -11,10 +11,12 @@ import numpy as np
 import torch
 
 from emulator.dtypes import FROM_NUMPY
+from emulator.lowering.section import turned
 from emulator.ops.registry import OpSpec, load_ops
 from emulator.product_precision import full_products
 from pef_schema.program import DType
 from samba.comparison.judge import DEFAULT_TOL, Tol
+from samba.tracer.traced import carries_gradient
 from tests.emulator.platforms.products import inexact
 
 TORCH_TO_DTYPE = {
@@ -28,23 +30,28 @@ TORCH_TO_DTYPE = {
     torch.bfloat16: DType.BFLOAT16,
     torch.float32: DType.FLOAT32,
     torch.float64: DType.FLOAT64,
+    torch.complex64: DType.COMPLEX64,
+    torch.complex128: DType.COMPLEX128,
 }
 
 
 def to_jax(x: torch.Tensor) -> jax.Array:
     """Copy a torch tensor to a jax array of the same dtype."""
-    x = x.detach().contiguous()
+    x = x.detach().resolve_conj().resolve_neg().contiguous()
     if x.dtype == torch.bfloat16:
         return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16))
     return jnp.asarray(x.numpy())
 
 
 def to_numpy64(x: jax.Array | torch.Tensor) -> np.ndarray:
-    """Widen floats to float64 for comparison; leave the rest."""
+    """Widen floats and complex numbers to 64-bit parts for comparison; leave the rest."""
     if isinstance(x, torch.Tensor):
         x = to_jax(x)
     a = np.asarray(x)
-    return a.astype(np.float64) if FROM_NUMPY[a.dtype].is_floating else a
+    kind = FROM_NUMPY[a.dtype]
+    if kind.is_complex:
+        return a.astype(np.complex128)
+    return a.astype(np.float64) if kind.is_floating else a
 
 
 def torch_op(name: str) -> Callable[..., Any]:
@@ -114,7 +121,7 @@ def check(
         t = t.detach().clone()
         leaves.append(t)
         where.append(position)
-        wanted = grad and position not in frozen and t.is_floating_point()
+        wanted = grad and position not in frozen and carries_gradient(t)
         return t.requires_grad_() if wanted else t
 
     torch_args = []
@@ -137,7 +144,11 @@ def check(
             return
         generator = torch.Generator().manual_seed(7)
         cots = [
-            torch.randn(want[i].shape, generator=generator, dtype=torch.float64).to(want[i].dtype)
+            torch.randn(
+                want[i].shape,
+                generator=generator,
+                dtype=torch.complex128 if want[i].is_complex() else torch.float64,
+            ).to(want[i].dtype)
             for i in outs
         ]
         expected = torch.autograd.grad(
@@ -156,7 +167,7 @@ def check(
                 return [result[i] for i in outs], result
 
             _, vjp, result = jax.vjp(of, [flat[i] for i in diff], has_aux=True)
-            return result, vjp(cotangents)[0]
+            return result, list(turned(vjp(list(turned(cotangents)))[0]))
 
         cotangents = [to_jax(c) for c in cots]
         both = _compiled(name, values_and_gradients, arrays, cotangents)

@@ -80,7 +80,7 @@ def test_digest_is_right_after_a_change() -> None:
     pef = seal(mlp.metadata, mlp.data, writer=1)
     assert pef == encode(mlp.program)
     assert metadata_of(pef) == pef[HEADER_SIZE:]
-    assert WRITER_VERSION == 3
+    assert WRITER_VERSION == 4
 
 
 @pytest.mark.slow

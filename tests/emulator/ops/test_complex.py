@@ -1,0 +1,79 @@
+"""Complex numbers and their parts against torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.emulator.ops.checks import check
+
+C64, C128 = torch.complex64, torch.complex128
+
+
+def drawn(*shape: int, dtype: torch.dtype = C64, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def with_zero(*shape: int, dtype: torch.dtype = C64) -> torch.Tensor:
+    """Numbers of which one is zero and one is real."""
+    x = drawn(*shape, dtype=dtype)
+    x.view(-1)[0] = 0
+    x.view(-1)[1] = -2
+    return x
+
+
+@pytest.mark.parametrize("name", ["abs", "angle", "sgn", "_conj_physical", "view_as_real", "neg"])
+@pytest.mark.parametrize("dtype", [C64, C128])
+def test_parts(name: str, dtype: torch.dtype) -> None:
+    check(f"aten.{name}.default", with_zero(2, 3, dtype=dtype))
+
+
+@pytest.mark.parametrize("name", ["real", "imag", "_conj", "mH", "adjoint"])
+def test_views(name: str) -> None:
+    check(f"aten.{name}.default", drawn(2, 3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_complex_of_reals(dtype: torch.dtype) -> None:
+    x, y = torch.randn(2, 3, dtype=dtype), torch.randn(3, dtype=dtype)
+    check("aten.complex.default", x, y)
+    check("aten.polar.default", x, y)
+    check("aten.view_as_complex.default", torch.randn(3, 2, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "name", ["exp", "log", "sqrt", "sin", "cos", "tanh", "reciprocal", "square"]
+)
+def test_functions(name: str) -> None:
+    check(f"aten.{name}.default", drawn(3, 4, dtype=C128))
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("mul.Tensor", (drawn(2, 3), drawn(3, seed=1))),
+        ("mul.Tensor", (drawn(2, 3), torch.randn(3))),
+        ("div.Tensor", (drawn(2, 3), drawn(3, seed=1))),
+        ("mul.Scalar", (torch.randn(3), 1 + 2j)),
+        ("add.Scalar", (torch.randn(3, dtype=torch.float64), 1 + 2j)),
+        ("mul.Scalar", (torch.arange(3), 2j)),
+        ("sub.Tensor", (torch.randn(2, 3), drawn(3))),
+        ("pow.Tensor_Tensor", (drawn(3), drawn(3, seed=1))),
+        ("pow.Tensor_Scalar", (drawn(3), 3)),
+        ("pow.Tensor_Scalar", (drawn(3), -1)),
+        ("pow.Tensor_Scalar", (drawn(3), 0.5 + 1j)),
+        ("matmul.default", (drawn(2, 3), drawn(3, 4, seed=1))),
+        ("vdot.default", (drawn(3), drawn(3, seed=1))),
+        ("linear.default", (drawn(2, 3), drawn(4, 3, seed=1), drawn(4, seed=2))),
+        ("sum.default", (drawn(40, 300),)),
+        ("prod.default", (drawn(4),)),
+        ("cumsum.default", (drawn(4, 5), 1)),
+        ("linalg_vector_norm.default", (with_zero(4, 5),)),
+        ("eq.Tensor", (drawn(3), drawn(3))),
+        ("isfinite.default", (drawn(3),)),
+    ],
+)
+def test_arithmetic(name: str, args: tuple[Any, ...]) -> None:
+    check(f"aten.{name}", *args)
