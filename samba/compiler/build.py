@@ -28,6 +28,7 @@ from samba.compiler.placement import (
 )
 from samba.compiler.regions import RegionTable
 from samba.compiler.sectioned import divide
+from samba.compiler.state_gradients import refuse_state_gradients
 from samba.compiler.steps import NamedSteps, section_steps
 from samba.tracer.traced import Traced
 
@@ -136,6 +137,8 @@ def _graph(
         traced = with_kept_state(traced)
     divided = divide(traced, options, index=index, state=state)
     losses = choose_losses(divided, options.loss_indices)
+    if not options.inference:
+        refuse_state_gradients(traced, [traced.outputs[i].value for i in losses])
     sources = place_sources(divided, table)
     boundary = find_boundary(sources.graph, sources.values)
     needs = backward_needs(divided, boundary.stored)

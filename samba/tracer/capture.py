@@ -41,6 +41,7 @@ from samba.tracer.inputs import TraceInputs
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.names import at_users_line
 from samba.tracer.outputs import plain_outputs
+from samba.tracer.overwritten import refuse_overwritten
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refuse_scripted, refused_ops
 from samba.tracer.samba_names import samba_names, show_names
@@ -161,6 +162,8 @@ def _export(
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
             if not inference:
+                refuse_overwritten(program, recorder.returned, recorder.graded)
+                recorder.returned, recorder.graded = (), {}
                 detach_ungraded(program, type(model).__name__)
             name_elements(program, type(model).__name__)
             program = functional_form(program)

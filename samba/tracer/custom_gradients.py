@@ -27,6 +27,7 @@ from samba.tracer.errors import GradientError
 from samba.tracer.gradient_ops import cotangent, marked, register
 from samba.tracer.hooks import WatchedHook, described, line_of
 from samba.tracer.names import SOURCE, calling_line
+from samba.tracer.overwritten import tensors_in
 from samba.tracer.torch_internals import (
     BackwardHookFunction,
     accumulation_hooks,
@@ -107,6 +108,10 @@ class GradientRecorder:
         self.records: tuple[GradientRecord, ...] = ()
         self.outputs = 0
         """How many outputs the exported graph has in addition to the model's."""
+        self.returned: tuple[torch.Tensor, ...] = ()
+        """What the model returned, if no gradient is its own; its history is torch's then."""
+        self.graded: dict[str, torch.Tensor] = {}
+        """Buffers that the model has given a history, by changing them in place."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -142,12 +147,19 @@ class GradientRecorder:
             return own(*args, **kwargs)
         self._pending, self.records, self.outputs = [], (), 0
         self._depth, self._open = 1, torch.is_grad_enabled()
+        before = dict(self._model.named_buffers())
         try:
             result = own(*args, **kwargs)
             if self._open:
                 self._hooks_on_parameters()
             self._open = False
             gradients = self._run(result)
+            self.returned = () if self._pending else tensors_in(result)
+            self.graded = {
+                name: buffer
+                for name, buffer in self._model.named_buffers()
+                if before.get(name) is buffer and buffer.grad_fn is not None
+            }
         finally:
             self._depth, self._open = 0, False
             for pending in self._pending:

@@ -57,6 +57,43 @@ class InPlaceWithoutGradient(TraceError):
         )
 
 
+class StateGradient(TraceError):
+    """``forward`` writes what has a gradient into a buffer that a loss depends on.
+
+    Attributes:
+        buffers: Names of such buffers.
+    """
+
+    deviation = "state-gradient"
+
+    def __init__(self, *, where: str, buffers: Sequence[str]) -> None:
+        self.buffers = tuple(buffers)
+        super().__init__(
+            where=where,
+            reason=f"forward() writes what has a gradient into {', '.join(buffers)}, and a loss "
+            "depends on it: torch's next backward pass goes on into the step before, and raises or "
+            "adds to its gradients; a program has one step",
+            hint="Write the value detached: h.detach(), or under torch.no_grad().",
+        )
+
+
+class OverwrittenValue(TraceError, RuntimeError):
+    """``forward`` changes in place what the gradient reads; torch's own text is kept.
+
+    Attributes:
+        lines: The user's lines that change something in place, with their operations.
+    """
+
+    def __init__(self, *, lines: Sequence[str], reason: str) -> None:
+        self.lines = tuple(lines)
+        super().__init__(
+            where=", ".join(self.lines),
+            reason=reason,
+            hint="loss.backward() raises so in torch, too: compute with a copy (x.clone()), or "
+            "make a new tensor instead of changing this one.",
+        )
+
+
 class StridedViewError(TraceError):
     """``as_strided``, or a change through ``unfold``, that the values of a graph cannot say."""
 

@@ -314,8 +314,10 @@ class _View:
     def _with_own_gradient(self, whole: torch.fx.Node, layout: _Layout) -> torch.fx.Node:
         """A tensor that passes a gradient on only to elements that the view's own tensor has."""
         own = _value(self.base)
-        form = list(own.shape), list(own.stride()), own.storage_offset() - layout.offset
-        mask = _mask(self.node, list(_value(whole).shape), list(own.shape), *form)
+        strides = list(own.stride())
+        sizes = [n if step else 1 for n, step in zip(own.shape, strides, strict=True)]
+        form = sizes, strides, own.storage_offset() - layout.offset
+        mask = _mask(self.node, list(_value(whole).shape), sizes, *form)
         detached = _call(self.node, torch.ops.aten.detach.default, whole)
         return _call(self.node, torch.ops.aten.where.self, mask, whole, detached)
 
