@@ -23,7 +23,7 @@ from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import index_checks_of
-from samba.session.feeding import Feeder
+from samba.session.layout_feeding import feeder_of
 from samba.session.loading import LoadedModel
 from samba.session.metrics import EVALUATION
 from samba.session.program_slot import ProgramSlot
@@ -34,6 +34,7 @@ from samba.support.tracing import refuse_while_tracing
 from samba.tensor.views import read_as_numpy
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.layouts import with_layouts
 from samba.tracer.torch_internals import tree_flatten, tree_unflatten
 from samba.tracer.traced import FROM_DTYPE, Traced
 
@@ -249,9 +250,9 @@ class Evaluator:
         verify(program)
         device = Device(program, chips=loaded.device.placement.chips)
         self._slot.book.add(device, purpose=EVALUATION)
-        feeder = Feeder(
+        feeder = feeder_of(
             program,
-            given.tensors,
+            with_layouts(given, traced.looks).tensors,
             constants=given.constants,
             checks=index_checks_of(program, 0).fed,
         )

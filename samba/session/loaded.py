@@ -20,10 +20,10 @@ from samba.errors import ArgumentError, described, literal
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import checks_by_region, index_checks_of, tell_computed
-from samba.session.feeding import Feeder
 from samba.session.host_tensors import HostState, HostTensor, optimizer_states
 from samba.session.host_writes import HostWrites
 from samba.session.joining import joining
+from samba.session.layout_feeding import feeder_of
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
 from samba.session.spilling import spill_weights
@@ -78,7 +78,7 @@ class Loaded(LoadedTensors, ABC):
             graph.name: Runner(
                 device,
                 self.replicas,
-                Feeder(program, inputs, number, constants=constants, checks=found.fed),
+                feeder_of(program, inputs, number, constants=constants, checks=found.fed),
                 number,
             )
             for number, (graph, inputs, found) in enumerate(

@@ -30,6 +30,7 @@ from samba.session.watched_groups import WatchedGroups
 from samba.support.progress import stages
 from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.layouts import with_layouts
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 
@@ -200,6 +201,7 @@ def load_pef(
         traced = trace_again(
             model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
+    given = with_layouts(given, traced.looks)
     found = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
         found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it

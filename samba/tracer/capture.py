@@ -10,8 +10,9 @@ import logging
 import operator
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -38,6 +39,8 @@ from samba.tracer.grad_mode import detach_ungraded
 from samba.tracer.gradient_ops import COTANGENT, MARKER
 from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
+from samba.tracer.layouts import laid_out
+from samba.tracer.looks import Looks
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.names import at_users_line
 from samba.tracer.outputs import plain_outputs
@@ -45,6 +48,7 @@ from samba.tracer.overwritten import refuse_overwritten
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refuse_scripted, refused_ops
 from samba.tracer.samba_names import samba_names, show_names
+from samba.tracer.shown_types import shown_types
 from samba.tracer.strided_views import exact_writes, name_elements
 from samba.tracer.torch_internals import (
     FakeTensorMode,
@@ -106,10 +110,13 @@ def trace_model(
         TraceError: If torch cannot export the model for another reason.
     """
 
-    def trace(state: TraceState) -> Traced:
+    looks = Looks()
+
+    def trace(state: TraceState, given: TraceInputs = given) -> Traced:
         told = _told.setdefault(model, Deviations())
         recorder = GradientRecorder(model, told)
-        program = _export(model, given, inference, state, recorder, told)
+        functions = TracedFunctions(model, recorder, told, looks)
+        program = _export(model, given, inference, state, recorder, functions)
         program = _decompose(program, root or root_name(model))
         with _quiet():
             _drop_checks(program.graph)
@@ -129,9 +136,26 @@ def trace_model(
     try:
         refuse_scripted(model)
         with one_trace():
-            return steady_trace(model, trace)
+            return _laid_out_trace(model, given, trace, looks)
     except TraceError as error:
         raise error.with_traceback(users_frames(error.__traceback__)) from None
+
+
+def _laid_out_trace(
+    model: torch.nn.Module, given: TraceInputs, trace: Callable[..., Traced], looks: Looks
+) -> Traced:
+    """Trace with inputs that lie row-major; where ``forward`` asks for that, as those given do."""
+    try:
+        traced = steady_trace(model, trace)
+    except TraceError:
+        if not looks.lines or laid_out(given, looks) is None:
+            raise
+        traced = None
+    own = laid_out(given, looks) if looks.lines else None
+    if own is not None:
+        traced = steady_trace(model, lambda state: trace(state, own))
+    assert traced is not None
+    return replace(traced, looks=looks) if looks.lines else traced
 
 
 def _export(
@@ -140,9 +164,8 @@ def _export(
     inference: bool,
     state: TraceState,
     recorder: GradientRecorder,
-    told: Deviations,
+    functions: TracedFunctions,
 ) -> ExportedProgram:
-    functions = TracedFunctions(model, recorder, told)
     try:
         with ExitStack() as stack:
             for context in (
@@ -154,9 +177,10 @@ def _export(
                 unmoved_modules(model),
                 _mode(model, inference),
                 HitLoops(model),
-                watched_hooks(model, told),
+                watched_hooks(model, _told[model]),
                 recorder.recording(),
                 samba_names(model, given),
+                shown_types(model),
                 functions,
             ):
                 stack.enter_context(context)

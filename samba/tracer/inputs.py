@@ -12,6 +12,7 @@ import torch
 from pef_schema.errors import SambaError
 from samba.support.naming import root_name
 from samba.support.nesting import Constant, leaves
+from samba.tracer.looks import Layout
 from samba.tracer.refuse import refuse_inputs
 from samba.tracer.torch_internals import tree_map
 
@@ -43,6 +44,8 @@ class NamedInput:
     region_name: str
     tensor: torch.Tensor
     requires_grad: bool
+    layout: Layout | None = None
+    """How it has to lie, where ``forward`` asks for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

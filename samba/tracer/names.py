@@ -64,6 +64,22 @@ def called_by_user() -> bool:
     return False
 
 
+def called_in_users_code() -> bool:
+    """Whether the user's own line calls the function of torch that a mode sees.
+
+    Unlike for :func:`called_by_user`, what this package calls on its behalf does not count.
+    """
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        code, name = frame.f_code, frame.f_globals.get("__name__", "")
+        if code.co_filename in _CALLING or name in _SEEING or code.co_name == "__torch_function__":
+            continue
+        return is_user_file(code.co_filename)
+    return False
+
+
+_SEEING = ("samba.tracer.looks", "samba.tracer.patched_functions")
+
+
 def called_by_this_package(but: tuple[str, ...]) -> bool:
     """Whether this package, and neither the user nor a mode, calls the function of torch.
 

@@ -18,6 +18,7 @@ from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.dropout import DROPOUTS, keep_dropout
 from samba.tracer.errors import TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
+from samba.tracer.looks import Looks
 from samba.tracer.names import called_by_this_package, calling_line
 from samba.tracer.refuse import refuse_constants
 from samba.tracer.rewrite import rewritten
@@ -42,6 +43,7 @@ class TracedFunctions(TorchFunctionMode):
         model: The model, for errors.
         recorder: Where to record hooks; None to leave them to torch.
         told: What has been said about the model; nothing if None.
+        looks: Where to note what ``forward`` asks of how tensors lie in memory.
 
     Attributes:
         asks_gradient: The last line that called ``torch.autograd.grad``; empty if none has.
@@ -52,11 +54,13 @@ class TracedFunctions(TorchFunctionMode):
         model: torch.nn.Module,
         recorder: GradientRecorder | None = None,
         told: Deviations | None = None,
+        looks: Looks | None = None,
     ) -> None:
         super().__init__()
         self._model, self._recorder = model, recorder
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
         self._deviations = told or Deviations()
+        self._looks = looks or Looks()
         self.asks_gradient = ""
 
     def __torch_function__(
@@ -67,6 +71,7 @@ class TracedFunctions(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         refuse_gradients(func)
+        self._looks.note(func, args, kwargs or {})
         if func is torch.autograd.grad and not called_by_this_package(_MODES):
             self.asks_gradient = calling_line()
         args, kwargs = self._plain(types, args, kwargs or {})

@@ -30,6 +30,8 @@ from pef_schema.program import Role
 from samba.tracer.capture import trace_model
 from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs
+from samba.tracer.layouts import with_layouts
+from samba.tracer.looks import Layout
 from samba.tracer.torch_internals import (
     accumulation_hooks,
     buffers_of,
@@ -72,10 +74,11 @@ class _Same:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """A trace without the caller's inputs, and its key."""
+    """A trace without the caller's inputs, its key, and how they lay if ``forward`` asked."""
 
     traced: Traced
     key: Any
+    layouts: tuple[Layout | None, ...]
 
 
 _kept: weakref.WeakKeyDictionary[torch.nn.Module, _Kept] = weakref.WeakKeyDictionary()
@@ -99,7 +102,11 @@ def trace_and_keep(model: torch.nn.Module, given: TraceInputs, *, inference: boo
     traced = trace_model(model, given, inference=inference)
     if before is not None and before == _key(model, given, inference):
         sources = [replace(s, tensor=None) if s.role is Role.INPUT else s for s in traced.sources]
-        _kept[model] = _Kept(traced=replace(traced, sources=tuple(sources)), key=before)
+        _kept[model] = _Kept(
+            traced=replace(traced, sources=tuple(sources)),
+            key=before,
+            layouts=_layouts(traced, given),
+        )
     return traced
 
 
@@ -128,9 +135,14 @@ def trace_again(
         and kept.traced.name == root
         and rate_argins(kept.traced.graph()) == tuple(rates)
         and kept.key == _key(model, given, inference)
+        and kept.layouts == _layouts(kept.traced, given)
     ):
         return replace(kept.traced, sources=_with_inputs(kept.traced.sources, given))
     return trace_model(model, given, inference=inference, root=root, rates=rates)
+
+
+def _layouts(traced: Traced, given: TraceInputs) -> tuple[Layout | None, ...]:
+    return tuple([entry.layout for entry in with_layouts(given, traced.looks).tensors])
 
 
 def _with_inputs(sources: Sequence[Source], given: TraceInputs) -> tuple[Source, ...]:

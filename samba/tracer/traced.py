@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pef_schema.program import DType, Gradient, Graph, Node, Output, Role, Update, Value
+from samba.tracer.looks import Looks
 
 TO_DTYPE: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
@@ -87,6 +88,7 @@ class Traced:
         parameter_ids: Identities of all parameters of the model.
         exempt: Nodes traced inside of ``session.disable_graphamp()``.
         gradients: Custom gradients that nodes refer to.
+        looks: What forward asks of how tensors lie in memory, None if it does not.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Traced:
     parameter_ids: frozenset[int] = frozenset()
     exempt: frozenset[int] = frozenset()
     gradients: tuple[Gradient, ...] = ()
+    looks: Looks | None = None
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether a tensor is a parameter of the traced model, used by ``forward`` or not."""

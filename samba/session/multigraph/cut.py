@@ -140,7 +140,8 @@ class _Cut:
             source = self._traces.source(keys[0])
             if source is not None and source.tensor is not None:
                 tensor = source.tensor
-            old = self._traces.traces[number].traced.values[value]
+            traced = self._traces.traces[number].traced
+            old, looks = traced.values[value], traced.looks
             index = self._add(getattr(tensor, "sn_name", "") or old.name, old)
             self._starts.update(dict.fromkeys(keys, index))
             name = self._values[index].name
@@ -154,6 +155,7 @@ class _Cut:
                     region_name=region,
                     tensor=tensor,
                     requires_grad=False,
+                    layout=None if looks is None else looks.of(tensor),
                 )
             )
             sources.append(
