@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from samba.tracer.names import is_user_file
+
 __all__ = ["assigned_line"]
 
 
@@ -30,6 +32,8 @@ def assigned_line(owner: type | Callable[..., Any], name: str) -> str:
             tree = ast.parse(textwrap.dedent("".join(lines)))
         except (OSError, TypeError, SyntaxError):
             continue
+        if not is_user_file(file or ""):
+            continue  # torch's own modules have names of their own
         for node in _outside_of_init(tree):
             found = _touches(node, name)
             if found is None:

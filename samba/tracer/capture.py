@@ -26,7 +26,7 @@ from samba.support.naming import root_name
 from samba.support.tracing import one_trace
 from samba.tensor.labels import keep_names
 from samba.tracer.casts import insert_casts
-from samba.tracer.changed_state import TraceState, steady_trace
+from samba.tracer.changed_state import TraceState
 from samba.tracer.complex_nodes import NOT_COMPLEX, lacks_complex, only_complex
 from samba.tracer.convert import convert
 from samba.tracer.custom_gradients import GradientRecorder
@@ -47,6 +47,7 @@ from samba.tracer.outputs import plain_outputs
 from samba.tracer.overwritten import refuse_overwritten
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.refuse import describe, refuse_scripted, refused_ops
+from samba.tracer.repeated_calls import steady_trace
 from samba.tracer.samba_names import samba_names, show_names
 from samba.tracer.shown_types import shown_types
 from samba.tracer.strided_views import exact_writes, name_elements

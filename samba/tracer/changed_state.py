@@ -1,11 +1,5 @@
 """What ``forward`` changes beside buffers: a graph has it as it was, torch as it is.
 
-A graph is traced from the state before the first call. If ``forward`` has changed a plain
-attribute, a list, a global variable, or has registered a hook, the model is traced once more from
-the state after it. If that gives another graph, the model is refused. A graph that is the same both
-times is what each call computes; so a counter that is only counted costs a second trace and nothing
-else.
-
 A model is left as it was: compiling and loading call ``forward`` no time, as far as it can tell.
 What functions find outside of it, in global variables and closures, is as after one call: scripts
 look there for what a trace has seen.
@@ -14,30 +8,24 @@ look there for what a trace has seen.
 from __future__ import annotations
 
 import random
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
-from pef_schema import first_difference
-from pef_schema.errors import SambaError
-from samba.support.deviations import Deviations, some_of
-from samba.support.tracing import tracing_again
 from samba.tracer.assigned_line import assigned_line
-from samba.tracer.constant_parts import constant_values, without_constant_parts
 from samba.tracer.errors import TraceError
 from samba.tracer.held_hooks import HeldHooks, MovedHook
 from samba.tracer.held_state import Change, HeldState
-from samba.tracer.traced import Traced
+from samba.tracer.observed import asked
 
-__all__ = ["ChangedAttributes", "DrawnNumbers", "MutatedConstant", "TraceState", "steady_trace"]
+__all__ = ["ChangedAttributes", "DrawnNumbers", "MutatedConstant", "TraceState"]
 
 
 class ChangedAttributes(TraceError):
-    """``forward`` changes what is no buffer, and computes something else after it.
+    """``forward`` changes what is no buffer, and computes something else after it, or may.
 
     Attributes:
         names: What it changes, as paths from the model on.
@@ -45,13 +33,20 @@ class ChangedAttributes(TraceError):
 
     deviation = "frozen-attribute"
 
-    def __init__(self, model: torch.nn.Module, changes: list[Change], reason: str) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        changes: list[Change],
+        reason: str,
+        what: str = "computes something else after it",
+    ) -> None:
         self.names = tuple(change.path for change in changes)
         lines = [f"  {c.path}: {c.before} -> {c.after}{_line(model, c)}" for c in changes]
         super().__init__(
             where=f"model {type(model).__name__}",
-            reason="forward() changes what a compiled graph holds as it was, and computes "
-            "something else after it:\n" + "\n".join(lines) + f"\n{reason}",
+            reason=f"forward() changes what a compiled graph holds as it was, and {what}:\n"
+            + "\n".join(lines)
+            + f"\n{reason}",
             hint=_HINT if any(change.attribute for change in changes) else _HINT_FOR_HOOKS,
         )
 
@@ -115,6 +110,7 @@ class TraceState:
         moved: What hooks to register and remove before.
         draws: The generators of Python to call it with, None for the present ones.
         returns_assigned: Whether ``forward`` returns the tensors that it assigns as well.
+        observes: Whether observed values are in the state.
     """
 
     def __init__(
@@ -125,10 +121,11 @@ class TraceState:
         draws: Generators | None = None,
         *,
         returns_assigned: bool = False,
+        observes: bool = False,
     ) -> None:
         self._model, self._start, self._draws = model, start, draws
-        self._moved, self._outer_hooks = moved, HeldHooks(model)
-        self._returns_assigned = returns_assigned
+        self.moved_before, self._outer_hooks = tuple(moved), HeldHooks(model)
+        self._returns_assigned, self._observes = returns_assigned, observes
         self._is_later = start is not None or returns_assigned
         self._outer = HeldState(model)
         self.before: HeldState | None = None
@@ -160,7 +157,9 @@ class TraceState:
                 self.before.put_back(outside=self._is_later)
                 before, self.draws = self.draws, Generators()
                 self.drew = " and ".join(before.changed(self.draws))
-            return (result, self.assigned()) if self._returns_assigned else None
+            if self._observes:
+                result = asked(result)
+            return (result, self.assigned()) if self._returns_assigned else result
 
         first = self._model.register_forward_pre_hook(enter, prepend=True)
         last = self._model.register_forward_hook(leave)
@@ -168,7 +167,7 @@ class TraceState:
         try:
             if self._start is not None:
                 self._start.put_back()
-            for hook in self._moved:
+            for hook in self.moved_before:
                 hook.repeat()
             yield
         finally:
@@ -192,63 +191,6 @@ class TraceState:
         return [*self.before.changes(self.after), *self._hook_changes]
 
 
-def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) -> Traced:
-    """Trace a model, and once more in the state that ``forward`` leaves, if it is another.
-
-    Args:
-        model: The model.
-        trace: Traces it in a state.
-
-    Returns:
-        The first trace.
-
-    Raises:
-        ChangedAttributes: The second trace gives another graph.
-        SambaError: As ``trace``.
-    """
-    state = TraceState(model)
-    traced = trace(state)
-    changes = state.changes()
-    if not changes and not state.drew:
-        return traced
-    try:
-        with tracing_again():
-            start = None if state.after is None else _real(model, trace, state)
-            draws = state.draws if state.drew else None
-            again = trace(TraceState(model, start, state.moved, draws))
-    except SambaError as error:
-        raise ChangedAttributes(model, changes, f"Then it cannot be traced: {error}") from error
-    difference = first_difference(without_constant_parts(traced), without_constant_parts(again))
-    if difference is not None:
-        if not changes:
-            raise DrawnNumbers(model, state.drew, str(difference))
-        raise ChangedAttributes(model, changes, _shown(str(difference)))
-    _tell(model, changes, state.drew)
-    return traced
-
-
-_told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
-"""What was said of each model: it may be traced several times."""
-
-
-def _tell(model: torch.nn.Module, changes: list[Change], drew: str) -> None:
-    """Say once what a run on the device leaves out, although it computes what torch does."""
-    name, deviations = type(model).__name__, _told.setdefault(model, Deviations())
-    if changes:
-        paths = some_of([change.path for change in changes])
-        deviations.tell(
-            "unchanged-attribute",
-            f"forward() of {name} changes {paths}, which its results do not depend on: "
-            "session.run leaves that as it is. Make it a buffer if you read it",
-        )
-    if drew:
-        deviations.tell(
-            "drawn-while-tracing",
-            f"forward() of {name} draws from {drew}: the graph is that of what it drew when it was "
-            "traced. Draw with torch, which the device does in each run",
-        )
-
-
 class DrawnNumbers(TraceError):
     """``forward`` computes with numbers that Python or NumPy draws, which a graph would keep."""
 
@@ -258,7 +200,7 @@ class DrawnNumbers(TraceError):
         super().__init__(
             where=f"model {type(model).__name__}",
             reason=f"forward() draws from {generators}, and each draw gives another graph:\n"
-            + _shown(difference),
+            + difference,
             hint="Draw with torch (torch.rand, dropout), which the device does in each run, or "
             "pass what is drawn to forward() as an input.",
         )
@@ -285,37 +227,3 @@ class MutatedConstant(TraceError):
             hint="Register it as a buffer: "
             f"self.register_buffer({attribute!r}, ..., persistent=False).",
         )
-
-
-def _shown(difference: str) -> str:
-    """A difference between two calls, in the words for two calls."""
-    return difference.replace("  compiled: ", "  first call:  ").replace(
-        "  traced:   ", "  second call: "
-    )
-
-
-def _real(
-    model: torch.nn.Module, trace: Callable[[TraceState], Traced], state: TraceState
-) -> HeldState:
-    """The state after ``forward``, with tensors that have values.
-
-    A tensor that ``forward`` has made has none while it is traced. One that depends on nothing but
-    constants gets its contents; another one ones: if the graph reads them, it is another graph.
-    """
-    assigned = state.assigned()
-    assert state.after is not None
-    if not assigned:
-        return state.after
-    contents: list[torch.Tensor | None] = [None] * len(assigned)
-    try:
-        whole = trace(TraceState(model, state.before, returns_assigned=True))
-        known = constant_values(whole)
-        values = [output.value for output in whole.outputs[-len(assigned) :]]
-        contents = [known.get(value) for value in values]
-    except SambaError:
-        pass  # then all of them count as computed from data
-    real = {
-        id(made): torch.ones(tuple(made.shape), dtype=made.dtype) if found is None else found
-        for made, found in zip(assigned, contents, strict=True)
-    }
-    return state.after.with_tensors(lambda tensor: real.get(id(tensor), tensor))

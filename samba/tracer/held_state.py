@@ -8,65 +8,47 @@ entry. A state can be compared with a later one and put back, in the same contai
 from __future__ import annotations
 
 import itertools
-import random
 import sys
 import types
-from collections import Counter, OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from samba.tracer.held_entries import (
+    CONTAINERS,
+    DRAWING,
+    OWN,
+    PLAIN,
+    WHOLE,
+    Change,
+    Holder,
+    defaults_of,
+    differences,
+    drawing_state,
+    entry_place,
+    fill,
+    is_plain_container,
+    place_of,
+    slots_of,
+)
 from samba.tracer.names import is_user_file
+from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
 from samba.tracer.torch_internals import buffers_of, parameters_of
 
 __all__ = ["Change", "HeldState"]
 
-_MISSING = object()
-
-_OWN = frozenset(vars(torch.nn.Module()))
-"""Attributes that every module has, for torch."""
-
 _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Where torch's recurrent layers list their parameters once more: put back, not reported."""
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_TRACED = "_call_impl"
+"""What a module has while it is traced, for its gradients."""
 
 _MOST = 20_000
 """Containers that are looked into, and entries of one of them: what is beyond is not held."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One entry that is another than before.
-
-    Args:
-        path: Where, as one would write it, from the model on: ``encoder.steps``.
-        owner: The class or function whose code names it.
-        attribute: The name there.
-        before, after: What it was and is, for a reader.
-    """
-
-    path: str
-    owner: type | Callable[..., Any]
-    attribute: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Holder:
-    """A container with its entries: all of them, or those of some names."""
-
-    path: str
-    owner: Any
-    attribute: str
-    container: Any
-    entries: dict[Any, Any]
-    partial: bool = False
-    outside: bool = False
 
 
 class HeldState:
@@ -89,8 +71,8 @@ class HeldState:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._holders: list[_Holder] = []
-        self._partial: dict[int, _Holder] = {}
+        self._holders: list[Holder] = []
+        self._partial: dict[int, Holder] = {}
         self._seen: set[int] = set()
         self._code: set[int] = set()
         self.tensors: dict[int, torch.Tensor] = {}
@@ -112,25 +94,8 @@ class HeldState:
         found: list[Change] = []
         for holder in self._holders:
             other = after.get(id(holder.container))
-            if other is None:
-                continue  # nobody holds it any more: the entry that did is another
-            if isinstance(holder.container, (list, set, deque)):
-                if not _same_items(holder.entries, other.entries):
-                    text = f"{len(holder.entries)} entries", f"{len(other.entries)} entries"
-                    found.append(_change(holder, holder.path, holder.attribute, *text))
-                continue
-            if isinstance(holder.container, _DRAWING):
-                if repr(holder.entries) != repr(other.entries):
-                    text = "a state", "another one"
-                    found.append(_change(holder, holder.path, holder.attribute, *text))
-                continue
-            for key in dict.fromkeys((*holder.entries, *other.entries)):
-                old, new = holder.entries.get(key, _MISSING), other.entries.get(key, _MISSING)
-                if not _same(old, new):
-                    if old is _MISSING and isinstance(holder.owner, type):
-                        old = getattr(holder.owner, str(key), _MISSING)
-                    path, attribute = _place(holder, key)
-                    found.append(_change(holder, path, attribute, _text(old), _text(new)))
+            if other is not None:  # else nobody holds it any more: the entry that did is another
+                found += differences(holder, other)
         return [change for change in found if change.attribute not in _MIRRORS]
 
     def put_back(self, *, outside: bool = True) -> None:
@@ -142,7 +107,7 @@ class HeldState:
         """
         for holder in self._holders:
             if outside or not holder.outside:
-                _fill(holder)
+                fill(holder)
 
     def with_tensors(self, replace: Callable[[torch.Tensor], torch.Tensor]) -> HeldState:
         """The same state with other tensors in it, to be put in its place.
@@ -150,16 +115,60 @@ class HeldState:
         Args:
             replace: Gives a tensor for each that is held.
         """
+        return self._mapped(lambda _, value: _replaced(value, replace))
+
+    def unobserved(self) -> HeldState:
+        """The same state with the values themselves where observed ones are held."""
+        return self._mapped(lambda _, value: concrete(value))
+
+    def observing(
+        self, changes: Iterable[Change], watch: Watch
+    ) -> tuple[HeldState, dict[Place, list[torch.Tensor]]]:
+        """The same state with observed values in some places, to be put in its place.
+
+        Args:
+            changes: Whose places.
+            watch: What to tell of reads.
+
+        Returns:
+            The state, and those of the places that can be observed, each with the tensors in it:
+            whether these are read, only the graph can tell. A bool and None cannot.
+        """
+        wanted = {place for change in changes for place in change.places}
+        made: dict[Place, list[torch.Tensor]] = {}
+        containers: dict[int, Any] = {}
+        for holder in self._holders:
+            place = place_of(holder, WHOLE)
+            if place in wanted and isinstance(holder.container, (*CONTAINERS, itertools.count)):
+                containers[place[0]] = observed(holder.container, place, watch)
+
+        def within(value: Any) -> Any:
+            if type(value) is tuple:
+                return tuple(map(within, value))
+            found = containers.get(id(value))
+            if found is not None:
+                made[id(value), WHOLE] = []
+                return found
+            return value
+
+        def seen(place: Place, value: Any) -> Any:
+            if place not in wanted:
+                return within(value)
+            found, tensors = observed(value, place, watch), _tensors_of(value)
+            if tensors or is_observed(found):
+                made[place] = tensors
+            return found
+
+        return self._mapped(seen), made
+
+    def _mapped(self, of: Callable[[Place, Any], Any]) -> HeldState:
         made = object.__new__(HeldState)
         made._holders = [
-            _Holder(
-                path=h.path,
-                owner=h.owner,
-                attribute=h.attribute,
-                container=h.container,
-                entries={key: _replaced(value, replace) for key, value in h.entries.items()},
-                partial=h.partial,
-                outside=h.outside,
+            replace(
+                h,
+                entries={key: of(place_of(h, key), value) for key, value in h.entries.items()}
+                if not isinstance(h.container, (set, *DRAWING, np.ndarray))
+                else {concrete(key): concrete(value) for key, value in h.entries.items()},
             )
             for h in self._holders
         ]
@@ -173,7 +182,7 @@ class HeldState:
         entries = {
             key: value
             for key, value in vars(module).items()
-            if key not in _OWN and not any(value is holder for holder in apart)
+            if key not in OWN and key != _TRACED and not any(value is holder for holder in apart)
         }
         self._hold(prefix, type(module), "", vars(module), entries, partial=True)
 
@@ -186,12 +195,13 @@ class HeldState:
         entries: dict[Any, Any],
         *,
         partial: bool = False,
+        looks_into: bool = True,
     ) -> None:
         if len(self._holders) >= _MOST or len(entries) > _MOST:
             return
         holder = self._partial.get(id(container)) if partial else None
         if holder is None:
-            holder = _Holder(
+            holder = Holder(
                 path=path,
                 owner=owner,
                 attribute=attribute,
@@ -206,25 +216,24 @@ class HeldState:
         else:
             entries = {k: v for k, v in entries.items() if k not in holder.entries}
             holder.entries.update(entries)
-        for key, value in list(entries.items()):
-            self._walk(*_place(holder, key), owner, value)
+        for key, value in list(entries.items()) if looks_into else ():
+            self._walk(*entry_place(holder, key), owner, value)
 
     def _walk(self, path: str, attribute: str, owner: Any, value: Any) -> None:
+        value = concrete(value)
         if isinstance(value, torch.Tensor):
             self.tensors[id(value)] = value
             return
-        if isinstance(value, _PLAIN) or id(value) in self._seen:
+        if isinstance(value, PLAIN) or id(value) in self._seen:
             return
-        if isinstance(value, torch.nn.Module):
-            return  # one that is registered is walked as such, and another is not this model's
         if isinstance(value, tuple):
             for index, item in enumerate(value):
                 self._walk(f"{path}[{index}]", attribute, owner, item)
             return
         self._seen.add(id(value))
-        if isinstance(value, _DRAWING):
-            self._hold(path, owner, attribute, value, {"state": _drawing_state(value)})
-        elif isinstance(value, _CONTAINERS) and not _is_plain_container(value):
+        if isinstance(value, DRAWING):
+            self._hold(path, owner, attribute, value, {"state": drawing_state(value)})
+        elif isinstance(value, CONTAINERS) and not is_plain_container(value):
             return  # reading it may run code of its class
         elif isinstance(value, (list, deque)):
             self._hold(path, owner, attribute, value, dict(enumerate(value)))
@@ -236,9 +245,31 @@ class HeldState:
             self._walk_function(value)
         elif isinstance(value, type):
             self._walk_class(f"{value.__name__}.", value)
-        elif _of_user(type(value)) and hasattr(value, "__dict__"):
-            self._hold(f"{path}.", type(value), "", vars(value), dict(vars(value)))
-            self._walk_class(f"{path}.", type(value))
+        elif isinstance(value, np.ndarray):
+            if value.flags.writeable and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
+                self._hold(path, owner, attribute, value, {"state": value.copy()})
+        else:
+            self._walk_object(path, value)
+
+    def _walk_object(self, path: str, value: Any) -> None:
+        """Attributes of an object; of one that is not the user's, only which they are."""
+        kind = type(value)
+        if isinstance(value, types.ModuleType) or kind.__module__.startswith(_NOT_LOOKED_INTO):
+            return
+        if isinstance(value, torch.nn.Module):  # one that is not registered
+            for name, module in value.named_modules():
+                self._seen.add(id(module))
+                self._walk_module(f"{path}.{name}." if name else f"{path}.", module)
+                self._walk_class(f"{path}.", type(module))
+            return
+        users = _of_user(kind) or isinstance(value, types.SimpleNamespace)
+        if hasattr(value, "__dict__"):
+            entries = dict(vars(value))
+            self._hold(f"{path}.", kind, "", vars(value), entries, looks_into=users)
+        if users and (slots := slots_of(value)):
+            self._hold(f"{path}.", kind, "", value, slots)
+        if users:
+            self._walk_class(f"{path}.", kind)
 
     def _walk_class(self, prefix: str, kind: type) -> None:
         for base in kind.__mro__:
@@ -249,7 +280,7 @@ class HeldState:
             entries = {
                 key: value
                 for key, value in body.items()
-                if not key.startswith("__") and isinstance(value, (*_PLAIN, list, dict, set, deque))
+                if not key.startswith("__") and isinstance(value, (*PLAIN, list, dict, set, deque))
             }
             self._hold(prefix, kind, "", base, entries, partial=True)
             for value in body.values():
@@ -267,6 +298,13 @@ class HeldState:
         names = [name for name in _names(code) if name in function.__globals__]
         entries = {name: function.__globals__[name] for name in names}
         self._hold("", function, "", function.__globals__, _readable(entries), partial=True)
+        for module in entries.values():
+            if isinstance(module, types.ModuleType) and _is_own_file(
+                vars(module).get("__file__") or "<built-in>"
+            ):
+                self._walk_variables(module, code)
+        if defaults := defaults_of(function):
+            self._hold("", function, "", function, defaults)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
             try:
                 self._hold("", function, name, cell, {name: cell.cell_contents})
@@ -274,40 +312,24 @@ class HeldState:
                 continue  # an empty cell
         self._outside = outer
 
-
-_DRAWING = (random.Random, np.random.Generator, np.random.RandomState, itertools.count)
-"""Objects that give another value at each call."""
-
-
-_CONTAINERS = (OrderedDict, dict, list, deque, set)
-_READ_BY = ("__iter__", "__len__", "__getitem__", "__setitem__", "__delitem__", "keys", "items")
+    def _walk_variables(self, module: types.ModuleType, code: types.CodeType) -> None:
+        """Variables of another file that a function may name."""
+        own = vars(module)
+        entries = {name: own[name] for name in _names(code) if name in own}
+        self._hold(f"{module.__name__}.", module, "", own, _readable(entries), partial=True)
 
 
-def _is_plain_container(value: Any) -> bool:
-    """Whether a container is read and filled by the methods of Python's own."""
-    kind = type(value)
-    base = next(base for base in _CONTAINERS if isinstance(value, base))
-    return kind is Counter or all(
-        getattr(kind, name, None) is getattr(base, name, None) for name in _READ_BY
-    )
+def _tensors_of(value: Any) -> list[torch.Tensor]:
+    """A tensor, or those in a tuple."""
+    if type(value) is tuple:
+        return [tensor for item in value for tensor in _tensors_of(item)]
+    return [value] if isinstance(value, torch.Tensor) else []
 
 
-def _drawing_state(value: Any) -> Any:
-    if isinstance(value, random.Random):
-        return value.getstate()
-    if isinstance(value, np.random.Generator):
-        return value.bit_generator.state
-    return value.get_state() if isinstance(value, np.random.RandomState) else repr(value)
+_MOST_BYTES = 1 << 20
+"""Largest array of NumPy whose contents are held."""
 
-
-def _set_drawing_state(value: Any, state: Any) -> None:
-    """Let one go on from a state; a count cannot go back."""
-    if isinstance(value, random.Random):
-        value.setstate(state)
-    elif isinstance(value, np.random.Generator):
-        value.bit_generator.state = state
-    elif isinstance(value, np.random.RandomState):
-        value.set_state(state)
+_NOT_LOOKED_INTO = ("torch", "samba", "sambaflow", "builtins", "jax")
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -340,85 +362,6 @@ def _of_user(kind: type) -> bool:
 def _is_own_file(file: str) -> bool:
     """Whether a file is the user's own, and not of an installed package."""
     return is_user_file(file) and "site-packages" not in file and "dist-packages" not in file
-
-
-def _place(holder: _Holder, key: Any) -> tuple[str, str]:
-    """Path and attribute of an entry."""
-    if isinstance(holder.container, types.CellType):
-        return str(key), str(key)
-    if isinstance(holder.container, (list, set, deque)) or holder.attribute:
-        text = f"{key!r:.40}" if isinstance(key, _PLAIN) else f"a {type(key).__name__}"
-        return f"{holder.path}[{text}]", holder.attribute
-    return f"{holder.path}{key}", str(key)
-
-
-def _change(holder: _Holder, path: str, attribute: str, before: str, after: str) -> Change:
-    return Change(path=path, owner=holder.owner, attribute=attribute, before=before, after=after)
-
-
-def _text(value: Any) -> str:
-    if value is _MISSING:
-        return "nothing"
-    if isinstance(value, torch.Tensor):
-        return "a tensor"
-    return f"{value!r:.40}" if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
-
-
-def _same_items(old: dict[Any, Any], new: dict[Any, Any]) -> bool:
-    return len(old) == len(new) and all(map(_same, old.values(), new.values()))
-
-
-def _same(old: Any, new: Any) -> bool:
-    if old is new:
-        return True
-    if type(old) is not type(new):
-        return False
-    if isinstance(old, tuple):
-        return len(old) == len(new) and all(map(_same, old, new))
-    if isinstance(old, float):
-        return repr(old) == repr(new)  # nan is itself, and -0.0 is not 0.0
-    return isinstance(old, _PLAIN) and old == new
-
-
-def _fill(holder: _Holder) -> None:
-    container, entries = holder.container, holder.entries
-    if isinstance(container, types.CellType):
-        container.cell_contents = next(iter(entries.values()))
-    elif isinstance(container, _DRAWING):
-        _set_drawing_state(container, entries["state"])
-    elif isinstance(container, type):
-        for key, value in entries.items():
-            if container.__dict__.get(key, _MISSING) is not value:
-                setattr(container, key, value)
-    elif isinstance(container, set):
-        if container != set(entries):
-            container.clear()
-            container.update(entries)
-    elif isinstance(container, (list, deque)):
-        if not _identical(container, entries.values()):
-            container.clear()
-            container.extend(entries.values())
-    else:
-        _fill_mapping(container, entries, partial=holder.partial)
-
-
-def _fill_mapping(container: dict[Any, Any], entries: dict[Any, Any], *, partial: bool) -> None:
-    added = [key for key in container if key not in entries]
-    if not partial:
-        for key in added:
-            del container[key]
-    elif not isinstance(container.get("__builtins__"), (dict, types.ModuleType)):
-        for key in added:  # of a module, whose own entries are torch's
-            if key not in _OWN:
-                del container[key]
-    for key, value in entries.items():
-        if container.get(key, _MISSING) is not value:
-            container[key] = value
-
-
-def _identical(old: Iterable[Any], new: Iterable[Any]) -> bool:
-    first, second = list(old), list(new)
-    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
 
 
 def _replaced(value: Any, replace: Callable[[torch.Tensor], torch.Tensor]) -> Any:

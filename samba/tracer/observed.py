@@ -11,16 +11,29 @@ from __future__ import annotations
 
 import itertools
 import operator
+import types
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import torch
 
 from samba.tracer.names import calling_line
+from samba.tracer.torch_internals import tree_map
 
-__all__ = ["Observed", "ObservedContainer", "Place", "Watch", "concrete", "is_observed", "observed"]
+__all__ = [
+    "Observed",
+    "ObservedContainer",
+    "Place",
+    "Watch",
+    "asked",
+    "concrete",
+    "is_observed",
+    "observed",
+    "roots_of",
+]
 
 Place = tuple[int, Hashable]
 """Where a value is held: the id of its container, and the entry there (its id, if not hashable)."""
@@ -104,6 +117,13 @@ def is_observed(value: Any) -> bool:
     return issubclass(type(value), Observed)
 
 
+def roots_of(value: Any) -> frozenset[Place]:
+    """The places that an observed value was computed from; none of a value itself."""
+    if type(value) is tuple:
+        return frozenset[Place]().union(*map(roots_of, value))
+    return _get(value, "_observed_roots") if issubclass(type(value), Observed) else frozenset()
+
+
 def concrete(value: Any) -> Any:
     """A value itself, with nobody noted."""
     if issubclass(type(value), Observed):
@@ -145,11 +165,16 @@ def _computed(function: Callable[..., Any], *operands: Any) -> Any:
     if not all(map(_plain, operands)):
         return function(*map(_read, operands))
     seen = [o for o in operands if issubclass(type(o), Observed)]
-    if any(issubclass(type(o), ObservedContainer) for o in seen):
-        return function(*map(_read, operands))
-    roots = frozenset[Place]().union(*(_get(o, "_observed_roots") for o in seen))
+    roots = frozenset[Place]().union(*map(roots_of, seen))
     found = function(*map(concrete, operands))
-    return found if found is NotImplemented else Observed(found, roots, _watch_of(seen[0]))
+    return found if found is NotImplemented else _made(found, roots, _watch_of(seen[0]))
+
+
+def _made(value: Any, roots: frozenset[Place], watch: Watch) -> Observed:
+    if isinstance(value, itertools.count):
+        return _Counted(value, roots, watch)
+    kind = ObservedContainer if isinstance(value, (list, deque, dict, set)) else Observed
+    return kind(value, roots, watch)
 
 
 def _watch_of(value: Any) -> Watch:
@@ -166,23 +191,42 @@ def _add_arithmetic() -> None:
         setattr(Observed, f"__{name}__", lambda a, b, f=function: _computed(f, a, b))
         setattr(Observed, f"__r{name}__", lambda a, b, f=function: _computed(f, b, a))
     for name in _ALONE:
-        setattr(Observed, f"__{name}__", lambda a, f=_operator(name): _computed(f, a))
+        function = _operator(name)
+        setattr(Observed, f"__{name}__", lambda a, f=function: _computed(f, a))
 
 
 # -- everything else asks for the value -----------------------------------------------------------
 
 _ASKING: dict[str, Callable[..., Any]] = {
     **{f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    **{"__bool__": bool, "__int__": int, "__float__": float, "__complex__": complex},
-    **{"__index__": operator.index, "__hash__": hash, "__len__": len, "__iter__": iter},
-    **{"__contains__": operator.contains, "__getitem__": operator.getitem, "__next__": next},
-    **{"__setitem__": operator.setitem, "__delitem__": operator.delitem, "__round__": round},
-    **{"__str__": str, "__repr__": repr, "__format__": format, "__bytes__": bytes},
-    **{"__divmod__": divmod, "__rdivmod__": lambda a, b: divmod(b, a), "__reversed__": reversed},
-    **{"__matmul__": operator.matmul, "__rmatmul__": lambda a, b: b @ a, "__dir__": dir},
-    **{"__call__": lambda f, *args, **kwargs: f(*args, **kwargs)},
-    **{"__enter__": lambda v: v.__enter__(), "__exit__": lambda v, *args: v.__exit__(*args)},
-    **{"__reduce_ex__": lambda v, protocol: v.__reduce_ex__(protocol)},
+    "__bool__": bool,
+    "__int__": int,
+    "__float__": float,
+    "__complex__": complex,
+    "__index__": operator.index,
+    "__hash__": hash,
+    "__len__": len,
+    "__iter__": iter,
+    "__contains__": operator.contains,
+    "__getitem__": operator.getitem,
+    "__next__": next,
+    "__setitem__": operator.setitem,
+    "__delitem__": operator.delitem,
+    "__round__": round,
+    "__str__": str,
+    "__repr__": repr,
+    "__format__": format,
+    "__bytes__": bytes,
+    "__divmod__": divmod,
+    "__rdivmod__": lambda a, b: divmod(b, a),
+    "__reversed__": reversed,
+    "__matmul__": operator.matmul,
+    "__rmatmul__": lambda a, b: b @ a,
+    "__dir__": dir,
+    "__call__": lambda f, *args, **kwargs: f(*args, **kwargs),
+    "__enter__": lambda v: v.__enter__(),
+    "__exit__": lambda v, *args: v.__exit__(*args),
+    "__reduce_ex__": lambda v, protocol: v.__reduce_ex__(protocol),
 }
 
 
@@ -232,6 +276,12 @@ class ObservedContainer(Observed):
             return lambda: _clear(self)
         return super().__getattr__(name)
 
+    def __getitem__(self, key: Any) -> Any:
+        held = _get(self, "_observed_value")
+        if type(key) is slice and isinstance(held, list) and not self._is_known():
+            return _made(held[key], _get(self, "_observed_roots"), _watch_of(self))
+        return _read(self)[_read(key)]
+
     def __setitem__(self, key: Any, value: Any) -> None:
         held = _get(self, "_observed_value")
         if isinstance(held, dict):
@@ -274,7 +324,10 @@ class _Counted(Observed):
         return self
 
 
-_NEVER = (bool, type(None), torch.dtype, torch.device, torch.Tensor, torch.nn.Module, type)
+_NEVER = (
+    *(bool, type(None), torch.dtype, torch.device, torch.Tensor, torch.nn.Module, type),
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, Enum),
+)
 """Kinds that Python and torch ask for in ways that nothing can note: ``is``, their memory."""
 
 
@@ -288,10 +341,16 @@ def observed(value: Any, place: Place, watch: Watch) -> Any:
     """
     if type(value) is tuple:
         return tuple([observed(item, place, watch) for item in value])
-    if isinstance(value, _NEVER) or (callable(value) and not hasattr(value, "__dict__")):
-        return value
-    kind = _Counted if isinstance(value, itertools.count) else Observed
-    return kind(value, frozenset({place}), watch)
+    return value if isinstance(value, _NEVER) else _made(value, frozenset({place}), watch)
 
 
-CONTAINERS = (list, deque, dict, set)
+def asked(result: Any) -> Any:
+    """What ``forward`` returns: everybody reads that.
+
+    Args:
+        result: What it returns.
+
+    Returns:
+        The same with the values themselves where it holds observed ones.
+    """
+    return tree_map(_read, result)

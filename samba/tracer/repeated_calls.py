@@ -1,0 +1,313 @@
+"""Whether each call of ``forward`` computes what the first one does, as a graph in its place would.
+
+A graph is traced from the state before the first call. If ``forward`` has changed a plain
+attribute, a list, a global variable, or has registered a hook, the model is traced again from the
+state after it, and from the one after that. Another graph is refused. That all later calls give the
+same one is certain once a call leaves the state that it has found, or one that an earlier call has
+found: from there on everything repeats itself. What no call reads does not count: counters and logs
+are observed (:mod:`samba.tracer.observed`) while the model is traced. So a counter that is only
+counted costs a second trace and nothing else, and one that decides every k-th call is refused,
+however large k is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pef_schema import first_difference
+from pef_schema.errors import SambaError
+from pef_schema.program import Role
+from samba.support.deviations import Deviations, some_of
+from samba.support.tracing import tracing_again
+from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, TraceState
+from samba.tracer.constant_parts import constant_values, without_constant_parts
+from samba.tracer.held_entries import WHOLE
+from samba.tracer.held_hooks import MovedHook
+from samba.tracer.held_state import Change, HeldState
+from samba.tracer.observed import Place, Watch, concrete, roots_of
+from samba.tracer.traced import Traced
+
+__all__ = ["steady_trace"]
+
+_MOST_CALLS = 6
+"""Calls that are traced until one leaves a state that is known: more than a cycle of four takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """What is known of one traced call.
+
+    Args:
+        start: The state that it finds.
+        unread: The places where it would have left the same, and computed the same, whatever was
+            there of that kind.
+        leaked: Whether it has put what it found there elsewhere as well.
+        moves_hooks: Whether it leaves other hooks.
+    """
+
+    start: HeldState
+    unread: frozenset[Place]
+    leaked: bool
+    moves_hooks: bool
+
+
+def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) -> Traced:
+    """Trace a model, and again in the state that ``forward`` leaves, if it is another.
+
+    Args:
+        model: The model.
+        trace: Traces it in a state.
+
+    Returns:
+        The first trace.
+
+    Raises:
+        ChangedAttributes: A later call gives another graph, or may give one.
+        DrawnNumbers: It does, because of what Python or NumPy draws.
+        SambaError: As ``trace``.
+    """
+    state = TraceState(model)
+    traced = trace(state)
+    if state.changes() or state.drew:
+        repeated = _Repeated(model, trace, traced)
+        with tracing_again():
+            repeated.follow(state)
+        repeated.tell()
+    return traced
+
+
+class _Repeated:
+    """Calls of a model that follow the first one."""
+
+    def __init__(
+        self, model: torch.nn.Module, trace: Callable[[TraceState], Traced], traced: Traced
+    ) -> None:
+        self._model, self._trace = model, trace
+        self._graph = without_constant_parts(traced)
+        self._calls: list[_Call] = []
+        self._changed: dict[str, Change] = {}
+        self._read: dict[Place, str] = {}
+        self._drew = ""
+
+    def follow(self, state: TraceState) -> None:
+        """Trace calls until all that follow are known.
+
+        Args:
+            state: That of the first call.
+        """
+        assert state.before is not None
+        self._note(state, state.before, unread=frozenset())
+        moved = list(state.moved)
+        for _ in range(1, _MOST_CALLS):
+            start = self._real(state)
+            draws = state.draws if state.drew else None
+            before = state
+            state, unread = self._again(start, before.changes(), moved, draws)
+            moved += state.moved
+            self._note(state, start, unread=unread)
+            assert state.after is not None
+            if self._is_settled(state.after.unobserved()):
+                return
+        raise self._unsettled(state, unread)
+
+    def tell(self) -> None:
+        """Say once what a run on the device leaves out, although it computes what torch does."""
+        name, deviations = type(self._model).__name__, _told.setdefault(self._model, Deviations())
+        changed = [path for path, change in self._changed.items() if not change.draws]
+        drawing = [path for path, change in self._changed.items() if change.draws]
+        if changed:
+            deviations.tell(
+                "unchanged-attribute",
+                f"forward() of {name} changes {some_of(changed)}, which its results do not depend "
+                "on: session.run leaves that as it is. Make it a buffer if you read it",
+            )
+        if self._drew or drawing:
+            drew = " and ".join([*([self._drew] if self._drew else []), *drawing])
+            deviations.tell(
+                "drawn-while-tracing",
+                f"forward() of {name} draws from {drew}: the graph is that of what it drew when it "
+                "was traced. Draw with torch, which the device does in each run",
+            )
+
+    # -- one call -------------------------------------------------------------
+
+    def _again(
+        self,
+        start: HeldState,
+        changes: Sequence[Change],
+        moved: Sequence[MovedHook],
+        draws: Any,
+    ) -> tuple[TraceState, frozenset[Place]]:
+        """Trace a call in a state, in which what the call before has changed is observed."""
+        watch = Watch()
+        observing, places = start.observing(changes, watch)
+        state = TraceState(self._model, observing, moved, draws, observes=True)
+        try:
+            again = self._trace(state)
+        except SambaError:
+            # Perhaps only because torch refuses what stands there for a value.
+            watch = None
+            state = TraceState(self._model, start, moved, draws)
+            try:
+                again = self._trace(state)
+            except SambaError as error:
+                changed = list(self._changed.values())
+                reason = f"Then it cannot be traced: {error}"
+                raise ChangedAttributes(self._model, changed, reason) from error
+        difference = first_difference(self._graph, without_constant_parts(again))
+        if difference is not None:
+            self._note_changes(state)
+            changed = list(self._changed.values())
+            if not changed:
+                raise DrawnNumbers(self._model, state.drew, _shown(str(difference)))
+            raise ChangedAttributes(self._model, changed, _shown(str(difference)))
+        if watch is None:
+            return state, frozenset()
+        self._read |= watch.read
+        return state, _unread(places, watch, state.changes(), again)
+
+    def _note(self, state: TraceState, start: HeldState, *, unread: frozenset[Place]) -> None:
+        self._note_changes(state)
+        self._calls.append(
+            _Call(
+                start=start,
+                unread=unread,
+                leaked=any(
+                    roots_of(change.new) & unread and not _covers(unread, change)
+                    for change in state.changes()
+                ),
+                moves_hooks=bool(state.moved),
+            )
+        )
+
+    def _note_changes(self, state: TraceState) -> None:
+        self._drew = self._drew or state.drew
+        for change in state.changes():
+            self._changed.setdefault(change.path, change)
+
+    def _is_settled(self, end: HeldState) -> bool:
+        """Whether the last call leaves what an earlier one has found, but for what none reads."""
+        unread: frozenset[Place] | None = None
+        for call in reversed(self._calls):
+            if call.leaked or call.moves_hooks:
+                return False
+            unread = call.unread if unread is None else unread & call.unread
+            if all(change.draws or _covers(unread, change) for change in call.start.changes(end)):
+                return True
+        return False
+
+    def _unsettled(self, state: TraceState, unread: frozenset[Place]) -> ChangedAttributes:
+        open_ones = [c for c in state.changes() if not c.draws and not _covers(unread, c)]
+        by_path = {change.path: self._changed[change.path] for change in open_ones}
+        lines = {
+            change.path: line
+            for change in self._changed_places()
+            for place in change.places
+            if (line := self._read.get(place)) and change.path in by_path
+        }
+        reads = "".join(f"\n  {path} is read at {line}" for path, line in lines.items())
+        return ChangedAttributes(
+            self._model,
+            list(by_path.values()),
+            f"{_MOST_CALLS} calls give the same graph, but each leaves what no call has found"
+            f"{' and reads it:' if reads else ''}{reads or '.'}",
+            what="may compute something else after more calls",
+        )
+
+    def _changed_places(self) -> Iterable[Change]:
+        states = [call.start for call in self._calls]
+        return itertools.chain.from_iterable(
+            first.changes(second) for first, second in itertools.pairwise(states)
+        )
+
+    def _real(self, state: TraceState) -> HeldState:
+        """The state after ``forward``, with tensors that have values.
+
+        A tensor that ``forward`` has made has none while it is traced. One that depends on nothing
+        but constants gets its contents; another one some number: if the graph reads it, it is
+        another graph.
+        """
+        assert state.before is not None and state.after is not None
+        after, assigned = state.after.unobserved(), state.assigned()
+        if not assigned:
+            return after
+        contents: list[torch.Tensor | None] = [None] * len(assigned)
+        try:
+            before = state.before.unobserved()
+            whole = self._trace(
+                TraceState(self._model, before, state.moved_before, returns_assigned=True)
+            )
+            known = constant_values(whole)
+            values = [output.value for output in whole.outputs[-len(assigned) :]]
+            contents = [known.get(value) for value in values]
+        except SambaError:
+            pass  # then all of them count as computed from data
+        real = {
+            id(made): _some_number(made) if found is None else found
+            for made, found in zip(assigned, contents, strict=True)
+        }
+        return after.with_tensors(lambda tensor: real.get(id(tensor), tensor))
+
+
+_told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
+"""What was said of each model: it may be traced several times."""
+
+
+def _some_number(tensor: torch.Tensor) -> torch.Tensor:
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    return torch.full(shape, 0.7310586 if dtype.is_floating_point else 1, dtype=dtype)
+
+
+def _unread(
+    places: Mapping[Place, Sequence[torch.Tensor]],
+    watch: Watch,
+    changes: Iterable[Change],
+    traced: Traced,
+) -> frozenset[Place]:
+    """Of the observed places those that nobody reads, and that hold the same kind of thing."""
+    memory = {
+        source.tensor.data_ptr()
+        for source in traced.sources
+        if source.role is Role.CONSTANT and source.tensor is not None and source.tensor.numel()
+    }
+    unread = {
+        place
+        for place, tensors in places.items()
+        if place not in watch.read
+        and not any(t.numel() and t.data_ptr() in memory for t in tensors)
+    }
+    for change in changes:
+        if not _of_one_kind(concrete(change.old), concrete(change.new)):
+            unread.difference_update(change.places)
+    return frozenset(unread)
+
+
+def _covers(unread: frozenset[Place], change: Change) -> bool:
+    """Whether a change is of what nobody reads; one of hooks is not."""
+    return bool(change.places) and all(
+        place in unread or (place[0], WHOLE) in unread for place in change.places
+    )
+
+
+def _of_one_kind(old: Any, new: Any) -> bool:
+    """Whether two values are told apart by nothing that can be asked without being noted."""
+    if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
+        return old.shape == new.shape and old.dtype == new.dtype
+    if type(old) is not type(new):
+        return False
+    if type(old) is tuple:
+        return len(old) == len(new) and all(map(_of_one_kind, old, new))
+    return not isinstance(old, (bool, torch.dtype, torch.device)) or old == new
+
+
+def _shown(difference: str) -> str:
+    """A difference between two calls, in the words for two calls."""
+    return difference.replace("  compiled: ", "  first call:  ").replace(
+        "  traced:   ", "  later call:  "
+    )
