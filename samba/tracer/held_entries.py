@@ -227,9 +227,11 @@ def same(old: Any, new: Any) -> bool:
         return False
     if isinstance(old, tuple):
         return len(old) == len(new) and all(map(same, old, new))
+    if is_observed(old):
+        return False
     if isinstance(old, float):
         return repr(old) == repr(new)  # nan is itself, and -0.0 is not 0.0
-    return not is_observed(old) and isinstance(old, PLAIN) and old == new
+    return isinstance(old, PLAIN) and old == new
 
 
 def fill(holder: Holder) -> None:

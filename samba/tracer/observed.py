@@ -45,8 +45,10 @@ class Watch:
 
     Attributes:
         read: The places whose values were asked for, each with the line that asked first.
+        ended: Whether the trace is over: what is read then does not count.
     """
 
+    ended: bool = False
     read: dict[Place, str] = field(default_factory=lambda: dict[Place, str]())
 
     def note(self, roots: Iterable[Place]) -> None:
@@ -56,7 +58,7 @@ class Watch:
             roots: The places that it was computed from.
         """
         new = [root for root in roots if root not in self.read]
-        if new:
+        if new and not self.ended:
             self.read.update(dict.fromkeys(new, calling_line()))
 
 

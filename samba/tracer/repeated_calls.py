@@ -150,7 +150,9 @@ class _Repeated:
         state = TraceState(self._model, observing, moved, draws, observes=True)
         try:
             again = self._trace(state)
+            watch.ended = True
         except SambaError:
+            watch.ended = True
             # Perhaps only because torch refuses what stands there for a value.
             watch = None
             state = TraceState(self._model, start, moved, draws)
