@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from emulator.branch_checks import checked_branches, failed_branches
 from emulator.contract.check import check_contract
 from emulator.device_memory import DeviceMemory
 from emulator.dtypes import TO_NUMPY
@@ -102,6 +103,12 @@ class Device(DeviceMemory):
             for a in program.argins
             if a.kind is ArginKind.DROPOUT_RATE and a.default == 0.0
         )
+        self._branches = checked_branches(program)
+        self._branches_seen: dict[int, Any] = {}
+        self.checks_branches = bool(self._branches)
+        """Whether runs look at branches of ``forward``: :meth:`check_branches` may raise then."""
+        for region in self._branches:
+            self.zero(region)
         self.argin_index = {a.name: i for i, a in enumerate(program.argins)}
         self.variant = Variant()
         for i in range(len(program.argins)):
@@ -324,15 +331,39 @@ class Device(DeviceMemory):
             for index, argin in enumerate(self.program.argins):
                 if argin.region in gone and argin.kind is not ArginKind.DROPOUT_SEED:
                     self._store_argin(index)  # its value is known
+            for region in self._branches:
+                if region in gone:
+                    self.zero(region)
         return bool(self._lost.among(gone))
 
     def is_lost(self, region: int) -> bool:
         """Whether a region's contents are lost, and were not written again since."""
         return self.buffer_map.home(region) in self._lost
 
+    def check_branches(self, *, wait: bool = False) -> None:
+        """Read what runs have found of branches of ``forward``; each failure is told once.
+
+        Args:
+            wait: Whether to wait for runs under way. Else only those are read that are done.
+
+        Raises:
+            OtherBranch: If a branch has gone the other way than the graph was traced.
+        """
+        error = failed_branches(self._branches, self.pool.buffers, self._branches_seen, wait=wait)
+        if error is not None:
+            for region in self._branches:
+                self.zero(region)
+            raise error
+
     def synchronize(self) -> None:
-        """Wait until every run that was started is done."""
+        """Wait until every run that was started is done.
+
+        Raises:
+            OtherBranch: As :meth:`check_branches`.
+        """
         self._wait(self.pool.buffers)
+        if self.checks_branches:
+            self.check_branches(wait=True)
 
     def wait_for(self, plan: Plan) -> None:
         """Wait until the last run of a plan is done; others may still be under way.
@@ -342,6 +373,8 @@ class Device(DeviceMemory):
         """
         buffers = self.pool.buffers
         self._wait([buffers[home] for home in plan.writes])
+        if self.checks_branches:
+            self.check_branches(wait=True)
 
     def _wait(self, buffers: Iterable[Any]) -> None:
         try:
@@ -431,6 +464,8 @@ class Device(DeviceMemory):
 
     def read_uncounted(self, region: int) -> np.ndarray:
         """:meth:`read` for a caller who counts the bytes by other means."""
+        if self.checks_branches:
+            self.check_branches(wait=True)
         try:
             return self._read(region)
         except RuntimeError as error:  # a run has failed, which shows only now
@@ -496,4 +531,5 @@ class Device(DeviceMemory):
             no_momentum=idle,
             no_dropout=self._no_dropout,
             ones=self._ones,
+            checks=frozenset(self._branches),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -351,3 +352,53 @@ class IndexOutOfRange(DeviceError, IndexError):
             f"allowed is {allowed}. Nothing was run"
             + ("." if tensor else ", or the run has left the device as it was.")
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchLine:
+    """A branch of ``forward`` that has gone the other way than the graph.
+
+    Args:
+        source: ``file:line`` of the user's code, empty if unknown.
+        module: Module path.
+        taken: What the condition was when the graph was traced.
+    """
+
+    source: str
+    module: str
+    taken: bool
+
+
+class OtherBranch(DeviceError):
+    """In a run a branch of ``forward`` would have gone the other way than the graph was traced.
+
+    Attributes:
+        branches: The branches, in the order of the graph.
+        source: ``file:line`` of the first of them.
+        module: Its module path.
+    """
+
+    deviation = "other-branch"
+
+    def __init__(self, *, branches: Sequence[BranchLine]) -> None:
+        self.branches = tuple(branches)
+        self.source, self.module = branches[0].source, branches[0].module
+        lines = [
+            f"  {b.source or 'an unknown line'} (in {b.module}){_text_of(b.source)}: the condition "
+            f"was {not b.taken}, the graph is that of {b.taken}"
+            for b in branches
+        ]
+        super().__init__(
+            "a run, since checks were last read, took another branch of forward() than the graph "
+            "was traced for:\n" + "\n".join(lines) + "\nIts outputs and gradients are not those of "
+            "torch. Weights, buffers and optimizer state are as they were before it; runs after "
+            "it, until this error, have changed none of them either. Look at the inputs of that "
+            "run, then go on."
+        )
+
+
+def _text_of(source: str) -> str:
+    """The text of a line, where its file is at hand."""
+    path, _, number = source.rpartition(":")
+    text = linecache.getline(path, int(number)).strip() if number.isdigit() else ""
+    return f" `{quoted(text)[1:-1]}`" if text else ""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from emulator.op_facts.facts import OpFacts
+from emulator.op_facts.names import CHECKED_BRANCH
 from pef_schema.program import CUSTOM_GRADIENT
 
 _KINDS = {
@@ -47,6 +48,7 @@ _OWN = {
     "samba.next_seed": "seed:t > t",
     "samba.ctc_loss.default": "log_probs:t targets:t input_lengths:t target_lengths:t longest:i "
     "blank:i= reduction:s= zero_infinity:b= > t",
+    CHECKED_BRANCH: "failed:t condition:t taken:b > t",
     CUSTOM_GRADIENT: "gradient:i results:t* inputs:t* reads:t* > t*",
     "transformers.grouped_mm_fallback.default": "input:t weight:t offs:t > t",
 }

@@ -205,7 +205,7 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
         aten.special_shifted_chebyshev_polynomial_v.x_scalar
         aten.special_shifted_chebyshev_polynomial_w.default
         aten.special_shifted_chebyshev_polynomial_w.n_scalar
-        aten.special_shifted_chebyshev_polynomial_w.x_scalar
+        aten.special_shifted_chebyshev_polynomial_w.x_scalar samba.checked_branch
         """,
     ),
     (

@@ -122,6 +122,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "aten.einsum.default",
     ),
     (
+        "failed:t condition:t taken:b > t",
+        "samba.checked_branch",
+    ),
+    (
         "gradient:i results:t* inputs:t* reads:t* > t*",
         "samba.custom_gradient",
     ),

@@ -14,4 +14,7 @@ CAST_INPUT = "samba.cast_bf16.input"
 CAST_RESULT = "samba.cast_bf16.result"
 """Rounds a result for every operation that takes it."""
 
+CHECKED_BRANCH = "samba.checked_branch"
+"""Notes in state of a graph whether a branch that was traced one way would have gone the other."""
+
 CASTS = frozenset({CAST_INPUT, CAST_RESULT})

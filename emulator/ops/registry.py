@@ -27,6 +27,7 @@ FAMILIES = (
     "attention",
     "batch_norm",
     "bessel",
+    "branch",
     "compare",
     "complex",
     "conv",

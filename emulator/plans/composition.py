@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import jax
 
+from emulator.branch_checks import held_back
 from emulator.lowering.autodiff import backward
 from emulator.lowering.index_watch import WatchedIndex
 from emulator.lowering.section import State, Tape, forward
@@ -60,7 +61,12 @@ def composed(made_of: Composition) -> Callable[..., tuple[jax.Array, ...]]:
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         given = dict(zip(made_of.signature.takes, arrays, strict=True))
         state = _regions_of(made_of, given)
+        before = dict(state)
         _run_steps(made_of, state)
+        if checks := made_of.variant.checks & state.keys():
+            changed = (made_of.footprint.writes | checks) & state.keys()
+            written = {region: state[region] for region in sorted(changed)}
+            state.update(held_back(made_of.program, checks, before, written))
         found = tuple([state[entry.key] for entry in made_of.watched])
         return (*_buffers_of(made_of, given, state), *found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from emulator.branch_checks import is_held
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.plans.step_choice import StepKey
@@ -67,6 +68,9 @@ def footprint(program: Program, steps: StepKey, variant: Variant) -> Footprint:
         unused = _unused(program, step, variant)
         reads |= set(step.reads) - unused - written.keys()
         written.update(dict.fromkeys(set(step.writes) - unused, position))
+    if any(is_held(program, region, variant.checks) for region in written):
+        # What a check found before these steps holds their updates back, too.
+        reads |= variant.checks
     return Footprint(
         reads=frozenset(reads),
         writes=frozenset(written),

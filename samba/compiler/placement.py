@@ -25,7 +25,10 @@ from samba.compiler.regions import RegionTable
 from samba.compiler.sectioned import SectionedGraph
 from samba.tracer.traced import Source
 
-_SOURCE_ROLES = (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.ARGIN, Role.SEED)
+_SOURCE_ROLES = (
+    *(Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.ARGIN, Role.SEED),
+    Role.METRIC,
+)
 
 
 def place_sources(graph: SectionedGraph, table: RegionTable) -> PlacedSources:
@@ -63,8 +66,8 @@ def _add_source(graph: SectionedGraph, source: Source, table: RegionTable) -> in
         source.region_name,
         value.shape,
         value.dtype,
-        Role.BUFFER if graph.is_state(source) else source.role,
-        share=source.role is not Role.CONSTANT,
+        Role.BUFFER if graph.is_state(source) or source.role is Role.METRIC else source.role,
+        share=source.role not in (Role.CONSTANT, Role.METRIC),
         data=data,
     )
     if source.role is Role.ARGIN:

@@ -68,6 +68,7 @@ class Runner:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
+        self._checks_branches = device.checks_branches
         self._copied = copier(device)
         self._counters = device.counters
         self._times = device.counters.times
@@ -256,6 +257,8 @@ class Runner:
 
     def _start(self, feed: Feed, request: RunRequest) -> None:
         """Put inputs on the device and start the plan, prepared or new."""
+        if self._checks_branches:
+            self._device.check_branches()
         last = self._last
         _, outputs, hyperparams, sections, grads, train, wish = request
         same_outputs = outputs is last.output_tensors or same_items(outputs, last.listed)
@@ -303,6 +306,8 @@ class Runner:
             tensor._sn_name = name
             fetched.append(tensor)
         self._counters.from_device += last.fetched_bytes
+        if self._checks_branches and fetched:
+            self._device.check_branches(wait=True)  # of the run that has made them
         return tuple(fetched)
 
     def _repeat(self, feed: Feed, plan: Plan | PreparedRun | None) -> None:

@@ -25,11 +25,13 @@ from samba.support.deviations import Deviations
 from samba.support.naming import root_name
 from samba.support.tracing import one_trace
 from samba.tensor.labels import keep_names
+from samba.tracer.branch_ops import CHECK
 from samba.tracer.casts import insert_casts
 from samba.tracer.changed_state import TraceState
 from samba.tracer.complex_nodes import NOT_COMPLEX, lacks_complex, only_complex
 from samba.tracer.convert import convert
 from samba.tracer.custom_gradients import GradientRecorder
+from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.masked_rows import bound_selections
 from samba.tracer.errors import TraceError, UnsupportedOps
@@ -116,8 +118,9 @@ def trace_model(
     def trace(state: TraceState, given: TraceInputs = given) -> Traced:
         told = _told.setdefault(model, Deviations())
         recorder = GradientRecorder(model, told)
-        functions = TracedFunctions(model, recorder, told, looks)
-        program = _export(model, given, inference, state, recorder, functions)
+        branches = CheckedBranches(model, recorder)
+        functions = TracedFunctions(model, recorder, told, looks, branches)
+        program = _export(model, given, inference, state, recorder, functions, branches)
         program = _decompose(program, root or root_name(model))
         with _quiet():
             _drop_checks(program.graph)
@@ -166,7 +169,10 @@ def _export(
     state: TraceState,
     recorder: GradientRecorder,
     functions: TracedFunctions,
+    branches: CheckedBranches,
 ) -> ExportedProgram:
+    loops = HitLoops(model)
+    branches.is_within_turn = lambda: loops.is_within_turn
     try:
         with ExitStack() as stack:
             for context in (
@@ -177,11 +183,12 @@ def _export(
                 plain_outputs(model),
                 unmoved_modules(model),
                 _mode(model, inference),
-                HitLoops(model),
+                loops,
                 watched_hooks(model, _told[model]),
                 recorder.recording(),
                 samba_names(model, given),
                 shown_types(model),
+                branches.deciding(functions),
                 functions,
             ):
                 stack.enter_context(context)
@@ -192,6 +199,8 @@ def _export(
                 detach_ungraded(program, type(model).__name__)
             name_elements(program, type(model).__name__)
             program = functional_form(program)
+            branches.known.refuse_changed(program.graph_signature.buffers_to_mutate.values())
+            branches.tell(_told[model])
             if not inference:
                 exact_writes(program)
             return program
@@ -284,7 +293,7 @@ def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.f
         for node in program.graph.nodes
         if node.op == "call_function"
         and is_operation(node.target)
-        and str(node.target) not in (MARKER, COTANGENT)
+        and str(node.target) not in (MARKER, COTANGENT, CHECK)
         and (str(node.target) not in known or lacks_complex(node))
     ]
 

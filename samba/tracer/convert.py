@@ -16,12 +16,13 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 
-from emulator.op_facts.names import ALIAS, NEXT_SEED
+from emulator.op_facts.names import ALIAS, CHECKED_BRANCH, NEXT_SEED
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Node, Ref, Role, Value
 from samba.directives import fusion_of
 from samba.support.naming import join_name
 from samba.support.tracing import NO_GRAPHAMP
 from samba.tracer.arguments import DROPPED_KWARGS, plain_argument, plain_dtype, used_results
+from samba.tracer.branch_ops import CHECK
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.dropout_rates import drawing_nodes, is_training, rate_position
@@ -195,6 +196,9 @@ class _Converter:
         if op == MARKER:
             self._marker(node, last)
             return
+        if op == CHECK:
+            self._check(node, last)
+            return
         if not is_operation(node.target):
             raise TraceError(
                 where=node_line(node) or f"model {self.root}",
@@ -252,6 +256,25 @@ class _Converter:
                 source=node_line(node),
             )
         )
+
+    def _check(self, node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> None:
+        """A branch that goes one way in the graph: whether it would have gone the other way."""
+        module, _ = label(node, last)
+        before = self._value(f"{self.root}__check", (), DType.BOOL)
+        name = self.values[before].name
+        after = self._value(f"{name}__next", (), DType.BOOL)
+        self.sources.append(Source(value=before, role=Role.METRIC, name=name, region_name=name))
+        condition, taken = node.args
+        self.nodes.append(
+            Node(
+                op=CHECKED_BRANCH,
+                args=(Ref(before), self._arg(condition, node), bool(taken)),
+                outputs=(after,),
+                module=join_name(self.root, module),
+                source=node_line(node),
+            )
+        )
+        self.updates.append((after, before))
 
     def _rate(
         self,

@@ -103,7 +103,7 @@ class GradientRecorder:
         # While it is traced, the model holds parameters without values, and without hooks.
         self._originals = dict(model.named_parameters())
         self._pending: list[_Pending] = []
-        self._open = False
+        self._open = self._is_behind = False
         self._depth = 0
         self.records: tuple[GradientRecord, ...] = ()
         self.outputs = 0
@@ -135,6 +135,11 @@ class GradientRecorder:
             yield
 
     @property
+    def runs_backward(self) -> bool:
+        """Whether a backward pass is being traced, behind ``forward``."""
+        return self._depth > 0 and self._is_behind
+
+    @property
     def is_open(self) -> bool:
         """Whether ``forward`` is being traced, with gradients."""
         return self._open
@@ -152,7 +157,7 @@ class GradientRecorder:
             result = own(*args, **kwargs)
             if self._open:
                 self._hooks_on_parameters()
-            self._open = False
+            self._open, self._is_behind = False, True
             gradients = self._run(result)
             self.returned = () if self._pending else tensors_in(result)
             self.graded = {
@@ -161,7 +166,7 @@ class GradientRecorder:
                 if before.get(name) is buffer and buffer.grad_fn is not None
             }
         finally:
-            self._depth, self._open = 0, False
+            self._depth, self._open, self._is_behind = 0, False, False
             for pending in self._pending:
                 forget_saved_tensors(pending.results)
             self._pending = []

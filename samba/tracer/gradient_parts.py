@@ -21,6 +21,7 @@ import torch
 from torch.export import ExportedProgram
 
 from emulator.op_facts.table import op_facts
+from samba.tracer.branch_ops import CHECK
 from samba.tracer.custom_gradients import GradientRecord, GradientRecorder
 from samba.tracer.errors import GradientError
 from samba.tracer.gradient_ops import COTANGENT, MARKER
@@ -105,7 +106,7 @@ class _Separation:
         for node in self._graph.nodes:
             if str(node.target) == MARKER:
                 self._markers[node.args[2]] = node
-        self._forward = _ancestors([*self._own, *self._markers.values()])
+        self._forward = _ancestors([*self._own, *self._checks(), *self._markers.values()])
         self._refuse_state()
         self._trace_cotangents()
         # Of hooks on one tensor the first that was put there is the first that a gradient meets.
@@ -118,7 +119,11 @@ class _Separation:
         self._carry(parts)
         self._drop_plain(parts)
         self._forward = _ancestors(
-            [*self._output_nodes(), *(p.marker for p in parts if p.marker in self._order)]
+            [
+                *self._output_nodes(),
+                *self._checks(),
+                *(p.marker for p in parts if p.marker in self._order),
+            ]
         )
         nodes = [n for n in self._graph.nodes if n in self._forward or n.op != "call_function"]
         self._order = {n: i for i, n in enumerate(nodes)}
@@ -128,6 +133,10 @@ class _Separation:
         return SeparatedGraph(
             nodes=tuple(nodes), outputs=self._count, parts={p.marker: p for p in kept}
         )
+
+    def _checks(self) -> list[torch.fx.Node]:
+        """Checks of branches, which only ``forward`` has, and of which nothing depends."""
+        return [node for node in self._graph.nodes if str(node.target) == CHECK]
 
     def _output_nodes(self) -> list[torch.fx.Node]:
         results: Any = self._graph.output_node().args[0]

@@ -6,8 +6,9 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TextIO
 
 import torch
@@ -16,6 +17,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _SAMBA = str(Path(__file__).parents[1])
 _PACKAGES = (_TORCH, sysconfig.get_paths()["stdlib"], _SAMBA)
 _CALLING = (_SAMBA, str(Path(_TORCH, "_tensor.py")), str(Path(_TORCH, "overrides.py")))
+_EXPORTER = str(Path(_TORCH, "export"))
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -78,6 +80,29 @@ def called_in_users_code() -> bool:
 
 
 _SEEING = ("samba.tracer.looks", "samba.tracer.patched_functions")
+
+
+def asking_frame() -> FrameType | None:
+    """The frame that calls the function of torch that a mode sees, whoever's it is."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name != "__torch_function__" and not code.co_filename.startswith(_CALLING):
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def users_callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the user's code from one outwards, up to the call of the exporter.
+
+    Args:
+        frame: The first frame.
+    """
+    while frame is not None and not frame.f_code.co_filename.startswith(_EXPORTER):
+        if is_user_file(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
 
 
 def called_by_this_package(but: tuple[str, ...]) -> bool:

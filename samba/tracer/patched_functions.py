@@ -15,6 +15,8 @@ from samba.tensor.in_forward import traced_forward
 from samba.tensor.labels import keep_names
 from samba.tensor.promotion import integers_among_floats, mixed_floats, promoted
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
+from samba.tracer.data_dependent.branches import CheckedBranches
+from samba.tracer.data_dependent.constant_shapes import with_constant_shapes
 from samba.tracer.dropout import DROPOUTS, keep_dropout
 from samba.tracer.errors import TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
@@ -44,6 +46,7 @@ class TracedFunctions(TorchFunctionMode):
         recorder: Where to record hooks; None to leave them to torch.
         told: What has been said about the model; nothing if None.
         looks: Where to note what ``forward`` asks of how tensors lie in memory.
+        branches: What decides branches on values; None to leave them to torch.
 
     Attributes:
         asks_gradient: The last line that called ``torch.autograd.grad``; empty if none has.
@@ -55,9 +58,10 @@ class TracedFunctions(TorchFunctionMode):
         recorder: GradientRecorder | None = None,
         told: Deviations | None = None,
         looks: Looks | None = None,
+        branches: CheckedBranches | None = None,
     ) -> None:
         super().__init__()
-        self._model, self._recorder = model, recorder
+        self._model, self._recorder, self._branches = model, recorder, branches
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
         self._deviations = told or Deviations()
         self._looks = looks or Looks()
@@ -77,6 +81,12 @@ class TracedFunctions(TorchFunctionMode):
         args, kwargs = self._plain(types, args, kwargs or {})
         if traced_forward() is not None:
             refuse_constants(self._model, operands(args, kwargs))
+        if self._branches is not None:
+            answer = self._branches.answer(func, args, kwargs)
+            if answer is not None:
+                return answer
+            if (listed := with_constant_shapes(func, self._branches.known, args, kwargs)) != func:
+                return listed(*args, **kwargs)
         attribute = attribute_of(func)
         if attribute is not None:
             return attribute(*args, **kwargs)
@@ -104,6 +114,8 @@ class TracedFunctions(TorchFunctionMode):
             )
         args, kwargs = promoted(func, args, kwargs)
         result = rewritten(func)(*args, **kwargs)
+        if func is torch.Tensor.item and self._branches is not None:
+            self._branches.note_number(args[0], result)
         if func in CASTS and result is not args[0] and vars(args[0]).get("_sn_name"):
             keep_names(args[0], result)
         return result

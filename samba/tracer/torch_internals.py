@@ -21,7 +21,11 @@ from torch._C import (
     DispatchKey,
     _FunctionBase,
 )
-from torch._C._functorch import TransformType, peek_interpreter_stack
+from torch._C._functorch import (
+    TransformType,
+    is_functorch_wrapped_tensor,
+    peek_interpreter_stack,
+)
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch._ops import OpOverload
@@ -31,6 +35,12 @@ from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
+from torch.fx.experimental.proxy_tensor import (
+    _ProxyTensor,
+    get_proxy_mode,
+    get_proxy_slot,
+)
+from torch.fx.node import has_side_effect
 from torch.nn.modules import module as module_module
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.nn.modules.module import (
@@ -49,6 +59,7 @@ from torch.utils._pytree import (
     tree_map,
     tree_unflatten,
 )
+from torch.utils._thunk import Thunk
 from torch.utils.hooks import BackwardHook
 
 __all__ = [
@@ -79,8 +90,11 @@ __all__ = [
     "is_container_without_names",
     "is_mutable",
     "is_operation",
+    "is_transformed",
+    "keep_operation",
     "keystr",
     "known_containers",
+    "node_of",
     "outside_of_trace",
     "pack_padded_sequence",
     "packet_of",
@@ -102,6 +116,7 @@ __all__ = [
     "with_call",
     "with_functions",
     "with_saved_tensors",
+    "with_truth",
     "with_vmapped_functions",
 ]
 
@@ -468,6 +483,50 @@ def accumulation_hooks(tensor: torch.Tensor) -> dict[int, Callable[..., Any]]:
     """What ``register_post_accumulate_grad_hook`` has registered on a tensor (2.1)."""
     with DisableTorchFunctionSubclass():  # as above
         return getattr(tensor, "_post_accumulate_grad_hooks", None) or {}
+
+
+def keep_operation(op: OpOverload) -> None:
+    """Let graphs keep an operation whose results nothing takes, by ``has_side_effect`` (2.3)."""
+    has_side_effect(op)
+
+
+def node_of(value: Any) -> tuple[torch.fx.Node, torch.nn.Module] | None:
+    """The node that computes a tensor or a number in the graph that is being traced (2.1).
+
+    Args:
+        value: A tensor without values, or a symbolic number.
+
+    Returns:
+        The node, and the module that holds the constants of its graph; None if there is none.
+    """
+    mode = get_proxy_mode()
+    if mode is None:
+        return None
+    found = get_proxy_slot(value, mode.tracer, None)
+    if isinstance(found, Thunk):
+        found = found.force()
+    proxy = found.proxy if isinstance(found, _ProxyTensor) else found
+    return (proxy.node, mode.tracer.root) if isinstance(proxy, torch.fx.Proxy) else None
+
+
+@contextmanager
+def with_truth(of: Callable[[torch.SymBool], bool]) -> Iterator[None]:
+    """While active, the truth of a condition on symbolic numbers is asked of another (2.0).
+
+    Args:
+        of: Takes the condition; ``condition.node.bool_()`` is torch's own.
+    """
+    before = torch.SymBool.__bool__
+    torch.SymBool.__bool__ = lambda self: of(self)
+    try:
+        yield
+    finally:
+        torch.SymBool.__bool__ = before
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether a transform of ``torch.func`` holds a tensor, ``vmap`` among them (2.0)."""
+    return peek_interpreter_stack() is not None and is_functorch_wrapped_tensor(tensor)
 
 
 def changes_of(tensor: torch.Tensor) -> int:

@@ -107,6 +107,11 @@ class HitLoops(TorchFunctionMode):
         self._handle.remove()
         super().__exit__(*error)
 
+    @property
+    def is_within_turn(self) -> bool:
+        """Whether a turn of a loop is being traced, which may not take place in a run."""
+        return self._hit is not None
+
     def _each(self, hits: _Hits, frame: FrameType, *, tensors: bool) -> Iterator[Any]:
         """One turn for each entry of the condition."""
         line, ended = calling_line(), False

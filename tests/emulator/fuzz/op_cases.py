@@ -94,6 +94,7 @@ _OWN: Mapping[str, tuple[Argument, ...]] = {
         Argument(name="mode", kind="str", keyword=True),
     ),
     "samba.next_seed": _own(("seed", "Seed")),
+    "samba.checked_branch": _own(("failed", "Tensor"), ("condition", "Tensor"), ("taken", "bool")),
     "samba.ctc_loss.default": _own(
         *(("log_probs", "Tensor"), ("targets", "Tensor"), ("input_lengths", "Tensor")),
         *(("target_lengths", "Tensor"), ("blank", "int"), ("reduction", "int")),

@@ -1,0 +1,111 @@
+"""Checks that branches of ``forward`` go the way in which they were traced.
+
+A graph holds one side of a branch. What it branches on is looked at on the device in every run
+(``samba.checked_branch``), and what is found stays in a region of one bool until the host reads it:
+later runs keep it. So no run waits, and none is missed. While it says that a branch went the
+other way, runs change neither weights nor buffers nor optimizer state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from emulator.errors import BranchLine, OtherBranch
+from emulator.op_facts.names import CHECKED_BRANCH
+from pef_schema.program import Node, Program, Role
+
+__all__ = ["checked_branches", "failed_branches", "held_back", "is_held"]
+
+_HELD = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
+"""Roles of regions that keep their contents where a branch went the other way."""
+
+
+def checked_branches(program: Program) -> Mapping[int, Node]:
+    """The checks of a program, by the region that keeps what each finds.
+
+    Args:
+        program: The program.
+    """
+    found: dict[int, Node] = {}
+    for graph in program.graphs:
+        region_of = {update.value: update.region for update in graph.updates}
+        for node in graph.nodes:
+            if node.op == CHECKED_BRANCH and node.outputs[0] in region_of:
+                found[region_of[node.outputs[0]]] = node
+    return found
+
+
+def is_held(program: Program, region: int, checks: Set[int]) -> bool:
+    """Whether a region keeps its contents in runs in which a branch went the other way.
+
+    Args:
+        program: The program.
+        region: A region that a run writes.
+        checks: The regions of its checks.
+    """
+    return region not in checks and program.regions[region].role in _HELD
+
+
+def held_back(
+    program: Program, checks: Set[int], before: Mapping[int, Any], after: Mapping[int, Any]
+) -> dict[int, Any]:
+    """Regions that a run writes, with the contents that they keep if a branch went the other way.
+
+    Args:
+        program: The program.
+        checks: The regions of its checks; all of them are in ``after``.
+        before: Device memory before the run.
+        after: Device memory after it.
+
+    Returns:
+        Those regions that keep their contents; nothing for a program without checks.
+    """
+    written = [
+        region
+        for region, array in after.items()
+        if region in before and array is not before[region] and is_held(program, region, checks)
+    ]
+    if not checks or not written:
+        return {}
+    failed = jnp.stack([after[region] for region in sorted(checks)]).any()
+    return {region: jnp.where(failed, before[region], after[region]) for region in written}
+
+
+def failed_branches(
+    checks: Mapping[int, Node], buffers: Any, seen: dict[int, Any], *, wait: bool
+) -> OtherBranch | None:
+    """Read what the checks have found.
+
+    Args:
+        checks: The checks by region.
+        buffers: Device memory.
+        seen: What was read already, by region; what is read now is added.
+        wait: Whether to wait for runs under way; else those are left for later.
+
+    Returns:
+        The error that names the branches that went the other way; None if all went as traced.
+    """
+    failed: list[int] = []
+    for region in checks:
+        buffer = buffers[region]
+        if buffer is seen.get(region) or not isinstance(buffer, jax.Array):
+            continue
+        if buffer.is_deleted() or not (wait or buffer.is_ready()):
+            continue
+        if np.asarray(buffer.addressable_data(0)).item():
+            failed.append(region)
+        seen[region] = buffer
+    if not failed:
+        return None
+    nodes = [checks[region] for region in failed]
+    return OtherBranch(
+        branches=[
+            BranchLine(source=node.source, module=node.module, taken=bool(node.args[2]))
+            for node in nodes
+        ]
+    )

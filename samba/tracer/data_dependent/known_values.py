@@ -1,0 +1,191 @@
+"""Values in ``forward`` that follow from constants, and from buffers that it does not change.
+
+The exporter computes on tensors without values. Here the part of its graph that depends on no
+input, parameter or random number is computed beside it, when the value of a tensor is asked for.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+from samba.tracer.errors import DataDependentBranch
+from samba.tracer.names import calling_line
+from samba.tracer.torch_internals import (
+    FakeTensor,
+    arguments_of,
+    is_mutable,
+    is_operation,
+    node_of,
+    outside_of_trace,
+    tree_leaves,
+)
+
+__all__ = ["KnownValues"]
+
+_MOST = 1 << 26
+"""Elements of a tensor that is computed here; a larger one counts as unknown."""
+
+
+class _Unknown(Exception):
+    """A value depends on more than constants."""
+
+
+class KnownValues:
+    """Values of tensors that are the same in every run, of one trace.
+
+    Args:
+        model: The model, with tensors that have values.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._real = dict(model.named_buffers(remove_duplicate=False))
+        self._graph: Any = None
+        self._last: torch.fx.Node | None = None
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._from: dict[torch.fx.Node, frozenset[str]] = {}
+        self._own: dict[int, str] = {}
+        self._changed: set[int] = set()
+        self.read: dict[str, str] = {}
+        """Paths of the buffers whose values were asked for, each with the first line that did."""
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The values of a tensor; None if they are not the same in every run.
+
+        Args:
+            tensor: A tensor of the ``forward`` that is being traced.
+        """
+        found = node_of(tensor)
+        if found is None:
+            # A constant that the graph has not met yet: one that is written to is refused.
+            return None if isinstance(tensor, FakeTensor) else tensor.detach().clone()
+        if found[0].graph is not self._graph:
+            self._start(found[0].graph)
+        with outside_of_trace(), torch.no_grad():
+            self._follow(found[1])
+            value = self._values.get(found[0])
+            if not isinstance(value, torch.Tensor) or _memory(value) in self._changed:
+                return None
+            if value.shape != tensor.shape or value.dtype is not tensor.dtype:
+                return None
+            for path in sorted(self._from.get(found[0], ())):
+                self.read.setdefault(path, calling_line())
+            return value.clone()
+
+    def refuse_changed(self, changed: Iterable[str]) -> None:
+        """After a trace: refuse values of buffers that ``forward`` changes after all.
+
+        Args:
+            changed: Paths of the buffers that it changes.
+
+        Raises:
+            DataDependentBranch: If the value of one of them was asked for.
+        """
+        memory = {_memory(self._real[path]) for path in changed if path in self._real}
+        for path in self.read:
+            if _memory(self._real[path]) in memory:
+                raise DataDependentBranch(
+                    where=self.read[path],
+                    reason=f"forward() depends on the value of a tensor: {path} is a buffer that "
+                    "it changes, too, so another run finds another value",
+                    hint="A compiled graph is static. Use torch.where or masking, or leave the "
+                    "buffer alone in forward().",
+                )
+
+    # -- the graph, as far as it goes ------------------------------------------
+
+    def _start(self, graph: torch.fx.Graph) -> None:
+        """Begin with another graph, and with the buffers, for which it has stand-ins."""
+        self._graph, self._last = graph, None
+        self._values, self._from, self._changed, self._own = {}, {}, set(), {}
+        for path, stand_in in self._model.named_buffers(remove_duplicate=False):
+            real, found = self._real.get(path), node_of(stand_in)
+            if real is None or found is None or found[0].op != "placeholder":
+                continue
+            if not getattr(real, "_has_data", True) or real.is_meta:
+                continue
+            with outside_of_trace():
+                plain = real.detach().as_subclass(torch.Tensor)
+            self._values[found[0]] = plain
+            self._from[found[0]] = frozenset({path})
+            self._own[_memory(plain)] = path
+
+    def _follow(self, root: torch.nn.Module) -> None:
+        """Compute what has come to the graph since the last time."""
+        graph = self._graph
+        entry = self._last.next if self._last is not None else next(iter(graph.nodes))
+        while entry.op != "root":
+            self._note(entry, root)
+            self._last, entry = entry, entry.next
+
+    def _note(self, node: torch.fx.Node, root: torch.nn.Module) -> None:
+        if node.op == "get_attr":
+            value = getattr(root, str(node.target), None)
+            if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+                plain = value.detach().as_subclass(torch.Tensor)
+                self._values[node] = plain
+                self._own.setdefault(_memory(plain), "")
+        elif node.op == "call_function":
+            try:
+                self._values[node] = self._computed(node)
+            except _Unknown:
+                self._forget(node)
+            except (RuntimeError, TypeError, ValueError, IndexError):
+                self._forget(node)  # torch says so itself where the graph is traced
+            else:
+                nothing = frozenset[str]()
+                given = [self._from.get(source, nothing) for source in node.all_input_nodes]
+                self._from[node] = nothing.union(*given)
+
+    def _computed(self, node: torch.fx.Node) -> Any:
+        target: Any = node.target
+        known = all(source in self._values for source in node.all_input_nodes)
+        if not known or not (is_operation(target) or target is operator.getitem):
+            raise _Unknown
+        if is_operation(target) and torch.Tag.nondeterministic_seeded in target.tags:
+            raise _Unknown
+        args, kwargs = map_arg((node.args, node.kwargs), self._values.__getitem__)
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if any(_memory(tensor) in self._changed for tensor in given):
+            raise _Unknown
+        if any(_memory(written) in self._own for written in self._written(node)):
+            raise _Unknown  # a buffer or constant of the user's, which stays as it is
+        shapes = [v for v in tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
+        if any(not isinstance(n, int) for v in shapes for n in v.shape):
+            raise _Unknown
+        if any(v.numel() > _MOST for v in shapes):
+            raise _Unknown
+        return target(*args, **kwargs)
+
+    def _forget(self, node: torch.fx.Node) -> None:
+        """What a node changes in place is not known any more, nor what shares its memory."""
+        for written in self._written(node):
+            self._changed.add(_memory(written))
+
+    def _written(self, node: torch.fx.Node) -> list[torch.Tensor]:
+        """The known tensors that a node changes in place."""
+        target: Any = node.target
+        if not is_operation(target) or not is_mutable(target):
+            return []
+        found: list[torch.Tensor] = []
+        for position, argument in enumerate(arguments_of(target)):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = (
+                node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
+            )
+            for leaf in tree_leaves(given):
+                value = self._values.get(leaf) if isinstance(leaf, torch.fx.Node) else None
+                if isinstance(value, torch.Tensor):
+                    found.append(value)
+        return found
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    """Where the memory of a tensor begins, which all its views share."""
+    return tensor.untyped_storage().data_ptr()

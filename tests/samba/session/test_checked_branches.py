@@ -1,0 +1,161 @@
+"""Branches of which the graph has one side: an error of the run that takes the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import samba
+import samba.utils as utils
+from emulator.errors import OtherBranch
+from pef_schema import read_pef
+from tests.samba.worlds import named
+
+Forward = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
+LABELS = torch.tensor([0, 4, 2])
+BAD = torch.tensor([0, 5, 2])
+
+
+class Model(nn.Module):
+    """A function of a batch, labels and a weight (4, 6)."""
+
+    def __init__(self, function: Forward) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 6)
+        self.register_buffer("steps", torch.zeros(()))
+        self.function = function
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.function(self, x, labels)
+
+
+def detr(m: Any, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    h = m.first(x)
+    if torch.isinf(h).any() or torch.isnan(h).any():
+        limit = torch.finfo(h.dtype).max - 1000
+        h = torch.clamp(h, min=-limit, max=limit)
+    m.steps.add_(1)
+    return F.cross_entropy(m.last(h), labels)
+
+
+def hubert(m: Any, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    if labels is not None and labels.max() >= 5:
+        raise ValueError(f"Label values must be < 5, found {labels.max()}")
+    m.steps.add_(1)
+    return F.cross_entropy(m.last(m.first(x).relu()), labels)
+
+
+def line_of(function: Forward, below: int) -> str:
+    return f"{__file__}:{function.__code__.co_firstlineno + below}"
+
+
+def loaded(
+    folder: Path, function: Forward, *, train: bool = True, **config: Any
+) -> tuple[nn.Module, str]:
+    """A model on the device, and its PEF."""
+    torch.manual_seed(0)
+    model = samba.from_torch_model_(Model(function))
+    inputs = named({"x": X, "labels": LABELS})
+    optimizer = samba.optim.AdamW(model.parameters(), lr=0.1) if train else None
+    config = {"output_folder": str(folder), **config}
+    pef = samba.session.compile(model, inputs, optimizer, config_dict=config, inference=not train)
+    utils.trace_graph(model, inputs, optimizer, pef=pef, config_dict=config)
+    return model, pef
+
+
+def run(model: Any, x: torch.Tensor = X, labels: torch.Tensor = LABELS, **more: Any) -> float:
+    inputs = named({"x": x, "labels": labels})
+    return samba.to_torch(samba.session.run(inputs, model.output_tensors, **more)[0]).item()
+
+
+def state(model: nn.Module) -> dict[str, torch.Tensor]:
+    samba.session.to_cpu(model)
+    return {k: samba.to_torch(v).clone() for k, v in model.state_dict().items()}
+
+
+def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(a[key], b[key]) for key in a)
+
+
+INF = X.clone()
+INF[1, 2] = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("function", "bad", "below", "level"),
+    [
+        (detr, {"x": INF}, 2, "o0"),
+        (hubert, {"labels": BAD}, 1, "o1"),
+        (detr, {"x": INF}, 2, "o3"),
+    ],
+)
+def test_a_run_of_the_other_side_ends_with_its_line_and_changes_nothing(
+    tmp_path: Path, function: Forward, bad: Any, below: int, level: str
+) -> None:
+    model, _ = loaded(tmp_path, function, optim_level=level)
+    run(model)
+    before = state(model)
+    with pytest.raises(OtherBranch) as caught:
+        run(model, **bad)
+    assert caught.value.source == line_of(function, below)
+    assert caught.value.deviation == "other-branch"
+    assert same(state(model), before)
+    run(model)  # the failure was told; what follows is as ever
+    assert not same(state(model), before)
+
+
+def test_branches_are_told_once_with_their_lines(tmp_path: Path, caplog: Any) -> None:
+    loaded(tmp_path, detr)
+    found = [text for text in caplog.messages if "[deviation: checked-branch]" in text]
+    assert len(found) == 1
+    assert line_of(detr, 2) in found[0]
+
+
+def test_the_pef_has_the_check(tmp_path: Path) -> None:
+    _, pef = loaded(tmp_path, hubert)
+    nodes = [n for n in read_pef(pef).graphs[0].nodes if n.op == "samba.checked_branch"]
+    assert [n.source for n in nodes] == [line_of(hubert, 1)]
+
+
+def test_runs_that_fetch_nothing_are_looked_at_when_memory_is_read(tmp_path: Path) -> None:
+    model, _ = loaded(tmp_path, hubert)
+    before = state(model)
+    inputs = named({"x": X, "labels": BAD})
+    samba.session.run(inputs, [])
+    with pytest.raises(OtherBranch):
+        samba.session.to_cpu(model)
+    assert same(state(model), before)
+
+
+def test_sections_of_one_type_are_held_back_too(tmp_path: Path) -> None:
+    model, _ = loaded(tmp_path, hubert, optim_level="o1")
+    before = state(model)
+    inputs = named({"x": X, "labels": BAD})
+    samba.session.run(inputs, [], section_types=["fwd"])
+    try:
+        samba.session.run((), [], section_types=["bckwd", "opt"])
+    except OtherBranch:
+        pass
+    else:
+        with pytest.raises(OtherBranch):
+            samba.session.to_cpu(model)
+    assert same(state(model), before)
+
+
+def test_an_evaluator_checks(tmp_path: Path) -> None:
+    model, _ = loaded(tmp_path, hubert)
+    evaluator = samba.session.evaluator(model)
+    inputs = named({"x": X, "labels": BAD})
+    with pytest.raises(OtherBranch):
+        evaluator.run(inputs)
+    evaluator.run(named({"x": X, "labels": LABELS}))
+    run(model)
