@@ -23,6 +23,7 @@ from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import index_checks_of
+from samba.session.known_buffers import KnownBuffers
 from samba.session.layout_feeding import feeder_of
 from samba.session.loading import LoadedModel
 from samba.session.metrics import EVALUATION
@@ -60,6 +61,7 @@ class _Part:
         shared: Pairs of its region and the region of the loaded program that it is.
         changed: Those pairs of which it writes the region.
         own: Tensors of the model that the loaded program does not have, by region.
+        known: Buffers whose values are part of its graph.
     """
 
     device: Device
@@ -68,6 +70,7 @@ class _Part:
     shared: tuple[tuple[int, int], ...]
     changed: tuple[tuple[int, int], ...]
     own: tuple[tuple[int, str], ...]
+    known: KnownBuffers
 
 
 MOST_FORMS = 32
@@ -149,6 +152,8 @@ class Evaluator:
         in_turn = loaded.turns
         with in_turn.running("evaluator(...).run()"), whole:
             loaded.writes.bring()
+            if part.known:
+                part.known.refuse_changed("evaluator(...).run()")
             here, there = part.device.pool.buffers, loaded.device.pool.buffers
             try:
                 for mine, region in part.shared:
@@ -273,6 +278,7 @@ class Evaluator:
             shared=shared,
             changed=tuple([pair for pair in shared if pair[0] in written]),
             own=own,
+            known=KnownBuffers([(loaded.model, traced)]),
         )
 
 
@@ -282,7 +288,10 @@ def _places(
     """Regions that two programs share, by name, and paths of tensors that only one has."""
     there = {r.name: n for n, r in enumerate(loaded.regions) if r.role in _SHARED}
     paths = {s.region_name: s.path for s in traced.sources if s.role in _SHARED}
-    mine = [(n, r.name) for n, r in enumerate(program.regions) if r.role in _SHARED]
+    # A check of a branch is no tensor of the model: each program has its own.
+    checks = {s.region_name for s in traced.sources if s.role is Role.METRIC}
+    named = [(n, r.name) for n, r in enumerate(program.regions) if r.role in _SHARED]
+    mine = [(n, name) for n, name in named if name not in checks]
     shared = [(n, there[name]) for n, name in mine if name in there]
     own = [(n, paths[name]) for n, name in mine if name not in there]
     return tuple(shared), tuple(own)

@@ -16,6 +16,7 @@ import torch
 
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor
+from samba.session.known_buffers import KnownBuffers
 from samba.support.deviations import Deviations, some_of
 from samba.tensor.host_use import HostUse, twinned
 
@@ -42,6 +43,7 @@ class HostWrites:
         loaded: The program with its models; None looks after nothing.
         models: Its models.
         optimizers: Its optimizers.
+        known: Buffers whose values are part of its graphs.
 
     Attributes:
         due: Whether there may be something to do before a run.
@@ -52,7 +54,10 @@ class HostWrites:
         loaded: Loaded | None = None,
         models: Sequence[torch.nn.Module] = (),
         optimizers: Sequence[torch.optim.Optimizer] = (),
+        known: KnownBuffers | None = None,
     ) -> None:
+        self.known = known or KnownBuffers()
+        self._loads_known = False
         self._loaded = None if loaded is None else weakref.proxy(loaded)
         self._models, self._optimizers = tuple(models), tuple(optimizers)
         self._tensors: list[HostTensor] = []
@@ -92,6 +97,7 @@ class HostWrites:
             for entry in self._tensors
             if not isinstance(entry.tensor, SambaTensor) and not entry.tensor.is_inference()
         ]
+        self._plain += self.known.tensors()
         self._versions = [_state(tensor) for tensor in self._plain]
 
     def close(self) -> None:
@@ -171,6 +177,8 @@ class HostWrites:
                 self._pending[entry.path] = entry
                 use.looked(entry.tensor)
                 self.due = True
+        if self.known:
+            self._loads_known = self.due = True
         replacing = self._replacing()
         if replacing and self._loaded is not None:
             self._pending |= {entry.path: entry for entry in replacing}
@@ -207,6 +215,8 @@ class HostWrites:
         if self._loaded is None or not (self.due or self.plain_changed()):
             return
         self._tell_trained()
+        if self.known:
+            self._look_at_known(operation)
         self.tell_others(operation)
         if self._pending:
             self._loaded.write_tensors(list(self._pending.values()))
@@ -215,15 +225,28 @@ class HostWrites:
             self._loaded.optimizers_to_rdu(optimizer)
         self._pending, self._loaded_optimizers, self.due = {}, [], False
 
+    def _look_at_known(self, operation: str) -> None:
+        """What a script has done to buffers that are part of a graph."""
+        if self._loads_known:
+            self.known.refuse_changed(f"{operation} after load_state_dict")
+            self._loads_known = False
+        elif names := self.known.changed():
+            self._deviations.tell(
+                "host-write",
+                f"{operation}: {some_of(names)} changed in host memory. forward() takes numbers "
+                "out of it, which became part of the graph: the device goes on with the old ones. "
+                "Compile and load the model again",
+            )
+
     def tell_others(self, operation: str) -> None:
         """Tell of writes in place that nothing has copied to the device.
 
         Args:
             operation: What is about to happen.
         """
-        names = []
+        names, known = [], self.known.paths
         for entry, use in zip(self._tensors, self._uses, strict=True):
-            if use.written(entry.tensor) and entry.path not in self._pending:
+            if use.written(entry.tensor) and entry.path not in (*self._pending, *known):
                 names.append(entry.path)
             use.looked(entry.tensor)
         self._versions = [_state(tensor) for tensor in self._plain]

@@ -23,6 +23,7 @@ from samba.session.computed_indices import checks_by_region, index_checks_of, te
 from samba.session.host_tensors import HostState, HostTensor, optimizer_states
 from samba.session.host_writes import HostWrites
 from samba.session.joining import joining
+from samba.session.known_buffers import KnownBuffers
 from samba.session.layout_feeding import feeder_of
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
@@ -33,7 +34,7 @@ from samba.tensor.labels import mark_fast_access
 from samba.tensor.readable import readable
 from samba.tensor.views import read_as_numpy, view_as_torch
 from samba.tracer.inputs import Constant, NamedInput
-from samba.tracer.traced import FROM_DTYPE, Source
+from samba.tracer.traced import FROM_DTYPE, Source, Traced
 
 __all__ = ["Loaded"]
 
@@ -122,7 +123,7 @@ class Loaded(LoadedTensors, ABC):
             models: The models that were loaded.
             optimizers: Their optimizers.
         """
-        self.writes = HostWrites(self, models, optimizers)
+        self.writes = HostWrites(self, models, optimizers, KnownBuffers(self.traces()))
         for runner in self._runners.values():
             modes = WatchedModes(models[0] if len(models) == 1 else None, self.program)
             runner.watch(self.writes, modes)
@@ -179,6 +180,10 @@ class Loaded(LoadedTensors, ABC):
             runner.note_written(regions)
 
     @abstractmethod
+    def traces(self) -> list[tuple[torch.nn.Module, Traced]]:
+        """Its models, each with a trace of it; several times where it was traced several times."""
+
+    @abstractmethod
     def tensors_by_name(self) -> dict[str, SambaTensor]:
         """Traced host tensors by name: inputs, parameters, buffers and output handles."""
 
@@ -229,6 +234,7 @@ class Loaded(LoadedTensors, ABC):
         operation: str = "to_rdu()",
     ) -> None:
         """Copy host values to the device; nothing changes there if it raises."""
+        self.writes.known.refuse_changed(f"session.{operation}")
         tensors = self.model_tensors(model, operation)
         states = self._states_of(tensors, optims, operation)
         wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]

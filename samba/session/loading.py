@@ -82,6 +82,10 @@ class LoadedModel(Loaded):
             for o in program.graphs[0].outputs
         )
 
+    def traces(self) -> list[tuple[torch.nn.Module, Traced]]:
+        """The model with its trace."""
+        return [(self.model, self.traced)]
+
     def tensors_by_name(self) -> dict[str, SambaTensor]:
         """Traced host tensors by name: inputs, parameters, buffers and output handles."""
         return host_tensors(self.traced.sources) | {o.sn_name: o for o in self.outputs}

@@ -126,7 +126,7 @@ def trace_model(
             _drop_checks(program.graph)
             _keep_statistics(program.graph)
             insert_casts(program.graph)
-        return convert(
+        traced = convert(
             program,
             model=model,
             given=given,
@@ -136,6 +136,7 @@ def trace_model(
             rates=rates,
             recorder=recorder,
         )
+        return replace(traced, known=branches.known.buffers())
 
     try:
         refuse_scripted(model)

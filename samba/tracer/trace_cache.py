@@ -7,6 +7,7 @@ on has changed. Compared are:
 * torch's settings that change a trace, the mode, and the form of the inputs;
 * of each module: its identity, class, ``forward``, training flag and hooks;
 * of its parameters and buffers: identity, shape, dtype, ``requires_grad`` and SambaFlow names;
+* of buffers whose values are part of the graph: these values;
 * of its other tensors: identity and version, as their values become constants;
 * hooks on parameters, and those of all modules, by identity;
 * its plain attributes by value, and all others by identity.
@@ -136,6 +137,7 @@ def trace_again(
         and rate_argins(kept.traced.graph()) == tuple(rates)
         and kept.key == _key(model, given, inference)
         and kept.layouts == _layouts(kept.traced, given)
+        and _has_same(model, kept.traced.known)
     ):
         return replace(kept.traced, sources=_with_inputs(kept.traced.sources, given))
     return trace_model(model, given, inference=inference, root=root, rates=rates)
@@ -143,6 +145,15 @@ def trace_again(
 
 def _layouts(traced: Traced, given: TraceInputs) -> tuple[Layout | None, ...]:
     return tuple([entry.layout for entry in with_layouts(given, traced.looks).tensors])
+
+
+def _has_same(model: torch.nn.Module, known: Sequence[tuple[str, torch.Tensor]]) -> bool:
+    """Whether buffers have the values that became part of a graph."""
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    return all(
+        torch.equal(buffers[path].detach().as_subclass(torch.Tensor), value)
+        for path, value in known
+    )
 
 
 def _with_inputs(sources: Sequence[Source], given: TraceInputs) -> tuple[Source, ...]:
@@ -201,7 +212,7 @@ def _module(module: torch.nn.Module) -> Any:
 
 
 def _registered(tensor: torch.Tensor) -> Any:
-    """A parameter or buffer; its values do not count, since they are no part of a graph."""
+    """A parameter or buffer without its values: :func:`_has_same` knows those that count."""
     names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")
     form = tuple(tensor.shape), tensor.dtype, tensor.requires_grad
     # Hooks are kept in a dict of their own, or in none.

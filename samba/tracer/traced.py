@@ -89,6 +89,7 @@ class Traced:
         exempt: Nodes traced inside of ``session.disable_graphamp()``.
         gradients: Custom gradients that nodes refer to.
         looks: What forward asks of how tensors lie in memory, None if it does not.
+        known: Paths of buffers whose values are part of the graph, with these values.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Traced:
     exempt: frozenset[int] = frozenset()
     gradients: tuple[Gradient, ...] = ()
     looks: Looks | None = None
+    known: tuple[tuple[str, torch.Tensor], ...] = ()
 
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether a tensor is a parameter of the traced model, used by ``forward`` or not."""

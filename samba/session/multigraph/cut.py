@@ -117,6 +117,7 @@ class _Cut:
                     for i, (number, position) in enumerate(keys)
                     if position in self._traces.traces[number].traced.exempt
                 ),
+                known=tuple(k for t in traced for k in t.known),
             ),
             given=given,
             outputs=outputs,

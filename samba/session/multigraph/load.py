@@ -24,6 +24,7 @@ from samba.session.multigraph.conflicts import GraphPart
 from samba.session.multigraph.traces import GraphTrace
 from samba.session.parsing import parse_pef
 from samba.session.settings import checks_indices, parsed_config
+from samba.tracer.traced import Traced
 
 
 class LoadedGraphs(Loaded):
@@ -56,6 +57,10 @@ class LoadedGraphs(Loaded):
             for graph, part in zip(program.graphs, parts, strict=True)
             for source in part.traced.sources
         }
+
+    def traces(self) -> list[tuple[torch.nn.Module, Traced]]:
+        """The modules with their traces."""
+        return [(trace.model, trace.traced) for trace in self._traces]
 
     def tensors_by_name(self) -> dict[str, SambaTensor]:
         """Traced host tensors by name: inputs, parameters, buffers and output handles."""

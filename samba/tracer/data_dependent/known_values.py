@@ -77,6 +77,16 @@ class KnownValues:
                 self.read.setdefault(path, calling_line())
             return value.clone()
 
+    def buffers(self) -> tuple[tuple[str, torch.Tensor], ...]:
+        """Paths of the buffers whose values were asked for, with these values."""
+        with outside_of_trace():
+            return tuple(
+                [
+                    (path, self._real[path].detach().as_subclass(torch.Tensor).clone())
+                    for path in sorted(self.read)
+                ]
+            )
+
     def refuse_changed(self, changed: Iterable[str]) -> None:
         """After a trace: refuse values of buffers that ``forward`` changes after all.
 
