@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -127,9 +128,45 @@ def constant(value: complex, dtype: Any) -> np.ndarray:
         return np.asarray(value).astype(dtype)
 
 
+_BY_WAY_OF: Mapping[np.dtype, np.dtype] = MappingProxyType(
+    {
+        np.dtype(np.uint8): np.dtype(np.int64),
+        np.dtype(np.int8): np.dtype(np.int32),
+        np.dtype(np.int16): np.dtype(np.int32),
+        np.dtype(np.int32): np.dtype(np.int32),
+        np.dtype(np.int64): np.dtype(np.int64),
+    }
+)
+"""Integers that torch makes of floats on x86, before it keeps their low bits."""
+
+
+def converted(x: jax.Array, dtype: Any) -> jax.Array:
+    """An array in another dtype; floats become integers as torch makes them on x86.
+
+    XLA gives 0 for NaN and the nearest bound for what is out of range. The processor gives the
+    lowest integer of 32 or 64 bits for both, of which narrower types keep the low bits.
+
+    Args:
+        x: Any array.
+        dtype: The dtype of the result.
+
+    Example:
+        >>> converted(jnp.asarray([-473.6, jnp.nan]), np.int8).tolist()
+        [39, 0]
+    """
+    dtype = np.dtype(dtype)
+    if not is_float(x.dtype) or dtype not in _BY_WAY_OF:
+        return x.astype(dtype)
+    way = _BY_WAY_OF[dtype]
+    x = x.astype(wide_type(x.dtype))  # float16 does not hold the bounds
+    least = float(np.iinfo(way).min)
+    inside = (x >= least) & (x < -least)
+    return jnp.where(inside, x.astype(way), np.iinfo(way).min).astype(dtype)
+
+
 def cast(x: Any, dtype: Any) -> Any:
     """An array or a python scalar as an array (or 0-d constant) of a dtype."""
-    return constant(x, dtype) if is_number(x) else x.astype(dtype)
+    return constant(x, dtype) if is_number(x) else converted(x, dtype)
 
 
 def broadcast_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:

@@ -151,24 +151,29 @@ def _scattered(x: jax.Array, t: Table, axis: int) -> jax.Array:
     return jnp.moveaxis(total, 0, axis)
 
 
-def _forward(x: jax.Array, t: Table, axis: int) -> tuple[jax.Array, None]:
+def _forward(x: jax.Array, t: Table, axis: int, back: Table | None) -> tuple[jax.Array, None]:
+    del back
     return _apply(x, t, axis), None
 
 
-def _backward(t: Table, axis: int, _saved: None, g: jax.Array) -> tuple[jax.Array]:
-    return (_apply(g, t.transposed, axis),)
+def _backward(
+    t: Table, axis: int, back: Table | None, _saved: None, g: jax.Array
+) -> tuple[jax.Array]:
+    return (_apply(g, (back or t).transposed, axis),)
 
 
-@with_gradient(_forward, _backward, static=(1, 2))
-def resample(x: jax.Array, t: Table, axis: int) -> jax.Array:
+@with_gradient(_forward, _backward, static=(1, 2, 3))
+def resample(x: jax.Array, t: Table, axis: int, back: Table | None = None) -> jax.Array:
     """Weighted sums of places along one axis.
 
     Args:
         x: Data in a compute dtype.
         t: The places.
         axis: The axis, not negative.
+        back: The places of which the gradient is the transpose, None for the same.
 
     Returns:
         ``x`` with ``t.out`` elements along ``axis``.
     """
+    del back
     return _apply(x, t, axis)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +21,7 @@ from emulator.kernels.precision import LOW, real, widen, widened
 from emulator.ops import random
 from emulator.ops._dropping import MissingSeed
 from emulator.ops._gradient import with_gradient
+from emulator.ops._promote import broadcast_to
 from emulator.ops._reduction import large_part, peak_within, sum_within
 from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
@@ -93,6 +95,21 @@ def rrelu(
     return jnp.where(x > 0, x, x * slope)
 
 
+def _prelu_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, Any]:
+    return _prelu(x, weight), (x, weight)
+
+
+def _prelu_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    # A choice, not a factor of zero: what is not chosen may be infinite.
+    x, weight = saved
+    return jnp.where(x > 0, g, weight * g), jnp.where(x > 0, 0, x * g)
+
+
+@with_gradient(_prelu_forward, _prelu_backward)
+def _prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
+    return jnp.where(x > 0, x, weight * x)
+
+
 @op("aten.prelu.default", "aten._prelu_kernel.default", reads=(0, 1), cheap=True)
 @widened
 def prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -101,7 +118,8 @@ def prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
         weight = weight.reshape(1, -1, *(1,) * (x.ndim - 2))
     elif x.ndim == 0:
         weight = weight.reshape(())
-    return jnp.where(x > 0, x, weight * x)
+    weight = broadcast_to(weight, x.shape)
+    return _prelu(x, weight)
 
 
 @op("aten.threshold.default", reads=(0,), cheap=True, channels=Channels.ANY)
@@ -139,7 +157,8 @@ def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
 
 def _clip_forward(x: jax.Array, least: float, most: float) -> tuple[jax.Array, jax.Array]:
     low, high = jnp.asarray(least, x.dtype), jnp.asarray(most, x.dtype)
-    y = jnp.where((x > low) & (x < high), x, jnp.clip(x, low, high))  # a clip flushes denormals
+    # A clip flushes denormals, and takes the sign of -0.0.
+    y = jnp.where((x >= low) & (x <= high), x, jnp.clip(x, low, high))
     return y, y
 
 
@@ -165,18 +184,45 @@ def relu6(x: jax.Array) -> jax.Array:
     return hardtanh(x, 0, 6)
 
 
+def _hardsigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _hardsigmoid(x), x
+
+
+def _hardsigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (jnp.where((x > -3) & (x < 3), g / 6, 0),)
+
+
+@with_gradient(_hardsigmoid_forward, _hardsigmoid_backward)
+def _hardsigmoid(x: jax.Array) -> jax.Array:
+    return jnp.clip(x + 3, 0, 6) / 6
+
+
+def _hardswish_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _hardswish(x), x
+
+
+def _hardswish_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    inner = g * (x / 3 + 0.5)
+    return (jnp.where(x <= -3, 0, jnp.where(x >= 3, g, inner)),)
+
+
+@with_gradient(_hardswish_forward, _hardswish_backward)
+def _hardswish(x: jax.Array) -> jax.Array:
+    return x * jnp.clip(x + 3, 0, 6) / 6
+
+
 @op("aten.hardsigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def hardsigmoid(x: jax.Array) -> jax.Array:
-    """``(x + 3) / 6`` clipped to ``[0, 1]``."""
-    return hardtanh(x + 3, 0, 6) / 6
+    """``(x + 3) / 6`` clipped to ``[0, 1]``; no gradient at the knees, by the argument."""
+    return _hardsigmoid(x)
 
 
 @op("aten.hardswish.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def hardswish(x: jax.Array) -> jax.Array:
-    """``x * (x + 3) / 6`` between -3 and 3, 0 below and ``x`` above."""
-    return jnp.where(x <= -3, 0, jnp.where(x >= 3, x, x * (x + 3) / 6))
+    """``x`` times ``(x + 3) / 6`` clipped to ``[0, 1]``, which is NaN at minus infinity."""
+    return _hardswish(x)
 
 
 @op("aten.softplus.default", reads=(0,), cheap=True, channels=Channels.ANY)

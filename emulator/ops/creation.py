@@ -12,7 +12,14 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import OpLimit
-from emulator.ops._promote import DEFAULT_FLOAT, broadcast_to, cast, constant, is_float
+from emulator.ops._promote import (
+    DEFAULT_FLOAT,
+    broadcast_to,
+    cast,
+    constant,
+    converted,
+    is_float,
+)
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
@@ -125,7 +132,7 @@ def fill(x: jax.Array, value: Any) -> jax.Array:
 def copy(x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
     """``source`` in the shape and dtype of ``x``."""
     del non_blocking
-    return broadcast_to(source.astype(x.dtype), x.shape)
+    return broadcast_to(converted(source, x.dtype), x.shape)
 
 
 @op("aten.arange.default", reads=(), cheap=True, differentiable=False)
@@ -257,17 +264,17 @@ def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = N
 def to_dtype(x: jax.Array, dtype: DType, *flags: bool) -> jax.Array:
     """Another dtype."""
     del flags
-    return x.astype(TO_NUMPY[dtype])
+    return converted(x, TO_NUMPY[dtype])
 
 
 @op("aten.to.other", reads=(), cheap=True)
 def to_other(x: jax.Array, other: jax.Array, *flags: bool) -> jax.Array:
     """The dtype of another tensor."""
     del flags
-    return x.astype(other.dtype)
+    return converted(x, other.dtype)
 
 
 @op("aten.type_as.default", reads=(), cheap=True)
 def type_as(x: jax.Array, other: jax.Array) -> jax.Array:
     """The dtype of another tensor."""
-    return x.astype(other.dtype)
+    return converted(x, other.dtype)

@@ -20,10 +20,19 @@ from emulator.ops.registry import op
 MakeTable = Callable[[int, int, float | None, Any], Table]
 """``(input size, output size, scale factor, numpy float type) -> Table`` for one axis."""
 
+_SMALL = 128
+"""Up to this sum of the output's sizes torch's kernel of nearest neighbours takes short cuts."""
+
 
 def _counts(scale: float | None) -> TypeGuard[float]:
     """Whether torch takes a scale factor that it is given."""
     return scale is not None and scale > 0
+
+
+def _copy(size: int) -> Table:
+    """An axis that keeps its size is copied, whatever the scale factor that led to it."""
+    index = np.arange(size)[:, None]
+    return dense_table(index, np.ones(index.shape), size)
 
 
 def _nearest(offset: float) -> MakeTable:
@@ -35,6 +44,14 @@ def _nearest(offset: float) -> MakeTable:
         return dense_table(index, np.ones(index.shape), size)
 
     return make
+
+
+def _nearest_by_sizes(size: int, out: int, scale: float | None, real: Any) -> Table:
+    """Short cuts for axes that keep their size or double it, whatever the scale factor says."""
+    if out not in (size, 2 * size):
+        return _nearest(0.0)(size, out, scale, real)
+    index = (np.arange(out) * size // out)[:, None]
+    return dense_table(index, np.ones(index.shape), size)
 
 
 def _step(size: int, out: int, scale: float | None, align: bool, real: Any) -> Any:
@@ -52,6 +69,8 @@ def _sources(size: int, out: int, scale: float | None, align: bool, real: Any) -
 
 def _linear(align: bool) -> MakeTable:
     def make(size: int, out: int, scale: float | None, real: Any) -> Table:
+        if out == size:
+            return _copy(size)
         at = np.maximum(_sources(size, out, scale, align, real), real(0))
         low = np.minimum(at, size - 1).astype(np.int64)
         part = np.clip(at - low.astype(real), real(0), real(1))
@@ -117,8 +136,13 @@ def _antialiased(
 
 
 def _interpolate(
-    x: jax.Array, size: Sequence[int], scales: Sequence[float | None], make: MakeTable
+    x: jax.Array,
+    size: Sequence[int],
+    scales: Sequence[float | None],
+    make: MakeTable,
+    back: MakeTable | None = None,
 ) -> jax.Array:
+    """Resample every axis of ``size``; ``back`` makes the tables of the gradient if torch's differ."""
     y = widen(x)
     real = np.float64 if x.dtype == jnp.float64 else np.float32
     first = x.ndim - len(size)
@@ -128,7 +152,7 @@ def _interpolate(
         axis = first + d
         check_places(x.shape[axis], out)
         t = make(x.shape[axis], out, scale, real)
-        y = resample(y, t, axis)
+        y = resample(y, t, axis, None if back is None else back(x.shape[axis], out, scale, real))
     return y.astype(x.dtype)
 
 
@@ -149,18 +173,39 @@ def _one_each(size: Sequence[int], scales: Sequence[float | None]) -> list[float
 
 
 def _register_nearest(name: str, offset: float) -> None:
-    make = _nearest(offset)
+    def run(x: jax.Array, size: list[int], scales: list[float | None]) -> jax.Array:
+        make = _nearest(offset)
+        if offset:
+            return _interpolate(x, size, scales, make)
+        # Torch's gradient takes the short cuts always, its forward pass in small maps.
+        small = len(size) > 1 and sum(size) <= _SMALL
+        return _interpolate(
+            x, size, scales, _nearest_by_sizes if small else make, _nearest_by_sizes
+        )
 
     @op(f"aten.{name}.vec", reads=())
     def vec(x: jax.Array, size: Sequence[int] | None, factors: Sequence[float] | None) -> jax.Array:
-        return _interpolate(x, *_sizes(x, size, factors), make)
+        return run(x, *_sizes(x, size, factors))
 
     @op(f"aten.{name}.default", reads=())
     def default(x: jax.Array, size: Sequence[int], *scales: float | None) -> jax.Array:
-        return _interpolate(x, size, _one_each(size, scales), make)
+        return run(x, list(size), _one_each(size, scales))
 
 
-def _register_aligned(name: str, of: Callable[[bool], MakeTable]) -> None:
+def _kept(make: MakeTable) -> MakeTable:
+    """Copy an axis that keeps its size: torch skips its pass, but not that of the gradient."""
+
+    def skipping(size: int, out: int, scale: float | None, real: Any) -> Table:
+        return _copy(size) if out == size else make(size, out, scale, real)
+
+    return skipping
+
+
+def _register_aligned(name: str, of: Callable[[bool], MakeTable], antialias: bool) -> None:
+    def run(x: jax.Array, size: list[int], scales: list[float | None], align: bool) -> jax.Array:
+        make = of(align)
+        return _interpolate(x, size, scales, _kept(make) if antialias else make, make)
+
     @op(f"aten.{name}.vec", reads=())
     def vec(
         x: jax.Array,
@@ -168,20 +213,22 @@ def _register_aligned(name: str, of: Callable[[bool], MakeTable]) -> None:
         align_corners: bool,
         factors: Sequence[float] | None,
     ) -> jax.Array:
-        return _interpolate(x, *_sizes(x, size, factors), of(align_corners))
+        return run(x, *_sizes(x, size, factors), align_corners)
 
     @op(f"aten.{name}.default", reads=())
     def default(
         x: jax.Array, size: Sequence[int], align_corners: bool, *scales: float | None
     ) -> jax.Array:
-        return _interpolate(x, size, _one_each(size, scales), of(align_corners))
+        return run(x, list(size), _one_each(size, scales), align_corners)
 
 
 for _n in (1, 2, 3):
     _register_nearest(f"upsample_nearest{_n}d", 0.0)
     _register_nearest(f"_upsample_nearest_exact{_n}d", 0.5)
 for _name in ("linear1d", "bilinear2d", "trilinear3d"):
-    _register_aligned(f"upsample_{_name}", _linear)
-_register_aligned("upsample_bicubic2d", _cubic)
-_register_aligned("_upsample_bilinear2d_aa", lambda align: _antialiased(_hat, 2, align))
-_register_aligned("_upsample_bicubic2d_aa", lambda align: _antialiased(_cubic_weight, 4, align))
+    _register_aligned(f"upsample_{_name}", _linear, antialias=False)
+_register_aligned("upsample_bicubic2d", _cubic, antialias=False)
+_register_aligned("_upsample_bilinear2d_aa", lambda align: _antialiased(_hat, 2, align), True)
+_register_aligned(
+    "_upsample_bicubic2d_aa", lambda align: _antialiased(_cubic_weight, 4, align), True
+)

@@ -15,6 +15,7 @@ from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     cast,
     constant,
+    converted,
     elementwise,
     is_complex,
     is_float,
@@ -66,6 +67,22 @@ def mul(x: Operand, other: Operand) -> jax.Array:
     return elementwise(lambda a, b: a * b, x, other, exact_scalars=True)
 
 
+def _divided_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return lax.div(a, b), (a, b)
+
+
+def _divided_backward(
+    saved: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    a, b = saved
+    return g / b, -g * ((a / b) / b)  # the square of a divisor overflows before the quotient does
+
+
+@with_gradient(_divided_forward, _divided_backward)
+def _divided(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.div(a, b)
+
+
 @op(
     *("aten.div.Tensor", "aten.div.Scalar", "aten.divide.Tensor", "aten.divide.Scalar"),
     *("aten.true_divide.Tensor", "aten.true_divide.Scalar"),
@@ -76,7 +93,7 @@ def mul(x: Operand, other: Operand) -> jax.Array:
 )
 def div(x: Operand, other: Operand) -> jax.Array:
     """True division; integers give float32."""
-    return elementwise(lax.div, x, other, to_float=True, exact_scalars=True)
+    return elementwise(_divided, x, other, to_float=True, exact_scalars=True)
 
 
 @op(
@@ -189,10 +206,22 @@ def addcmul(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float =
     return elementwise(lambda a, b, c: a + _scaled(b, value) * c, x, first, second)
 
 
+def _ratio_backward(
+    saved: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    a, b = saved
+    return g / b, -g * (a / (b * b))
+
+
+@with_gradient(_divided_forward, _ratio_backward)
+def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.div(a, b)
+
+
 @op("aten.addcdiv.default", cheap=True, channels=Channels.ANY)
 def addcdiv(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
     """``x + value * first / second``."""
-    return elementwise(lambda a, b, c: a + _scaled(b, value) / c, x, first, second)
+    return elementwise(lambda a, b, c: a + _ratio(_scaled(b, value), c), x, first, second)
 
 
 @op("aten.lerp.Scalar", "aten.lerp.Tensor", cheap=True, channels=Channels.ANY)
@@ -212,7 +241,7 @@ def to_copy(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     if dtype is None:
         return x
     drops = is_complex(x.dtype) and not dtype.is_complex and dtype is not DType.BOOL
-    return (lax.real(x) if drops else x).astype(TO_NUMPY[dtype])
+    return converted(lax.real(x) if drops else x, TO_NUMPY[dtype])
 
 
 def _scaled(x: jax.Array, factor: complex) -> jax.Array:

@@ -92,14 +92,27 @@ def smooth_l1_loss(
     return reduced(jnp.where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), reduction)
 
 
+def _huber_forward(d: jax.Array, delta: float) -> tuple[jax.Array, jax.Array]:
+    return _huber(d, delta), d
+
+
+def _huber_backward(delta: float, d: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (jnp.where(d <= -delta, -g * delta, jnp.where(d >= delta, g * delta, d * g)),)
+
+
+@with_gradient(_huber_forward, _huber_backward, static=(1,))
+def _huber(d: jax.Array, delta: float) -> jax.Array:
+    size = jnp.abs(d)
+    return jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
+
+
 @op("aten.huber_loss.default", reads=(0, 1))
 @_of_dtype(_first)
 def huber_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0
 ) -> jax.Array:
     """Half the squared difference up to ``delta``, linear above."""
-    d = absolute(x - target)
-    return reduced(jnp.where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)), reduction)
+    return reduced(_huber(x - target, delta), reduction)
 
 
 def _bernoulli_backward(

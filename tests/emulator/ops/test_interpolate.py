@@ -106,3 +106,24 @@ def test_longer_axes_than_float32_counts_are_refused() -> None:
     with pytest.raises(OpLimit, match=r"the output's size is 1000000000; .* with 16777216 at most"):
         lower(jnp.zeros((1, 1, 2)), (10**9,))
     assert lower(jnp.zeros((0, 1, 2)), (10**9,)).shape == (0, 1, 10**9)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "out", "more"),
+    [
+        ("upsample_nearest1d.default", [3], [3], [1.3]),
+        ("upsample_nearest1d.default", [3], [6], [2.3]),
+        ("upsample_nearest2d.vec", [3, 90], None, [[1.3, 2.003]]),
+        ("upsample_nearest2d.vec", [3, 2], None, [[1.3, 2.4]]),
+        ("_upsample_nearest_exact2d.vec", [3, 2], None, [[1.3, 2.4]]),
+        ("upsample_linear1d.vec", [5], None, [False, [1.1]]),
+        ("upsample_bilinear2d.vec", [3, 5], None, [False, [1.3, 1.3]]),
+        ("upsample_bicubic2d.vec", [3, 5], None, [False, [1.3, 1.3]]),
+        ("_upsample_bilinear2d_aa.default", [4, 7], [2, 7], [False, 0.7, 1.05]),
+        ("_upsample_bicubic2d_aa.default", [4, 7], [2, 7], [False, 0.7, 1.05]),
+    ],
+)
+def test_an_axis_that_keeps_its_size_or_doubles(
+    name: str, size: list[int], out: list[int] | None, more: list[Any]
+) -> None:
+    check(f"aten.{name}", data(1, 2, *size), out, *more)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.ops.registry import load_ops
-from tests.emulator.ops.checks import _map, check, to_jax, to_numpy64, torch_op
+from tests.emulator.ops.checks import TORCH_TO_DTYPE, _map, check, to_jax, to_numpy64, torch_op
 
 SIZE = 8
 """One shape a test, so that each op is compiled once."""
@@ -148,3 +148,21 @@ def test_indices_out_of_range_do_not_reach_other_memory() -> None:
     with jax.enable_x64(True):
         got = float(np.asarray(lower(to_jax(x), to_jax(torch.tensor([9, -9]))))[0])
     assert math.isnan(got) or got in x.tolist()
+
+
+EDGES_OF_CASTS = (
+    *(math.nan, math.inf, -math.inf, -473.6, 300.7, 255.9, -1.5, -0.5, 128.5, -129.0, 40000.7),
+    *(70000.0, -70000.0, 2.0**31, -(2.0**31), -(2.0**31) - 1000, 2.0**32 + 512, 2.0**40 + 7e6),
+    *(2.0**63, -(2.0**63), 2.0**63 - 2.0**40, 1e30, -1e30, 3e9 + 77, -3e9 - 77),
+)
+
+
+@pytest.mark.parametrize("to", ["uint8", "int8", "int16", "int32", "int64", "bool"])
+def test_floats_out_of_range_become_integers_as_torchs_do(to: str) -> None:
+    lower = jax.jit(load_ops()["aten.to.dtype"].lower, static_argnums=1)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
+        x = torch.tensor(EDGES_OF_CASTS, dtype=torch.float64).to(dtype)
+        want = x.to(getattr(torch, to))
+        with jax.enable_x64(True):
+            got = lower(to_jax(x), TORCH_TO_DTYPE[want.dtype])
+        np.testing.assert_array_equal(np.asarray(got), want.numpy(), err_msg=str(dtype))
