@@ -17,6 +17,7 @@ from pef_schema.errors import quoted
 from pef_schema.program import Program
 from samba.errors import ArgumentError, NoHostData, literal
 from samba.sambatensor import SambaTensor
+from samba.session.given_values import cast_input, dtype_name
 from samba.session.index_checks import FedIndices
 from samba.support.deviations import Deviations
 from samba.support.nesting import Constant, leaves
@@ -196,38 +197,11 @@ class Feeder:
                 )
             tensor = tensor.torch_tensor()
         if tensor.dtype is not slot.dtype:
-            tensor = self._cast(tensor, slot)
+            tensor = cast_input(tensor, slot.dtype, name=slot.name, deviations=self._deviations)
         array = copy_as_numpy(tensor)
         for check in slot.checks:
             check.check(array)
         return array
-
-    def _cast(self, tensor: torch.Tensor, slot: InputSlot) -> torch.Tensor:
-        """A tensor in the dtype of its input, where that is of the same kind."""
-        found, wanted = dtype_name(tensor.dtype), dtype_name(slot.dtype)
-        if _kind(tensor.dtype) != _kind(slot.dtype):
-            raise RegionMismatch(
-                name=slot.name,
-                found=found,
-                wanted=wanted,
-                hint=f"pass it as .to(torch.{wanted}), or compile again for the new dtype.",
-            )
-        if _kind(slot.dtype) == "whole" and tensor.numel():
-            limits = torch.iinfo(slot.dtype)
-            least, most = int(tensor.min()), int(tensor.max())
-            if not limits.min <= least <= most <= limits.max:
-                raise RegionMismatch(
-                    name=slot.name,
-                    found=f"{found} numbers from {least} to {most}",
-                    wanted=f"{wanted}, {limits.min} to {limits.max}",
-                    hint="compile again with an input of the larger dtype.",
-                )
-        self._deviations.tell(
-            "cast-input",
-            f"input {slot.name}: a {found} tensor is cast to {wanted}, for which the program was "
-            f"compiled; pass it as .to(torch.{wanted}) to do without this",
-        )
-        return tensor.to(slot.dtype)
 
     def _matched(self, inputs: Any) -> list[tuple[InputSlot, torch.Tensor]]:
         pairs = [(key, item) for key, item in _pairs(inputs) if not self._is_constant(key, item)]
@@ -315,20 +289,6 @@ class Feeder:
 def _readable(tensor: torch.Tensor, slot: InputSlot) -> torch.Tensor:
     """The tensor, unless it has values that cannot be read."""
     return readable(tensor, slot.name) if getattr(tensor, "_has_data", True) else tensor
-
-
-def _kind(dtype: torch.dtype) -> str:
-    """Dtypes of one kind are cast into each other."""
-    if dtype.is_floating_point:
-        return "floating"
-    if dtype.is_complex:
-        return "complex"
-    return "other" if dtype is torch.bool else "whole"
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """A dtype as users write it, without ``torch.``."""
-    return str(dtype).removeprefix("torch.")
 
 
 def _where(place: int) -> str:

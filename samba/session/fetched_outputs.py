@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from emulator.device import Device
+from emulator.device import DEFINED_AT_FIRST, Device
+from emulator.errors import NotWritten
+from emulator.plans.plan import Plan
+from pef_schema.program import Role
 from samba.errors import ArgumentError, UnknownTensor
 from samba.session.prepared_call import Fetches
 from samba.session.request import listed
+from samba.support.deviations import Deviations
 from samba.tensor.views import copy_as_torch, view_as_torch
 
-__all__ = ["copier", "resolve_outputs"]
+if TYPE_CHECKING:
+    from samba.distributed.replica_runs import PreparedRun
+
+__all__ = ["copier", "require_written", "resolve_outputs"]
 
 
 def copier(device: Device) -> Callable[[Any], torch.Tensor]:
@@ -65,3 +72,38 @@ def _resolve_output(device: Device, position: int, output: Any) -> tuple[int, st
     if not name or not device.knows(name):
         raise UnknownTensor(operation=where, name=name)
     return device.region_of(name), name
+
+
+def require_written(
+    device: Device, fetches: Fetches, plan: Plan | PreparedRun | None, deviations: Deviations
+) -> None:
+    """Make sure before a run that everything asked for can be fetched after it.
+
+    An output that no run has computed yet is zeros, because ``run`` returns every output
+    whatever it ran; other memory without data is an error.
+
+    Args:
+        device: The device.
+        fetches: What is asked for.
+        plan: What is about to run; None for nothing.
+        deviations: What has been told.
+
+    Raises:
+        NotWritten: If something has no data.
+    """
+    writes, drops = ((), ()) if plan is None else (plan.writes, plan.drops)
+    missing: dict[Role, list[str]] = {}
+    for region, name in fetches:
+        role = device.program.regions[region].role
+        held = device.pool.buffers[region] is not None and region not in drops
+        if held or region in writes or role in DEFINED_AT_FIRST:
+            continue
+        if role is Role.OUTPUT:
+            deviations.tell(
+                "zero-output", f"output {name} is zeros: no FWD section has computed it yet"
+            )
+            device.zero(region)
+        else:
+            missing.setdefault(role, []).append(name)
+    for role, names in missing.items():
+        raise NotWritten(names=names, role=role.name.lower())

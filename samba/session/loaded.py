@@ -165,10 +165,21 @@ class Loaded(LoadedTensors, ABC):
             IndexOutOfRange: If the program uses them as indices and one is out of range.
         """
         region = self.device.region_of(name)
+        tensor = self._fitting(tensor, region, name)
         for check in self._checks_of_region.get(region, ()):
             check.check(np.ascontiguousarray(read_as_numpy(tensor, name)))
         super().write(name, tensor)
         self.note_written((region,))
+
+    def note_gradients(self, regions: Collection[int], *, stays: bool) -> None:
+        """Take note that gradients were set, perhaps of outputs.
+
+        Args:
+            regions: Their regions.
+            stays: Whether they are meant for all runs that follow.
+        """
+        for runner in self._runners.values():
+            runner.note_gradients(regions, stays=stays)
 
     def note_written(self, regions: Collection[int] | None = None) -> None:
         """Take note that a script has put values into inputs itself.

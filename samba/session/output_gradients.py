@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from pef_schema.program import Output
+from pef_schema.program import Output, Program
 from samba.errors import ArgumentError, NoGradient
+from samba.session.given_values import fitting
 from samba.session.request import listed
+from samba.support.deviations import Deviations
 from samba.tensor.views import read_as_numpy
 
 __all__ = ["Seeds", "seeds_of"]
@@ -19,12 +21,16 @@ Seeds = Sequence[tuple[int, np.ndarray, str]]
 """Gradients of outputs: regions, values, and names for errors."""
 
 
-def seeds_of(outputs: Sequence[Output], grads: Any) -> Seeds:
+def seeds_of(
+    outputs: Sequence[Output], grads: Any, program: Program, deviations: Deviations
+) -> Seeds:
     """Gradients that a script has given for outputs, ready for their regions.
 
     Args:
         outputs: The outputs of a graph.
         grads: What ``session.run(grad_of_outputs=...)`` was given.
+        program: The program that they are of.
+        deviations: What has been told of casts.
 
     Returns:
         Regions, values, and names for errors.
@@ -55,5 +61,7 @@ def seeds_of(outputs: Sequence[Output], grads: Any) -> Seeds:
         if output.grad_region < 0:
             raise NoGradient(operation=where, name=output.name)
         name = f"{output.name}__grad"
+        region = program.regions[output.grad_region]
+        grad = fitting(grad, region, name=name, deviations=deviations)
         seeds.append((output.grad_region, read_as_numpy(grad, name), name))
     return seeds

@@ -17,26 +17,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from emulator.device import DEFINED_AT_FIRST, Device
-from emulator.errors import NotWritten
+from emulator.device import Device
 from emulator.held_signals import HELD
 from emulator.plans.plan import Plan
 from emulator.plans.polling import Poller
 from emulator.plans.step_choice import StepKey
-from pef_schema.program import Role, SectionKind
+from pef_schema.program import SectionKind
 from samba.errors import SambaError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
-from samba.session.fetched_outputs import copier, resolve_outputs
+from samba.session.fetched_outputs import copier, require_written, resolve_outputs
 from samba.session.first_inputs import FirstInputs
 from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import DropoutSettings, Hyperparameters
+from samba.session.kept_gradients import KeptGradients
 from samba.session.output_gradients import seeds_of
 from samba.session.pending_gradients import PendingGradients
 from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
 from samba.session.request import RunRequest, SectionRequest
-from samba.session.section_choice import SectionChooser, frozen
+from samba.session.section_choice import SectionChooser, absence_of, frozen
 from samba.session.timeline_pieces import Noted, Piece, Pieces
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watched_modes import WatchedModes
@@ -90,6 +90,7 @@ class Runner:
         self._last = NO_CALL
         self.watched = WatchedGroups()
         self._pending = PendingGradients(program)
+        self._kept = KeptGradients(program, self._graph, lambda: device.counters.runs)
         self.watch(HostWrites(), WatchedModes())
 
     def watch(self, writes: HostWrites, modes: WatchedModes) -> None:
@@ -100,10 +101,23 @@ class Runner:
             modes: The modes of modules.
         """
         self._writes, self._modes = writes, modes
-        self._looks = writes.has_plain or modes.any
+        self._looks_at_host = self._looks = writes.has_plain or modes.any
 
-    def _host_changed(self) -> bool:
-        return self._modes.changed() or self._writes.plain_changed()
+    def note_gradients(self, regions: Collection[int], *, stays: bool) -> None:
+        """Take note that a script has set gradients of outputs.
+
+        Args:
+            regions: Their regions; others are left out.
+            stays: Whether they are meant for all runs that follow.
+        """
+        self._kept.note_written(regions, stays=stays)
+        self._looks = self._looks_at_host or self._kept.waits
+
+    def _changed(self) -> bool:
+        """Whether something was changed beside the call, at which a repetition has to look."""
+        if self._looks_at_host and (self._modes.changed() or self._writes.plain_changed()):
+            return True
+        return self._kept.waits and self._kept.repeats_old()
 
     def hyperparameters(self) -> dict[str, float]:
         """What holds in the next run, schedulers' changes too, by argin; seeds are of streams."""
@@ -224,7 +238,7 @@ class Runner:
                 part = piece.request(request)
                 self._change(feed, part, fetches=(), steps=piece.steps, noted=(timeline, piece))
                 feed = ()
-            self._require_written(fetches, None)
+            require_written(self._device, fetches, None, self._deviations)
             nbytes = sum(self._device.program.regions[region].nbytes for region, _ in fetches)
             self._last = replace(NO_CALL, fetches=fetches, fetched_bytes=nbytes)
             with timeline.span(Track.HOST, "fetch"):
@@ -275,7 +289,7 @@ class Runner:
             and self._device.variant is last.variant
             and not self.watched.changed()
             and not self._writes.due
-            and not (self._looks and self._host_changed())
+            and not (self._looks and self._changed())
         ):
             try:
                 repeats = hyperparams == last.hyperparams
@@ -349,7 +363,11 @@ class Runner:
                 "it acts while a model is traced. Put it into forward(), or around both "
                 "session.compile and trace_graph",
             )
-        seeds = () if grads is None else seeds_of(self._graph.outputs, grads)
+        seeds = (
+            ()
+            if grads is None
+            else seeds_of(self._graph.outputs, grads, device.program, self._deviations)
+        )
         argins, settings = self._hyperparameters.resolve(request.hyperparams, self._settings, train)
         for index, (where, value) in self.watched.values().items():
             if index not in argins:
@@ -361,6 +379,8 @@ class Runner:
                     device.set_argin(index, value)
             for region, array, name in seeds:
                 device.write(region, array, name=name)
+            if seeds:
+                self.note_gradients([region for region, _, _ in seeds], stays=False)
             for region, array in feed:
                 buffers[region] = array
             plan = last.plan
@@ -371,7 +391,7 @@ class Runner:
             ):
                 plan = self._planned(steps, wish, noted)
             if plan is not last.plan or fetches is not last.fetches:
-                self._require_written(fetches, plan)
+                require_written(device, fetches, plan, self._deviations)
             if plan is not None and self._first_inputs.waits:
                 left_out = self._feeder.left_out(request.input_tensors)
                 self._first_inputs.use(feed, left_out, steps, buffers)
@@ -404,8 +424,11 @@ class Runner:
             self.watched.note_step()
         if not self._pending.note(made.steps):
             self._last = replace(made, hyperparams=None)
+        self._kept.note(made.steps)
         self.watched.tell()
         self._pending.tell()
+        self._kept.tell()
+        self._looks = self._looks_at_host or self._kept.waits
 
     def _repeatable(
         self, hyperparams: Mapping[str, Any], argins: Mapping[int, float]
@@ -470,10 +493,7 @@ class Runner:
         if steps is None:
             choice = self._chooser.choose(key)
             for kind in choice.absent:
-                self._deviations.tell(
-                    "absent-section",
-                    f"this PEF has no {kind.name} section; there is nothing to run for it",
-                )
+                self._deviations.tell("absent-section", absence_of(kind))
             if len(self._choices) >= self._device.most_plans:
                 self._choices.clear()
             steps = self._choices[key] = choice.steps
@@ -481,26 +501,3 @@ class Runner:
 
     def _resolve_outputs(self, outputs: Any) -> Fetches:
         return resolve_outputs(self._device, outputs)
-
-    def _require_written(self, fetches: Fetches, plan: Plan | PreparedRun | None) -> None:
-        """Make sure before a run that everything asked for can be fetched after it.
-
-        An output that no run has computed yet is zeros, because ``run`` returns every output
-        whatever it ran; other memory without data is an error.
-        """
-        writes, drops = ((), ()) if plan is None else (plan.writes, plan.drops)
-        missing: dict[Role, list[str]] = {}
-        for region, name in fetches:
-            role = self._device.program.regions[region].role
-            held = self._buffers[region] is not None and region not in drops
-            if held or region in writes or role in DEFINED_AT_FIRST:
-                continue
-            if role is Role.OUTPUT:
-                self._deviations.tell(
-                    "zero-output", f"output {name} is zeros: no FWD section has computed it yet"
-                )
-                self._device.zero(region)
-            else:
-                missing.setdefault(role, []).append(name)
-        for role, names in missing.items():
-            raise NotWritten(names=names, role=role.name.lower())

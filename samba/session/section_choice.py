@@ -228,3 +228,18 @@ def _numbers(ids: Any, around: tuple[int, ...]) -> Iterator[int]:
                 found=described(item),
                 wanted="section ids: whole numbers, or lists of them",
             ) from None
+
+
+def absence_of(kind: SectionKind) -> str:
+    """What it means that a program has no section of a kind that was asked for.
+
+    Args:
+        kind: The kind.
+    """
+    if kind is SectionKind.ZEROGRAD:
+        return (
+            "this PEF has no ZEROGRAD section: gradients keep their values until BCKWD overwrites "
+            "them, and an OPT without a BCKWD before it uses them again. "
+            "session.compile(is_split_batch=True) makes a PEF that has one"
+        )
+    return f"this PEF has no {kind.name} section; there is nothing to run for it"

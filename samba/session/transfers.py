@@ -205,14 +205,14 @@ class Transfers:
             del self._slot.tensors[name]
             self._slot.forgotten.add(name)
             return
+        if getattr(tensor, "has_data", True):
+            readable(tensor, name)
         if traced.shape != tensor.shape or traced.dtype != tensor.dtype:
             raise ArgumentError(
                 where=where,
                 found=f"shape {list(tensor.shape)} {tensor.dtype}",
                 wanted=f"shape {list(traced.shape)} {traced.dtype}",
             )
-        if getattr(tensor, "has_data", True):
-            readable(tensor, name)
         values = tensor.torch_tensor() if isinstance(tensor, SambaTensor) else tensor
         values = values.detach()
         if traced.has_data:

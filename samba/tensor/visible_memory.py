@@ -33,8 +33,8 @@ class DeviceTensors(Protocol):
         """Copy host values to the device."""
         ...
 
-    def write_grad(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy host values to its gradient on the device."""
+    def write_grad(self, name: str, tensor: torch.Tensor, *, stays: bool = False) -> None:
+        """Copy host values to its gradient on the device, for one run or for all that follow."""
         ...
 
     def optimizers_to_cpu(self, optimizer: torch.optim.Optimizer, /) -> None:

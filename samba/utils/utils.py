@@ -224,7 +224,7 @@ def init_output_grads(
             )
         gradients[name] = gradient
     for name, gradient in gradients.items():
-        memory.write_grad(name, gradient)
+        memory.write_grad(name, gradient, stays=True)
 
 
 def _named(tensors: Any, where: str) -> list[str]:

@@ -29,7 +29,7 @@ class FakeDevice:
         assert not tensor.requires_grad
         self.values[name] = tensor.clone()
 
-    def write_grad(self, name: str, tensor: torch.Tensor) -> None:
+    def write_grad(self, name: str, tensor: torch.Tensor, *, stays: bool = False) -> None:
         assert type(tensor) is torch.Tensor
         assert not tensor.requires_grad
         self.grads[name] = tensor.clone()

@@ -1,0 +1,151 @@
+"""Values of another type than device memory has: cast, which is told, or refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from emulator.errors import RegionMismatch
+from pef_schema.program import Region
+from samba.support.deviations import Deviations
+from samba.tracer.traced import FROM_DTYPE
+
+__all__ = ["cast_input", "cast_values", "dtype_name", "fitting"]
+
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+"""Types of which torch has no smallest and largest number."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype as users write it, without ``torch.``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def cast_input(
+    tensor: torch.Tensor, wanted: torch.dtype, *, name: str, deviations: Deviations
+) -> torch.Tensor:
+    """A tensor that a run is given in the type of its input, where that is of the same kind.
+
+    Args:
+        tensor: The tensor, which has values.
+        wanted: The type.
+        name: Name of the input.
+        deviations: What has been told.
+
+    Raises:
+        RegionMismatch: One is a floating type and the other is not, or a number is out of range.
+    """
+    if _kind(tensor.dtype) != _kind(wanted):
+        raise _other_kind(tensor, wanted, name)
+    if not wanted.is_floating_point:
+        _check_range(tensor, wanted, name)
+    return _told(tensor, wanted, f"input {name}", deviations)
+
+
+def cast_values(
+    tensor: torch.Tensor, wanted: torch.dtype, *, name: str, deviations: Deviations
+) -> torch.Tensor:
+    """A tensor that a script copies to the device in the type of its place.
+
+    As :func:`cast_input`, and between kinds of types too, as far as no number is lost.
+
+    Args:
+        tensor: The tensor, which has values.
+        wanted: The type.
+        name: Name of the place.
+        deviations: What has been told.
+
+    Raises:
+        RegionMismatch: A number has no place in the type: it is no whole number or out of range, or
+            it is complex.
+    """
+    if tensor.dtype.is_complex and not wanted.is_complex:
+        raise _other_kind(tensor, wanted, name)
+    if not (wanted.is_floating_point or wanted.is_complex):
+        if tensor.dtype.is_floating_point and not bool((tensor.double() % 1 == 0).all()):
+            raise RegionMismatch(
+                name=name,
+                found=f"{dtype_name(tensor.dtype)} numbers that are not whole",
+                wanted=dtype_name(wanted),
+                hint=f"Round them, and pass them as .to(torch.{dtype_name(wanted)}).",
+            )
+        _check_range(tensor, wanted, name)
+    return _told(tensor, wanted, f"tensor {name}", deviations)
+
+
+def fitting(
+    tensor: torch.Tensor, region: Region, *, name: str, deviations: Deviations
+) -> torch.Tensor:
+    """A tensor in the type of a region, by :func:`cast_values`; one of another shape as it is.
+
+    Args:
+        tensor: The tensor, which has values.
+        region: Where it goes.
+        name: Name of the place.
+        deviations: What has been told.
+
+    Raises:
+        RegionMismatch: A number has no place in the type.
+    """
+    wanted = FROM_DTYPE[region.dtype]
+    if tensor.dtype is wanted or tuple(tensor.shape) != tuple(region.shape):
+        return tensor
+    return cast_values(tensor, wanted, name=name, deviations=deviations)
+
+
+def _told(
+    tensor: torch.Tensor, wanted: torch.dtype, what: str, deviations: Deviations
+) -> torch.Tensor:
+    found, form = dtype_name(tensor.dtype), dtype_name(wanted)
+    deviations.tell(
+        "cast-input",
+        f"{what}: a {found} tensor is cast to {form}, for which the program was "
+        f"compiled; pass it as .to(torch.{form}) to do without this",
+    )
+    return tensor.to(wanted)
+
+
+def _check_range(tensor: torch.Tensor, wanted: torch.dtype, name: str) -> None:
+    """Refuse numbers that a whole type does not have."""
+    if not tensor.numel() or tensor.dtype is torch.bool:
+        return
+    least, most = _extent(tensor)
+    limits = (0, 1) if wanted is torch.bool else _limits(wanted)
+    if not limits[0] <= least <= most <= limits[1]:
+        raise RegionMismatch(
+            name=name,
+            found=f"{dtype_name(tensor.dtype)} numbers from {least} to {most}",
+            wanted=f"{dtype_name(wanted)}, {limits[0]} to {limits[1]}",
+            hint="compile again with an input of the larger dtype.",
+        )
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    if tensor.dtype in _UNSIGNED:
+        array = tensor.detach().contiguous().numpy()
+        return int(np.min(array)), int(np.max(array))
+    return int(tensor.min()), int(tensor.max())
+
+
+def _limits(dtype: torch.dtype) -> tuple[int, int]:
+    limits = torch.iinfo(dtype)
+    return limits.min, limits.max
+
+
+def _other_kind(tensor: torch.Tensor, wanted: torch.dtype, name: str) -> RegionMismatch:
+    form = dtype_name(wanted)
+    return RegionMismatch(
+        name=name,
+        found=dtype_name(tensor.dtype),
+        wanted=form,
+        hint=f"pass it as .to(torch.{form}), or compile again for the new dtype.",
+    )
+
+
+def _kind(dtype: torch.dtype) -> str:
+    """Dtypes of one kind are cast into each other."""
+    if dtype.is_floating_point:
+        return "floating"
+    if dtype.is_complex:
+        return "complex"
+    return "other" if dtype is torch.bool else "whole"
