@@ -152,7 +152,10 @@ class DeviceMemory:
         """What a region holds before anything is written: zeros, or the first values of a state."""
         target = self.program.regions[region]
         with np.errstate(over="ignore"):  # a float16 state may start from infinity
-            return np.full(target.shape, self._first.get(region, 0.0), TO_NUMPY[target.dtype])
+            first = self._first.get(region, 0.0)
+            # The two parts of a complex parameter have states of their own.
+            value = complex(first, first) if target.dtype.is_complex else first
+            return np.full(target.shape, value, TO_NUMPY[target.dtype])
 
     def reset(self, region: int) -> None:
         """Write to a region what it holds before anything is written."""

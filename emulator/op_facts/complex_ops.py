@@ -41,6 +41,12 @@ _PRODUCTS = """
 addbmm addcmul addmm addmv addr baddbmm bmm chain_matmul dot einsum ger inner kron linalg_cross
 linalg_multi_dot linalg_vecdot linear matmul mm mv outer tensordot vdot
 """
+_LINEAR_ALGEBRA = """
+_linalg_det _linalg_slogdet _linalg_solve_ex _lu_with_info cholesky det inverse linalg_cholesky
+linalg_det linalg_inv linalg_inv_ex linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve
+linalg_matrix_exp linalg_matrix_power linalg_slogdet linalg_solve linalg_solve_ex
+linalg_solve_triangular logdet lu_solve lu_unpack matrix_exp matrix_power slogdet triangular_solve
+"""
 _MOVES = """
 _index_put_impl _lazy_clone _pad_circular _pad_enum _reshape_alias _reshape_alias_copy _reshape_copy
 _stack _unsafe_index.Tensor _unsafe_index_put _unsafe_masked_index
@@ -69,12 +75,23 @@ _CREATION = """
 empty.memory_format empty_like empty_permuted empty_strided eye eye.m fill.Scalar fill.Tensor full
 full_like linspace linspace.Scalar_Tensor linspace.Tensor_Scalar linspace.Tensor_Tensor logspace
 logspace.Scalar_Tensor logspace.Tensor_Scalar logspace.Tensor_Tensor new_empty new_empty_strided
-new_full new_ones new_zeros ones ones_like randn randn_like scalar_tensor zero zeros zeros_like
+new_full new_ones new_zeros ones ones_like rand rand_like randn randn_like
+scalar_tensor zero zeros zeros_like
 """
 
+_MATRICES = (_PRODUCTS, _LINEAR_ALGEBRA)
 COMPLEX_OPS = frozenset(
     f"aten.{name}" if "." in name else f"aten.{name}.default"
-    for names in (_PARTS, _FOURIER, _POINTWISE, _REDUCTIONS, _PRODUCTS, _MOVES, _CREATION)
+    for names in (
+        _PARTS,
+        _FOURIER,
+        _POINTWISE,
+        _REDUCTIONS,
+        _PRODUCTS,
+        _LINEAR_ALGEBRA,
+        _MOVES,
+        _CREATION,
+    )
     for name in names.split()
 ) | {"samba.custom_gradient"}
 """Ops that take or give complex numbers."""

@@ -51,13 +51,6 @@ def conjugate(x: jax.Array) -> jax.Array:
     return lax.conj(x) if is_complex(x.dtype) else x
 
 
-def number_type(args: Sequence[Any]) -> np.dtype:
-    """The dtype of python scalars that fill a tensor: complex64, float32 or int64."""
-    if any(isinstance(x, complex) for x in args):
-        return DEFAULT_COMPLEX
-    return DEFAULT_FLOAT if any(isinstance(x, float) for x in args) else np.dtype(np.int64)
-
-
 def is_number(x: Any) -> bool:
     """Whether an argument is a python scalar rather than an array."""
     return isinstance(x, (bool, int, float, complex))
@@ -143,7 +136,7 @@ _BY_WAY_OF: Mapping[np.dtype, np.dtype] = MappingProxyType(
 def converted(x: jax.Array, dtype: Any) -> jax.Array:
     """An array in another dtype; floats become integers as torch makes them on x86.
 
-    XLA gives 0 for NaN and the nearest bound for what is out of range. The processor gives the
+    Of complex numbers a real dtype keeps the real part. Of floats XLA gives 0 for NaN and the nearest bound for what is out of range. The processor gives the
     lowest integer of 32 or 64 bits for both, of which narrower types keep the low bits.
 
     Args:
@@ -155,6 +148,8 @@ def converted(x: jax.Array, dtype: Any) -> jax.Array:
         [39, 0]
     """
     dtype = np.dtype(dtype)
+    if is_complex(x.dtype) and not is_complex(dtype) and dtype != np.bool_:
+        x = lax.real(x)
     if not is_float(x.dtype) or dtype not in _BY_WAY_OF:
         return x.astype(dtype)
     way = _BY_WAY_OF[dtype]

@@ -13,12 +13,15 @@ from jax import lax
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import OpLimit
 from emulator.ops._promote import (
+    DEFAULT_COMPLEX,
     DEFAULT_FLOAT,
     broadcast_to,
     cast,
     constant,
     converted,
+    is_complex,
     is_float,
+    is_inexact,
 )
 from emulator.ops.registry import op
 from pef_schema.program import DType
@@ -28,10 +31,12 @@ def _dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
     return np.dtype(default) if dtype is None else TO_NUMPY[dtype]
 
 
-def _number_type(*numbers: float) -> Any:
+def _number_type(*numbers: complex) -> Any:
     """The dtype torch infers from python numbers."""
     if all(isinstance(n, bool) for n in numbers):
         return np.bool_
+    if any(isinstance(n, complex) for n in numbers):
+        return DEFAULT_COMPLEX
     return DEFAULT_FLOAT if any(isinstance(n, float) for n in numbers) else np.int64
 
 
@@ -216,7 +221,8 @@ def _spaced(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
 def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) -> jax.Array:
     """``steps`` numbers at equal distances, both ends included."""
     kind = _dtype(dtype)
-    return _spaced(start, end, steps, kind if is_float(kind) else np.float64).astype(kind)
+    wide = kind if is_inexact(kind) else np.float64
+    return _spaced(start, end, steps, wide).astype(kind)
 
 
 @op(
@@ -227,10 +233,12 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) ->
     differentiable=False,
 )
 def logspace(
-    start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: DType | None = None
+    start: Any, end: Any, steps: int, base: complex = 10.0, *, dtype: DType | None = None
 ) -> jax.Array:
     """Powers of a base whose exponents lie at equal distances."""
-    return jnp.power(base, _spaced(start, end, steps, np.float64)).astype(_dtype(dtype))
+    kind = _dtype(dtype)
+    wide = np.complex128 if is_complex(kind) else np.float64
+    return jnp.power(constant(base, wide), _spaced(start, end, steps, wide)).astype(kind)
 
 
 _MOST_OF_RECTANGLE = 2**28

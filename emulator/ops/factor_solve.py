@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import expm, solve_triangular
 
 from emulator.ops._gradient import with_gradient
+from emulator.ops._promote import conjugate, is_complex
 from emulator.ops.factor import lu_factor_ex, rows_of, split
 from emulator.ops.linalg import det, inv, solve, triangular
 from emulator.ops.registry import op
@@ -103,13 +104,18 @@ def lu_solve(
     adjoint: bool = False,
 ) -> jax.Array:
     """Solution of ``a @ x = b`` (``x @ a = b``) from the packed factors of a."""
+    packed = conjugate(packed) if adjoint else packed
     if not left:
-        return lu_solve(packed, pivots, b.mT, adjoint=not adjoint).mT
+        return _lu_solve(packed, pivots, b.mT, transposed=not adjoint).mT
+    return _lu_solve(packed, pivots, b, transposed=adjoint)
+
+
+def _lu_solve(packed: jax.Array, pivots: jax.Array, b: jax.Array, transposed: bool) -> jax.Array:
     rows = rows_of(pivots, packed.shape[-2])
     packed, b = _batched(packed, b)
     rows = jnp.broadcast_to(rows, b.shape[:-1])
     lower, upper = split(packed)
-    if adjoint:
+    if transposed:
         y = solve_triangular(upper.mT, b, lower=True)
         y = solve_triangular(lower.mT, y, lower=False, unit_diagonal=True)
         back = jnp.argsort(rows, axis=-1)
@@ -162,7 +168,7 @@ def slogdet_with_factors(
     """Sign and logarithm of determinants, the packed factors, the exchanges."""
     packed, pivots, _ = lu_factor_ex(jax.lax.stop_gradient(a))
     sign, log = jnp.linalg.slogdet(a)
-    return jax.lax.stop_gradient(sign), log, packed, pivots
+    return sign if is_complex(a.dtype) else jax.lax.stop_gradient(sign), log, packed, pivots
 
 
 _MAX_SQUARINGS = 64
@@ -171,7 +177,8 @@ _MAX_SQUARINGS = 64
 
 @op("aten.linalg_matrix_exp.default", "aten.matrix_exp.default", reads=(0,))
 def matrix_exp(a: jax.Array) -> jax.Array:
-    """Exponential of square matrices, in float64: squaring doubles rounding errors each time."""
+    """Exponential of square matrices, in 64 bits: squaring doubles rounding errors each time."""
     if a.size == 0:
         return a
-    return expm(a.astype(jnp.float64), max_squarings=_MAX_SQUARINGS).astype(a.dtype)
+    wide = jnp.complex128 if is_complex(a.dtype) else jnp.float64
+    return expm(a.astype(wide), max_squarings=_MAX_SQUARINGS).astype(a.dtype)

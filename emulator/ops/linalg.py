@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
 from emulator.ops import _gemm as gemm
+from emulator.ops._promote import conjugate, is_complex
 from emulator.ops.registry import op
 
 
@@ -43,13 +44,15 @@ def det(x: jax.Array) -> jax.Array:
 def slogdet(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sign and logarithm of the absolute value of determinants."""
     sign, log = jnp.linalg.slogdet(x)
-    return jax.lax.stop_gradient(sign), log
+    return sign if is_complex(x.dtype) else jax.lax.stop_gradient(sign), log
 
 
 @op("aten.logdet.default")
 def logdet(x: jax.Array) -> jax.Array:
     """Logarithm of determinants; NaN where one is negative."""
     sign, log = jnp.linalg.slogdet(x)
+    if is_complex(x.dtype):
+        return jnp.log(sign) + log
     return jnp.where(sign < 0, jnp.nan, log).astype(x.dtype)
 
 
@@ -80,12 +83,13 @@ def triangular(
 def cholesky(x: jax.Array, *, upper: bool = False) -> jax.Array:
     """Cholesky factor from one triangle; NaN where a matrix is not positive (torch raises)."""
     # The value reads one triangle; torch spreads the gradient over both.
-    both = (x + x.mT) / 2
-    half = x.mT if upper else x
-    lower = jnp.tril(half) + jnp.tril(half, -1).mT
+    adjoint = conjugate(x.mT)
+    both = (x + adjoint) / 2
+    half = adjoint if upper else x
+    lower = jnp.tril(half) + conjugate(jnp.tril(half, -1).mT)
     base = both + jax.lax.stop_gradient(lower - both)
     factor = jnp.linalg.cholesky(base, symmetrize_input=False)
-    return factor.mT if upper else factor
+    return conjugate(factor.mT) if upper else factor
 
 
 @op("aten.linalg_cross.default", reads=(0, 1))

@@ -238,10 +238,7 @@ def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
 @op("aten._to_copy.default", reads=(), cheap=True, channels=Channels.ANY)
 def to_copy(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """A copy in another dtype; floats are cut to integers, complex numbers to their real part."""
-    if dtype is None:
-        return x
-    drops = is_complex(x.dtype) and not dtype.is_complex and dtype is not DType.BOOL
-    return converted(lax.real(x) if drops else x, TO_NUMPY[dtype])
+    return x if dtype is None else converted(x, TO_NUMPY[dtype])
 
 
 def _scaled(x: jax.Array, factor: complex) -> jax.Array:

@@ -22,7 +22,7 @@ import numpy as np
 from jax import lax
 
 from emulator.op_facts.names import NEXT_SEED
-from emulator.ops._promote import wide_type
+from emulator.ops._promote import is_complex, real_type, wide_type
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
 
@@ -112,6 +112,9 @@ def uniform(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) 
         Array of ``dtype``; never 1.
     """
     dtype = np.dtype(dtype)
+    if is_complex(dtype):
+        parts = uniform(seed, stream, (2, *shape), real_type(dtype))
+        return lax.complex(parts[0], parts[1])
     high = uniform_bits(seed, stream, shape)
     if dtype == np.float64:
         low = uniform_bits(seed, stream, shape, draw=1) >> np.uint32(11)
@@ -140,6 +143,9 @@ def normal(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) -
     Returns:
         Array of ``dtype``.
     """
+    if is_complex(dtype):
+        parts = normal(seed, stream, (2, *shape), real_type(dtype))
+        return lax.complex(parts[0], parts[1]) * np.asarray(math.sqrt(0.5), dtype)
     wide = wide_type(dtype)
     u = open_uniform(seed, stream, shape, wide)
     return (lax.erf_inv(2 * u - 1) * np.asarray(math.sqrt(2), wide)).astype(dtype)

@@ -47,11 +47,15 @@ def optimizer_steps(
     return [*norms, *updates]
 
 
+_WIDE = frozenset({DType.FLOAT64, DType.COMPLEX128})
+"""Types of gradients whose norm is of 64 bits."""
+
+
 def _gradnorm(
     limit: float, members: Sequence[int], optimizers: Sequence[Optimizer], table: RegionTable
 ) -> Step:
     grads = {p.grad for i in members for p in optimizers[i].params}
-    wide = any(table.regions[grad].dtype is DType.FLOAT64 for grad in grads)
+    wide = any(table.regions[grad].dtype in _WIDE for grad in grads)
     dtype = DType.FLOAT64 if wide else DType.FLOAT32
     norm = table.add(f"{optimizers[members[0]].name}__grad_norm", (), dtype, Role.METRIC)
     return Step(

@@ -16,6 +16,7 @@ import torch
 from emulator.dtypes import TO_NUMPY
 from emulator.op_facts.names import CASTS
 from pef_schema import Graph, Program
+from pef_schema.complex_numbers import has_complex
 from pef_schema.errors import SambaError, quoted
 from pef_schema.program import Role
 from samba.errors import MissingPackage
@@ -99,7 +100,8 @@ def onnx_bytes(program: Program, graph: int, weights: Mapping[str, torch.Tensor]
         The file.
 
     Raises:
-        NoOnnx: If the program trains, draws random numbers or rounds to bfloat16; if weights are
+        NoOnnx: If the program trains, draws random numbers, holds complex ones or rounds to
+            bfloat16; if weights are
             missing or of another form; or if torch has no ONNX for an operation.
         MissingPackage: If the extra ``export`` is not installed.
     """
@@ -110,6 +112,13 @@ def onnx_bytes(program: Program, graph: int, weights: Mapping[str, torch.Tensor]
             found,
             "the program trains, and ONNX has no form for that. Compile the model with inference="
             "True (--inference), in eval() mode, and export that PEF.",
+        )
+    if has_complex(program):
+        raise _problem(
+            program,
+            found,
+            "it computes with complex numbers, which ONNX's operations do not take. Export it as "
+            "StableHLO, or write its parts as real tensors.",
         )
     drawn = sorted({node.op for node in found.nodes if "seed" in dict(node.kwargs)})
     if drawn:

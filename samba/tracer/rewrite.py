@@ -54,7 +54,7 @@ def _cov(
         norm = total - correction
     centered = rows - mean.unsqueeze(1)
     other = centered if weights is None else centered * weights
-    return torch.true_divide(centered @ other.t(), norm.clamp(min=0)).squeeze()
+    return torch.true_divide(centered @ other.t().conj(), norm.clamp(min=0)).squeeze()
 
 
 def _corrcoef(input: torch.Tensor) -> torch.Tensor:
@@ -62,8 +62,12 @@ def _corrcoef(input: torch.Tensor) -> torch.Tensor:
     c = _cov(input)
     if c.dim() == 0:
         return c / c
-    deviation = c.diag().sqrt()
-    return (c / deviation.view(-1, 1) / deviation.view(1, -1)).clip(-1, 1)
+    squares = c.diag()
+    deviation = (squares.real if squares.is_complex() else squares).sqrt()
+    c = c / deviation.view(-1, 1) / deviation.view(1, -1)
+    if not c.is_complex():
+        return c.clip(-1, 1)
+    return torch.complex(c.real.clip(-1, 1), c.imag.clip(-1, 1))
 
 
 def _narrow(input: torch.Tensor, dim: int, start: int | torch.Tensor, length: int) -> torch.Tensor:

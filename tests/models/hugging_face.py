@@ -260,6 +260,46 @@ OTHERS: dict[str, Case] = {
     "mixtral_as_loop": experts(
         "Mixtral", num_hidden_layers=1, num_local_experts=4, experts_implementation="eager"
     ),
+    "deepseek_v2": Case(
+        model="DeepseekV2ForCausalLM",
+        config="DeepseekV2Config",
+        settings={
+            **DECODER,
+            "num_key_value_heads": 4,
+            "num_experts_per_tok": 2,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+            "moe_intermediate_size": 16,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 8,
+        },
+        inputs=tokens,
+        wrap=True,
+    ),
+    "llama4": Case(
+        model="Llama4ForCausalLM",
+        config="Llama4TextConfig",
+        settings={
+            **GROUPED,
+            "head_dim": 8,
+            "intermediate_size_mlp": 64,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "attention_chunk_size": 16,
+        },
+        inputs=tokens,
+        wrap=True,
+    ),
+    "fnet": Case(
+        model="FNetForMaskedLM",
+        config="FNetConfig",
+        settings={**BODY, **IDS, "hidden_dropout_prob": 0.0, "vocab_size": WORDS},
+        inputs=lambda: {"input_ids": text(), "labels": text()},
+    ),
     "switch_transformers": Case(
         model="SwitchTransformersForConditionalGeneration",
         config="SwitchTransformersConfig",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from emulator.device import Device
@@ -17,6 +18,7 @@ from pef_schema.program import OutputGrad, Program, Role
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.tensor.views import view_as_numpy, view_as_torch
+from samba.tracer.traced import FROM_DTYPE
 from tests.opinfo.call import Call, Eager
 from tests.tracing import trace
 
@@ -27,6 +29,11 @@ CHIPS = "OPINFO_CHIPS"
 def _chips() -> Chips | None:
     wanted = int(os.environ.get(CHIPS, "1"))
     return open_chips(wanted, Split.BATCH) if wanted > 1 else None
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor's values; some samples are views that torch conjugates when it reads them."""
+    return view_as_numpy(tensor.detach().resolve_conj().resolve_neg())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,7 @@ class Compiled:
         ]
         for source in traced.sources:
             if source.tensor is not None and source.role in (Role.WEIGHT, Role.BUFFER):
-                self.device.write(values[source.value].region, view_as_numpy(source.tensor))
+                self.device.write(values[source.value].region, _array(source.tensor))
 
     def run(self, tensors: Sequence[torch.Tensor], eager: Eager) -> Got:
         """Run forward and backward on one sample.
@@ -78,12 +85,13 @@ class Compiled:
         """
         outputs = self.program.graphs[0].outputs
         for index, region, _ in self.inputs:
-            self.device.write(region, view_as_numpy(tensors[index]))
+            self.device.write(region, _array(tensors[index]))
         for output, cotangent in zip(outputs, eager.cotangents, strict=True):
             if output.grad is not OutputGrad.ABSENT:
                 shape = self.program.regions[output.grad_region].shape
-                seed = torch.zeros(shape) if cotangent is None else cotangent
-                self.device.write(output.grad_region, view_as_numpy(seed))
+                dtype = FROM_DTYPE[self.program.regions[output.grad_region].dtype]
+                seed = torch.zeros(shape, dtype=dtype) if cotangent is None else cotangent
+                self.device.write(output.grad_region, _array(seed))
         self.device.run(self.device.plan(all_steps(self.program)))
         gradients: list[torch.Tensor | None] = [None] * len(tensors)
         for index, _, region in self.inputs:

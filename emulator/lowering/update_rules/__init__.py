@@ -57,13 +57,20 @@ def gradnorm(program: Program, step: Step, state: State) -> State:
     ``grad * min(1, max_norm / (norm + 1e-6))``. float64 gradients have a float64 norm.
     """
     grads = step.reads
-    norm = jnp.sqrt(sum(reduce_all(jnp.square(wide(state[r]))) for r in grads))
+    norm = jnp.sqrt(sum(reduce_all(_squares(wide(state[r]))) for r in grads))
     scale = jnp.minimum(step.max_norm / (norm + 1e-6), 1.0)
     result: State = {r: state[r] * scale.astype(state[r].dtype) for r in grads}
     for region in step.writes:
         if region not in result:
             result[region] = norm.astype(TO_NUMPY[program.regions[region].dtype])
     return result
+
+
+def _squares(array: jax.Array) -> jax.Array:
+    """Squares of absolute values."""
+    if not jnp.iscomplexobj(array):
+        return jnp.square(array)
+    return jnp.square(array.real) + jnp.square(array.imag)
 
 
 def zerograd(program: Program, step: Step) -> State:

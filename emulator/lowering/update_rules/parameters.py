@@ -45,12 +45,29 @@ def update_each(
         idle: Regions of states that the rule does not take.
     """
     name = optimizer.kind.name.lower()
+    by_parts = _by_parts(rule)
     for p in optimizer.params:
         regions = [r for r in p.states if r not in idle]
         arrays = [state[p.weight], state[p.grad], *(state[r] for r in regions), *scalars]
         key = (name, optimizer.options, *form)
-        result[p.weight], *states = call_once_traced(key, rule, arrays, name)
+        here = by_parts if jnp.iscomplexobj(state[p.weight]) else rule
+        result[p.weight], *states = call_once_traced(key, here, arrays, name)
         result.update(zip(regions, states, strict=True))
+
+
+def _by_parts(rule: Callable[..., tuple[jax.Array, ...]]) -> Callable[..., tuple[jax.Array, ...]]:
+    """A rule for complex arrays: torch's optimizers take their two parts for two parameters."""
+
+    def parts(array: jax.Array) -> jax.Array:
+        return jnp.stack([array.real, array.imag]) if jnp.iscomplexobj(array) else array
+
+    def updated(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        shape = arrays[0].shape
+        results = rule(*(parts(a) for a in arrays))
+        # A state that is one number has no parts.
+        return tuple(jax.lax.complex(y[0], y[1]) if y.shape == (2, *shape) else y for y in results)
+
+    return updated
 
 
 def scalars_of(optimizer: Optimizer, state: State) -> dict[str, jax.Array]:

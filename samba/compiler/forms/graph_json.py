@@ -119,6 +119,8 @@ def _argument(arg: Arg) -> Any:
         return {"value": arg.value}
     if isinstance(arg, DType):
         return {"dtype": arg.name.lower()}
+    if isinstance(arg, complex):
+        return {"complex": str(arg)}
     if isinstance(arg, float) and not math.isfinite(arg):
         return {"float": str(arg)}
     if isinstance(arg, Sequence) and not isinstance(arg, str):

@@ -26,6 +26,8 @@ _VERSION = "brain.Event:2"
 _TYPES: Mapping[DType, str] = MappingProxyType(
     {
         DType.FLOAT64: "DT_DOUBLE",
+        DType.COMPLEX64: "DT_COMPLEX64",
+        DType.COMPLEX128: "DT_COMPLEX128",
         DType.FLOAT32: "DT_FLOAT",
         DType.FLOAT16: "DT_HALF",
         DType.BFLOAT16: "DT_BFLOAT16",
