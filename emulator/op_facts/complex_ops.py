@@ -31,7 +31,7 @@ where.ScalarSelf where.self xlogy.Tensor silu hardtanh
 """
 _REDUCTIONS = """
 all all.dim all.dims any any.dim any.dims count_nonzero count_nonzero.dim_IntList cumprod cumsum
-diff dist frobenius_norm.dim linalg_vector_norm logcumsumexp _logcumsumexp logsumexp mean mean.dim
+diff dist frobenius_norm.dim linalg_vector_norm logsumexp mean mean.dim
 nansum nanmean norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype prod
 prod.dim_int std.correction std std.dim std_mean.correction std_mean std_mean.dim sum
 sum.dim_IntList sum_to_size trace var.correction var var.dim var_mean.correction var_mean

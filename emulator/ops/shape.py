@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
-from emulator.ops._promote import broadcast_all, broadcast_to
+from emulator.ops._promote import broadcast_all, broadcast_to, is_complex, real_type
 from emulator.ops._reduction import normalize_axis
 from emulator.ops._reshape import reshaped
 from emulator.ops.registry import op
@@ -69,6 +69,8 @@ def reshape_alias(x: jax.Array, size: Size, stride: Size) -> jax.Array:
 def view_dtype(x: jax.Array, dtype: DType) -> jax.Array:
     """The same bytes as another dtype; the last dimension scales with the item size."""
     old, new = np.dtype(x.dtype), TO_NUMPY[dtype]
+    if is_complex(old) or is_complex(new):
+        return _complex_bits(x, new)
     if np.bool_ in (old, new):
         return lax.convert_element_type(_bits(x, np.dtype(np.uint8)), new)
     return _bits(x, new)
@@ -204,6 +206,19 @@ def _sizes(total: int, size: Size) -> Size:
         return tuple(size)
     known = -int(np.prod(size))
     return tuple((total // known if known else 0) if n == -1 else n for n in size)
+
+
+def _complex_bits(x: jax.Array, dtype: np.dtype) -> jax.Array:
+    """:func:`_bits` from or to complex numbers, which are two numbers each."""
+    if x.dtype == dtype:
+        return x
+    row = x.reshape((*x.shape[:-1], -1)) if x.ndim else x.reshape((1,))
+    if is_complex(row.dtype):
+        row = jnp.stack([row.real, row.imag], axis=-1).reshape((*row.shape[:-1], -1))
+    row = _bits(row, real_type(dtype))
+    if is_complex(dtype):
+        row = lax.complex(row[..., 0::2], row[..., 1::2])
+    return row if x.ndim else row.reshape(())
 
 
 def _bits(x: jax.Array, dtype: np.dtype) -> jax.Array:
