@@ -136,8 +136,9 @@ _BY_WAY_OF: Mapping[np.dtype, np.dtype] = MappingProxyType(
 def converted(x: jax.Array, dtype: Any) -> jax.Array:
     """An array in another dtype; floats become integers as torch makes them on x86.
 
-    Of complex numbers a real dtype keeps the real part. Of floats XLA gives 0 for NaN and the nearest bound for what is out of range. The processor gives the
-    lowest integer of 32 or 64 bits for both, of which narrower types keep the low bits.
+    Of complex numbers a real dtype keeps the real part. Of floats XLA gives 0 for NaN and the
+    nearest bound for what is out of range. The processor gives the lowest integer of 32 or 64 bits
+    for both, of which narrower types keep the low bits.
 
     Args:
         x: Any array.
