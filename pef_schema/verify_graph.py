@@ -7,8 +7,8 @@ from pef_schema.verify_gradient import check_gradients
 from pef_schema.verify_nodes import check_nodes
 from pef_schema.verify_rules import Report
 
-_KEPT = frozenset({Role.INPUT, Role.CONSTANT, Role.WEIGHT, Role.ARGIN})
-"""Roles of regions that the forward pass must not change."""
+_KEPT = frozenset({Role.INPUT, Role.CONSTANT, Role.ARGIN})
+"""Roles of regions that the forward pass must not change; an embedding may renorm its weight."""
 _HOMES = frozenset(
     {
         Role.INPUT,

@@ -168,8 +168,16 @@ def _check_step(program: Program, step: Step, where: str, report: Report) -> Non
     if good:
         for index in step.writes:
             role = program.regions[index].role
-            if role in _NEVER_WRITTEN or (role is Role.WEIGHT and kind is not SectionKind.OPT):
+            changed = role is Role.WEIGHT and kind is not SectionKind.OPT
+            if role in _NEVER_WRITTEN or (changed and not _is_update(program, step, index)):
                 report.add(f"{where}: a {kind.name} step writes region {index}, a {role.name}")
+
+
+def _is_update(program: Program, step: Step, region: int) -> bool:
+    """Whether a forward step writes what its graph gives a weight."""
+    if step.kind is not SectionKind.FWD or not 0 <= step.graph < len(program.graphs):
+        return False
+    return any(update.region == region for update in program.graphs[step.graph].updates)
 
 
 def _check_reduce(

@@ -49,6 +49,7 @@ _OWN = {
     "samba.ctc_loss.default": "log_probs:t targets:t input_lengths:t target_lengths:t longest:i "
     "blank:i= reduction:s= zero_infinity:b= > t",
     CHECKED_BRANCH: "failed:t condition:t taken:b > t",
+    "samba.embedding_renorm.default": "weight:t indices:t max_norm:f norm_type:f > t",
     CUSTOM_GRADIENT: "gradient:i results:t* inputs:t* reads:t* > t*",
     "transformers.grouped_mm_fallback.default": "input:t weight:t offs:t > t",
 }

@@ -58,6 +58,7 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
         aten.upsample_nearest1d.default aten.upsample_nearest1d.vec aten.upsample_nearest2d.default
         aten.upsample_nearest2d.vec aten.upsample_nearest3d.default aten.upsample_nearest3d.vec
         aten.upsample_trilinear3d.default aten.upsample_trilinear3d.vec
+        samba.embedding_renorm.default
         """,
     ),
     (

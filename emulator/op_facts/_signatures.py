@@ -1615,6 +1615,10 @@ GROUPS: tuple[tuple[str, str], ...] = (
         "aten._weight_norm_interface.default",
     ),
     (
+        "weight:t indices:t max_norm:f norm_type:f > t",
+        "samba.embedding_renorm.default",
+    ),
+    (
         """
         weight:t indices:t offsets:t scale_grad_by_freq:b mode:i sparse:b per_sample_weights:t?
         include_last_offset:b padding_idx:i? > t t t t

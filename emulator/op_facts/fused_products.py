@@ -7,7 +7,7 @@ import math
 from emulator.op_facts.node_arguments import NamedArgs, Place
 from emulator.op_facts.products import Part, Products, aligned, at_positions
 
-__all__ = ["attention", "cell", "recurrent"]
+__all__ = ["attention", "cell", "is_projected", "recurrent"]
 
 
 def attention(at: NamedArgs) -> Products:
@@ -43,7 +43,8 @@ def recurrent(at: NamedArgs) -> Products:
     x, biased = at.shape(0), at.given(3) is True
     layers = at.given(4)
     directions = 2 if at.given(7) is True else 1
-    each = 4 if biased else 2
+    projected = is_projected(at)
+    each = (4 if biased else 2) + projected
     params = at.shapes(2)
     steps, batch = (x[1], x[0]) if at.given(8) is True else (x[0], x[1])
     forward, parts = 0, list[Part]()
@@ -59,7 +60,10 @@ def recurrent(at: NamedArgs) -> Products:
             hidden = params[first + 1][1]
             of_inputs = 2 * steps * batch * features * gates
             of_one = 2 * batch * hidden * gates
-            forward += of_inputs + steps * of_one
+            of_projection = 0
+            if projected and first + each <= len(params):
+                of_projection = 2 * batch * math.prod(params[first + each - 1])
+            forward += of_inputs + steps * (of_one + of_projection)
             own = {(2, first + i) for i in range(each)}
             starts = {(1, item) for item in range(max(len(at.shapes(1)), 1))}
             here |= own | starts
@@ -70,8 +74,20 @@ def recurrent(at: NamedArgs) -> Products:
                 Part(wanted=frozenset(below | own | starts), flops=max(steps - 1, 0) * of_one),
                 Part(wanted=at_positions(1), flops=of_one),
             ]
+            if of_projection:
+                wanted = frozenset(below | own | starts)
+                parts += [
+                    Part(wanted=frozenset({(2, first + each - 1)}), flops=steps * of_projection),
+                    Part(wanted=wanted, flops=steps * of_projection),
+                ]
         below |= here
     return Products(forward=forward, gradient=tuple(parts), again=forward, operand=at.dtype(0))
+
+
+def is_projected(at: NamedArgs) -> bool:
+    """Whether the h of a recurrent layer is narrower than its c: both are given in position 1."""
+    states = at.shapes(1)
+    return len(states) == 2 and states[0][-1:] != states[1][-1:]
 
 
 def cell(at: NamedArgs) -> Products:

@@ -182,7 +182,7 @@ def _pooled(dims: int) -> _Finder:
 
 
 _GROUPS: tuple[tuple[_Finder, str], ...] = (
-    (_rows, "aten.embedding.default"),
+    (_rows, "aten.embedding.default samba.embedding_renorm.default"),
     (
         _bags,
         "aten.embedding_bag.default aten.embedding_bag.padding_idx aten._embedding_bag.default",

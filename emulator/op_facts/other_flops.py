@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from emulator.op_facts.fused_products import is_projected
 from emulator.op_facts.moves import FREE
 from emulator.op_facts.node_arguments import NamedArgs
 from emulator.op_facts.product_flops import PRODUCT_OPS
@@ -75,6 +76,11 @@ def _bag(at: NamedArgs) -> int:
     return math.prod(at.shape(1)) * (table[-1] if table else 1)
 
 
+def _renorm(at: NamedArgs) -> int:
+    """Square, sum and factor of each element of the rows that are named."""
+    return 3 * _bag(at)
+
+
 def _distance(at: NamedArgs) -> int:
     """Difference, power and sum for each pair and feature."""
     features = at.shape(0)[-1] if at.shape(0) else 1
@@ -98,7 +104,12 @@ def _gates(factor: int) -> _Rule:
     def of(at: NamedArgs) -> int:
         layers = at.given(4)
         result = at.results[0] if at.results else ()
-        return factor * math.prod(result) * (layers if isinstance(layers, int) else 1)
+        elements = math.prod(result)
+        if is_projected(at):
+            # The result is the narrow h; what is computed for each element is of the width of c.
+            h, c = at.shapes(1)
+            elements = elements // max(h[-1], 1) * c[-1]
+        return factor * elements * (layers if isinstance(layers, int) else 1)
 
     return of
 
@@ -207,6 +218,7 @@ _GROUPS: tuple[tuple[_Rule, str], ...] = (
         _bag,
         "aten._embedding_bag.default aten.embedding_bag.default aten.embedding_bag.padding_idx",
     ),
+    (_renorm, "samba.embedding_renorm.default"),
     (_distance, "aten.cdist.default aten.pdist.default"),
     # Places that several sources meet in.
     (

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from emulator.op_facts.causal_blocks import causal_blocks
+from emulator.op_facts.fused_products import is_projected
 from emulator.op_facts.node_arguments import NamedArgs
 from pef_schema.program import Gradient, Graph, Node
 
@@ -100,9 +101,12 @@ def _recurrent(gates: int) -> Callable[[NamedArgs], Scratch]:
 
     def of(at: NamedArgs) -> Scratch:
         layers, directions = at.given(4), 2 if at.given(7) is True else 1
-        x, state = at.shape(0), at.shape(1)
+        x, states = at.shape(0), [s[-1] for s in at.shapes(1) if s]
         count = layers if isinstance(layers, int) else 1
-        size = gates * count * directions * math.prod(x[:-1]) * (state[-1] if state else 0)
+        size = gates * max(states, default=0)
+        if is_projected(at):
+            size += sum(states)  # the outputs before and after the projection
+        size *= count * directions * math.prod(x[:-1])
         return Scratch(kept=size * _computed(at), backward=size * _computed(at))
 
     return of

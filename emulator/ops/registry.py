@@ -39,6 +39,7 @@ FAMILIES = (
     "grid",
     "grouped",
     "embedding",
+    "embedding_renorm",
     "factor",
     "factor_solve",
     "fourier",

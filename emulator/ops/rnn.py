@@ -17,34 +17,32 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.precision import widen
-from emulator.kernels.products import plain_product
 from emulator.kernels.unfused import compile_apart
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
-from emulator.ops._reduction import sum_rows
+from emulator.ops._lstm_projected import projected_scan
+from emulator.ops._recurrence import (
+    State,
+    lstm_gates,
+    lstm_state,
+    lstm_step,
+    lstm_step_gradients,
+    put_row,
+    recurrent_gates,
+    row,
+    state_gradient,
+    states_before,
+    weight_gradients,
+)
 from emulator.ops.registry import op
 
-State = tuple[jax.Array, ...]
 Cell = Callable[[jax.Array, jax.Array, State], State]
 """``(input gates, recurrent gates, state) -> state``; the first part of a state is the output."""
 
 
-def _lstm_gates(total: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Input and forget gate side by side, cell candidate, output gate."""
-    size = total.shape[-1] // 4
-    both, g, o = jnp.split(total, (2 * size, 3 * size), axis=-1)
-    return jax.nn.sigmoid(both), jnp.tanh(g), jax.nn.sigmoid(o)
-
-
-def _lstm_state(both: jax.Array, g: jax.Array, o: jax.Array, c: jax.Array) -> State:
-    i, f = jnp.split(both, 2, axis=-1)
-    c = f * c + i * g
-    return o * jnp.tanh(c), c
-
-
 def _lstm(gx: jax.Array, gh: jax.Array, state: State) -> State:
-    return _lstm_state(*_lstm_gates(gx + gh), state[1])
+    return lstm_state(*lstm_gates(gx + gh), state[1])
 
 
 def _gru(gx: jax.Array, gh: jax.Array, state: State) -> State:
@@ -70,40 +68,13 @@ _ADDITIVE = frozenset({_lstm, _rnn_tanh, _rnn_relu})
 """Cells that read the sum of their gates only: one gradient serves both."""
 
 
-def _recurrent_gates(h: jax.Array, turned: jax.Array) -> jax.Array:
-    """From ``(B, H)`` and the turned weight ``(H, G)``: turned once, it is read as it lies."""
-    return plain_product("bh,hg->bg", h.astype(turned.dtype), turned)
-
-
-def _state_gradient(dgates: jax.Array, weight: jax.Array) -> jax.Array:
-    return plain_product("bg,gh->bh", dgates.astype(weight.dtype), weight)
-
-
-def _before(parts: State, first: State, reverse: bool) -> State:
-    """The states that each step started from."""
-    return tuple(
-        jnp.concatenate([part[1:], start[None]] if reverse else [start[None], part[:-1]])
-        for part, start in zip(parts, first, strict=True)
-    )
-
-
-def _weight_gradients(
-    dgates: jax.Array, before: jax.Array, weight: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Gradients of the recurrent weight and its bias, from all steps at once."""
-    rows = dgates.reshape(-1, dgates.shape[-1])
-    h = before.reshape(-1, before.shape[-1])
-    dweight = contract("ng,nh->gh", rows.astype(weight.dtype), h.astype(weight.dtype))
-    return dweight.astype(weight.dtype), sum_rows(rows)
-
-
 def _scan_forward(
     cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[tuple[jax.Array, State], tuple]:
     turned = weight.T
 
     def step(state: State, gates: jax.Array) -> tuple[State, tuple[State, jax.Array]]:
-        gh = _recurrent_gates(state[0], turned)
+        gh = recurrent_gates(state[0], turned)
         new, kept = compile_apart(_advanced(cell), gates, gh, bias, state)
         return new, (new, kept)
 
@@ -152,15 +123,15 @@ def _scan_backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, State]:
     gates, states, first, weight = saved
     dys, dfinal = grads
-    before = _before(states, first, reverse)
+    before = states_before(states, first, reverse)
 
     def step(dstate: State, at: tuple) -> tuple[State, State]:
         dgates, dprevious = compile_apart(_pulled_back(cell), dstate, *at)
-        back = _state_gradient(dgates[-1], weight)
+        back = state_gradient(dgates[-1], weight)
         return (dprevious[0] + back, *dprevious[1:]), dgates
 
     dstate, dgates = lax.scan(step, dfinal, (dys, gates, before), reverse=not reverse)
-    return dgates[0], *_weight_gradients(dgates[-1], before[0], weight), dstate
+    return dgates[0], *weight_gradients(dgates[-1], before[0], weight), dstate
 
 
 @with_gradient(_scan_forward, _scan_backward, static=(0, 1))
@@ -183,40 +154,6 @@ def _scan(
     return _scan_forward(cell, reverse, gx, weight, bias, state)[0]
 
 
-def _put(array: jax.Array, part: jax.Array, step: jax.Array) -> jax.Array:
-    return lax.dynamic_update_index_in_dim(array, part, step, 0)
-
-
-def _row(array: jax.Array, step: jax.Array) -> jax.Array:
-    return lax.dynamic_index_in_dim(array, step, keepdims=False)
-
-
-def _lstm_step(
-    gx: jax.Array, gh: jax.Array, bias: jax.Array, c: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The gates side by side, h and c."""
-    both, g, o = _lstm_gates(gx + (gh + bias))
-    h, c = _lstm_state(both, g, o, c)
-    return jnp.concatenate((both, g, o), axis=-1), h, c
-
-
-def _lstm_step_gradients(
-    gates: jax.Array, c: jax.Array, before: jax.Array, dy: jax.Array, dh: jax.Array, dc: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Gradients of the gates and of the c before."""
-    i, f, g, o = jnp.split(gates, 4, axis=-1)
-    tanh_c = jnp.tanh(c)
-    dh = dh + dy
-    dc = dc + dh * o * (1 - tanh_c * tanh_c)
-    parts = (
-        dc * g * i * (1 - i),
-        dc * before * f * (1 - f),
-        dc * i * (1 - g * g),
-        dh * tanh_c * o * (1 - o),
-    )
-    return jnp.concatenate(parts, axis=-1), dc * f
-
-
 def _lstm_forward(
     reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[tuple[jax.Array, State], tuple]:
@@ -227,10 +164,10 @@ def _lstm_forward(
     def step(k: jax.Array, carry: tuple) -> tuple:
         gates, hs, cs, (h, c) = carry
         t = steps - 1 - k if reverse else k
-        gh = _recurrent_gates(h, turned)
-        new, h, c = compile_apart(_lstm_step, _row(gates, t), gh, bias, c)
+        gh = recurrent_gates(h, turned)
+        new, h, c = compile_apart(lstm_step, row(gates, t), gh, bias, c)
         # The gates take the place of their inputs: no second array of that size.
-        return _put(gates, new, t), _put(hs, h, t), _put(cs, c, t), (h, c)
+        return put_row(gates, new, t), put_row(hs, h, t), put_row(cs, c, t), (h, c)
 
     empty = jnp.zeros((steps, batch, size), gx.dtype)
     gates, hs, cs, final = lax.fori_loop(0, steps, step, (gx, empty, empty, state))
@@ -243,17 +180,17 @@ def _lstm_backward(
     gates, hs, cs, first, weight = saved
     dys, dfinal = grads
     steps = gates.shape[0]
-    before_h, before_c = _before((hs, cs), first, reverse)
+    before_h, before_c = states_before((hs, cs), first, reverse)
 
     def step(k: jax.Array, carry: tuple) -> tuple:
         gates, (dh, dc) = carry
         t = k if reverse else steps - 1 - k
-        at = (_row(gates, t), _row(cs, t), _row(before_c, t), _row(dys, t))
-        dgates, dc = compile_apart(_lstm_step_gradients, *at, dh, dc)
-        return _put(gates, dgates, t), (_state_gradient(dgates, weight), dc)
+        at = (row(gates, t), row(cs, t), row(before_c, t), row(dys, t))
+        dgates, dc = compile_apart(lstm_step_gradients, *at, dh, dc)
+        return put_row(gates, dgates, t), (state_gradient(dgates, weight), dc)
 
     dgates, dstate = lax.fori_loop(0, steps, step, (gates, dfinal))
-    return dgates, *_weight_gradients(dgates, before_h, weight), dstate
+    return dgates, *weight_gradients(dgates, before_h, weight), dstate
 
 
 @with_gradient(_lstm_forward, _lstm_backward, static=(0,))
@@ -277,8 +214,16 @@ def _direction(
         bias = widen(params[2]) + widen(params[3])
     elif biased:
         gx, bias = gx + widen(params[2]), widen(params[3])
+    gx, state = gx.reshape(t, b, -1), tuple(map(widen, state))
+    if _is_projected(state):
+        return projected_scan(reverse, gx, w_hh, bias, params[-1], state)
     scan = _lstm_scan if cell is _lstm else partial(_scan, cell)
-    return scan(reverse, gx.reshape(t, b, -1), w_hh, bias, tuple(map(widen, state)))
+    return scan(reverse, gx, w_hh, bias, state)
+
+
+def _is_projected(states: State) -> bool:
+    """Whether an LSTM projects its h: as torch, this tells it from the widths of h and c."""
+    return len(states) == 2 and states[0].shape[-1] != states[1].shape[-1]
 
 
 def _layers(
@@ -304,7 +249,7 @@ def _layers(
     if train and num_layers > 1:
         between = (num_layers - 1, *x.shape[:2], directions * states[0].shape[-1])
         factors = drop_factors(between, x.dtype, dropout, seed, stream, op=name)
-    each = 4 if has_biases else 2
+    each = (4 if has_biases else 2) + _is_projected(states)
     finals: list[State] = []
     for layer in range(num_layers):
         outs = []

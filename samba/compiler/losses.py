@@ -41,8 +41,8 @@ def choose_losses(graph: SectionedGraph, given: tuple[int, ...] | None) -> froze
         given: ``loss_indices``; None to find them by shape.
 
     Returns:
-        Those given; else, among the real floating outputs that carry a gradient, the scalars if there
-        are any and all of them otherwise.
+        Those given; else, among the real floating outputs that carry a gradient, the scalars if
+        there are any and all of them otherwise.
 
     Raises:
         BadLossIndex: If there is no output of a given number.

@@ -34,6 +34,7 @@ from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.masked_rows import bound_selections
+from samba.tracer.embedding_renorms import renorms_as_values
 from samba.tracer.errors import TraceError, UnsupportedOps
 from samba.tracer.failure import explain, users_frames
 from samba.tracer.functional import functional_form
@@ -52,6 +53,7 @@ from samba.tracer.refuse import describe, refuse_scripted, refused_ops
 from samba.tracer.repeated_calls import steady_trace
 from samba.tracer.samba_names import samba_names, show_names
 from samba.tracer.shown_types import shown_types
+from samba.tracer.static_modules import static_modules
 from samba.tracer.strided_views import exact_writes, name_elements
 from samba.tracer.torch_internals import (
     FakeTensorMode,
@@ -183,6 +185,7 @@ def _export(
                 unchecked_distributions(),
                 plain_outputs(model),
                 unmoved_modules(model),
+                static_modules(),
                 _mode(model, inference),
                 loops,
                 watched_hooks(model, _told[model]),
@@ -194,7 +197,9 @@ def _export(
             ):
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
-            if not inference:
+            if inference:
+                renorms_as_values(program, type(model).__name__, inference=True)
+            else:
                 refuse_overwritten(program, recorder.returned, recorder.graded)
                 recorder.returned, recorder.graded = (), {}
                 detach_ungraded(program, type(model).__name__)

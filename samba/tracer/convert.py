@@ -26,6 +26,7 @@ from samba.tracer.branch_ops import CHECK
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.dropout_rates import drawing_nodes, is_training, rate_position
+from samba.tracer.embedding_renorms import RENORM
 from samba.tracer.errors import TraceError
 from samba.tracer.gradient_graphs import GradientGraphs
 from samba.tracer.gradient_ops import MARKER
@@ -98,6 +99,8 @@ class _Converter:
         self.rates = rates
         self.random: frozenset[torch.fx.Node] = frozenset()
         self.exempt: list[int] = []
+        self.tables: dict[int, int] = {}
+        """Parameters that forward changes, by their latest values."""
         self.separated = separated(program, recorder, self._tensor)
         self.gradients = GradientGraphs(self)
 
@@ -116,6 +119,7 @@ class _Converter:
             if node.op == "call_function":
                 self._node(node, last)
         outputs = self._outputs(nodes[-1])
+        self.updates += self.tables.items()
         return Traced(
             name=self.root,
             values=tuple(self.values),
@@ -226,6 +230,8 @@ class _Converter:
             self.streams += 1
         outputs, by_position = self._results(node, f"{prefix}__{name}__outputs")
         self.of[node] = by_position
+        if op == RENORM and isinstance(args[0], Ref):
+            self._changed_table(args[0].value, outputs[0])
         if NO_GRAPHAMP in (node.meta.get("custom") or {}):
             self.exempt.append(len(self.nodes))
         self.nodes.append(
@@ -238,6 +244,12 @@ class _Converter:
                 source=node_line(node),
             )
         )
+
+    def _changed_table(self, before: int, after: int) -> None:
+        """A parameter that has another value from here on; a buffer's changes are outputs."""
+        source = self.tables.pop(before, before)
+        if any(s.value == source and s.role is Role.WEIGHT for s in self.sources):
+            self.tables[after] = source
 
     def _marker(self, node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> None:
         """A node whose gradient the model defines itself."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from samba.tracer.embedding_renorms import renorms_as_values
 from samba.tracer.errors import InPlaceWithoutGradient
 from samba.tracer.names import source_line
 from samba.tracer.torch_internals import arguments_of, is_mutable, is_operation, replacing_nodes
@@ -37,6 +38,7 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
     graph = program.graph
     regions = [node for node in graph.nodes if node.target is _REGION]
     if not regions:
+        renorms_as_values(program, model, inference=False)
         if _detach_all(graph):
             _copy_changed(graph, model)
         return
@@ -48,7 +50,8 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
             if not region.args[0]:
                 ungraded.update(node for node in inlined if not _pass_itself(node))
             _erase(program.graph_module, region)
-        _refusechanges_in_place(graph, ungraded, kept, model)
+        renorms_as_values(program, model, inference=False)
+        _refuse_changes(graph, ungraded, kept, model)
         for node in [n for n in graph.nodes if n in ungraded]:
             _detach(node, ungraded)
         if _detach_all(graph):
@@ -134,7 +137,7 @@ def _detach(node: torch.fx.Node, ungraded: set[torch.fx.Node]) -> None:
     node.replace_all_uses_with(result, delete_user_cb=lambda user: user in readers)
 
 
-def _refusechanges_in_place(
+def _refuse_changes(
     graph: torch.fx.Graph, ungraded: set[torch.fx.Node], parameters: set[str], model: str
 ) -> None:
     """Refuse changes in place of what has a gradient: torch goes on with that of the old values."""

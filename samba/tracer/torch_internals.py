@@ -43,6 +43,8 @@ from torch.fx.experimental.proxy_tensor import (
 from torch.fx.node import has_side_effect
 from torch.nn.modules import module as module_module
 from torch.nn.modules._functions import BackwardHookFunction
+from torch.nn.modules.adaptive import _ASMoutput
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import (
     _global_backward_hooks,
     _global_backward_pre_hooks,
@@ -66,10 +68,13 @@ __all__ = [
     "DATA_DEPENDENT_ERRORS",
     "DYNAMIC_SHAPE_ERRORS",
     "BackwardHookFunction",
+    "BatchNormBase",
     "FakeTensor",
     "FakeTensorMode",
     "OpOverload",
     "accumulation_hooks",
+    "adaptive_log_probs",
+    "adaptive_result",
     "arguments_of",
     "buffers_of",
     "changes_of",
@@ -136,6 +141,25 @@ DATA_DEPENDENT_ERRORS = frozenset({"GuardOnDataDependentSymNode", "DataDependent
 
 pack_padded_sequence = torch._pack_padded_sequence  # pyright: ignore[reportPrivateImportUsage]  # torch.nn.utils.rnn calls it by this name
 """What packs a padded batch: it is refused by name while a model is traced (1.0)."""
+
+BatchNormBase = _BatchNorm
+"""What has ``forward`` of the batch norms of each number of dimensions (0.2)."""
+
+adaptive_result = _ASMoutput
+"""The named tuple that ``AdaptiveLogSoftmaxWithLoss`` returns (0.4)."""
+
+
+def adaptive_log_probs(
+    module: torch.nn.AdaptiveLogSoftmaxWithLoss, rows: torch.Tensor, head: torch.Tensor
+) -> torch.Tensor:
+    """The logarithms of the probabilities of all classes, by ``_get_full_log_prob`` (0.4).
+
+    Args:
+        module: The adaptive softmax.
+        rows: Its input.
+        head: What its head gives for that.
+    """
+    return module._get_full_log_prob(rows, head)
 
 
 # -- operations ---------------------------------------------------------------

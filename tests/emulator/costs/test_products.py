@@ -205,6 +205,7 @@ LAYERS = {
     "two layers": (torch.nn.LSTM, {"num_layers": 2}),
     "both directions": (torch.nn.LSTM, {"num_layers": 2, "bidirectional": True}),
     "batch first": (torch.nn.LSTM, {"batch_first": True}),
+    "projected": (torch.nn.LSTM, {"num_layers": 2, "bidirectional": True, "proj_size": 2}),
     "no bias": (torch.nn.GRU, {"bias": False}),
     "gru": (torch.nn.GRU, {"num_layers": 2}),
     "rnn": (torch.nn.RNN, {}),
@@ -214,8 +215,13 @@ LAYERS = {
 @pytest.mark.parametrize(
     ("name", "data", "state"),
     [
-        *(("both directions", data, state) for data in (True, False) for state in (True, False)),
-        *((name, True, False) for name in LAYERS if name != "both directions"),
+        *(
+            (name, data, state)
+            for name in ("both directions", "projected")
+            for data in (True, False)
+            for state in (True, False)
+        ),
+        *((name, True, False) for name in LAYERS if name not in ("both directions", "projected")),
     ],
 )
 def test_recurrent_layers(name, data, state):
@@ -226,7 +232,8 @@ def test_recurrent_layers(name, data, state):
     x = meta(5, 6, 3, grad=data)
     batch = 5 if layer.batch_first else 6
     parts = (2 if layer.bidirectional else 1) * layer.num_layers
-    states = [meta(parts, batch, 4, grad=state) for _ in range(2 if op == "lstm" else 1)]
+    widths = (layer.proj_size or 4, 4) if op == "lstm" else (4,)
+    states = [meta(parts, batch, width, grad=state) for width in widths]
     hx = tuple(states) if op == "lstm" else states[0]
     want = counted(lambda *_: layer(x, hx)[0], [x, *states])
     options = [layer.bias, layer.num_layers, 0.0, True, layer.bidirectional, layer.batch_first]

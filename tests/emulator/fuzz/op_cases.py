@@ -100,6 +100,14 @@ _OWN: Mapping[str, tuple[Argument, ...]] = {
         *(("target_lengths", "Tensor"), ("blank", "int"), ("reduction", "int")),
         ("zero_infinity", "bool"),
     ),
+    "samba.embedding_renorm.default": _own(
+        *(
+            ("weight", "Tensor"),
+            ("indices", "Tensor"),
+            ("max_norm", "float"),
+            ("norm_type", "float"),
+        )
+    ),
     "transformers.grouped_mm_fallback.default": _own(
         ("input", "Tensor"), ("weight", "Tensor"), ("offs", "Tensor")
     ),

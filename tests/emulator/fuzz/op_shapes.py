@@ -286,7 +286,7 @@ _FORMS: tuple[tuple[str, Callable[[str, random.Random], Form]], ...] = (
         r"aten\.(batch_norm|native_\w*norm|group_norm|layer_norm|rms_norm|instance_norm|_\w*batch_norm)",
         _norm,
     ),
-    (r"aten\._?embedding", _embedding),
+    (r"(aten\._?|samba\.)embedding", _embedding),
     (r"aten\.(lstm|gru|rnn_\w+)\.", _recurrent),
     (r"aten\.\w*attention", _attention),
     (r"\.\w*ctc_loss", _ctc),

@@ -29,17 +29,25 @@ class Source:
         return torch.randn(shape, generator=self.generator) * 0.5
 
 
-def layer(kind: str, layers: int, bidirectional: bool, bias: bool, batch_first: bool) -> list[Any]:
+def layer(
+    kind: str,
+    layers: int,
+    bidirectional: bool,
+    bias: bool,
+    batch_first: bool,
+    projected: int = HIDDEN,
+) -> list[Any]:
     """Arguments of ``aten.<kind>.input`` up to the weights."""
     new, directions, width = Source(), 1 + bidirectional, GATES[kind] * HIDDEN
     weights = []
     for number in range(layers):
-        size = HIDDEN * directions if number else INPUT
+        size = projected * directions if number else INPUT
         for _ in range(directions):
-            weights += [new(width, size), new(width, HIDDEN)]
+            weights += [new(width, size), new(width, projected)]
             weights += [new(width), new(width)] if bias else []
+            weights += [new(projected, HIDDEN)] if projected != HIDDEN else []
     x = new(BATCH, STEPS, INPUT) if batch_first else new(STEPS, BATCH, INPUT)
-    state = [new(layers * directions, BATCH, HIDDEN) for _ in range(2)]
+    state = [new(layers * directions, BATCH, size) for size in (projected, HIDDEN)]
     return [x, state if kind == "lstm" else state[0], weights]
 
 
@@ -53,6 +61,15 @@ def test_layers(kind: str, layers: int, bidirectional: bool, bias: bool, batch_f
     check(f"aten.{kind}.input", *args, bias, layers, 0.0, True, bidirectional, batch_first)
 
 
+@pytest.mark.parametrize(
+    ("layers", "bidirectional", "bias", "batch_first"),
+    [(2, True, True, True), (1, False, False, False), (3, True, False, False)],
+)
+def test_projected_lstm(layers: int, bidirectional: bool, bias: bool, batch_first: bool) -> None:
+    args = layer("lstm", layers, bidirectional, bias, batch_first, projected=2)
+    check("aten.lstm.input", *args, bias, layers, 0.0, True, bidirectional, batch_first)
+
+
 def test_dropout_is_off_in_eval() -> None:
     args = layer("lstm", 2, False, True, False)
     check("aten.lstm.input", *args, True, 2, 0.5, False, False, False, grad=False)
@@ -64,6 +81,7 @@ def test_float64_and_bfloat16() -> None:
     check("aten.gru.input", *double, True, 1, 0.0, True, False, False)
     flags = (True, 1, 0.0, True, False, False)
     check_narrow("aten.lstm.input", *layer("lstm", 1, False, True, False), *flags)
+    check_narrow("aten.lstm.input", *layer("lstm", 1, False, True, False, projected=2), *flags)
 
 
 @pytest.mark.parametrize(
