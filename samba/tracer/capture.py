@@ -179,6 +179,7 @@ def _export(
     try:
         with ExitStack() as stack:
             for context in (
+                shown_types(model),
                 state.held(),
                 _quiet(),
                 _plain_tensors(model),
@@ -191,7 +192,6 @@ def _export(
                 watched_hooks(model, _told[model]),
                 recorder.recording(),
                 samba_names(model, given),
-                shown_types(model),
                 branches.deciding(functions),
                 functions,
             ):

@@ -11,7 +11,7 @@ import itertools
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -108,6 +108,34 @@ class HeldState:
         for holder in self._holders:
             if outside or not holder.outside:
                 fill(holder)
+
+    def forget(self, before: HeldState, known: Collection[int]) -> None:
+        """Take out of containers outside of the model what a trace has left there and knows.
+
+        A tensor of a trace is of no use to another. One that is the same in every run is made
+        anew there.
+
+        Args:
+            before: The state before the trace: entries that it had get their values back.
+            known: Identities of the tensors.
+        """
+        earlier = {id(holder.container): holder.entries for holder in before._holders}
+        for holder in self._holders:
+            container = holder.container
+            if not holder.outside or isinstance(container, types.CellType):
+                continue
+            gone = [key for key, value in holder.entries.items() if _holds(value, known)]
+            if isinstance(container, dict):
+                old = earlier.get(id(container), {})
+                for key in gone:
+                    if key in old and not _holds(old[key], known):
+                        container[key] = old[key]
+                    else:
+                        container.pop(key, None)
+            elif gone and isinstance(container, (list, deque)):
+                kept = [item for item in container if not _holds(item, known)]
+                container.clear()
+                container.extend(kept)
 
     def with_tensors(self, replace: Callable[[torch.Tensor], torch.Tensor]) -> HeldState:
         """The same state with other tensors in it, to be put in its place.
@@ -362,6 +390,13 @@ def _of_user(kind: type) -> bool:
 def _is_own_file(file: str) -> bool:
     """Whether a file is the user's own, and not of an installed package."""
     return is_user_file(file) and "site-packages" not in file and "dist-packages" not in file
+
+
+def _holds(value: Any, tensors: Collection[int]) -> bool:
+    """Whether a value is one of some tensors, or a tuple or list of them."""
+    if type(value) in (tuple, list):
+        return any(_holds(item, tensors) for item in value)
+    return id(value) in tensors
 
 
 def _replaced(value: Any, replace: Callable[[torch.Tensor], torch.Tensor]) -> Any:

@@ -79,6 +79,7 @@ def steady_trace(model: torch.nn.Module, trace: Callable[[TraceState], Traced]) 
         with tracing_again():
             repeated.follow(state)
         repeated.tell()
+        repeated.forget(state)
     return traced
 
 
@@ -94,6 +95,8 @@ class _Repeated:
         self._changed: dict[str, Change] = {}
         self._read: dict[Place, str] = {}
         self._drew = ""
+        self._constants: set[int] = set()
+        """Identities of tensors that a call has made and left, and that are the same in each."""
 
     def follow(self, state: TraceState) -> None:
         """Trace calls until all that follow are known.
@@ -134,6 +137,15 @@ class _Repeated:
                 f"forward() of {name} draws from {drew}: the graph is that of what it drew when it "
                 "was traced. Draw with torch, which the device does in each run",
             )
+
+    def forget(self, state: TraceState) -> None:
+        """Take constants that the first call has made out of what lies outside of the model.
+
+        Args:
+            state: That of the first call.
+        """
+        if self._constants and state.before is not None and state.after is not None:
+            state.after.forget(state.before, self._constants)
 
     # -- one call -------------------------------------------------------------
 
@@ -250,6 +262,9 @@ class _Repeated:
             contents = [known.get(value) for value in values]
         except SambaError:
             pass  # then all of them count as computed from data
+        self._constants |= {
+            id(made) for made, found in zip(assigned, contents, strict=True) if found is not None
+        }
         real = {
             id(made): _some_number(made) if found is None else found
             for made, found in zip(assigned, contents, strict=True)

@@ -100,7 +100,7 @@ def shown_types(model: torch.nn.Module) -> Iterator[None]:
                     if count > 1:
                         _open[key] = space, count - 1
                     elif key:
-                        del space["type"]
+                        space.pop("type", None)  # the state of before may have been put back
             if not _open:
                 FakeTensor.__bases__ = tuple(
                     base for base in FakeTensor.__bases__ if base is not _ShownClass
