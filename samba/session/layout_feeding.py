@@ -12,7 +12,7 @@ from samba.errors import ArgumentError
 from samba.session.feeding import Feed, Feeder
 from samba.session.index_checks import FedIndices
 from samba.support.nesting import Constant
-from samba.tensor.views import host_of
+from samba.tensor.views import host_of, strides_of
 from samba.tracer.inputs import NamedInput
 from samba.tracer.looks import Layout
 
@@ -44,18 +44,17 @@ class LayoutFeeder(Feeder):
         Raises:
             ArgumentError: If a tensor lies otherwise, too.
         """
-        with torch._C.DisableTorchFunctionSubclass():
-            for slot, tensor in self._matched(inputs):
-                layout = self._layouts.get(slot.name)
-                if layout is not None and getattr(tensor, "_has_data", True):
-                    _check(host_of(tensor), layout, slot.name)
+        for slot, tensor in self._matched(inputs):
+            layout = self._layouts.get(slot.name)
+            if layout is not None and getattr(tensor, "_has_data", True):
+                _check(host_of(tensor), layout, slot.name)
         return super().arrays(inputs)
 
 
 def _check(tensor: torch.Tensor, layout: Layout, name: str) -> None:
     if tensor.dim() != len(layout.strides):
         return  # told with its shape
-    strides, offset = tuple(tensor.stride()), tensor.storage_offset()
+    strides, offset = strides_of(tensor)
     same = all(
         n <= 1 or own == seen
         for n, own, seen in zip(tensor.shape, strides, layout.strides, strict=True)

@@ -19,6 +19,12 @@ def host_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.__dict__.get("_underlying", tensor)
 
 
+def strides_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], int]:
+    """Strides of a tensor in elements, and its place in its storage."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tuple(tensor.stride()), int(tensor.storage_offset())
+
+
 def view_as_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The memory of a host tensor as a numpy array, without a copy.
 

@@ -37,6 +37,7 @@ from samba.tracer.held_entries import (
 )
 from samba.tracer.names import is_user_file
 from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
+from samba.tracer.shown_types import ShownType
 from samba.tracer.torch_internals import buffers_of, parameters_of
 
 __all__ = ["Change", "HeldState"]
@@ -369,12 +370,13 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _readable(entries: dict[str, Any]) -> dict[str, Any]:
-    """Global variables that may be state: not modules, and nothing of the interpreter."""
+    """Global variables that may be state: not modules, nothing of the interpreter or a trace."""
     return {
         key: value
         for key, value in entries.items()
         if not key.startswith("__")
         and not isinstance(value, (types.ModuleType, types.BuiltinFunctionType))
+        and value is not ShownType
     }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from samba.tensor.views import host_of
+from samba.tensor.views import host_of, strides_of
 from samba.tracer.names import called_in_users_code, calling_line
 
 _T = torch.Tensor
@@ -72,9 +72,7 @@ class Looks:
         shape = tuple(tensor.shape)
         strides, offset = row_major(shape), 0
         if getattr(tensor, "_has_data", True):
-            with torch._C.DisableTorchFunctionSubclass():
-                host = host_of(tensor)
-                strides, offset = tuple(host.stride()), int(host.storage_offset())
+            strides, offset = strides_of(host_of(tensor))
         seen = tuple([s if n > 1 else 0 for n, s in zip(shape, strides, strict=True)])
         return Layout(
             strides=seen,

@@ -30,7 +30,7 @@ def _shown(value: Any) -> Any:
     found = builtins.type(value)
     if found is FakeTensor:
         return torch.nn.Parameter if getattr(value, "_is_param", False) else torch.Tensor
-    return _Type if found is builtins.type else found
+    return ShownType if found is builtins.type else found
 
 
 class _Meta(type):
@@ -57,7 +57,7 @@ class _Meta(type):
         return hash(builtins.type)
 
 
-class _Type(type, metaclass=_Meta):
+class ShownType(type, metaclass=_Meta):
     """What ``type`` is in the user's modules while a model is traced."""
 
 
@@ -89,7 +89,7 @@ def shown_types(model: torch.nn.Module) -> Iterator[None]:
             count = _open[id(space)][1] if id(space) in _open else 0
             if count or "type" not in space:
                 _open[id(space)] = space, count + 1
-                space["type"] = _Type
+                space["type"] = ShownType
     try:
         yield
     finally:
