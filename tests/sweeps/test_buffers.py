@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 from tests.sweeps.both_sides import train_both
 from tests.sweeps.tally import Tally
+from tests.sweeps.together import sweep_together
 
 Tensor = torch.Tensor
 
@@ -103,45 +105,35 @@ def _changes(dtype: torch.dtype) -> dict[str, Callable[[Tensor], Any]]:
     return OF_NUMBERS | (OF_FLOATS if dtype.is_floating_point else OF_INTEGERS)
 
 
-def _cases() -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _cases() -> Iterator[tuple[str, Callable[[], nn.Module]]]:
     for dtype in (torch.bool, *INTEGERS, *FLOATS):
         changes = _changes(dtype)
         for change, consume, when in itertools.product(
             changes, CONSUMERS, ("after", "copied", "before")
         ):
-            yield (
-                f"{dtype} {change} {consume} {when}",
-                (
-                    dtype,
-                    changes[change],
-                    CONSUMERS[consume],
-                    when,
-                ),
-            )
-
-
-def _run(tally: Tally, case: str, made_of: tuple[Any, ...], folder: Any, **how: Any) -> None:
-    outcome, text = train_both(lambda: _Changed(*made_of), INPUTS, folder, lr=1.0, **how)
-    tally.add(case, outcome, text)
+            made_of = dtype, changes[change], CONSUMERS[consume], when
+            yield f"{dtype} {change} {consume} {when}", partial(_Changed, *made_of)
 
 
 def test_gradients_are_of_what_a_buffer_held(tmp_path):
     """The buffer is read by a gradient in the backward section, after it was changed."""
-    flag = torch.bool, OF_BOOLEANS["logical_not_"], CONSUMERS["where"], "after"
-    both = torch.float32, OF_NUMBERS["add_"], CONSUMERS["twice"], "copied"
+    rows = dict(_cases())
+    flag = "torch.bool logical_not_ where after"
+    both = "torch.float32 add_ twice copied"
     tally = Tally("changed buffers, a slice")
-    _run(tally, "a flag", flag, tmp_path, runs=SPLIT)
-    _run(tally, "both contents", both, tmp_path, config={"optim_level": "o0"})
+    tally.add(flag, *train_both(rows[flag], INPUTS, tmp_path, lr=1.0, runs=SPLIT))
+    config = {"optim_level": "o0"}
+    tally.add(both, *train_both(rows[both], INPUTS, tmp_path, lr=1.0, config=config))
     tally.close(at_least=2)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runs", [((),), SPLIT], ids=["whole", "split"])
 @pytest.mark.parametrize("level", ["o3", "o1", "o0"])
-def test_changed_buffers(tmp_path, level):
-    tally = Tally(f"changed buffers, {level}")
-    for n, (case, made_of) in enumerate(_cases()):
-        if level != "o3" and n % 5:
-            continue
-        how = {"runs": SPLIT} if n % 2 else {}
-        _run(tally, case, made_of, tmp_path, config={"optim_level": level}, **how)
-    tally.close(at_least=400 if level == "o3" else 80)
+def test_changed_buffers(tmp_path, level, runs):
+    tally = Tally(f"changed buffers, {level}, {len(runs)} run(s) a step")
+    cases = list(_cases())
+    step = 1 if (level, len(runs)) == ("o3", 3) else 5
+    config = {"optim_level": level}
+    sweep_together(tally, dict(cases[::step]), INPUTS, tmp_path, lr=0.1, config=config, runs=runs)
+    tally.close(at_least=len(cases) // step * 9 // 10)
