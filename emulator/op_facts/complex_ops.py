@@ -42,7 +42,10 @@ addbmm addcmul addmm addmv addr baddbmm bmm chain_matmul dot einsum ger inner kr
 linalg_multi_dot linalg_vecdot linear matmul mm mv outer tensordot vdot
 """
 _LINEAR_ALGEBRA = """
-_linalg_det _linalg_slogdet _linalg_solve_ex _lu_with_info cholesky det inverse linalg_cholesky
+_linalg_det _linalg_eigh _linalg_slogdet _linalg_svd cholesky_inverse cholesky_solve geqrf
+linalg_cholesky_ex linalg_eigh linalg_householder_product linalg_pinv.atol_rtol_float
+linalg_pinv.atol_rtol_tensor linalg_pinv linalg_pinv.rcond_tensor linalg_qr orgqr ormqr pinverse
+_linalg_solve_ex _lu_with_info cholesky det inverse linalg_cholesky
 linalg_det linalg_inv linalg_inv_ex linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve
 linalg_matrix_exp linalg_matrix_power linalg_slogdet linalg_solve linalg_solve_ex
 linalg_solve_triangular logdet lu_solve lu_unpack matrix_exp matrix_power slogdet triangular_solve

@@ -51,6 +51,11 @@ def conjugate(x: jax.Array) -> jax.Array:
     return lax.conj(x) if is_complex(x.dtype) else x
 
 
+def adjoint(x: jax.Array) -> jax.Array:
+    """Conjugated matrices with their axes swapped."""
+    return conjugate(x.mT)
+
+
 def is_number(x: Any) -> bool:
     """Whether an argument is a python scalar rather than an array."""
     return isinstance(x, (bool, int, float, complex))

@@ -8,6 +8,7 @@ from jax import lax
 
 from emulator.errors import LoweringError
 from emulator.ops._gradient import with_gradient
+from emulator.ops._promote import adjoint, conjugate, is_complex
 from emulator.ops.linalg import cholesky
 from emulator.ops.registry import op
 
@@ -16,7 +17,10 @@ Pair = tuple[jax.Array, jax.Array]
 
 
 def _triu_of(x: jax.Array) -> jax.Array:
-    return jnp.triu(x) + jnp.triu(x, 1).mT
+    upper = jnp.triu(x)
+    if is_complex(x.dtype):  # a diagonal that is its own conjugate
+        upper = jnp.where(jnp.eye(x.shape[-1], dtype=bool), upper.real, upper)
+    return upper + adjoint(jnp.triu(x, 1))
 
 
 # -- Cholesky ----------------------------------------------------------------
@@ -32,7 +36,7 @@ def cholesky_of(x: jax.Array, upper: bool = False) -> jax.Array:
 def cholesky_ex(x: jax.Array, *, upper: bool = False, check_errors: bool = False) -> Pair:
     """Cholesky factor, and the order of the first minor that is not positive (0 for none)."""
     del check_errors  # a program cannot raise
-    lower = jnp.tril(x) if not upper else jnp.triu(x).mT
+    lower = jnp.tril(x) if not upper else adjoint(jnp.triu(x))
     return cholesky(x, upper=upper), _bad_minor(lax.stop_gradient(lower))
 
 
@@ -42,13 +46,14 @@ def _bad_minor(lower: jax.Array) -> jax.Array:
 
     def eliminate(k: jax.Array, state: Pair) -> Pair:
         rest, bad = state
-        pivot = lax.dynamic_index_in_dim(jnp.diagonal(rest, axis1=-2, axis2=-1), k, -1, False)
+        diagonal = jnp.diagonal(rest, axis1=-2, axis2=-1).real
+        pivot = lax.dynamic_index_in_dim(diagonal, k, -1, False)
         column = lax.dynamic_index_in_dim(rest, k, -1, False)
         bad = jnp.where((bad == 0) & ~(pivot > 0), k + 1, bad)
         safe = jnp.where(pivot > 0, pivot, 1)[..., None, None]
-        return rest - column[..., :, None] * column[..., None, :] / safe, bad
+        return rest - column[..., :, None] * conjugate(column)[..., None, :] / safe, bad
 
-    both = lower + jnp.tril(lower, -1).mT
+    both = lower + adjoint(jnp.tril(lower, -1))
     start = jnp.zeros(lower.shape[:-2], jnp.int32)
     return lax.fori_loop(0, n, eliminate, (both, start))[1].astype(jnp.int32)
 
@@ -64,7 +69,7 @@ def _qr_forward(a: jax.Array, complete: bool) -> tuple[Pair, tuple[jax.Array, ..
 def _qr_backward(complete: bool, saved: tuple[jax.Array, ...], g: Pair) -> tuple[jax.Array]:
     """Seeger et al., "Auto-differentiating linear algebra", 2017; wide matrices by blocks."""
     a, q, r = saved
-    gq, gr = g
+    gq, gr = conjugate(g[0]), conjugate(g[1])
     m, n = a.shape[-2:]
     if m >= n:
         if complete and m > n:
@@ -74,18 +79,26 @@ def _qr_backward(complete: bool, saved: tuple[jax.Array, ...], g: Pair) -> tuple
                 module="qr",
                 reason="mode='complete' of a matrix with more rows than columns has no gradient",
             )
-        return (_square_qr_backward(q, r, gq, gr),)
-    # a = [a1 | a2], r = [x | y] with y = q.mT @ a2
+        return (conjugate(_square_qr_backward(q, r, gq, gr)),)
+    # a = [a1 | a2], r = [x | y] with y = adjoint(q) @ a2
     a2, x, gx, gy = a[..., m:], r[..., :m], gr[..., :m], gr[..., m:]
-    gq = gq + _mm(a2, gy.mT)
+    gq = gq + _mm(a2, adjoint(gy))
     left = _square_qr_backward(q, x, gq, gx)
-    return (jnp.concatenate([left, _mm(q, gy)], axis=-1),)
+    return (conjugate(jnp.concatenate([left, _mm(q, gy)], axis=-1)),)
 
 
 def _square_qr_backward(q: jax.Array, r: jax.Array, gq: jax.Array, gr: jax.Array) -> jax.Array:
-    inner = _triu_of(_mm(gr, r.mT) - _mm(q.mT, gq))
+    """With gradients as torch has them, as what comes back."""
+    inner = _triu_of(_mm(gr, adjoint(r)) - _mm(adjoint(q), gq))
     right = gq + _mm(q, inner)
-    return lax.linalg.triangular_solve(r, right, left_side=False, lower=False, transpose_a=True)
+    return lax.linalg.triangular_solve(
+        r,
+        right,
+        left_side=False,
+        lower=False,
+        transpose_a=True,
+        conjugate_a=is_complex(r.dtype),
+    )
 
 
 @with_gradient(_qr_forward, _qr_backward, static=(1,))
@@ -125,7 +138,7 @@ def geqrf(a: jax.Array) -> Pair:
 
 
 def _reflect(a: jax.Array, tau: jax.Array, c: jax.Array, reverse: bool) -> jax.Array:
-    """Apply ``H_k = 1 - tau_k v_k v_k^T`` to ``c`` from the left, the first one first.
+    """Apply ``H_k = 1 - tau_k v_k v_k^H`` to ``c`` from the left, the first one first.
 
     Args:
         a: Vectors in the columns below the diagonal, ``(..., m, k)``.
@@ -138,7 +151,7 @@ def _reflect(a: jax.Array, tau: jax.Array, c: jax.Array, reverse: bool) -> jax.A
 
     def step(c: jax.Array, pair: Pair) -> tuple[jax.Array, None]:
         v, t = pair
-        return c - t[..., None, None] * v[..., :, None] * _mm(v[..., None, :], c), None
+        return c - t[..., None, None] * v[..., :, None] * _mm(conjugate(v)[..., None, :], c), None
 
     pairs = (jnp.moveaxis(vectors, -1, 0), jnp.moveaxis(tau, -1, 0))
     return lax.scan(step, c, pairs, reverse=reverse)[0]
@@ -155,11 +168,11 @@ def householder_product(a: jax.Array, tau: jax.Array) -> jax.Array:
 def ormqr(
     a: jax.Array, tau: jax.Array, other: jax.Array, left: bool = True, transpose: bool = False
 ) -> jax.Array:
-    """Product of ``q`` (or its transpose), given by reflectors, and a matrix."""
+    """Product of ``q`` (or its adjoint), given by reflectors, and a matrix."""
     if left:
-        return _reflect(a, tau, other, not transpose)
-    # other @ q is (q.mT @ other.mT).mT
-    return _reflect(a, tau, other.mT, transpose).mT
+        return _reflect(a, conjugate(tau) if transpose else tau, other, not transpose)
+    # other @ q is the adjoint of adjoint(q) @ adjoint(other)
+    return adjoint(_reflect(a, tau if transpose else conjugate(tau), adjoint(other), transpose))
 
 
 # -- LU ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import expm, solve_triangular
 
 from emulator.ops._gradient import with_gradient
-from emulator.ops._promote import conjugate, is_complex
+from emulator.ops._promote import adjoint, conjugate, is_complex
 from emulator.ops.factor import lu_factor_ex, rows_of, split
 from emulator.ops.linalg import det, inv, solve, triangular
 from emulator.ops.registry import op
@@ -34,17 +34,18 @@ def _cholesky_solve_forward(
 def _cholesky_solve_backward(upper: bool, saved: Pair, g: jax.Array) -> Pair:
     """As in torch, the unread triangle of the factor has a gradient, too."""
     factor, x = saved
-    gb = _cholesky_solve(g, factor, upper)
-    common = _mm(gb, x.mT)
-    common = common + common.mT
-    return gb, -_mm(factor, common) if upper else -_mm(common, factor)
+    gb = _cholesky_solve(conjugate(g), factor, upper)
+    common = _mm(gb, adjoint(x))
+    common = common + adjoint(common)
+    gfactor = -_mm(factor, common) if upper else -_mm(common, factor)
+    return conjugate(gb), conjugate(gfactor)
 
 
 @with_gradient(_cholesky_solve_forward, _cholesky_solve_backward, static=(2,))
 def _cholesky_solve(b: jax.Array, factor: jax.Array, upper: bool) -> jax.Array:
-    lower = jnp.triu(factor).mT if upper else jnp.tril(factor)
+    lower = adjoint(jnp.triu(factor)) if upper else jnp.tril(factor)
     y = solve_triangular(lower, b, lower=True)
-    return solve_triangular(lower.mT, y, lower=False)
+    return solve_triangular(adjoint(lower), y, lower=False)
 
 
 @op("aten.cholesky_solve.default", reads=(0, 1))
@@ -63,8 +64,9 @@ def _cholesky_inverse_forward(
 
 def _cholesky_inverse_backward(upper: bool, saved: Pair, g: jax.Array) -> tuple[jax.Array]:
     factor, x = saved
-    common = _mm(_mm(x, g + g.mT), x)
-    return (-_mm(factor, common) if upper else -_mm(common, factor),)
+    g = conjugate(g)
+    common = _mm(_mm(x, g + adjoint(g)), x)
+    return (conjugate(-_mm(factor, common) if upper else -_mm(common, factor)),)
 
 
 @with_gradient(_cholesky_inverse_forward, _cholesky_inverse_backward, static=(1,))

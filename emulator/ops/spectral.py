@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.ops._gradient import with_gradient
+from emulator.ops._promote import adjoint, conjugate, is_complex, real_type
 from emulator.ops.registry import op
 
 _mm = jnp.matmul
@@ -54,6 +55,7 @@ def _svd_forward(a: jax.Array, full: bool) -> tuple[Factors, Factors]:
 def _svd_backward(full: bool, saved: Factors, cotangents: Factors) -> tuple[jax.Array]:
     """Townsend, "Differentiating the singular value decomposition", 2016.
 
+    Of complex matrices torch's ``svd_backward``; gradients in between are as torch has them.
     Only the first ``min(m, n)`` vectors are functions of the matrix; the gradient of others
     is left out.
     """
@@ -61,19 +63,22 @@ def _svd_backward(full: bool, saved: Factors, cotangents: Factors) -> tuple[jax.
     u, s, vh = saved
     k = s.shape[-1]
     gu, gs, gvh = cotangents
-    gu, gvh = gu[..., :, :k], gvh[..., :k, :]
+    gu, gvh = conjugate(gu[..., :, :k]), conjugate(gvh[..., :k, :])
     gaps = s[..., None, :] ** 2 - s[..., :, None] ** 2
-    skew_u = _mm(u.mT, gu)
-    skew_v = _mm(vh, gvh.mT)
-    inner = _divide(skew_u - skew_u.mT, gaps) * s[..., None, :]
-    inner = inner + s[..., :, None] * _divide(skew_v - skew_v.mT, gaps)
+    skew_u = _mm(adjoint(u), gu)
+    skew_v = _mm(vh, adjoint(gvh))
+    inner = _divide(skew_u - adjoint(skew_u), gaps) * s[..., None, :]
+    inner = inner + s[..., :, None] * _divide(skew_v - adjoint(skew_v), gaps)
     inner = inner + _diagonal(gs)
+    if is_complex(u.dtype):
+        phases = jnp.diagonal(skew_u - adjoint(skew_u), axis1=-2, axis2=-1)
+        inner = inner + _diagonal(phases / (2 * s))
     ga = _mm(_mm(u, inner), vh)
     if u.shape[-2] > k:
         ga = ga + _mm((gu - _mm(u, skew_u)) / s[..., None, :], vh)
     if vh.shape[-1] > k:
-        ga = ga + _mm(u, (gvh - _mm(skew_v.mT, vh)) / s[..., :, None])
-    return (ga,)
+        ga = ga + _mm(u, (gvh - _mm(adjoint(skew_v), vh)) / s[..., :, None])
+    return (conjugate(ga),)
 
 
 @with_gradient(_svd_forward, _svd_backward, static=(1,))
@@ -92,7 +97,7 @@ def _empty_svd(a: jax.Array, full: bool) -> Factors:
     vh = jnp.eye(n if full else k, n, dtype=a.dtype)
     return (
         jnp.broadcast_to(u, (*batch, *u.shape)),
-        jnp.zeros((*batch, k), a.dtype),
+        jnp.zeros((*batch, k), real_type(a.dtype)),
         jnp.broadcast_to(vh, (*batch, *vh.shape)),
     )
 
@@ -128,18 +133,18 @@ def _eigh_backward(lower: bool, saved: Pair, cotangents: Pair) -> tuple[jax.Arra
     """Giles, "Collected matrix derivative results", 2008; not symmetrised, as in torch."""
     del lower
     values, vectors = saved
-    gvalues, gvectors = cotangents
+    gvalues, gvectors = cotangents[0], conjugate(cotangents[1])
     gaps = values[..., None, :] - values[..., :, None]
-    inner = _divide(_mm(vectors.mT, gvectors), gaps)
+    inner = _divide(_mm(adjoint(vectors), gvectors), gaps)
     n = values.shape[-1]
     inner = jnp.where(jnp.eye(n, dtype=bool), 0, inner) + _diagonal(gvalues)
-    return (_mm(_mm(vectors, inner), vectors.mT),)
+    return (conjugate(_mm(_mm(vectors, inner), adjoint(vectors))),)
 
 
 @with_gradient(_eigh_forward, _eigh_backward, static=(1,))
 def _eigh(a: jax.Array, lower: bool) -> Pair:
     if a.size == 0:
-        return jnp.zeros(a.shape[:-1], a.dtype), jnp.zeros(a.shape, a.dtype)
+        return jnp.zeros(a.shape[:-1], real_type(a.dtype)), jnp.zeros(a.shape, a.dtype)
     a, finite = _made_finite(a, jnp.tril(a) if lower else jnp.triu(a))
     values, vectors = jnp.linalg.eigh(a, UPLO="L" if lower else "U", symmetrize_input=False)
     return _or_nan(finite[..., 0], values), _or_nan(finite, vectors)
@@ -167,11 +172,12 @@ def _pinv_backward(hermitian: bool, saved: Pair, g: jax.Array) -> tuple[jax.Arra
     """Golub and Pereyra, "The differentiation of pseudo-inverses", 1973."""
     del hermitian
     a, p = saved
-    gt, pt = g.mT, p.mT
+    g = conjugate(g)
+    gt, pt = adjoint(g), adjoint(p)
     ga = -_mm(_mm(pt, g), pt)
     ga = ga + _mm(gt - _mm(a, _mm(p, gt)), _mm(p, pt))
     ga = ga + _mm(_mm(pt, p), gt - _mm(_mm(gt, p), a))
-    return ga, None
+    return conjugate(ga), None
 
 
 @with_gradient(_pinv_forward, _pinv_backward, static=(2,))
@@ -180,11 +186,11 @@ def _pinv(a: jax.Array, cut: jax.Array, hermitian: bool) -> jax.Array:
         values, vectors = _eigh(a, True)
         kept = jnp.abs(values) > cut[..., None]
         inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
-        return _mm(vectors * inverse[..., None, :], vectors.mT)
+        return _mm(vectors * inverse[..., None, :], adjoint(vectors))
     u, s, vh = _svd(a, False)
     kept = s > cut[..., None]
     inverse = jnp.where(kept, 1 / jnp.where(kept, s, 1), 0)
-    return _mm(vh.mT * inverse[..., None, :], u.mT)
+    return _mm(adjoint(vh) * inverse[..., None, :], adjoint(u))
 
 
 def _singular_values(a: jax.Array, hermitian: bool) -> jax.Array:
@@ -211,11 +217,12 @@ def pseudo_inverse(
     if 0 in a.shape:
         return jnp.zeros(a.mT.shape, a.dtype)
     default = max(a.shape[-2:]) * float(jnp.finfo(a.dtype).eps)
-    absolute = jnp.asarray(0.0 if atol is None else atol, a.dtype)
+    real = real_type(a.dtype)
+    absolute = jnp.asarray(0.0 if atol is None else atol, real)
     if rtol is None:
-        relative = jnp.where(absolute > 0, 0, default).astype(a.dtype)
+        relative = jnp.where(absolute > 0, 0, default).astype(real)
     else:
-        relative = jnp.asarray(rtol, a.dtype)
+        relative = jnp.asarray(rtol, real)
     batch = jnp.broadcast_shapes(a.shape[:-2], absolute.shape, relative.shape)
     a = jnp.broadcast_to(a, (*batch, *a.shape[-2:]))
     largest = jnp.max(_singular_values(jax.lax.stop_gradient(a), hermitian), axis=-1)

@@ -65,8 +65,8 @@ class Gap:
     largest: float
     relative: float
     index: tuple[int, ...]
-    device: float
-    torch: float
+    device: complex
+    torch: complex
     wrong: int
     elements: int
     allowed: float
@@ -243,7 +243,7 @@ class Comparison:
         """The report as JSON: ``model``, ``ok``, ``first``, ``rows``, ``notes``.
 
         ``first`` is a position in ``rows`` or null; numbers that JSON lacks are the strings
-        ``"nan"``, ``"inf"`` and ``"-inf"``.
+        ``"nan"``, ``"inf"`` and ``"-inf"``, and complex ones are strings such as ``"(1-2j)"``.
         """
         first = self.first
         report = {
@@ -263,6 +263,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
+    if isinstance(value, complex):
+        return str(value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

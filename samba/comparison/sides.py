@@ -56,7 +56,11 @@ def host_backward(
         [cotangent for _, cotangent in pairs],
         allow_unused=True,
     )
-    return {v: g for v, g in zip(targets, found, strict=True) if g is not None}
+    return {
+        v: g.resolve_conj().resolve_neg()
+        for v, g in zip(targets, found, strict=True)
+        if g is not None
+    }
 
 
 def exactly(compute: Callable[[dict[int, torch.Tensor]], Tensors], env: Tensors) -> Tensors:

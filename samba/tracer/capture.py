@@ -28,7 +28,12 @@ from samba.tensor.labels import keep_names
 from samba.tracer.branch_ops import CHECK
 from samba.tracer.casts import insert_casts
 from samba.tracer.changed_state import TraceState
-from samba.tracer.complex_nodes import NOT_COMPLEX, lacks_complex, only_complex
+from samba.tracer.complex_nodes import (
+    NOT_COMPLEX,
+    lacks_complex,
+    may_be_decomposed,
+    only_complex,
+)
 from samba.tracer.convert import convert
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
@@ -231,7 +236,7 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
             if str(n.target) not in known
             else only_complex(n.target, table[n.target])
             for n in missing
-            if n.target in table
+            if n.target in table and may_be_decomposed(n)
         }
         if not rules:
             break
@@ -248,7 +253,10 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
         touched = refused_ops(program.graph)[1]
         missing = [node for node in missing if node not in touched and _gives_tensors(node)]
     if missing or refused:
-        plain = [(n, NOT_COMPLEX if str(n.target) in known else "") for n in missing]
+        plain = [
+            (n, NOT_COMPLEX if str(n.target) in known or not may_be_decomposed(n) else "")
+            for n in missing
+        ]
         raise UnsupportedOps(model=root, ops=describe([*refused.items(), *plain]))
     return program
 

@@ -8,9 +8,21 @@ from typing import Any
 import torch
 
 from emulator.op_facts.complex_ops import COMPLEX_OPS
-from samba.tracer.torch_internals import is_composite, is_operation, tree_leaves
+from samba.tracer.torch_internals import is_made_of_others, is_operation, tree_leaves
 
 NOT_COMPLEX = "it does not compute with complex numbers"
+
+_MADE_OF_OTHERS_NAMES = """
+aten._chunk_cat.default aten.channel_shuffle.default aten.diagonal_backward.default
+aten.logaddexp.default aten.renorm.default aten.resize_as.default aten.select_backward.default
+aten.slice_backward.default aten.unfold_backward.default
+"""
+_MADE_OF_OTHERS = frozenset(_MADE_OF_OTHERS_NAMES.split())
+"""What torch has for complex numbers, and the device as a sum of other operations.
+
+Torch's decompositions say nothing of that: that of ``softplus`` would compute with complex numbers,
+which its kernel refuses.
+"""
 
 
 def lacks_complex(node: torch.fx.Node) -> bool:
@@ -19,10 +31,19 @@ def lacks_complex(node: torch.fx.Node) -> bool:
     Args:
         node: A node that calls an operation.
     """
-    if str(node.target) in COMPLEX_OPS:
-        return False
-    values = [source.meta.get("val") for source in node.all_input_nodes]
-    return _has_complex((values, node.meta.get("val"), node.args, node.kwargs))
+    return str(node.target) not in COMPLEX_OPS and _is_complex(node)
+
+
+def may_be_decomposed(node: torch.fx.Node) -> bool:
+    """Whether torch computes what a decomposition of a node computes.
+
+    Args:
+        node: A node that calls an operation.
+    """
+    name, target = str(node.target), node.target
+    if not name.startswith("aten.") or name in _MADE_OF_OTHERS or not _is_complex(node):
+        return True
+    return is_operation(target) and is_made_of_others(target)
 
 
 def only_complex(target: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,13 +53,18 @@ def only_complex(target: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
         target: The operation.
         rule: How it is made of others.
     """
-    if is_operation(target) and is_composite(target):
-        return rule  # torch has nothing else to do with what is only made of others
+    if is_operation(target) and is_made_of_others(target):
+        return rule  # torch's exporter asks for no other way then
 
     def complex_alone(*args: Any, **kwargs: Any) -> Any:
         return rule(*args, **kwargs) if _has_complex((args, kwargs)) else NotImplemented
 
     return complex_alone
+
+
+def _is_complex(node: torch.fx.Node) -> bool:
+    values = [source.meta.get("val") for source in node.all_input_nodes]
+    return _has_complex((values, node.meta.get("val"), node.args, node.kwargs))
 
 
 def _has_complex(tree: Any) -> bool:

@@ -85,7 +85,14 @@ def run_node(
         namespace, packet, overload = node.op.split(".")
         function = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
     result = function(*args, **kwargs)
-    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+    return tuple(map(_read, result if isinstance(result, (tuple, list)) else (result,)))
+
+
+def _read(result: Any) -> Any:
+    """A result of which nothing is left to be done when it is read."""
+    if isinstance(result, torch.Tensor) and (result.is_conj() or result.is_neg()):
+        return result.resolve_conj().resolve_neg()
+    return result
 
 
 class _Rounded(torch.autograd.Function):

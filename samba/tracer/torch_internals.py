@@ -93,6 +93,7 @@ __all__ = [
     "hooks_of",
     "is_composite",
     "is_container_without_names",
+    "is_made_of_others",
     "is_mutable",
     "is_operation",
     "is_transformed",
@@ -188,6 +189,11 @@ def is_mutable(op: OpOverload) -> bool:
 def is_composite(op: OpOverload) -> bool:
     """Whether the exporter takes an operation apart when it makes a graph functional (2.6)."""
     return _is_cia_op(op) and not _is_preservable_cia_op(op)
+
+
+def is_made_of_others(op: OpOverload) -> bool:
+    """Whether torch itself only computes an operation by others (2.6)."""
+    return _is_cia_op(op)
 
 
 _NEVER_RUN = frozenset({DispatchKey.Meta, DispatchKey.CompositeImplicitAutograd})
