@@ -57,8 +57,24 @@ def _read_by_gradients(traced: Traced) -> frozenset[int]:
         v
         for node in traced.nodes
         if any(o >= 0 and grads[o] for o in node.outputs) and any(grads[v] for v in node.refs())
-        for v in gradient_reads(node, facts[node.op], grads.__getitem__)
+        for v in gradient_reads(_without_statistics(node), facts[node.op], grads.__getitem__)
     )
+
+
+_ADVANCES: dict[str, tuple[int, tuple[int, ...]]] = {
+    "aten._native_batch_norm_legit_functional.default": (5, (3, 4)),
+}
+"""Operations that advance statistics and compute nothing else from them, where the argument at the
+first position is set; the others are those of the statistics."""
+
+
+def _without_statistics(node: Node) -> Node:
+    """A node without arguments that it only advances."""
+    flag, statistics = _ADVANCES.get(node.op, (-1, ()))
+    if not statistics or node.args[flag] is not True:
+        return node
+    args = (None if p in statistics else arg for p, arg in enumerate(node.args))
+    return replace(node, args=tuple(args))
 
 
 def _with_copies(traced: Traced, sources: frozenset[int]) -> Traced:

@@ -23,11 +23,11 @@ def refuse_state_gradients(traced: Traced, losses: Iterable[int]) -> None:
     """
     sources = {source.value: source for source in traced.sources}
     made = {v: node for node in traced.nodes for v in node.outputs if v >= 0}
-    new_values = [new for new, old in traced.updates if new in made and old in sources]
-    if not new_values:
-        return
-    graded = gradient_values(traced, op_facts(), new_values)
-    held = {old: new for new, old in traced.updates if graded[new]}
+    held = {
+        old: new
+        for new, old in traced.updates
+        if old in sources and sources[old].path in traced.graded_state and new in made
+    }
     if not held:
         return
     wanting = [

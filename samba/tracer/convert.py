@@ -135,6 +135,7 @@ class _Converter:
             parameter_ids=frozenset(id(p) for p in self.model.parameters()),
             exempt=frozenset(self.exempt),
             gradients=self.gradients.found(),
+            graded_state=self.recorder.graded_state if self.recorder else frozenset(),
         )
 
     def _tensor(self, node: torch.fx.Node) -> object:

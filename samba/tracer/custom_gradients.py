@@ -112,6 +112,8 @@ class GradientRecorder:
         """What the model returned, if no gradient is its own; its history is torch's then."""
         self.graded: dict[str, torch.Tensor] = {}
         """Buffers that the model has given a history, by changing them in place."""
+        self.graded_state: frozenset[str] = frozenset()
+        """Names of all buffers that the model has given a history."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -160,11 +162,9 @@ class GradientRecorder:
             self._open, self._is_behind = False, True
             gradients = self._run(result)
             self.returned = () if self._pending else tensors_in(result)
-            self.graded = {
-                name: buffer
-                for name, buffer in self._model.named_buffers()
-                if before.get(name) is buffer and buffer.grad_fn is not None
-            }
+            graded = {n: b for n, b in self._model.named_buffers() if b.grad_fn is not None}
+            self.graded = {n: b for n, b in graded.items() if b is before.get(n)}
+            self.graded_state = frozenset(graded)
         finally:
             self._depth, self._open, self._is_behind = 0, False, False
             for pending in self._pending:

@@ -88,6 +88,7 @@ class Traced:
         parameter_ids: Identities of all parameters of the model.
         exempt: Nodes traced inside of ``session.disable_graphamp()``.
         gradients: Custom gradients that nodes refer to.
+        graded_state: Paths of the buffers that forward gives something with a gradient.
         looks: What forward asks of how tensors lie in memory, None if it does not.
         known: Paths of buffers whose values are part of the graph, with these values.
     """
@@ -104,6 +105,7 @@ class Traced:
     parameter_ids: frozenset[int] = frozenset()
     exempt: frozenset[int] = frozenset()
     gradients: tuple[Gradient, ...] = ()
+    graded_state: frozenset[str] = frozenset()
     looks: Looks | None = None
     known: tuple[tuple[str, torch.Tensor], ...] = ()
 
