@@ -14,6 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import PefUnwritable, SambaError, quoted
 
@@ -194,6 +195,7 @@ def _header(stream: IO[bytes], where: str) -> tuple[tuple[int, ...], np.dtype, b
     except _Damaged:
         raise
     except Exception as error:  # numpy parses it as Python: whatever that raises
+        raise_error_of_handler(error)
         first = str(error).split("\n", 1)[0]
         raise _Damaged(f"{where} has no header of an array ({first:.120})") from None
     if dtype.hasobject:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, cast
 
-__all__ = ["HELD", "HeldSignals"]
+__all__ = ["HELD", "SIGNALS", "HeldSignals"]
 
 # The C functions: those of `signal` are written in Python around them, and ten times as slow.
 _get: Callable[[int], Any] = cast("Any", _signal).getsignal
@@ -25,7 +25,9 @@ _set: Callable[[int, Any], Any] = cast("Any", _signal).signal
 _NEVER = ("SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP")
 """Signals that cannot be handled, and those that tell of a fault where it is."""
 
-_SIGNALS = tuple(int(s) for s in signal.Signals if s.name not in _NEVER)
+SIGNALS = tuple(int(s) for s in signal.Signals if s.name not in _NEVER)
+"""Numbers of the signals whose handlers may be exchanged."""
+
 _ENDING = (int(signal.SIGINT), int(signal.SIGTERM))
 
 
@@ -86,6 +88,14 @@ class HeldSignals:
             return 0
         return next((number for number in _ENDING if self._counts[number] > 1), 0)
 
+    def is_noting(self, handler: Any) -> bool:
+        """Whether a handler is the one that stands for all others while signals are held.
+
+        Args:
+            handler: The handler.
+        """
+        return handler is self._noting
+
     def obeyed(self, number: int) -> None:
         """An error that stands for Ctrl-C is about to be raised: no other shall come at the end.
 
@@ -100,7 +110,7 @@ class HeldSignals:
         self._counts.clear()
         try:
             self._depth = 1
-            for number in _SIGNALS:
+            for number in SIGNALS:
                 handler = _get(number)
                 if callable(handler) and handler is not self._noting:
                     self._handlers[number] = handler  # first: it is called if that is all

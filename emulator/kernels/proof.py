@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from emulator.handler_errors import raise_error_of_handler
 from emulator.kernels.onednn import Axes, Slide, convolution, matmul
 from emulator.kernels.unkept import kept_nowhere
 from emulator.processor import processor
@@ -134,6 +135,7 @@ def _is_proved(call: Call, dtype: str) -> bool:
     try:
         off = trial()
     except Exception as error:  # whatever jax, XLA or oneDNN raise: this is how they are asked
+        raise_error_of_handler(error)
         _LOG.warning("%s: jaxlib cannot run them (%s)", left_out, _first_line(error))
         return False
     if off:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from emulator.errors import DeviceError, LoweringError
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.program import Node
 
 _LONGEST = 500
@@ -30,7 +31,7 @@ def reason_of(error: Exception) -> str:
 def failures_of(node: Node) -> Generator[None, None, None]:
     """Turn what a body raises into a :class:`LoweringError` with the place of a node.
 
-    Errors of the device pass as they are, as does what is no ``Exception``: an interrupt, say.
+    Errors of the device pass as they are, as does what a signal's handler raises.
 
     Args:
         node: The node that the body lowers.
@@ -43,6 +44,7 @@ def failures_of(node: Node) -> Generator[None, None, None]:
     except DeviceError:
         raise
     except Exception as error:
+        raise_error_of_handler(error)
         raise LoweringError(
             op=node.op, source=node.source, module=node.module, reason=reason_of(error)
         ) from error

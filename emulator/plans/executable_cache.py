@@ -27,6 +27,7 @@ import jaxlib.version
 from jax._src.lib.mlir import passmanager  # pyright: ignore[reportPrivateImportUsage]  # as jax's own cache does
 
 from emulator.counters import Source
+from emulator.handler_errors import raise_error_of_handler
 from emulator.kernels.onednn import CALLS
 from emulator.kernels.unkept import kept_nowhere
 from emulator.plans.kept_files import KeptFiles
@@ -124,6 +125,7 @@ class _Client:
                 self.source = Source.CACHE
                 return found
             except Exception as error:
+                raise_error_of_handler(error)
                 # Whatever is wrong with it, compiling it anew is right.
                 _LOG.info("an executable that was kept cannot be loaded: %s", error)
                 self._files.drop(key)
@@ -133,6 +135,7 @@ class _Client:
         try:
             data = zlib.compress(made.serialize(), 1)
         except Exception as error:  # a platform that cannot write executables out
+            raise_error_of_handler(error)
             self.source = Source.UNKEPT
             _LOG.info("an executable cannot be kept: %s", error)
         else:

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 
 from emulator.errors import PlanError
+from emulator.handler_errors import HANDLER_ERRORS, raise_error_of_handler
 from emulator.lowering.failures import reason_of
 from emulator.plans.step_choice import StepKey
 from pef_schema.errors import SambaError
@@ -16,7 +17,7 @@ from pef_schema.program import Program, SectionKind
 def failures_of_plan(program: Program, steps: StepKey, doing: str) -> Generator[None, None, None]:
     """Turn what a body raises into a :class:`PlanError`.
 
-    Errors of this project pass as they are, as does what is no ``Exception``: an interrupt, say.
+    Errors of this project pass as they are, as does what a signal's handler raises.
 
     Args:
         program: The program.
@@ -27,10 +28,12 @@ def failures_of_plan(program: Program, steps: StepKey, doing: str) -> Generator[
         PlanError: If the body raised something else; that is its cause.
     """
     try:
-        yield
+        with HANDLER_ERRORS:
+            yield
     except SambaError:
         raise
     except Exception as error:
+        raise_error_of_handler(error)
         names = list(dict.fromkeys(program.sections[s].name for s, _ in steps))
         raise PlanError(steps=names, doing=doing, reason=reason_of(error)) from error
 
@@ -44,8 +47,12 @@ def run_failure(error: Exception, kinds: Iterable[SectionKind]) -> Exception:
 
     Returns:
         The same error if it is one of this project, else a :class:`PlanError`.
+
+    Raises:
+        BaseException: What a signal's handler has raised, if it is that.
     """
     if isinstance(error, SambaError):
         return error
+    raise_error_of_handler(error)
     names = sorted(kind.name for kind in kinds)
     return PlanError(steps=names, doing="running steps of kind", reason=reason_of(error))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import DeviceError
+from emulator.handler_errors import raise_error_of_handler
 
 __all__ = ["END", "LIBRARY", "Event", "KernelTrace", "ProfilerInUse", "thunks_of"]
 
@@ -57,6 +58,7 @@ class KernelTrace:
         try:
             profiler.start_trace(self._folder.name, profiler_options=options)
         except Exception as error:
+            raise_error_of_handler(error)
             self._folder.cleanup()
             raise ProfilerInUse(str(error).partition("\n")[0].rstrip(".")) from error
         with profiler.TraceAnnotation(_MARK):

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from emulator.device import Device
+from emulator.handler_errors import raise_error_of_handler
 from emulator.memory.buckets import Bucket
 from emulator.plans.footprint import footprint
 from emulator.plans.plan import Plan
@@ -260,6 +261,7 @@ class _Hands:
         try:
             self._net.thread.wait([ticket.work for ticket in tickets])
         except Exception as error:
+            raise_error_of_handler(error)
             self._failed = True
             failed = next((t for t in tickets if t.work.error is error), tickets[0])
             explained = self._net.failure(failed.bucket, error)

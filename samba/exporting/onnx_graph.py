@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from emulator.dtypes import TO_NUMPY
+from emulator.handler_errors import raise_error_of_handler
 from emulator.op_facts.names import CASTS
 from pef_schema import Graph, Program
 from pef_schema.complex_numbers import has_complex
@@ -207,6 +208,7 @@ def _exported(
             warnings.simplefilter("ignore")
             made: Any = torch.onnx.export(module, inputs, dynamo=True, verbose=False, **names)
     except Exception as error:
+        raise_error_of_handler(error)
         raise _problem(
             program, graph, f"torch's ONNX exporter refuses it ({_first_line(error)})."
         ) from error
@@ -228,6 +230,7 @@ def _check(program: Program, graph: Graph, data: bytes) -> None:
     try:
         onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
     except Exception as error:
+        raise_error_of_handler(error)
         raise _problem(
             program, graph, f"onnx's checker refuses what torch wrote ({_first_line(error)})."
         ) from error

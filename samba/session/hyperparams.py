@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.program import ArginKind, Program
 from samba.errors import ArgumentError, described, literal
 from samba.support.deviations import Deviations, some_of
@@ -150,7 +151,8 @@ class Hyperparameters:
         kind = self._argins[argin].kind
         try:
             number = math.nan if _is_no_number(value) else float(value)
-        except Exception:  # of torch, numpy, decimal: too large, no number, no single one
+        except Exception as error:  # of torch, numpy, decimal: too large, no number, no single one
+            raise_error_of_handler(error)
             number = math.nan
         largest, wanted = _RANGES.get(kind, _ANY)
         whole = kind is not ArginKind.DROPOUT_SEED or number.is_integer()

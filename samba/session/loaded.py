@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from emulator.device import Device
+from emulator.handler_errors import raise_error_of_handler
 from emulator.held_signals import HELD
 from emulator.mesh.chips import Chips
 from pef_schema.program import Program, Role
@@ -413,7 +414,8 @@ def _steps(entry: HostState, state: Mapping[str, Any]) -> float:
         step = state.get("step", 0.0)
         try:
             return float(step)
-        except Exception:  # what a state_dict from elsewhere may hold
+        except Exception as error:  # what a state_dict from elsewhere may hold
+            raise_error_of_handler(error)
             raise ArgumentError(
                 where="step of the optimizer's state",
                 found=described(step),

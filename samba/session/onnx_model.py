@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.errors import ArgumentError, MissingPackage
 
@@ -84,6 +85,7 @@ def _convert(proto: Any) -> torch.nn.Module:
     except ModuleNotFoundError:
         raise MissingPackage(what="an ONNX model", package=_CONVERTER, extra="onnx") from None
     except Exception as error:  # torchvision raises what its own parts do
+        raise_error_of_handler(error)
         raise OnnxUnsupported(
             name=name,
             problem=f"{_CONVERTER} cannot be imported ({type(error).__name__}: {error}). It needs "
@@ -93,6 +95,7 @@ def _convert(proto: Any) -> torch.nn.Module:
     try:
         return converter.convert(proto)
     except Exception as error:
+        raise_error_of_handler(error)
         raise OnnxUnsupported(
             name=name,
             problem=f"{_CONVERTER} cannot convert it ({type(error).__name__}: {error}). Export it "

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
 from samba.errors import NotLoaded
 from samba.sambatensor import SambaTensor
@@ -160,7 +161,7 @@ class ProgramSlot:
     def tracing(self) -> Iterator[None]:
         """Count a trace; ``session.tracing`` is True inside."""
         self._traced += 1
-        with self.book.tracing(), tracing.tracing():
+        with HANDLER_ERRORS, self.book.tracing(), tracing.tracing():
             yield
 
     @property

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from emulator.device import Device
+from emulator.handler_errors import raise_error_of_handler
 from emulator.held_signals import HELD
 from emulator.plans.plan import Plan
 from emulator.plans.polling import Poller
@@ -278,7 +279,9 @@ class Runner:
         same_outputs = outputs is last.output_tensors or same_items(outputs, last.listed)
         try:
             same_sections = sections == last.sections
-        except Exception:  # a tensor of several numbers among them, or lists nested without end
+        except Exception as error:
+            raise_error_of_handler(error)
+            # A tensor of several numbers among them, or lists nested without end.
             same_sections = False  # refused below
         if (
             same_outputs

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from emulator.errors import UnknownSection
+from emulator.handler_errors import raise_error_of_handler
 from emulator.plans.step_choice import StepKey, all_steps, find_kind
 from pef_schema.errors import SambaError
 from pef_schema.program import Call, Program, SectionKind
@@ -190,7 +191,8 @@ def frozen(value: Any) -> Any:
 def _is_one_of(value: Any, known: Sequence[int]) -> bool:
     try:
         return value in known
-    except Exception:  # a tensor of several numbers, or what a class of a script says
+    except Exception as error:  # a tensor of several numbers, or what a class of a script says
+        raise_error_of_handler(error)
         return False
 
 
@@ -222,7 +224,8 @@ def _numbers(ids: Any, around: tuple[int, ...]) -> Iterator[int]:
             continue
         try:
             yield operator.index(item)
-        except Exception:  # what a class of a script says instead of a number
+        except Exception as error:  # what a class of a script says instead of a number
+            raise_error_of_handler(error)
             raise ArgumentError(
                 where="session.run(section_ids=...)",
                 found=described(item),

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.program import Program
 from samba.support.deviations import tell
 
@@ -83,7 +84,8 @@ class WatchedGroups:
             value = _plain(optimizer.param_groups[index][key])
             try:
                 differs = bool(value != last)
-            except Exception:  # what a script's own class says; it is refused as no number
+            except Exception as error:  # what a script's own class says; it is refused as no number
+                raise_error_of_handler(error)
                 differs = True
             if differs:
                 name = type(optimizer).__name__

@@ -10,8 +10,8 @@ import logging
 import operator
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from emulator.handler_errors import HANDLER_ERRORS, raise_error_of_handler
+from emulator.held_signals import HELD
 from emulator.op_facts.table import op_facts
 from samba.support.deviations import Deviations
 from samba.support.naming import root_name
@@ -147,7 +149,7 @@ def trace_model(
 
     try:
         refuse_scripted(model)
-        with one_trace():
+        with HANDLER_ERRORS, one_trace():
             return _laid_out_trace(model, given, trace, looks)
     except TraceError as error:
         raise error.with_traceback(users_frames(error.__traceback__)) from None
@@ -181,26 +183,25 @@ def _export(
 ) -> ExportedProgram:
     loops = HitLoops(model)
     branches.is_within_turn = lambda: loops.is_within_turn
+    contexts = (
+        shown_types(model),
+        state.held(),
+        _quiet(),
+        _plain_tensors(model),
+        unchecked_distributions(),
+        plain_outputs(model),
+        unmoved_modules(model),
+        static_modules(),
+        _mode(model, inference),
+        loops,
+        watched_hooks(model, _told[model]),
+        recorder.recording(),
+        samba_names(model, given),
+        branches.deciding(functions),
+        functions,
+    )
     try:
-        with ExitStack() as stack:
-            for context in (
-                shown_types(model),
-                state.held(),
-                _quiet(),
-                _plain_tensors(model),
-                unchecked_distributions(),
-                plain_outputs(model),
-                unmoved_modules(model),
-                static_modules(),
-                _mode(model, inference),
-                loops,
-                watched_hooks(model, _told[model]),
-                recorder.recording(),
-                samba_names(model, given),
-                branches.deciding(functions),
-                functions,
-            ):
-                stack.enter_context(context)
+        with _entered(contexts):
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
             if inference:
                 renorms_as_values(program, type(model).__name__, inference=True)
@@ -216,10 +217,28 @@ def _export(
                 exact_writes(program)
             return program
     except Exception as error:
+        raise_error_of_handler(error)
         _log.debug("what torch says of model %s", type(model).__name__, exc_info=error)
         with _plain_tensors(model):
             found = explain(error, model, given, functions.asks_gradient)
         raise found.with_traceback(users_frames(error.__traceback__)) from None
+
+
+@contextmanager
+def _entered(contexts: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
+    """Enter contexts in order and leave them; no handler of a signal finds only some entered."""
+    stack = ExitStack()
+    try:
+        with HELD:
+            for context in contexts:
+                stack.enter_context(context)
+        yield
+    finally:
+        try:
+            with HELD:
+                stack.close()
+        finally:
+            stack.close()  # where a handler has raised before it was held
 
 
 def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
@@ -244,7 +263,8 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
             with _quiet():
                 program = program.run_decompositions(rules)
                 _drop_checks(program.graph)
-        except Exception:
+        except Exception as error:
+            raise_error_of_handler(error)
             if not refused:
                 raise
             break  # torch fails on what is refused anyway

@@ -21,6 +21,7 @@ import torch
 from torch.fx.traceback import annotate, preserve_node_meta
 from torch.utils.hooks import RemovableHandle
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
 from samba.tracer.errors import GradientError
@@ -360,6 +361,7 @@ class GradientRecorder:
         except SambaError:
             raise
         except Exception as error:
+            raise_error_of_handler(error)
             text = str(error).strip().splitlines() or [""]
             raise GradientError(
                 where=pending.source,

@@ -10,6 +10,7 @@ from types import TracebackType
 
 import torch
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.tracer.changed_state import MutatedConstant
 from samba.tracer.errors import (
@@ -198,7 +199,8 @@ def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
         return ""  # no words of torch's; a second call of forward() may itself be what is refused
     except (RuntimeError, ValueError, IndexError) as error:
         return _essence(str(error))
-    except Exception:
+    except Exception as error:
+        raise_error_of_handler(error)
         return ""
     finally:
         held.put_back()

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
 from samba.tracer.errors import GradientError
@@ -111,6 +112,7 @@ class WatchedHook:
         except SambaError:
             raise
         except Exception as error:
+            raise_error_of_handler(error)
             changed = before != [changes_of(t) for t in tensors]
             if changed or not self._only_watches(args, kwargs):
                 raise self._refused(error) from error
@@ -133,7 +135,8 @@ class WatchedHook:
             before = [changes_of(t) for t in tree_leaves((own_args, own_kwargs)) if _is_tensor(t)]
             try:
                 result = self.hook(*own_args, **own_kwargs)
-            except Exception:
+            except Exception as error:
+                raise_error_of_handler(error)
                 return False
             after = [changes_of(t) for t in tree_leaves((own_args, own_kwargs)) if _is_tensor(t)]
         return result is None and before == after

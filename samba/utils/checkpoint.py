@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError, quoted
 from samba.errors import ArgumentError, MissingPackage, described, literal
@@ -320,6 +321,7 @@ def _load(file: Path) -> Mapping[str, torch.Tensor]:
         try:
             return library.load_file(str(file))
         except Exception as error:
+            raise_error_of_handler(error)
             raise BadCheckpoint(
                 path=str(file), problem=f"safetensors cannot load it ({error})"
             ) from None
@@ -340,6 +342,7 @@ def read_pickled(file: Path, mmap: bool = True) -> Mapping[str, torch.Tensor]:
     try:
         loaded: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:
+        raise_error_of_handler(error)
         raise BadCheckpoint(
             path=str(file), problem=f"torch cannot load it ({_reason(error)})"
         ) from None

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from emulator.handler_errors import raise_error_of_handler
 from emulator.held_signals import HELD
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
@@ -209,6 +210,7 @@ class TrainingCheckpoint:
         try:
             kept: Any = torch.load(self._path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:
+            raise_error_of_handler(error)
             first = (str(error).splitlines() or [""])[0]
             raise BadCheckpoint(
                 path=str(self._path), problem=f"torch cannot load it ({first})"
@@ -268,6 +270,7 @@ def _refuse_unreadable(path: Path, rest: Mapping[str, Any]) -> None:
                 buffer.seek(0)
                 torch.load(buffer, weights_only=True)
             except Exception as error:
+                raise_error_of_handler(error)
                 first = (str(error).splitlines() or [""])[0]
                 raise BadCheckpoint(
                     path=str(path),
