@@ -17,9 +17,10 @@ from typing import Any, NoReturn
 import torch
 import torch.nn.functional as F
 
+from samba.tracer.data_dependent.constant_shapes import SELECTED
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
-from samba.tracer.torch_internals import pack_padded_sequence
+from samba.tracer.torch_internals import node_of, pack_padded_sequence
 
 
 def _cov(
@@ -210,6 +211,26 @@ def _ctc_operation() -> Callable[..., torch.Tensor]:
     return operation
 
 
+def _in_rows(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int]) -> torch.Tensor:
+    """Targets that a mask has selected, one after the other, as rows with padding behind.
+
+    Only where the lengths are those of the mask's rows, so that each row has its own targets.
+    """
+    labels, mask = vars(targets).get(SELECTED, (None, None))
+    if labels is None or mask is None or labels.dim() != 2 or labels.shape != mask.shape:
+        return targets
+    counted = node_of(lengths) if isinstance(lengths, torch.Tensor) else None
+    selecting = node_of(mask)
+    if counted is None or selecting is None or str(counted[0].target) != "aten.sum.dim_IntList":
+        return targets
+    source, dims, *_ = counted[0].args
+    if source is not selecting[0] or dims not in ([1], [-1]):
+        return targets
+    order = torch.argsort(mask.logical_not().to(torch.int8), dim=1, stable=True)
+    behind = torch.arange(labels.shape[1]) >= lengths.reshape(-1, 1)  # pyright: ignore[reportAttributeAccessIssue]  # a tensor, as found
+    return labels.gather(1, order).masked_fill(behind, 0)
+
+
 def _ctc_loss(
     log_probs: torch.Tensor,
     targets: torch.Tensor,
@@ -220,6 +241,7 @@ def _ctc_loss(
     zero_infinity: bool = False,
 ) -> torch.Tensor:
     """``torch.nn.functional.ctc_loss`` as one operation, whose lengths may be tensors."""
+    targets = _in_rows(targets, target_lengths)
     longest = targets.shape[-1]
     if not isinstance(target_lengths, torch.Tensor):
         longest = max(target_lengths, default=0)

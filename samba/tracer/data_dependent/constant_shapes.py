@@ -45,9 +45,15 @@ def with_constant_shapes(
     Returns:
         The function itself where no shape follows from known values.
     """
+    if getattr(func, "__name__", "") in _SIZED:
+        sizes, named = _numbers(args, known), _numbers(dict(kwargs), known)
+        if sizes is not args or named is not kwargs:
+            return lambda *_, **__: func(*sizes, **named)
+        return func
     if func is T.__getitem__ or func is T.__setitem__:
-        index = _unmasked(args[1], known, args[2:])
-        if index is None:
+        index = _sliced(args[1], known)
+        index = _unmasked(index, known, args[2:])
+        if index is args[1]:
             return func
         return lambda tensor, _, *rest: func(tensor, index, *rest)
     listing = func in _LISTS or (func is torch.where and len(args) + len(kwargs) == 1)
@@ -78,16 +84,68 @@ def _constant(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, T) else leaf, found)
 
 
+# -- numbers among sizes --------------------------------------------------------------
+
+_SIZED = frozenset(
+    {
+        *("pad", "view", "reshape", "expand", "broadcast_to", "repeat", "tile", "unflatten"),
+        *("zeros", "ones", "empty", "full", "rand", "randn", "eye", "arange"),
+        *("new_zeros", "new_ones", "new_empty", "new_full", "randint", "randperm"),
+        *("split", "chunk", "roll", "unfold", "interpolate", "tril", "triu", "topk"),
+    }
+)
+"""Names of functions that take sizes and places: torch reads them out of tensors by itself."""
+
+
+def _numbers(given: Any, known: KnownValues, outer: bool = True) -> Any:
+    """Arguments with numbers in place of known whole ones; the tensor itself stays, as data."""
+    if isinstance(given, (tuple, list)) and type(given) in (tuple, list):
+        made = [
+            item if outer and place == 0 and _is_data(item) else _numbers(item, known, False)
+            for place, item in enumerate(given)
+        ]
+        same = all(new is old for new, old in zip(made, given, strict=True))
+        return given if same else type(given)(made)
+    if isinstance(given, dict):
+        named = {key: _numbers(item, known, False) for key, item in given.items()}
+        return given if all(named[key] is given[key] for key in given) else named
+    if isinstance(given, T) and not outer and given.dim() == 0 and given.dtype in _WHOLE:
+        value = known.of(given)
+        if value is not None:
+            with outside_of_trace():
+                return int(value)
+    return given
+
+
+_WHOLE = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+
+
+def _sliced(index: Any, known: KnownValues) -> Any:
+    """An index whose slices have numbers in place of known tensors."""
+    if type(index) is tuple:
+        made = tuple([_sliced(entry, known) for entry in index])
+        return index if all(n is o for n, o in zip(made, index, strict=True)) else made
+    if not isinstance(index, slice):
+        return index
+    given = index.start, index.stop, index.step
+    bounds = [_numbers(bound, known, False) for bound in given]
+    return index if all(n is o for n, o in zip(bounds, given, strict=True)) else slice(*bounds)
+
+
+def _is_data(item: Any) -> bool:
+    return isinstance(item, T) and item.dim() > 0
+
+
 # -- masks among indices ------------------------------------------------------------
 
 
 def _unmasked(index: Any, known: KnownValues, values: tuple[Any, ...]) -> Any:
-    """An index with lists of places instead of constant masks; None if there are none."""
+    """An index with lists of places instead of constant masks; itself if there are none."""
     entries = index if isinstance(index, tuple) else (index,)
     if not any(_is_mask(entry) for entry in entries):
-        return None
+        return index
     if values and _is_single(values[0]):
-        return None  # a mask that is filled with one number has no shape that depends on it
+        return index  # a mask that is filled with one number has no shape that depends on it
     made: list[Any] = []
     found = False
     for entry in entries:
@@ -98,7 +156,7 @@ def _unmasked(index: Any, known: KnownValues, values: tuple[Any, ...]) -> Any:
             found = True
             with outside_of_trace():
                 made += mask.nonzero(as_tuple=True)
-    return tuple(made) if found else None
+    return tuple(made) if found else index
 
 
 def _is_mask(entry: Any) -> bool:
@@ -125,11 +183,17 @@ def _is_single(value: Any) -> bool:
 # -- masks and counts beside data ---------------------------------------------------
 
 
+SELECTED = "selected_by_mask"
+"""Attribute of a selection by a mask: the tensor and the mask."""
+
+
 def _selecting(func: Callable[..., Any], known: KnownValues) -> Callable[..., Any]:
     def select(input: T, mask: T, *, out: T | None = None) -> T:
         value = known.of(mask) if out is None else None
         if value is None:
-            return func(input, mask) if out is None else func(input, mask, out=out)
+            found = func(input, mask) if out is None else func(input, mask, out=out)
+            setattr(found, SELECTED, (input, mask))
+            return found
         shape = torch.broadcast_shapes(input.shape, value.shape)
         with outside_of_trace():
             places = value.expand(shape).nonzero(as_tuple=True)
