@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from emulator.branch_checks import checked_branches, failed_branches
 from emulator.contract.check import check_contract
 from emulator.device_memory import DeviceMemory
 from emulator.dtypes import TO_NUMPY
-from emulator.errors import NotWritten
+from emulator.errors import NotWritten, OtherBranch
 from emulator.forks import refuse_in_child, watch_forks
 from emulator.held_signals import HELD
+from emulator.lowering.branch_checks import failed_branches
 from emulator.lowering.index_watch import Watched
 from emulator.lowering.section import starts_as_ones
 from emulator.lowering.variant import Variant
@@ -24,6 +24,7 @@ from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.budget import check_size
 from emulator.memory.lost import LostBuffers
 from emulator.mesh.chips import Chips
+from emulator.op_facts.checked_branches import checked_branches
 from emulator.plans.direct_call import SLOW
 from emulator.plans.failures import run_failure
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
@@ -340,6 +341,14 @@ class Device(DeviceMemory):
         """Whether a region's contents are lost, and were not written again since."""
         return self.buffer_map.home(region) in self._lost
 
+    def other_branch(self, *, wait: bool = False) -> OtherBranch | None:
+        """The error that :meth:`check_branches` would raise and tell; None if there is none.
+
+        Args:
+            wait: Whether to wait for runs under way. Else only those are read that are done.
+        """
+        return failed_branches(self._branches, self.pool.buffers, self._branches_seen, wait=wait)
+
     def check_branches(self, *, wait: bool = False) -> None:
         """Read what runs have found of branches of ``forward``; each failure is told once.
 
@@ -349,7 +358,7 @@ class Device(DeviceMemory):
         Raises:
             OtherBranch: If a branch has gone the other way than the graph was traced.
         """
-        error = failed_branches(self._branches, self.pool.buffers, self._branches_seen, wait=wait)
+        error = self.other_branch(wait=wait)
         if error is not None:
             for region in self._branches:
                 self.zero(region)

@@ -15,7 +15,7 @@ class Variant:
         no_momentum: Optimizers whose momentum is 0, so that no buffer is kept for it.
         no_dropout: Regions of dropout rates that were 0 from the start, so that no mask is drawn.
         ones: Whether losses that the host left alone start from ones.
-        checks: Regions of checked branches, see ``emulator.branch_checks``.
+        checks: Regions of checked branches, see ``emulator.lowering.branch_checks``.
     """
 
     seeded: frozenset[int] = frozenset()

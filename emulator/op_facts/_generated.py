@@ -155,7 +155,8 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
         aten.special_modified_bessel_k1.default aten.special_scaled_modified_bessel_k0.default
         aten.special_scaled_modified_bessel_k1.default aten.special_spherical_bessel_j0.default
         aten.tril_indices.default aten.triu_indices.default aten.view.dtype aten.view_copy.dtype
-        aten.zero.default aten.zeros.default aten.zeros_like.default samba.next_seed
+        aten.zero.default aten.zeros.default aten.zeros_like.default samba.checked_branch
+        samba.next_seed
         """,
     ),
     (
@@ -206,7 +207,7 @@ GROUPS: tuple[tuple[OpFacts, str], ...] = (
         aten.special_shifted_chebyshev_polynomial_v.x_scalar
         aten.special_shifted_chebyshev_polynomial_w.default
         aten.special_shifted_chebyshev_polynomial_w.n_scalar
-        aten.special_shifted_chebyshev_polynomial_w.x_scalar samba.checked_branch
+        aten.special_shifted_chebyshev_polynomial_w.x_scalar
         """,
     ),
     (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import jax
 
-from emulator.branch_checks import held_back
 from emulator.lowering.autodiff import backward
+from emulator.lowering.branch_checks import held_back
 from emulator.lowering.index_watch import WatchedIndex
 from emulator.lowering.section import State, Tape, forward
 from emulator.lowering.update_rules import gradnorm, update, zerograd

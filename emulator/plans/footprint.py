@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from emulator.branch_checks import is_held
+from emulator.lowering.branch_checks import is_held
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.plans.step_choice import StepKey

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from emulator.device import Device
+from emulator.errors import OtherBranch
 from emulator.handler_errors import raise_error_of_handler
 from emulator.memory.buckets import Bucket
 from emulator.plans.footprint import footprint
@@ -223,6 +224,7 @@ class _Hands:
         self._device, self._parts, self._net = device, plan.parts, net
         self._buffers = device.pool.buffers
         self._failed = False
+        self._other: OtherBranch | None = None
         self.ran: set[int] = set()
 
     def run(self, index: int) -> None:
@@ -245,9 +247,21 @@ class _Hands:
         assert isinstance(array, jax.Array)  # only inputs may be anything else
 
         def reduce() -> None:
+            self._refuse_other_branch()
             buffers[bucket.home] = self._net.reduce(bucket, array)
 
         return _Ticket(bucket, self._net.thread.submit(f"REDUCE {bucket.name}", reduce))
+
+    def _refuse_other_branch(self) -> None:
+        """Before a reduction: raise if a branch of this step went another way than the graph.
+
+        Its gradients are of no use to the others. What they are computed by is waited for here in
+        any case, on the communication thread.
+        """
+        if self._device.checks_branches and self._other is None:
+            self._other = self._device.other_branch(wait=True)
+        if self._other is not None:
+            raise self._other
 
     def _settle(self) -> None:
         of_buckets = {bucket.home for bucket in self._device.buffer_map.buckets}
@@ -263,6 +277,8 @@ class _Hands:
         except Exception as error:
             raise_error_of_handler(error)
             self._failed = True
+            if error is self._other:
+                self._device.check_branches(wait=True)  # raises it: it is told with that
             failed = next((t for t in tickets if t.work.error is error), tickets[0])
             explained = self._net.failure(failed.bucket, error)
             if explained is error:

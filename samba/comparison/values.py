@@ -23,6 +23,8 @@ def source_values(traced: Traced) -> tuple[dict[int, torch.Tensor], list[str]]:
             found[source.value] = torch.zeros(2, dtype=torch.uint32)
         elif source.role is Role.ARGIN:
             found[source.value] = torch.zeros((), dtype=torch.float64)
+        elif source.role is Role.METRIC:
+            found[source.value] = torch.zeros((), dtype=torch.bool)
         else:
             found[source.value] = _plain(source)
     rates = any(s.role is Role.ARGIN and s.default != 0.0 for s in traced.sources)

@@ -15,6 +15,7 @@ import torch
 
 from emulator.dtypes import TO_NUMPY
 from emulator.handler_errors import raise_error_of_handler
+from emulator.op_facts.checked_branches import checked_branches
 from emulator.op_facts.names import CASTS
 from pef_schema import Graph, Program
 from pef_schema.complex_numbers import has_complex
@@ -153,6 +154,7 @@ def _held(
     made = {v for node in graph.nodes for v in node.outputs} | set(graph.inputs)
     short = {key.replace(".", "__"): tensor for key, tensor in weights.items()}
     held: dict[int, torch.Tensor] = {}
+    checks = checked_branches(program)
     missing: list[str] = []
     other: list[str] = []
     for index, value in enumerate(graph.values):
@@ -162,6 +164,9 @@ def _held(
         if region.segment >= 0:
             data = np.frombuffer(program.segments[region.segment], TO_NUMPY[region.dtype])
             held[index] = view_as_torch(data.reshape(region.shape).copy())
+            continue
+        if value.region in checks:
+            held[index] = torch.zeros((), dtype=torch.bool)
             continue
         if region.role not in (Role.WEIGHT, Role.BUFFER):
             continue

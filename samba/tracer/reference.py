@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from emulator.op_facts.names import CASTS, NEXT_SEED
+from emulator.op_facts.names import CASTS, CHECKED_BRANCH, NEXT_SEED
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Arg, DType, Gradient, Graph, Node, Ref
 from samba.tracer.traced import FROM_DTYPE
@@ -22,7 +22,12 @@ def _copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> 
     return source.to(x.dtype).expand(x.shape).clone()
 
 
+def _checked_branch(failed: torch.Tensor, condition: torch.Tensor, taken: bool) -> torch.Tensor:
+    return failed | (condition.reshape(()).bool() != taken)
+
+
 _INSTEAD: dict[str, Any] = {
+    CHECKED_BRANCH: _checked_branch,
     # Views whose strides a graph does not keep: memory formats are dropped when it is traced.
     "aten.view.default": torch.reshape,
     "aten._unsafe_view.default": torch.reshape,

@@ -7,7 +7,7 @@
 * where the condition only asks whether numbers are finite, the graph has the side for finite ones.
 
 In the last two cases the graph gets a check, so that a run that would have gone the other way ends
-with an error (``emulator/branch_checks.py``). All other branches are refused.
+with an error (``emulator/lowering/branch_checks.py``). All other branches are refused.
 """
 
 from __future__ import annotations

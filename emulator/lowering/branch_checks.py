@@ -16,28 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.errors import BranchLine, OtherBranch
-from emulator.op_facts.names import CHECKED_BRANCH
 from pef_schema.program import Node, Program, Role
 
-__all__ = ["checked_branches", "failed_branches", "held_back", "is_held"]
+__all__ = ["failed_branches", "held_back", "is_held"]
 
 _HELD = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
 """Roles of regions that keep their contents where a branch went the other way."""
-
-
-def checked_branches(program: Program) -> Mapping[int, Node]:
-    """The checks of a program, by the region that keeps what each finds.
-
-    Args:
-        program: The program.
-    """
-    found: dict[int, Node] = {}
-    for graph in program.graphs:
-        region_of = {update.value: update.region for update in graph.updates}
-        for node in graph.nodes:
-            if node.op == CHECKED_BRANCH and node.outputs[0] in region_of:
-                found[region_of[node.outputs[0]]] = node
-    return found
 
 
 def is_held(program: Program, region: int, checks: Set[int]) -> bool:
@@ -84,7 +68,7 @@ def failed_branches(
     Args:
         checks: The checks by region.
         buffers: Device memory.
-        seen: What was read already, by region; what is read now is added.
+        seen: What was read already and was as traced, by region; what is read now is added.
         wait: Whether to wait for runs under way; else those are left for later.
 
     Returns:
@@ -99,7 +83,8 @@ def failed_branches(
             continue
         if np.asarray(buffer.addressable_data(0)).item():
             failed.append(region)
-        seen[region] = buffer
+        else:
+            seen[region] = buffer
     if not failed:
         return None
     nodes = [checks[region] for region in failed]
