@@ -20,6 +20,7 @@ from emulator.ops._recurrence import (
     states_before,
     weight_gradients,
 )
+from emulator.ops._reshape import rows_of
 
 
 def _forward(
@@ -70,8 +71,8 @@ def _backward(
     dgates, dhs, dstate = lax.fori_loop(0, steps, step, carry)
     dprojection = contract(
         "np,nh->ph",
-        dhs.reshape(-1, dhs.shape[-1]).astype(projection.dtype),
-        wides.reshape(-1, wides.shape[-1]).astype(projection.dtype),
+        rows_of(dhs).astype(projection.dtype),
+        rows_of(wides).astype(projection.dtype),
     ).astype(projection.dtype)
     dweight, dbias = weight_gradients(dgates, before_h, weight)
     return dgates, dweight, dbias, dprojection, dstate

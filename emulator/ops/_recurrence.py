@@ -9,6 +9,7 @@ from jax import lax
 from emulator.kernels.products import plain_product
 from emulator.ops._gemm import contract
 from emulator.ops._reduction import sum_rows
+from emulator.ops._reshape import rows_of
 
 State = tuple[jax.Array, ...]
 
@@ -47,8 +48,8 @@ def weight_gradients(
     dgates: jax.Array, before: jax.Array, weight: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Gradients of the recurrent weight and its bias, from all steps at once."""
-    rows = dgates.reshape(-1, dgates.shape[-1])
-    h = before.reshape(-1, before.shape[-1])
+    rows = rows_of(dgates)
+    h = rows_of(before)
     dweight = contract("ng,nh->gh", rows.astype(weight.dtype), h.astype(weight.dtype))
     return dweight.astype(weight.dtype), sum_rows(rows)
 

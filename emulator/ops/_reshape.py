@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jax
 from jax import lax
 
-__all__ = ["reshaped"]
+__all__ = ["merged", "reshaped", "rows_of"]
 
 
 def reshaped(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
@@ -36,3 +36,32 @@ def reshaped(x: jax.Array, sizes: Sequence[int]) -> jax.Array:
     if math.prod(shape) != x.size or min(shape, default=0) < 0:
         raise ValueError(f"shape {x.shape} has {x.size} elements, {shape} has {math.prod(shape)}")
     return lax.reshape(x, shape)
+
+
+def merged(x: jax.Array, keep: int) -> jax.Array:
+    """All axes after the first ``keep`` as one, whose size is known where an array is empty, too.
+
+    Args:
+        x: The array.
+        keep: How many axes stay.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> merged(jnp.zeros((0, 2, 3)), 1).shape
+        (0, 6)
+    """
+    return x.reshape(*x.shape[:keep], math.prod(x.shape[keep:]))
+
+
+def rows_of(x: jax.Array) -> jax.Array:
+    """All axes before the last as one.
+
+    Args:
+        x: An array with an axis.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> rows_of(jnp.zeros((2, 0, 3))).shape
+        (0, 3)
+    """
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])

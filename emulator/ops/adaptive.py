@@ -15,6 +15,7 @@ from jax import lax
 from emulator.kernels.precision import widen
 from emulator.ops._reduction import reduce_sum
 from emulator.ops._resample import Table, check_places, resample, span_entries
+from emulator.ops._reshape import merged
 from emulator.ops.pool import lowest
 from emulator.ops.registry import op
 
@@ -106,7 +107,7 @@ def _adaptive_max(x: jax.Array, size: Sequence[int], n: int) -> tuple[jax.Array,
             return look(jnp.unravel_index(tap, widths), *state)
 
         best, where = lax.fori_loop(0, math.prod(widths), step, (best, where))
-    values = jnp.take_along_axis(flat, where.reshape(*flat.shape[:-1], -1), axis=-1)
+    values = jnp.take_along_axis(flat, merged(where, flat.ndim - 1), axis=-1)
     return values.reshape(best.shape), where
 
 

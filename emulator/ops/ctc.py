@@ -17,6 +17,7 @@ from jax import lax
 from emulator.kernels.precision import widen
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import reduce_all
+from emulator.ops._reshape import merged
 from emulator.ops.registry import op
 
 
@@ -45,7 +46,7 @@ def _spread(targets: jax.Array, lengths: jax.Array, longest: int, blank: int) ->
     inside = np.arange(longest) < lengths[:, None]
     labels = jnp.where(inside, targets[:, :longest], blank).astype(np.int32)
     blanks = jnp.full_like(labels, blank)
-    between = jnp.stack([blanks, labels], axis=-1).reshape(labels.shape[0], -1)
+    between = merged(jnp.stack([blanks, labels], axis=-1), 1)
     return jnp.pad(between, [(0, 0), (0, 1)], constant_values=blank)
 
 

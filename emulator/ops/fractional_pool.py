@@ -6,6 +6,7 @@ Where the windows start follows from one random number per sample, channel and a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.ops._reshape import merged
 from emulator.ops.registry import op
 
 Pooled = tuple[jax.Array, jax.Array]
@@ -54,10 +56,10 @@ def _pool(
         shape = [*lead, *(1,) * (2 * n)]
         shape[len(lead) + d], shape[len(lead) + n + d] = out[d], kernel[d]
         place = place * space[d] + inside.reshape(shape)
-    place = jnp.broadcast_to(place, (*lead, *out, *kernel)).reshape((*lead, -1))
-    flat = x.reshape((*lead, -1))
+    place = merged(jnp.broadcast_to(place, (*lead, *out, *kernel)), len(lead))
+    flat = merged(x, len(lead))
     found = jnp.take_along_axis(lax.stop_gradient(flat), place, axis=-1)
-    taps = found.reshape((*lead, *out, -1))
+    taps = found.reshape((*lead, *out, math.prod(kernel)))
     missing = taps != taps
     number = lax.broadcasted_iota(np.int32, taps.shape, taps.ndim - 1)
     # The first maximum, or the last NaN, as torch scans.
@@ -67,7 +69,7 @@ def _pool(
         jnp.argmax(taps, axis=-1).astype(np.int32),
     )
     index = jnp.take_along_axis(place.reshape(taps.shape), best[..., None], axis=-1)[..., 0]
-    values = jnp.take_along_axis(flat, index.reshape((*lead, -1)), axis=-1)
+    values = jnp.take_along_axis(flat, merged(index, len(lead)), axis=-1)
     return values.reshape(index.shape), index
 
 

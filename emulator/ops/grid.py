@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.precision import widened
+from emulator.ops._reshape import merged
 from emulator.ops.registry import op
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
@@ -57,7 +58,7 @@ def _read(x: jax.Array, places: list[jax.Array]) -> jax.Array:
         flat = flat * size + jnp.clip(at, 0, size - 1).astype(jnp.int32)
     n, c = x.shape[:2]
     values = jnp.take_along_axis(
-        x.reshape(n, c, math.prod(sizes)), flat.reshape(n, 1, -1), axis=2
+        x.reshape(n, c, math.prod(sizes)), merged(flat[:, None], 2), axis=2
     ).reshape(n, c, *flat.shape[1:])
     return jnp.where(valid[:, None], values, 0)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from emulator.dtypes import FROM_NUMPY
 from emulator.ops._reduction import reduce_all
+from emulator.ops._reshape import rows_of
 from emulator.ops.creation import linspace
 from emulator.ops.registry import op
 
@@ -102,7 +103,7 @@ def histogramdd_edges(
 ) -> tuple[jax.Array, ...]:
     """Edges of equal bins for each of the variables in the last dimension."""
     del weight, density
-    points = x.reshape(-1, x.shape[-1])
+    points = rows_of(x)
     return tuple(_edges(points[:, d], n, range, d) for d, n in enumerate(bins))
 
 
@@ -116,9 +117,7 @@ def histogramdd_count(
     density: bool = False,
 ) -> jax.Array:
     """How many points fall into each cell of an even grid; variables in the last dimension."""
-    return _count(
-        x.reshape(-1, x.shape[-1]), histogramdd_edges(x, bins, range=range), weight, density
-    )
+    return _count(rows_of(x), histogramdd_edges(x, bins, range=range), weight, density)
 
 
 @op("aten._histogramdd_from_bin_tensors.default", reads=(), differentiable=False)
@@ -130,4 +129,4 @@ def histogramdd_between(
     density: bool = False,
 ) -> jax.Array:
     """How many points fall into each cell between given edges."""
-    return _count(x.reshape(-1, x.shape[-1]), bins, weight, density)
+    return _count(rows_of(x), bins, weight, density)

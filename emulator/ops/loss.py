@@ -16,6 +16,7 @@ from jax import lax
 from emulator.kernels.precision import compute_dtype, widen
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import large_part, peak_within, reduce_all, reduce_sum, sum_within
+from emulator.ops._reshape import merged
 from emulator.ops.registry import op
 
 _CLASSES = 4096
@@ -62,7 +63,7 @@ def _folded(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Scores as ``(N, C, P)`` and targets as ``(N, P)``."""
     if x.ndim == 1:
         return x[None, :, None], target.reshape(1, 1)
-    return x.reshape(*x.shape[:2], -1), target.reshape(x.shape[0], -1)
+    return merged(x, 2), merged(target, 1)
 
 
 def _rows(x: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:

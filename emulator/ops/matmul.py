@@ -16,6 +16,7 @@ from emulator.ops._contractions import contraction
 from emulator.ops._gemm import contract, rounded
 from emulator.ops._promote import broadcast_to, conjugate, elementwise, is_inexact
 from emulator.ops._reduction import reduce_kept, reduce_sum
+from emulator.ops._reshape import rows_of
 from emulator.ops.registry import op
 
 
@@ -191,8 +192,8 @@ def bilinear(
 ) -> jax.Array:
     """``x1 @ weight[o] @ x2`` for each output o; weight ``(O, I, J)``."""
     lead = x1.shape[:-1]
-    half = contract("ni,oij->noj", x1.reshape(-1, x1.shape[-1]), weight).astype(x1.dtype)
-    y = contract("noj,nj->no", half, x2.reshape(-1, x2.shape[-1]))
+    half = contract("ni,oij->noj", rows_of(x1), weight).astype(x1.dtype)
+    y = contract("noj,nj->no", half, rows_of(x2))
     y = y if bias is None else y + broadcast_to(widen(bias), y.shape)
     return y.astype(x1.dtype).reshape(*lead, weight.shape[0])
 

@@ -127,6 +127,11 @@ def layer_norm(
     return native_layer_norm(x, normalized_shape, weight, bias, eps)[0]
 
 
+def _in_groups(x: jax.Array, groups: int) -> jax.Array:
+    n, c, *size = x.shape
+    return x.reshape(n, groups, c // groups * math.prod(size))
+
+
 def _group_norm(
     x: jax.Array,
     groups: int,
@@ -135,7 +140,7 @@ def _group_norm(
     eps: float,
 ) -> Moments:
     stats = stats_dtype(x, weight, bias)
-    y, mean, rstd = standardize(x.reshape(x.shape[0], groups, -1), (2,), eps, stats)
+    y, mean, rstd = standardize(_in_groups(x, groups), (2,), eps, stats)
     y = channel_affine(y.reshape(x.shape), weight, bias)
     return y.astype(x.dtype), mean[..., 0].astype(stats), rstd[..., 0].astype(stats)
 

@@ -12,7 +12,7 @@ from jax import lax
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import is_float, is_number, result_type
 from emulator.ops._reduction import first_match, normalize_axis
-from emulator.ops._reshape import reshaped
+from emulator.ops._reshape import reshaped, rows_of
 from emulator.ops.index import gather
 from emulator.ops.registry import op
 
@@ -170,18 +170,24 @@ def _shared_slope(x: jax.Array, value: jax.Array) -> jax.Array:
     return value
 
 
+def _median_of_all(x: jax.Array, *, skip_nan: bool) -> jax.Array:
+    """The lower median of all elements; that of none is NaN, or the least of its type."""
+    if not x.size:
+        inexact = jnp.issubdtype(x.dtype, jnp.inexact)
+        return jnp.full((), jnp.nan if inexact else jnp.iinfo(x.dtype).min, x.dtype)
+    return _median(lax.stop_gradient(x).reshape(-1), 0, False, skip_nan)[0]
+
+
 @op("aten.median.default", reads=(0,))
 def median(x: jax.Array) -> jax.Array:
     """The lower median of all elements; equals share the gradient."""
-    flat = lax.stop_gradient(x).reshape(-1)
-    return _shared_slope(x, _median(flat, 0, False, False)[0])
+    return _shared_slope(x, _median_of_all(x, skip_nan=False))
 
 
 @op("aten.nanmedian.default", reads=(0,))
 def nanmedian(x: jax.Array) -> jax.Array:
     """The lower median of all elements that are not NaN; equals share the gradient."""
-    flat = lax.stop_gradient(x).reshape(-1)
-    return _shared_slope(x, _median(flat, 0, False, True)[0])
+    return _shared_slope(x, _median_of_all(x, skip_nan=True))
 
 
 @op("aten.mode.default", reads=(0,))
@@ -216,8 +222,8 @@ def _search(
     edges = edges.astype(dtype)
     if edges.ndim == 1:
         return jnp.searchsorted(edges, query, side=side).astype(kind)
-    lines = query.reshape((-1, query.shape[-1]))
-    rows = edges.reshape((-1, edges.shape[-1]))
+    lines = rows_of(query)
+    rows = rows_of(edges)
     found = jax.vmap(lambda e, v: jnp.searchsorted(e, v, side=side))(rows, lines)
     return found.reshape(query.shape).astype(kind)
 

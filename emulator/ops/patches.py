@@ -11,6 +11,7 @@ import numpy as np
 
 from emulator.kernels.windows import Window, expand, pad, taps, untaps
 from emulator.ops._long_windows import LONG, put_back, window_places
+from emulator.ops._reshape import merged
 from emulator.ops.registry import op
 from emulator.ops.scatter import put
 
@@ -88,7 +89,7 @@ def _added(parts: jax.Array, window: Window, size: Sequence[int]) -> jax.Array:
         inside.append(np.where((at >= 0) & (at < n), at, -1))
     rows, columns = inside[0][:, None, :, None], inside[1][None, :, None, :]
     at = np.where((rows < 0) | (columns < 0), -1, rows * size[1] + columns).reshape(-1)
-    flat = parts.reshape(*parts.shape[:-4], -1)
+    flat = merged(parts, parts.ndim - 4)
     place = jnp.broadcast_to(jnp.asarray(at), flat.shape)
     return put_back(flat, place, size[0] * size[1]).reshape(*flat.shape[:-1], *size)
 

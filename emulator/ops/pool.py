@@ -21,6 +21,7 @@ from emulator.ops._long_windows import (
     window_sum,
 )
 from emulator.ops._reduction import reduce_kept
+from emulator.ops._reshape import merged
 from emulator.ops.registry import Channels, ChannelsRule, op
 
 Sizes = int | Sequence[int]
@@ -119,8 +120,8 @@ def _max_pool_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Arra
 def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     if _long_axis(window) is not None:
         lead, size = x.shape[: -window.ndim], x.shape[-window.ndim :]
-        where = _max_places(x, window).reshape(*lead, -1)
-        return (put_back(g.reshape(*lead, -1), where, math.prod(size)).reshape(x.shape),)
+        where = merged(_max_places(x, window), len(lead))
+        return (put_back(merged(g, len(lead)), where, math.prod(size)).reshape(x.shape),)
     return (_put_back(x, g, window, 0),)
 
 

@@ -35,6 +35,7 @@ from emulator.ops._recurrence import (
     states_before,
     weight_gradients,
 )
+from emulator.ops._reshape import rows_of
 from emulator.ops.registry import op
 
 Cell = Callable[[jax.Array, jax.Array, State], State]
@@ -208,13 +209,13 @@ def _direction(
     """One layer in one direction: x ``(T, B, I)``, wide result ``(T, B, H)``."""
     w_ih, w_hh = params[:2]
     t, b, _ = x.shape
-    gx = contract("ni,gi->ng", x.reshape(t * b, -1), w_ih)
+    gx = contract("ni,gi->ng", rows_of(x), w_ih)
     bias = jnp.zeros(w_hh.shape[0], gx.dtype)
     if biased and cell in _ADDITIVE:
         bias = widen(params[2]) + widen(params[3])
     elif biased:
         gx, bias = gx + widen(params[2]), widen(params[3])
-    gx, state = gx.reshape(t, b, -1), tuple(map(widen, state))
+    gx, state = gx.reshape(t, b, gx.shape[-1]), tuple(map(widen, state))
     if _is_projected(state):
         return projected_scan(reverse, gx, w_hh, bias, params[-1], state)
     scan = _lstm_scan if cell is _lstm else partial(_scan, cell)

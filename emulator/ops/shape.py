@@ -10,7 +10,7 @@ from jax import lax
 from emulator.dtypes import TO_NUMPY
 from emulator.ops._promote import broadcast_all, broadcast_to, is_complex, real_type
 from emulator.ops._reduction import normalize_axis
-from emulator.ops._reshape import reshaped
+from emulator.ops._reshape import merged, reshaped
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
@@ -230,5 +230,5 @@ def _bits(x: jax.Array, dtype: np.dtype) -> jax.Array:
         x = x.reshape((*x.shape[:-1], x.shape[-1] // ratio, ratio))
     out = lax.bitcast_convert_type(x, dtype)
     if old.itemsize > dtype.itemsize:
-        out = out.reshape((*out.shape[:-2], -1))
+        out = merged(out, out.ndim - 2)
     return out

@@ -53,6 +53,7 @@ from samba.tracer.layouts import laid_out
 from samba.tracer.looks import Looks
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.names import at_users_line
+from samba.tracer.of_nothing import refuse_of_nothing
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.overwritten import refuse_overwritten
 from samba.tracer.patched_functions import TracedFunctions
@@ -247,6 +248,7 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
     _drop_checks(program.graph)
     bound_selections(program.graph_module)
     table = _decompositions()
+    refuse_of_nothing(program.graph, root)
     refused, _ = refused_ops(program.graph)
     for _ in range(_MAX_DECOMPOSITION_ROUNDS):
         missing = _missing(program, known)

@@ -115,6 +115,7 @@ def run_eager(
     *,
     seed: int,
     cotangents: Sequence[torch.Tensor | None] | None = None,
+    leaves: Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]] = leaves_like,
 ) -> Eager:
     """Run a call in plain torch, forward and backward.
 
@@ -123,11 +124,12 @@ def run_eager(
         tensors: Its arguments.
         seed: Of the cotangents; the operator itself runs with torch's seed as it is.
         cotangents: Cotangents to use instead of random ones.
+        leaves: Makes the tensors that the call takes, each of which may be changed.
 
     Returns:
         Results and gradients.
     """
-    inputs = leaves_like(tensors)
+    inputs = leaves(tensors)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         outputs = module(*inputs)

@@ -113,7 +113,7 @@ def _check_group(
         except Exception as error:
             out = Outcome.FAILED
             return [_verdict(out, out if any(eager.wanted) else Outcome.NONE, error)]
-        if _is_random(entry, reference, sample.tensors, eager):
+        if is_random(entry, reference, sample.tensors, eager):
             text = forms(got, eager)
             outcome = Outcome.FAILED if text else Outcome.RANDOM
             verdicts.append(Verdict(forward=outcome, gradient=Outcome.NONE, reason=text))
@@ -206,7 +206,7 @@ def _exact(module: Call, tensors: Sequence[torch.Tensor], eager: Eager, seed: in
     return found if same else None
 
 
-def _is_random(entry: Entry, module: Call, tensors: Sequence[torch.Tensor], eager: Eager) -> bool:
+def is_random(entry: Entry, module: Call, tensors: Sequence[torch.Tensor], eager: Eager) -> bool:
     """Whether eager torch gives other values under another seed."""
     if is_uninitialised(entry):
         return True

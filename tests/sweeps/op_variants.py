@@ -1,0 +1,287 @@
+"""Samples of torch's operator database with other sizes and other strides, on both sides."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+
+from pef_schema.errors import SambaError
+from pef_schema.program import Program
+from samba.compiler.build import build_program
+from samba.compiler.options import CompileOptions
+from tests.opinfo.call import Call, Eager, leaves_like, run_eager
+from tests.opinfo.catalog import Entry
+from tests.opinfo.check import forms, is_random, judge
+from tests.opinfo.compare import differences
+from tests.opinfo.compiled import Compiled
+from tests.opinfo.exceptions import function_of
+from tests.opinfo.samples import Sample, choose, list_samples, seed_for
+from tests.opinfo.scope import OUT_OF_SCOPE, in_scope
+from tests.sweeps.tally import Outcome
+from tests.tracing import trace
+
+Leaves = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A changed sample.
+
+    Args:
+        what: How it was changed.
+        sample: The outcome.
+        leaves: Lays out its tensors; values may depend on it, sizes do not.
+    """
+
+    what: str
+    sample: Sample
+    leaves: Leaves = leaves_like
+
+
+def samples_of(entry: Entry, count: int) -> list[Sample]:
+    """Up to so many samples of an entry, in the first dtype that it has of those that are tried.
+
+    Args:
+        entry: The entry.
+        count: How many argument structures.
+    """
+    if not entry.dtypes or entry.name in OUT_OF_SCOPE:
+        return []
+    dtype = entry.dtypes[0]
+    gradients = dtype == "float32" and entry.info.supports_autograd
+    listed = [s for s in list_samples(entry, dtype, gradients=gradients) if in_scope(entry.name, s)]
+    # What has axes: a number has no size to change, and no strides.
+    wide = [s for s in listed if max((t.dim() for t in s.tensors), default=0) > 1]
+    return [group[0] for group in choose(wide or listed, count)]
+
+
+# -- other sizes ---------------------------------------------------------------
+
+
+def _cut(sample: Sample, length: int, axes: Mapping[int, Sequence[int]]) -> Sample:
+    """The sample with some axes of some tensors cut to a length."""
+    tensors = list(sample.tensors)
+    for index, given in axes.items():
+        t = tensors[index].detach()
+        for axis in given:
+            t = t.narrow(axis, 0, min(length, t.shape[axis]))
+        # Whole numbers may be indices of what was cut: the first place is there if any is.
+        t = t.clone() if t.is_floating_point() else torch.zeros_like(t)
+        tensors[index] = t.requires_grad_(tensors[index].requires_grad)
+    return dataclasses.replace(sample, tensors=tuple(tensors))
+
+
+CRASHES = frozenset({"lu_unpack", "native_batch_norm", "_native_batch_norm_legit"})
+"""Entries whose kernels read beside tensors that do not fit: torch ends the process."""
+
+
+def sized(sample: Sample, *, alone: bool = True) -> Iterator[tuple[Variant, ...]]:
+    """Variants of other sizes: each axis of each tensor without places, and one element of all.
+
+    An axis goes alone, with the same axis of all tensors that are as long there, counted from the
+    first or from the last axis: whichever torch takes.
+
+    Args:
+        sample: The sample.
+        alone: Whether an axis of one tensor is cut, where the others have it, too.
+
+    Yields:
+        Variants that stand for one another: the first that torch takes is compared.
+    """
+    seen: set[object] = set()
+    for index, tensor in enumerate(sample.tensors):
+        for axis, size in enumerate(tensor.shape):
+            if not size or tensor.layout is not torch.strided:
+                continue
+            ways: list[Variant] = []
+            together = _as_long(sample, axis, size), _as_long(sample, axis - tensor.dim(), size)
+            for which in (*together, *([{index: [axis]}] if alone else [])):
+                if index not in which:
+                    continue
+                cut = _cut(sample, 0, which)
+                shapes = tuple(t.shape for t in cut.tensors)
+                if shapes not in seen:
+                    seen.add(shapes)
+                    ways.append(Variant(what=f"sizes {_shown(cut)}", sample=cut))
+            if ways:
+                yield tuple(ways)
+    ones = _cut(sample, 1, {i: range(t.dim()) for i, t in enumerate(sample.tensors)})
+    if any(t.shape != s.shape for t, s in zip(ones.tensors, sample.tensors, strict=True)):
+        yield (Variant(what=f"one element {_shown(ones)}", sample=ones),)
+
+
+def _as_long(sample: Sample, axis: int, size: int) -> dict[int, list[int]]:
+    return {
+        i: [axis]
+        for i, t in enumerate(sample.tensors)
+        if -t.dim() <= axis < t.dim() and t.shape[axis] == size
+    }
+
+
+def _shown(sample: Sample) -> str:
+    return ", ".join(str(tuple(t.shape)) for t in sample.tensors)
+
+
+# -- other strides -------------------------------------------------------------
+
+
+def _transposed(t: torch.Tensor) -> torch.Tensor:
+    return t.mT.contiguous().mT if t.dim() > 1 else t
+
+
+def _expanded(t: torch.Tensor) -> torch.Tensor:
+    if not t.numel() or not t.dim():
+        return t
+    return t.narrow(-1, 0, 1).expand(t.shape)
+
+
+def _sliced(t: torch.Tensor) -> torch.Tensor:
+    return torch.stack([t, t], -1)[..., 0] if t.dim() else t
+
+
+def _channels_last(t: torch.Tensor) -> torch.Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return t.contiguous(memory_format=formats[t.dim()]) if t.dim() in formats else t
+
+
+LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = MappingProxyType(
+    {
+        "transposed": _transposed,
+        "expanded": _expanded,
+        "sliced": _sliced,
+        "channels last": _channels_last,
+    }
+)
+
+
+def _laid_out(layout: Callable[[torch.Tensor], torch.Tensor]) -> Leaves:
+    def leaves(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        made: list[torch.Tensor] = []
+        for t in tensors:
+            fresh = t.detach().clone(memory_format=torch.contiguous_format)
+            made.append(layout(fresh).requires_grad_(t.requires_grad))
+        return tuple(made)
+
+    return leaves
+
+
+def strided(sample: Sample) -> Iterator[Variant]:
+    """Variants that lie in memory in other ways."""
+    if any(t.layout is not torch.strided for t in sample.tensors):
+        return
+    plain = [t.stride() for t in _laid_out(lambda t: t)(sample.tensors)]
+    for name, layout in LAYOUTS.items():
+        leaves = _laid_out(layout)
+        if [t.stride() for t in leaves(sample.tensors)] != plain:
+            yield Variant(what=name, sample=sample, leaves=leaves)
+
+
+# -- both sides ----------------------------------------------------------------
+
+
+class End(enum.Enum):
+    """What torch says of a variant that is not compared."""
+
+    RAISES = "torch raises"
+    NO_TENSOR = "no tensor among the results"
+
+
+def run(entry: Entry, ways: Sequence[Variant]) -> tuple[Outcome, str] | End:
+    """Run a variant on both sides.
+
+    Args:
+        entry: The entry.
+        ways: Variants that stand for one another.
+
+    Returns:
+        The outcome for the first that torch takes, and what differed. Where torch takes none, the
+        device must not either: then :attr:`End.RAISES`, or the outcome of the first.
+    """
+    seed = seed_for(entry.name)
+    first: tuple[Call, Variant] | None = None
+    said = ""
+    for way in ways:
+        module: Call | None = None
+        torch.manual_seed(seed)
+        try:
+            module = Call(function_of(entry, way.sample), way.sample)
+            eager = run_eager(module, way.sample.tensors, seed=seed, leaves=way.leaves)
+        except Exception as error:
+            first = first or (_call_of(entry, way.sample), way)
+            said = said or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            continue
+        if not eager.outputs:
+            return End.NO_TENSOR
+        return _compared(entry, module, way, eager, seed)
+    assert first is not None
+    return _refused(*first, said)
+
+
+def _call_of(entry: Entry, sample: Sample) -> Call:
+    """The call of a sample that torch refuses, which cannot be asked what it changes."""
+    module = Call.__new__(Call)
+    torch.nn.Module.__init__(module)
+    module.function, module.sample, module.changed = function_of(entry, sample), sample, ()
+    return module
+
+
+def _refused(module: Call, way: Variant, said: str) -> tuple[Outcome, str] | End:
+    """Whether the device, too, refuses what torch refuses."""
+    try:
+        compiled = Compiled(module, way.leaves(way.sample.tensors), through_file=False)
+        eager = Eager(outputs=(), wanted=(), cotangents=(), gradients=())
+        graph = compiled.program.graphs[0]
+        nothing = dataclasses.replace(eager, cotangents=(None,) * len(graph.outputs))
+        compiled.run(way.sample.tensors, nothing)
+    except Exception:
+        return End.RAISES
+    return Outcome.SILENT, f"the device gives values, torch raises {said}"
+
+
+def _compared(
+    entry: Entry, module: Call, way: Variant, eager: Eager, seed: int
+) -> tuple[Outcome, str]:
+    tensors = way.leaves(way.sample.tensors)
+    try:
+        if way.leaves is not leaves_like:
+            plain = way.sample.tensors
+            torch.manual_seed(seed)
+            usual = run_eager(
+                module, plain if way.what != "expanded" else [t.clone() for t in tensors],
+                seed=seed, cotangents=eager.cotangents,
+            )  # fmt: skip
+            same = not differences(usual.outputs, eager.outputs, None, "output")
+            same = same and not differences(usual.gradients, eager.gradients, None, "gradient")
+            if same and _program(module, plain) == _program(module, tensors):
+                return Outcome.EQUAL, ""  # torch's numbers, and the program of contiguous tensors
+        compiled = Compiled(module, tensors, through_file=False)
+        got = compiled.run(tensors, eager)
+    except SambaError as error:
+        return Outcome.NAMED, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    except Exception as error:
+        return Outcome.SILENT, f"{type(error).__name__}: {str(error)[:300]}"
+    if is_random(entry, module, tensors, eager):
+        text = forms(got, eager)
+    else:
+        text, gradient_text = judge(entry, module, tensors, eager, got, seed)
+        text = text or gradient_text
+    return (Outcome.SILENT, text) if text else (Outcome.EQUAL, "")
+
+
+def _program(module: Call, tensors: Sequence[torch.Tensor]) -> Program:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return build_program(trace(module, tuple(tensors)), [], CompileOptions(name="variant"))
+
+
+def variants(entry: Entry, sample: Sample) -> Iterator[tuple[Variant, ...]]:
+    """All variants of a sample; those of a tuple stand for one another."""
+    yield from sized(sample, alone=entry.name not in CRASHES)
+    for variant in strided(sample):
+        yield (variant,)
