@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from pef_schema.printable import say_text
 from samba.support.given import callable_of
@@ -87,11 +87,11 @@ class SambaAtexit:
             status = _status(error.code)
             if status:
                 cls._tell(error)
-            cls._end(status)
+            cls.end(status)
         except BaseException as error:
             traceback.print_exc()
             cls._tell(error)
-            cls._end(1)
+            cls.end(1)
 
     @classmethod
     def _tell(cls, error: BaseException) -> None:
@@ -102,7 +102,12 @@ class SambaAtexit:
                 _log.exception("telling of a failure failed")
 
     @classmethod
-    def _end(cls, status: int) -> None:
+    def end(cls, status: int) -> NoReturn:
+        """Ends the process at once, after the handlers registered here.
+
+        Args:
+            status: Its exit status.
+        """
         try:
             cls.run_handlers()
             for stream in (sys.stdout, sys.stderr):

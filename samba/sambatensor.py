@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Iterable
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -229,13 +231,15 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         return result
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles as a plain tensor, so that a saved ``state_dict()`` needs no samba to load.
+        """Pickles with class and names; for ``torch.save`` as a plain tensor.
 
-        Parameters are not in a ``state_dict()``, only detached tensors are; so they keep class
-        and names when a whole module is pickled. So does an empty tensor: it has no values.
+        So a saved ``state_dict()`` needs no samba to load, and ``torch.load`` takes it with
+        ``weights_only=True``. Parameters are not in a ``state_dict()``, only detached tensors are;
+        so they keep class and names when a whole module is saved. So does an empty tensor.
         """
         note_use((self,), "pickle")
-        if isinstance(self, torch.nn.Parameter) or not self._has_data:
+        kept = isinstance(self, torch.nn.Parameter) or not self._has_data
+        if kept or not _saved_by_torch(sys._getframe(1)):
             return _rebuild_reduction(self)
         with torch._C.DisableTorchFunctionSubclass():
             return _plain(self).__reduce_ex__(protocol)
@@ -251,11 +255,23 @@ def _own(key: str, value: Any, memo: dict[int, Any]) -> Any:
 
 
 def _rebuild_reduction(tensor: SambaTensor) -> Any:
-    """Reduction of a tensor that keeps its class, its names and its gradient flag."""
+    """Reduction of a tensor that keeps its class, its names and its gradient flag.
+
+    Values are its own; what made them is kept as long as there are none.
+    """
     with torch._C.DisableTorchFunctionSubclass():
         data = _plain(tensor).detach() if tensor._has_data else None
         described = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
-    return _rebuild, (type(tensor), data, *described, dict(vars(tensor)))
+    dropped = {"_underlying"} | ({"_materializer"} if tensor._has_data else set())
+    attributes = {key: value for key, value in vars(tensor).items() if key not in dropped}
+    return _rebuild, (type(tensor), data, *described, attributes)
+
+
+def _saved_by_torch(frame: FrameType | None) -> bool:
+    """Whether a tensor is pickled by ``torch.save``: who called, but for a pickler in Python."""
+    while frame is not None and frame.f_globals.get("__name__") == "pickle":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "torch.serialization"
 
 
 def _rebuild(

@@ -8,6 +8,7 @@ same defaults; further fields are kept.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from samba.argconf.options import COMMANDS, OPTIONS, Option
@@ -41,26 +42,46 @@ def __getattr__(name: str) -> Any:
 
 
 def _model(name: str, base: Any, commands: list[str]) -> Any:
+    options = [
+        option
+        for option in OPTIONS
+        if (base is None and set(option.commands) == set(COMMANDS) and option.dest not in _OF_ONE)
+        or (base is not None and set(option.commands) & set(commands))
+    ]
+    doc = f"Options of {', '.join(commands) or 'every command'}; further fields are kept."
+    return model_of(name, options, module=__name__, doc=doc, base=base)
+
+
+def model_of(
+    name: str, options: Sequence[Option], *, module: str, doc: str, base: Any = None
+) -> Any:
+    """A pydantic model whose fields are options of the command line; further fields are kept.
+
+    Args:
+        name: Its name.
+        options: The options.
+        module: The module that it is of.
+        doc: Its docstring.
+        base: The model that it derives from; None for none.
+
+    Raises:
+        MissingPackage: pydantic is not installed.
+    """
     try:
         pydantic = importlib.import_module("pydantic")
     except ModuleNotFoundError:
-        raise MissingPackage(
-            what="samba.argconf.args", package="pydantic", extra="config"
-        ) from None
+        raise MissingPackage(what=module, package="pydantic", extra="config") from None
     fields: dict[str, Any] = {
         option.dest: (Any, pydantic.Field(default_factory=lambda o=option: _default(o)))
-        for option in OPTIONS
+        for option in options
         # A field would hide a method of every model, such as json(); it may still be given.
         if not hasattr(pydantic.BaseModel, option.dest)
-        if (base is None and set(option.commands) == set(COMMANDS) and option.dest not in _OF_ONE)
-        or (base is not None and set(option.commands) & set(commands))
     }
     if base is None:
         kind = {"__config__": pydantic.ConfigDict(extra="allow", protected_namespaces=())}
     else:
         kind = {"__base__": base}
-    doc = f"Options of {', '.join(commands) or 'every command'}; further fields are kept."
-    return pydantic.create_model(name, __module__=__name__, __doc__=doc, **kind, **fields)
+    return pydantic.create_model(name, __module__=module, __doc__=doc, **kind, **fields)
 
 
 def _default(option: Option) -> Any:

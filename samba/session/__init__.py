@@ -261,7 +261,8 @@ class SambaSession(SessionParts):
             data_parallel_mode: ``"normal"``: everything in the order of the PEF; ``"inorder"``:
                 reductions beside other sections; ``"optimal"``: optimizer updates also out of
                 order. The results are the same. ``trace_graph`` must have been given the same.
-            graph_name: Name of the graph to run; needed where the PEF has several.
+            graph_name: Name of the graph to run. None runs the whole schedule: all graphs of the
+                PEF in their order, each with the inputs of its own among ``input_tensors``.
 
         Returns:
             The fetched outputs in the order of ``output_tensors``.
@@ -307,9 +308,7 @@ class SambaSession(SessionParts):
             train,
             wish,
         )
-        runner = loaded.only
-        if runner is None or graph_name is not None:
-            runner = loaded.runner(graph_name)
+        runner = loaded.only if graph_name is None else loaded.runner(graph_name)
         in_turn = loaded.turns
         if get_ident() == in_turn.owner and not in_turn.marked and not PROFILER.active:
             runner.mark = length_hint(runner.ticks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 from emulator.counters import DeviceCounters
 from emulator.errors import RegionMismatch
 from pef_schema.errors import quoted
-from pef_schema.program import Program
+from pef_schema.program import Graph, Program
 from samba.errors import ArgumentError, NoHostData, literal
 from samba.sambatensor import SambaTensor
 from samba.session.given_values import cast_input, dtype_name
@@ -61,9 +61,10 @@ class Feeder:
         program: The loaded program.
         given: The inputs that the model was traced with: keys of a dict may be their
             argument names, and None may keep the place of another.
-        graph_number: Which graph of the program.
+        graph_number: Which graph of the program; None for all of them, run one after the other.
         constants: Arguments by name that are constants of the graph.
         checks: Checks of inputs that are used as indices, by value.
+        checks_of_all: The same of each graph, where all of them run.
 
     Attributes:
         counters: Where the bytes of inputs are counted.
@@ -73,24 +74,18 @@ class Feeder:
         self,
         program: Program,
         given: Sequence[NamedInput] = (),
-        graph_number: int = 0,
+        graph_number: int | None = 0,
         *,
         constants: Sequence[tuple[str, Constant]] = (),
         checks: Mapping[int, tuple[FedIndices, ...]] = _NO_CHECKS,
+        checks_of_all: Sequence[Mapping[int, tuple[FedIndices, ...]]] = (),
     ) -> None:
-        graph = program.graphs[graph_number]
         self.counters = DeviceCounters()
-        self._nbytes = sum(program.regions[graph.values[v].region].nbytes for v in graph.inputs)
-        self.slots = tuple(
-            InputSlot(
-                name=graph.values[v].name,
-                region=graph.values[v].region,
-                shape=torch.Size(graph.values[v].shape),
-                dtype=FROM_DTYPE[graph.values[v].dtype],
-                checks=checks.get(v, ()),
-            )
-            for v in graph.inputs
-        )
+        if graph_number is None:
+            self.slots = _slots_of_all(program, checks_of_all)
+        else:
+            self.slots = _slots(program.graphs[graph_number], checks)
+        self._nbytes = sum(program.regions[slot.region].nbytes for slot in self.slots)
         self._index_checks = tuple(
             (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
         )
@@ -284,6 +279,37 @@ class Feeder:
             hint="Inputs are matched by name: use samba.from_torch_tensor(tensor, name=...) "
             "with the names used when the model was compiled.",
         )
+
+
+def _slots(graph: Graph, checks: Mapping[int, tuple[FedIndices, ...]]) -> tuple[InputSlot, ...]:
+    """The inputs of a graph."""
+    return tuple(
+        InputSlot(
+            name=graph.values[v].name,
+            region=graph.values[v].region,
+            shape=torch.Size(graph.values[v].shape),
+            dtype=FROM_DTYPE[graph.values[v].dtype],
+            checks=checks.get(v, ()),
+        )
+        for v in graph.inputs
+    )
+
+
+def _slots_of_all(
+    program: Program, checks: Sequence[Mapping[int, tuple[FedIndices, ...]]]
+) -> tuple[InputSlot, ...]:
+    """The inputs of all graphs, but for those that an earlier graph computes."""
+    found: dict[int, InputSlot] = {}
+    written: set[int] = set()
+    for number, graph in enumerate(program.graphs):
+        for slot in _slots(graph, checks[number] if checks else _NO_CHECKS):
+            there = found.get(slot.region)
+            if there is not None:
+                found[slot.region] = replace(there, checks=(*there.checks, *slot.checks))
+            elif slot.region not in written:
+                found[slot.region] = slot
+        written.update(output.region for output in graph.outputs)
+    return tuple(found.values())
 
 
 def _readable(tensor: torch.Tensor, slot: InputSlot) -> torch.Tensor:

@@ -87,11 +87,15 @@ class Loaded(LoadedTensors, ABC):
                 zip(program.graphs, given, checks, strict=True)
             )
         }
-        runners = list(self._runners.values())
+        self._every = list(self._runners.values())
+        if len(program.graphs) != 1:
+            fed = [found.fed for found in checks]
+            feeder = Feeder(program, graph_number=None, checks_of_all=fed)
+            self._every.append(Runner(device, self.replicas, feeder, None))
         self.writes = HostWrites()
         self._has_spilled = False
-        self.only = runners[0] if len(runners) == 1 else None
-        """Runner of the only graph; None where there are several."""
+        self.only = self._every[-1]
+        """Runner where no graph is named: of the only graph, or of all in their order."""
         for graph in program.graphs:
             mark_fast_access(graph.values[v].name for v in graph.inputs)
             mark_fast_access(f"{output.name}__grad" for output in graph.outputs)
@@ -99,7 +103,7 @@ class Loaded(LoadedTensors, ABC):
     def join(self, replicas: Replicas) -> None:
         """Run with others from now on, and set tensors together with them."""
         self.replicas = replicas
-        for runner in self._runners.values():
+        for runner in self._every:
             runner.replicas = replicas
 
     def joining(self, *, by_initial_size: bool, throws: bool) -> AbstractContextManager[None]:
@@ -112,7 +116,7 @@ class Loaded(LoadedTensors, ABC):
 
     def forget_calls(self) -> None:
         """Let the next run repeat no earlier one: replicas have changed the device between them."""
-        for runner in self._runners.values():
+        for runner in self._every:
             runner.forget_call()
 
     def watch(
@@ -125,7 +129,7 @@ class Loaded(LoadedTensors, ABC):
             optimizers: Their optimizers.
         """
         self.writes = HostWrites(self, models, optimizers, KnownBuffers(self.traces()))
-        for runner in self._runners.values():
+        for runner in self._every:
             modes = WatchedModes(models[0] if len(models) == 1 else None, self.program)
             runner.watch(self.writes, modes)
 
@@ -137,16 +141,16 @@ class Loaded(LoadedTensors, ABC):
         """Runner of a graph.
 
         Args:
-            graph_name: Its name; None for the only one.
+            graph_name: Its name; None for the only one, or for all in their order.
 
         Raises:
-            ArgumentError: There is no graph of that name, or there are several and none is named.
+            ArgumentError: There is no graph of that name.
         """
         found = self.only if graph_name is None else self._named(graph_name)
         if found is None:
             raise ArgumentError(
                 where="session.run(graph_name=...)",
-                found="none" if graph_name is None else literal(graph_name),
+                found=literal(graph_name),
                 wanted=" or ".join(map(repr, self._runners)),
                 hint="The .pef.log beside the PEF lists its graphs.",
             )
@@ -188,7 +192,7 @@ class Loaded(LoadedTensors, ABC):
         Args:
             regions: Their regions; all if None.
         """
-        for runner in self._runners.values():
+        for runner in self._every:
             runner.note_written(regions)
 
     @abstractmethod

@@ -59,6 +59,11 @@ class LoadedNames:
         return [a.name for a in self._slot.program(operation).argins if a.kind is kind]
 
     @property
+    def output_dict(self) -> dict[str, SambaTensor]:
+        """Handles of the program's outputs by name, as ``trace_graph`` has returned them."""
+        return {output.sn_name: output for output in self._slot.need("output_dict").outputs}
+
+    @property
     def optim_dict(self) -> dict[str, SambaTensor]:
         """Handles of the optimizer state on the device by name.
 

@@ -70,8 +70,7 @@ class LoadedModel(Loaded):
         )
         self.model, self.given = model, given
         self.traced, self.optimizers = traced, optimizers
-        if self.only is not None:
-            self.only.watched = WatchedGroups(optimizers, program)
+        self.only.watched = WatchedGroups(optimizers, program)
         values = program.graphs[0].values
         self.outputs = tuple(
             SambaTensor(

@@ -91,6 +91,11 @@ class SessionParts:
         return self._names.optim_dict
 
     @property
+    def output_dict(self) -> dict[str, SambaTensor]:
+        """Handles of the outputs by name; read them with ``sn_data``, or fetch them by ``run``."""
+        return self._names.output_dict
+
+    @property
     def program(self) -> Program | None:
         """The loaded program, None before ``trace_graph``."""
         return None if self._slot.loaded is None else self._slot.loaded.program

@@ -58,14 +58,16 @@ class Runner:
         device: An open device with its program.
         replicas: The replicas that run the same program.
         feeder: Of the graph's inputs.
-        graph: Which graph of the program.
+        graph: Which graph of the program; None for all of them, in their order.
 
     Attributes:
         ticks: Loses an element with each run of the device.
         mark: How many it had left when a call began, set by who calls.
     """
 
-    def __init__(self, device: Device, replicas: Replicas, feeder: Feeder, graph: int = 0) -> None:
+    def __init__(
+        self, device: Device, replicas: Replicas, feeder: Feeder, graph: int | None = 0
+    ) -> None:
         program = device.program
         self._device = device
         self._buffers = device.pool.buffers
@@ -75,7 +77,7 @@ class Runner:
         self._times = device.counters.times
         self.ticks = device.counters.ticks
         self.mark = 0
-        self._graph = program.graphs[graph]
+        self._graph = program.graphs[graph or 0]
         self._feeder = feeder
         feeder.counters = device.counters
         self._first_inputs = FirstInputs(program, self._feeder.slots)

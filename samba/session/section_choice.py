@@ -51,12 +51,13 @@ class SectionChooser:
 
     Args:
         program: The loaded program.
-        graph: Which graph of the program.
+        graph: Which graph of the program; None for all, in their order.
     """
 
-    def __init__(self, program: Program, graph: int = 0) -> None:
-        self._program, self._graph = program, graph
-        self._calls = program.schedules[graph].calls
+    def __init__(self, program: Program, graph: int | None = 0) -> None:
+        self._program = program
+        self._graphs = tuple(range(len(program.graphs))) if graph is None else (graph,)
+        self._calls = tuple(c for number in self._graphs for c in program.schedules[number].calls)
         self._present = tuple(
             kind
             for kind in SectionKind
@@ -109,7 +110,8 @@ class SectionChooser:
             return SectionChoice(steps=self._of_sections(sections))
         steps = self._of_calls(self._bounded(from_call, until_call)) if bounded else None
         if steps is None:
-            steps = all_steps(self._program, self._graph)
+            found = [all_steps(self._program, number) for number in self._graphs]
+            steps = found[0] if len(found) == 1 else tuple(step for part in found for step in part)
         if not kinds:
             return SectionChoice(steps=steps)
         absent = tuple(dict.fromkeys(k for k in kinds if k not in self._present))

@@ -11,6 +11,7 @@ from samba.errors import SessionInUse
 
 __all__ = [
     "NO_GRAPHAMP",
+    "declared_tracing",
     "is_tracing",
     "is_tracing_again",
     "one_trace",
@@ -42,6 +43,11 @@ def set_tracing(wanted: bool) -> None:
     """Say whether a model is being traced; old scripts set it through ``session.tracing``."""
     global active
     active = bool(wanted)
+
+
+def declared_tracing() -> bool:
+    """Whether a script has set ``session.tracing``, and no model is being traced."""
+    return active and not _tracer
 
 
 def refuse_while_tracing(operation: str) -> None:

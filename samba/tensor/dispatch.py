@@ -9,12 +9,13 @@ import torch
 from torch.overrides import get_default_nowrap_functions, resolve_name
 
 from samba.errors import NoHostData
+from samba.support.tracing import declared_tracing
 from samba.tensor.empty import empty_data
 from samba.tensor.host_use import note_use, twinned
 from samba.tensor.labels import keep_names
 from samba.tensor.lazy_mode import current_mode, lazily
 from samba.tensor.promotion import promoted
-from samba.tensor.recipe import Recipe, ViewRecipe
+from samba.tensor.recipe import Recipe, SameAs, ViewRecipe
 from samba.tensor.recording import record, writes
 from samba.tensor.symbolic import symbolic
 from samba.tensor.views import host_of
@@ -143,7 +144,8 @@ def dispatch(
         for tensor in given:
             if not getattr(tensor, "_has_data", True):
                 return _on_empty(cls, func, tensor, args, kwargs)
-    if current_mode() is not None and _may_be_symbolic(func, given, kwargs):
+    static = current_mode() is not None or declared_tracing()
+    if static and _may_be_symbolic(func, given, kwargs):
         result = symbolic(cls, func, args, kwargs)
         if result is not NotImplemented:
             return result
@@ -176,10 +178,16 @@ def dispatch(
 def _may_be_symbolic(
     func: Callable[..., Any], given: tuple[T, ...], kwargs: Mapping[str, Any]
 ) -> bool:
-    """Whether a function may give tensors without values while parameters are made lazily."""
-    if func in SHAPE_ONLY or func in CASTS or func in get_default_nowrap_functions():
+    """Whether a function may give tensors without values, while these are wanted.
+
+    While parameters are made lazily, what autograd records has values; a script that declares that
+    it traces wants shapes and types alone.
+    """
+    if func in SHAPE_ONLY or func in get_default_nowrap_functions() or writes(func, kwargs):
         return False
-    return not writes(func, kwargs) and not any(tensor.requires_grad for tensor in given)
+    if declared_tracing():
+        return True
+    return func not in CASTS and not any(tensor.requires_grad for tensor in given)
 
 
 def _hosts(value: Any) -> Any:
@@ -246,12 +254,16 @@ def _on_empty(
     lazy = isinstance(recipe, (Recipe, ViewRecipe))
     owns = not isinstance(recipe, ViewRecipe)
     if func is T.copy_ and args[0] is tensor and owns:
+        if isinstance(recipe, SameAs):
+            tensor.data = _fill_empty(recipe.tensor, *args[1:], **kwargs).data
+            return tensor
         return _fill_empty(tensor, *args[1:], **kwargs)
     if lazy:
         result = record(cls, func, tensor, args, kwargs)
         if result is not NotImplemented:
             return result
-        if current_mode() is not None and not writes(func, kwargs):
+        static = current_mode() is not None or declared_tracing()
+        if static and not writes(func, kwargs):
             result = symbolic(cls, func, args, kwargs)
             if result is not NotImplemented:
                 return result
@@ -259,7 +271,7 @@ def _on_empty(
             new_kwargs = {k: _replaced(a, tensor, values) for k, a in kwargs.items()}
             new_args = tuple(_replaced(a, tensor, values) for a in args)
             return dispatch(cls, func, new_args, new_kwargs)
-        if current_mode() is not None and owns:
+        if static and owns:
             tensor.materialize_()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
             return dispatch(cls, func, args, kwargs)
     operation = resolve_name(func) or getattr(func, "__name__", str(func))

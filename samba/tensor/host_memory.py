@@ -17,7 +17,7 @@ from samba.tensor.empty import empty_data
 from samba.tensor.host_use import note_alias, note_no_gradient, note_replaced, twinned
 from samba.tensor.labels import Labels, NoSuchDimension
 from samba.tensor.lazy_mode import materializer_rng
-from samba.tensor.recipe import Recipe, ViewRecipe
+from samba.tensor.recipe import SameAs
 from samba.tensor.views import host_of
 
 # Inside the class ``torch`` is a method, so annotations there need other names.
@@ -44,12 +44,11 @@ class HostMemory(Labels):
     def data(self) -> Tensor:
         """The values as a plain tensor that shares memory and is no part of autograd.
 
-        Of a lazy parameter it is an empty SambaTensor; what is done to it is done to both.
+        Of a tensor without values, such as a lazy parameter, it is an empty SambaTensor of the
+        same memory; what is done to it is done to both.
         """
         if not self._has_data:
-            if isinstance(self._materializer, (Recipe, ViewRecipe)):
-                return self._empty_alias()
-            self._need_data("data")
+            return self._empty_alias()
         with torch._C.DisableTorchFunctionSubclass():
             alias = torch.Tensor.data.__get__(host_of(self))  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
         if id(self) in twinned:
@@ -177,7 +176,10 @@ class HostMemory(Labels):
     @property
     def materializer_provided(self) -> bool:
         """Whether there is a materializer."""
-        return self._materializer is not None
+        made_by = self._materializer
+        if isinstance(made_by, SameAs):
+            return made_by.tensor.materializer_provided
+        return made_by is not None
 
     def reusable(self) -> bool:
         """Whether its host memory can serve a transfer to the device as it is."""

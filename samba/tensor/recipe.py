@@ -195,6 +195,21 @@ class ViewRecipe:
         return ViewRecipe(self.recipe.copy(), self.view)
 
 
+@dataclass(frozen=True, slots=True)
+class SameAs:
+    """The materializer of another tensor of the memory of an empty one: its ``.data``.
+
+    Args:
+        tensor: The empty SambaTensor.
+    """
+
+    tensor: Any
+
+    def __call__(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Makes the values that the other tensor would have."""
+        return self.tensor.torch_tensor()
+
+
 class Drawing(TorchDispatchMode):
     """While active, normal and uniform fills draw from a stream instead of torch's generator.
 

@@ -9,7 +9,16 @@ import torch
 
 from samba.tensor.empty import empty_with
 from samba.tensor.labels import keep_names
-from samba.tensor.recipe import SELF, Function, Recipe, RecordedCall, StridedView, T, ViewRecipe
+from samba.tensor.recipe import (
+    SELF,
+    Function,
+    Recipe,
+    RecordedCall,
+    SameAs,
+    StridedView,
+    T,
+    ViewRecipe,
+)
 
 S = TypeVar("S", bound=torch.Tensor)
 
@@ -137,8 +146,9 @@ def _view(
 
 
 def alias(cls: type[S], tensor: T) -> S:
-    """An empty tensor of the same memory: what ``.data`` of a lazy parameter is."""
-    recipe = vars(tensor)["_materializer"].alias()
+    """An empty tensor of the same memory: what ``.data`` of an empty tensor is."""
+    recipe = vars(tensor).get("_materializer")
+    recipe = recipe.alias() if isinstance(recipe, (Recipe, ViewRecipe)) else SameAs(tensor)
     result = empty_with(cls, tuple(tensor.shape), tensor.dtype, recipe)
     keep_names(tensor, result)
     return result

@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 
+from samba.support.tracing import declared_tracing
 from samba.tensor.empty import empty_with
-from samba.tensor.lazy_mode import current_mode
+from samba.tensor.lazy_mode import LazyMode, current_mode
 from samba.tensor.recipe import Recipe, ViewRecipe
+from samba.tensor.rng import RandomSettings
 from samba.tensor.views import host_of
 
 T = torch.Tensor
@@ -68,6 +70,10 @@ class _Call:
                 _computing.values = None
 
 
+_declared = LazyMode(RandomSettings(seed=0))
+"""The mode where a script declares that it traces: results are of shapes and types."""
+
+
 class _Computing(threading.local):
     """Results that lead to the one that is computed now: each is computed once."""
 
@@ -91,7 +97,7 @@ def symbolic(
         Empty tensors with materializers; NotImplemented if the function gives something else, such
         as views or its arguments, or its shapes depend on values.
     """
-    mode = current_mode()
+    mode = current_mode() or (_declared if declared_tracing() else None)
     if mode is None:
         return NotImplemented
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -106,7 +112,8 @@ def symbolic(
             return NotImplemented
         given: list[T] = []
         _each(shapes, lambda value: given.append(value) if isinstance(value, T) else None)
-        if any(r._base is not None or any(r is tensor for tensor in given) for r in results):
+        views = not declared_tracing() and any(r._base is not None for r in results)
+        if views or any(r is tensor for r in results for tensor in given):
             return NotImplemented  # a view, through which its tensor can be changed, or itself
         kept_args, kept_kwargs = _each(args, _kept), _each(kwargs, _kept)
     stream = mode.next_stream()

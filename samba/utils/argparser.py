@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import atexit
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pef_schema.printable import say
+from samba.abexit import SambaAtexit
 from samba.argconf.options import COMMANDS, OPTIONS
 from samba.argconf.parsed import (
     default_fields,
@@ -110,9 +112,9 @@ def parse_app_args(
     tell_lost(args, redeclared[args.command])
     if str(args.command).startswith("measure-") and arguments == sys.argv[1:]:
         note_measured()
-        atexit.register(_tell_nothing_measured, args.command)
+        atexit.register(_tell_nothing_measured, args.command, os.getpid())
     if args.command == "test" and arguments == sys.argv[1:]:
-        atexit.register(_tell_nothing_tested)
+        atexit.register(_tell_nothing_tested, os.getpid())
     parallel, split = args.data_parallel, args.tensor_parallel
     if (parallel or split in ("batch", "weight")) and args.command != "compile":
         from samba.distributed.mesh import join  # noqa: PLC0415  # for runs of several processes
@@ -146,26 +148,38 @@ def _free_of_pef(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> N
                 action.required = False
 
 
-def _tell_nothing_tested() -> None:
-    """Prints that nothing has run on the device, where a script drops the command ``test``."""
-    if not hasattr(sys, "last_value") and not session.has_run:
+def _tell_nothing_tested(process: int) -> None:
+    """Says that nothing has run on the device, where a script drops the command ``test``.
+
+    A test that tests nothing is none that has passed, so the process ends with status 1. Python
+    ignores what a handler raises, so it ends here, without those of ``atexit`` that were registered
+    before the command line was parsed.
+    """
+    if not hasattr(sys, "last_value") and not session.has_run and os.getpid() == process:
         say(
             "test: nothing was tested, because nothing has run on the device: the script does "
             "nothing with this command. It would have to call samba.utils.trace_graph(...) and "
             "samba.session.run(...), and compare.",
             file=sys.stderr,
         )
+        SambaAtexit.end(1)
 
 
-def _tell_nothing_measured(command: str) -> None:
-    """Prints that nothing was measured: some apps drop the command that asks for it."""
-    if not hasattr(sys, "last_value"):  # an uncaught error has said enough
-        say(
-            f"{command}: nothing was measured, because the script does nothing with this command. "
-            f"It would have to call samba.utils.{command.replace('-', '_')}(...) or "
-            "samba.utils.common.common_app_driver(...).",
-            file=sys.stderr,
-        )
+def _tell_nothing_measured(command: str, process: int) -> None:
+    """Says that nothing was measured: some apps drop the command that asks for it.
+
+    Where nothing has run at all, the process ends with status 1, as :func:`_tell_nothing_tested`.
+    """
+    if hasattr(sys, "last_value") or os.getpid() != process:
+        return  # an uncaught error has said enough, and a forked child is not asked
+    why = "" if session.has_run else ", because the script does nothing with this command"
+    say(
+        f"{command}: nothing was measured{why}. It would have to call samba.utils."
+        f"{command.replace('-', '_')}(...) or samba.utils.common.common_app_driver(...).",
+        file=sys.stderr,
+    )
+    if not session.has_run:
+        SambaAtexit.end(1)
 
 
 def note_measured() -> None:

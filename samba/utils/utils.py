@@ -132,7 +132,8 @@ def trace_multigraph(
         Handles of the outputs.
 
     Raises:
-        SambaError: The module cannot be traced, or has tied weights.
+        SambaError: The module cannot be traced, has tied weights, or was traced with this prefix
+            before.
 
     Example:
         >>> import samba

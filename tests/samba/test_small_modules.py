@@ -74,6 +74,7 @@ NAMES: dict[str, list[str]] = {
         "disable_sgd_stoc",
     ],
     "sambaflow.samba.argconf.args": ["CommonArgs", "CompileArgs", "RunArgs"],
+    "sambaflow.samba.argconf.dev_args": ["DevArgs"],
     "sambaflow.samba.schema.snconfig": ["SNConfig"],
     "sambaflow.frameworks.quantized.quantized_linear": [
         "QuantizedLinear",

@@ -109,7 +109,7 @@ def test_an_error_is_one_traceback(ended, name, parts):
 @pytest.mark.slow
 def test_a_dropped_test_command_ends_with_one_line(ended):
     done = ended["dropped"]
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("test: nothing was tested, because nothing has run on the device")
 

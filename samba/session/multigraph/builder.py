@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,8 @@ from samba.session.multigraph.cut import parts_of
 from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
+from samba.support.deviations import Deviations, some_of
 from samba.support.given import flag_of, path_of, text_of
-from samba.support.keywords import refuse_unknown
 from samba.support.progress import stages
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import collect_inputs
@@ -43,6 +44,8 @@ _OF_THE_HARDWARE = frozenset(
 )
 """Keywords of a compile that mean nothing to forward passes on this device."""
 
+_OWN = ("name", "samba_only", "config_dict", "pef_metadata", "inference")
+
 
 class GraphBuilder:
     """Graphs that are compiled into one PEF and share its memory.
@@ -54,6 +57,7 @@ class GraphBuilder:
     def __init__(self, slot: ProgramSlot) -> None:
         self._slot = slot
         self._graphs: dict[str, FwdGraph] = {}
+        self._deviations = Deviations()
 
     def trace_part(
         self, model: torch.nn.Module, inputs: Any, *, mapping: str, prefix: str
@@ -70,12 +74,14 @@ class GraphBuilder:
             Handles of its outputs.
 
         Raises:
-            SambaError: It cannot be traced, or has tied weights.
+            SambaError: It cannot be traced, was traced with this prefix before, or has tied
+                weights.
         """
         if mapping:
             check_mapping(mapping, "utils.trace_multigraph(mapping=...)")
         model = self._slot.onnx.module(model, "utils.trace_multigraph")
         refuse_tied(model)
+        self._refuse_second(model, prefix)
         title = f"trace {prefix or type(model).__name__.lower()}"
         with self._slot.tracing(), stages(title, "tracing") as stage:
             stage.start("tracing")
@@ -84,9 +90,24 @@ class GraphBuilder:
         outputs = tuple(handle(traced, o.value, o.name) for o in traced.outputs)
         slot = self._slot
         slot.traces = slot.traces or Traces()
-        slot.traces.add(GraphTrace(model=model, traced=traced, outputs=outputs, mapping=mapping))
+        slot.traces.add(
+            GraphTrace(model=model, traced=traced, outputs=outputs, mapping=mapping, prefix=prefix)
+        )
         slot.tensors |= host_tensors(traced.sources) | {o.sn_name: o for o in outputs}
         return outputs
+
+    def _refuse_second(self, model: torch.nn.Module, prefix: str) -> None:
+        """Refuse to trace a module again under the names that its first trace has."""
+        for trace in () if self._slot.traces is None else self._slot.traces.traces:
+            if trace.model is model and trace.prefix == prefix:
+                named = f"trace_prefix {prefix!r}" if prefix else "no trace_prefix"
+                raise ArgumentError(
+                    where="utils.trace_multigraph(graph)",
+                    found=f"a second trace of this {type(model).__name__} with {named}",
+                    wanted="one trace of each graph",
+                    hint="For other input shapes, give each trace a trace_prefix of its own; "
+                    "session.reset() forgets all traces.",
+                )
 
     def add_graph(self, graph: SambaGraph, overwrite: bool = False) -> None:
         """Add a graph to those that :meth:`compile_multigraph` compiles, in this order.
@@ -100,10 +121,16 @@ class GraphBuilder:
             ArgumentError: There is a graph of that name already, or it is no ``FwdGraph``.
         """
         if not isinstance(graph, FwdGraph):
+            bare = isinstance(graph, SambaGraph)
             raise ArgumentError(
                 where="session.add_graph(graph)",
-                found=f"a {type(graph).__name__}",
+                found=f"a {type(graph).__name__}"
+                + (" without tensors to start and to stop at" if bare else ""),
                 wanted="a samba.graph.FwdGraph",
+                hint="It says what there is to compile: FwdGraph(start, stop, name)."
+                if bare
+                else "",
+                deviation="bare-graph" if bare else "",
             )
         overwrite = flag_of(overwrite, "session.add_graph(overwrite=...)")
         if graph.name in self._graphs and not overwrite:
@@ -140,8 +167,8 @@ class GraphBuilder:
                 ``mapping``, ``optim_level``); the last one parsed if None.
             pef_metadata: Text to store in the PEF.
             inference: Accepted if it is not False.
-            **kwarg: ``enable_hypersection`` and what else ``session.compile`` takes: accepted;
-                they steer the hardware compiler and change nothing here.
+            **kwarg: Accepted; they steer the hardware compiler and change nothing here. Those that
+                neither a page nor an application knows are told.
 
         Returns:
             Path of the PEF; None with ``samba_only``. A ``.pef.log`` that lists the graphs and
@@ -154,7 +181,15 @@ class GraphBuilder:
         text_of(name, "session.compile_multigraph(name=...)")
         samba_only = flag_of(samba_only, "session.compile_multigraph(samba_only=...)")
         unknown = [name for name in kwarg if name not in _OF_THE_HARDWARE]
-        refuse_unknown("session.compile_multigraph", GraphBuilder.compile_multigraph, unknown)
+        if unknown:
+            near = {one: difflib.get_close_matches(one, _OWN, 1) for one in unknown}
+            meant = ", ".join(f"{close[0]} for {one}" for one, close in near.items() if close)
+            guess = f"; did you mean {meant}?" if meant else ""
+            self._deviations.tell(
+                "unknown-keyword",
+                f"session.compile_multigraph({some_of([f'{one}=...' for one in unknown])}) changes "
+                f"nothing: no page says what it means{guess}",
+            )
         if inference is False:
             raise ArgumentError(
                 where="session.compile_multigraph(inference=...)",

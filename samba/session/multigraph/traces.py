@@ -45,12 +45,14 @@ class GraphTrace:
         traced: Its graph.
         outputs: Handles of its results.
         mapping: Wished mapping, empty for none.
+        prefix: Put before the names of its operations.
     """
 
     model: torch.nn.Module
     traced: Traced
     outputs: tuple[SambaTensor, ...]
     mapping: str = ""
+    prefix: str = ""
 
 
 def refuse_tied(model: torch.nn.Module) -> None:

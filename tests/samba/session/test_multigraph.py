@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -345,19 +346,55 @@ def test_nothing_to_compile_or_to_load(pef):
             call()
     with pytest.raises(ArgumentError, match="no path"):
         samba.session.init_multigraph_runtime("")
-    with pytest.raises(TypeError, match="nmae"):
-        samba.session.compile_multigraph(nmae="x")
 
 
-def test_run_needs_the_name_of_a_graph(pef, pefs):
+def test_run_refuses_the_name_of_no_graph(pef, pefs):
     decoding = set_up()
     samba.session.init_multigraph_runtime(pef)
-    for name in (None, "none_such"):
-        with pytest.raises(ArgumentError, match="'prompt' or 'token'"):
-            decoding.run(name, TOKENS[:, :1], 0)
+    with pytest.raises(ArgumentError, match="'prompt' or 'token'"):
+        decoding.run("none_such", TOKENS[:, :1], 0)
     samba.session.reset()
     scene = pefs.loaded(INFERENCE)
     (by_name,) = scene.run(graph_name="mlp", output_tensors=scene.model.output_tensors[:1])
     close(by_name, scene.host(**scene.tensors)[0].detach())
     with pytest.raises(ArgumentError, match="'mlp'"):
         scene.run(graph_name="prompt")
+
+
+@covers("samba.session.run", "samba.session.init_multigraph_runtime")
+def test_without_a_graph_name_the_whole_schedule_runs(tmp_path):
+    """By default, a run follows the schedule of the PEF: its graphs in their order."""
+    torch.manual_seed(5)
+    host = Two().eval()
+    model = samba.from_torch_model_(copy.deepcopy(host))
+    x, y = pair()
+    out, hidden = utils.trace_multigraph(model, (x, y))
+    samba.session.add_graph(FwdGraph((x,), hidden, name="bottom"))
+    samba.session.add_graph(FwdGraph((hidden, y), out, name="top"))
+    pef = compiled(tmp_path)
+    samba.session.init_multigraph_runtime(pef)
+    for _ in range(3):
+        new = {"x": torch.randn(x.shape), "y": torch.randn(y.shape)}
+        given = tuple(samba.from_torch_tensor(t, name=n) for n, t in new.items())
+        results = samba.session.run(given, (out, hidden))
+        for ours, theirs in zip(results, host(**new), strict=True):
+            close(samba.to_torch(ours), theirs.detach())
+    assert samba.session.counters.runs == 3
+    (alone,) = samba.session.run((x,), hidden, graph_name="bottom")
+    assert not torch.equal(alone, results[1])
+    with pytest.raises(ArgumentError, match="inputs named x, y"):
+        samba.session.run({hidden.sn_name: hidden.sn_data}, out)  # it is computed
+    calls = samba.session.run((x,), hidden, run_until_call_id=0)
+    close(calls[0], alone)
+    assert list(samba.session.output_dict) == [hidden.sn_name, out.sn_name]
+
+
+def test_computed_indices_of_all_graphs_are_checked_in_a_whole_run(pef):
+    set_up()
+    samba.session.init_multigraph_runtime(pef)
+    places = {f"{name}_places": torch.arange(n) for name, n in (("prompt", PROMPT), ("token", 1))}
+    bad = {"prompt_tokens": torch.zeros(1, PROMPT).long(), "token_tokens": torch.full((1, 1), 99)}
+    with pytest.raises(IndexError, match="token_tokens"):
+        samba.session.run(places | bad)
+    samba.session.run(places | bad | {"token_tokens": torch.zeros(1, 1).long()})
+    assert samba.session.counters.runs == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ import samba
 import samba.utils as utils
 from pef_schema import read_pef, write_pef
 from samba.errors import ArgumentError, SambaError
-from samba.graph import FwdGraph
+from samba.graph import FwdGraph, SambaGraph
 from samba.session.mismatch import GraphMismatch
 from samba.session.multigraph.conflicts import GraphConflict
 from samba.session.multigraph.traces import TiedWeights
@@ -170,3 +172,43 @@ def test_the_session_must_have_the_graphs_of_the_pef(tmp_path):
     samba.session.add_graph(FwdGraph((x, y), out, name="other"))
     with pytest.raises(ArgumentError, match="graphs other in the session, wanted two"):
         samba.session.init_multigraph_runtime(path)
+
+
+@covers("samba.utils.trace_multigraph(graph)", "samba.utils.trace_multigraph(trace_prefix)")
+def test_a_second_trace_of_one_graph_is_refused():
+    x, _ = pair()
+    model = nn.Linear(4, 2)
+    utils.trace_multigraph(model, x)
+    with pytest.raises(ArgumentError, match=r"second trace of this Linear with no trace_prefix"):
+        utils.trace_multigraph(model, x)
+    utils.trace_multigraph(model, x, trace_prefix="again")
+    with pytest.raises(ArgumentError, match="trace_prefix 'again'"):
+        utils.trace_multigraph(model, x, trace_prefix="again")
+    utils.trace_multigraph(nn.Linear(4, 2), x, trace_prefix="other")
+    samba.session.reset()
+    utils.trace_multigraph(model, x)
+
+
+@covers("samba.session.add_graph(graph)")
+def test_a_graph_without_tensors_is_refused():
+    with pytest.raises(ArgumentError, match=r"FwdGraph\(start, stop, name\)") as caught:
+        samba.session.add_graph(SambaGraph("bare"))
+    assert caught.value.deviation == "bare-graph"
+
+
+@covers("samba.session.compile_multigraph(kwarg)")
+def test_any_keyword_of_compile_multigraph_is_accepted(tmp_path, caplog):
+    x, _ = pair()
+    y = utils.trace_multigraph(nn.Linear(4, 2), x)
+    samba.session.add_graph(FwdGraph(x, y, name="a"))
+    plain = Path(compiled(tmp_path / "plain")).read_bytes()
+    assert told(caplog) == []
+    config = {"output_folder": str(tmp_path), "pef_name": "decoder"}
+    for _ in range(2):
+        pef = samba.session.compile_multigraph(
+            "decoder", config_dict=config, enable_hypersection=True, unheard_of=5, nmae="x"
+        )
+    assert Path(str(pef)).read_bytes() == plain
+    (text,) = told(caplog)
+    assert "compile_multigraph(unheard_of=..., nmae=...) changes nothing" in text
+    assert text.endswith("did you mean name for nmae?")

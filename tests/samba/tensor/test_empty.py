@@ -7,6 +7,7 @@ import torch
 
 import samba
 from samba.errors import ArgumentError, NoHostData
+from samba.lazy_param import lazy_param
 
 
 def empty(**arguments) -> samba.SambaTensor:
@@ -43,7 +44,7 @@ NEEDS_VALUES = {
     "cat": lambda t: torch.cat([torch.ones(2, 3, 4), t]),
     "item": lambda t: t.sum().item(),
     "numpy": lambda t: t.numpy(),
-    "data": lambda t: t.data,
+    "values of data": lambda t: t.data.numpy(),
     "torch": lambda t: t.torch(),
     "to_torch": samba.to_torch,
     "reshape": lambda t: t.reshape(-1),
@@ -57,6 +58,28 @@ NEEDS_VALUES = {
 def test_operations_on_values_are_refused(use):
     with pytest.raises(NoHostData, match=r"SambaTensor e of shape \(2, 3, 4\) holds a shape"):
         use(empty())
+
+
+def ones(tensor: samba.SambaTensor) -> torch.Tensor:
+    return torch.ones(tensor.shape)
+
+
+def test_data_of_a_tensor_without_values_is_another_without_values():
+    """Whatever makes its values, and whether anything does."""
+    with lazy_param():
+        lazy = torch.nn.Linear(2, 2).weight
+    meta = samba.from_torch_model_(torch.nn.Linear(2, 2, device="meta")).weight
+    made = samba.SambaParameter(shape=(2, 2), materializer=ones)
+    for tensor in (lazy, meta, made, samba.SambaTensor(shape=(2, 2), name="e")):
+        data = tensor.data
+        assert type(data) is samba.SambaTensor
+        assert (data.has_data, data.shape, data.dtype) == (False, (2, 2), torch.float32)
+        assert data.materializer_provided is tensor.materializer_provided
+    assert made.data.torch_tensor().tolist() == [[1, 1], [1, 1]]
+    meta.data.copy_(torch.full((2, 2), 3.0))
+    assert meta.tolist() == [[3, 3], [3, 3]]
+    made.materialize_()
+    assert type(made.data) is torch.Tensor
 
 
 def test_tensors_of_the_same_shape_can_be_made():

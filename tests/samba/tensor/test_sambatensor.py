@@ -380,6 +380,24 @@ def test_tensors_are_saved_as_plain_ones():
     assert loaded["y"].dtype == torch.bfloat16
 
 
+@pytest.mark.parametrize("module", ["pickle.dumps", "pickle._dumps"])
+def test_a_pickle_keeps_the_names(module):
+    """In C and in Python."""
+    dumps = {"pickle.dumps": pickle.dumps, "pickle._dumps": pickle._dumps}[module]  # pyright: ignore[reportAttributeAccessIssue]  # the one in Python
+    source = torch.arange(3.0)
+    tensor = samba.SambaTensor(source, name="x", region_name="r", batch_dim=0, named_dims=("B",))
+    tensor.mem_type = "HBM"
+    tensor.materializer = lambda t: torch.zeros(3)
+    again = pickle.loads(dumps({"x": [tensor]}))["x"][0]  # noqa: S301  # our own bytes
+    assert type(again) is samba.SambaTensor
+    assert (again.sn_name, again.sn_region_name, again.batch_dim) == ("x", "r", 0)
+    assert (again.named_dims, again.mem_type) == (("B",), "HBM")
+    assert again.has_data
+    assert again.tolist() == [0, 1, 2]
+    again.zero_()
+    assert source.tolist() == [0, 1, 2]
+
+
 def test_pickle_of_parameters_and_empty_tensors_keeps_everything():
     weight = samba.SambaParameter(torch.ones(2), requires_grad=False, name="w", region_name="r")
     again = pickle.loads(pickle.dumps(weight))  # noqa: S301  # our own bytes

@@ -17,6 +17,7 @@ import torch
 import samba
 from pef_schema.errors import PefUnwritable, SambaError
 from samba import utils
+from samba.abexit import SambaAtexit
 from samba.errors import ArgumentError
 from samba.utils import argparser, measure
 from samba.utils import utils as tracing
@@ -312,9 +313,17 @@ def test_a_command_that_measures_nothing_says_so(monkeypatch, capsys):
     for _ in range(2):
         argparser.parse_app_args()
     ((tell, *arguments),) = at_exit
+    ends: list[int] = []
+    monkeypatch.setattr(SambaAtexit, "end", ends.append)
+    monkeypatch.setattr(type(samba.session), "has_run", False)
     tell(*arguments)
+    assert ends == [1]
     expected = "measure-sections: nothing was measured, because the script does nothing with"
     assert capsys.readouterr().err.startswith(expected)
+    monkeypatch.setattr(type(samba.session), "has_run", True)
+    tell(*arguments)  # it ran something, and so may have measured by itself
+    assert ends == [1]
+    assert capsys.readouterr().err.startswith("measure-sections: nothing was measured. It would")
     with pytest.raises(ArgumentError, match="n_iterations"):
         samba.utils.measure_sections(MODEL, (), n_iterations=0)
     assert at_exit == []

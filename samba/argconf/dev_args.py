@@ -1,0 +1,29 @@
+"""``DevArgs``: the options that only ``--debug`` and ``dev_mode`` show, as a pydantic model.
+
+It is made when first asked for, because pydantic is an extra. No page says what SambaFlow's module
+of this name holds; here it is what steers the hardware compiler and changes nothing on this device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from samba.argconf.args import model_of
+from samba.argconf.options import OPTIONS
+
+if TYPE_CHECKING:
+    DevArgs: Any
+
+__all__ = ["DevArgs"]
+
+_made: list[Any] = []
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DevArgs":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if not _made:
+        hidden = [option for option in OPTIONS if not option.help]
+        doc = "Options that --debug shows; further fields are kept."
+        _made.append(model_of(name, hidden, module=__name__, doc=doc))
+    return _made[0]

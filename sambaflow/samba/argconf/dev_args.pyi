@@ -1,0 +1,3 @@
+from samba.argconf.dev_args import (
+    DevArgs as DevArgs,
+)
