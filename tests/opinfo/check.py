@@ -144,7 +144,7 @@ def judge(
     Returns:
         Two texts; empty if all is right.
     """
-    tol, gradient_tol = tolerances(entry)
+    tol, gradient_tol = tolerances(entry, tensors)
     text = differences(got.outputs, eager.outputs, tol, "output")
     gradient_text = ""
     if any(eager.wanted):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tests.opinfo.catalog import DTYPES
-from tests.opinfo.exceptions import TOLERANCES
+from tests.opinfo.exceptions import COMPLEX_TOLERANCES, TOLERANCES
 from tests.opinfo.record import Outcome, Record
 from tests.opinfo.samples import MAX_ELEMENTS, REPEATS, cap
 from tests.opinfo.scope import OUT_OF_SCOPE, SAMPLES_OUT_OF_SCOPE
@@ -94,7 +94,7 @@ _HEAD = """# Operator coverage
 Made by `make opinfo`; do not edit. It takes every entry of the operator database that torch
 {version} tests itself with (`torch.testing._internal.common_methods_invocations.op_db`) through
 tracing, a program, lowering and a plan, and compares values, dtypes and shapes with torch on the
-CPU; for float32 also all gradients.
+CPU; for float32 and complex numbers also all gradients.
 
 ## Totals
 
@@ -189,7 +189,7 @@ def _caps() -> Iterable[str]:
 
 def _loose() -> Iterable[str]:
     """Entries with tolerances of their own."""
-    for name, (_, _, reason) in sorted(TOLERANCES.items()):
+    for name, (_, _, reason) in (*sorted(TOLERANCES.items()), *sorted(COMPLEX_TOLERANCES.items())):
         yield f"; larger for `{name}`: {reason}"
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from tests.opinfo.samples import Sample
 
 HALVES = "gives complex numbers of two halves"
-EIGEN = "eigenvalues of any matrix, which XLA has not on every platform"
+EIGEN = "eigenvalues of any matrix, which XLA has on CPUs alone"
 SPARSE = "takes or gives sparse tensors"
 DATA_SHAPE = "the shape of its result depends on data"
 
