@@ -12,24 +12,17 @@ from __future__ import annotations
 import _signal  # pyright: ignore[reportMissingImports]  # built in, without a stub
 import functools
 import signal
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, cast
 
-from emulator.held_signals import HELD, SIGNALS
+from emulator.held_signals import HELD, SIGNALS, is_of_script
 
 __all__ = ["HANDLER_ERRORS", "HandlerErrors", "raise_error_of_handler"]
 
 _get: Callable[[int], Any] = cast("Any", _signal).getsignal
 _set: Callable[[int, Any], Any] = cast("Any", _signal).signal
-
-_LIBRARIES = tuple(
-    {sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")}
-    | {str(Path(__file__).parents[1] / name) for name in ("emulator", "samba", "pef_schema")}
-)
 
 
 class HandlerErrors:
@@ -197,6 +190,6 @@ def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
 def _caught_by_script(error: BaseException) -> bool:
     """Whether the script has caught an error: the first entry is of the last function reached."""
     trace = error.__traceback__
-    if trace is None or trace.tb_frame.f_code.co_filename.startswith(_LIBRARIES):
+    if trace is None or not is_of_script(trace.tb_frame):
         return False
     return trace.tb_frame.f_lasti != trace.tb_lasti  # it went on behind the place

@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import _signal  # pyright: ignore[reportMissingImports]  # built in, without a stub
 import signal
+import sys
+import sysconfig
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, cast
 
-__all__ = ["HELD", "SIGNALS", "HeldSignals"]
+__all__ = ["HELD", "SIGNALS", "HeldSignals", "is_of_script"]
 
 # The C functions: those of `signal` are written in Python around them, and ten times as slow.
 _get: Callable[[int], Any] = cast("Any", _signal).getsignal
@@ -29,6 +33,17 @@ SIGNALS = tuple(int(s) for s in signal.Signals if s.name not in _NEVER)
 """Numbers of the signals whose handlers may be exchanged."""
 
 _ENDING = (int(signal.SIGINT), int(signal.SIGTERM))
+
+
+_LIBRARIES = tuple(
+    {sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")}
+    | {str(Path(__file__).parents[1] / name) for name in ("emulator", "samba", "pef_schema")}
+)
+
+
+def is_of_script(frame: FrameType | None) -> bool:
+    """Whether a frame is of code that is neither this project's nor an installed library's."""
+    return frame is not None and not frame.f_code.co_filename.startswith((*_LIBRARIES, "<"))
 
 
 class HeldSignals:
@@ -49,10 +64,11 @@ class HeldSignals:
         >>> _ = signal.signal(signal.SIGTERM, before)
     """
 
-    __slots__ = ("_counts", "_depth", "_handlers", "_noted", "_noting")
+    __slots__ = ("_but_in_scripts", "_counts", "_depth", "_handlers", "_noted", "_noting")
 
     def __init__(self) -> None:
         self._depth = 0
+        self._but_in_scripts = 0
         self._handlers: dict[int, Any] = {}
         self._noted: list[int] = []
         self._counts: Counter[int] = Counter()
@@ -87,6 +103,33 @@ class HeldSignals:
         if not self._depth or threading.current_thread() is not threading.main_thread():
             return 0
         return next((number for number in _ENDING if self._counts[number] > 1), 0)
+
+    @contextmanager
+    def but_in_scripts(self) -> Iterator[None]:
+        """Hold signals back, but for handlers that would run in a script's own code.
+
+        A script's code can take what a handler raises there; libraries cannot, in which the same
+        signal comes a moment later.
+        """
+        with self:
+            self._but_in_scripts = self._but_in_scripts or self._depth
+            try:
+                yield
+            finally:
+                if self._but_in_scripts == self._depth:
+                    self._but_in_scripts = 0
+
+    def let_through(self) -> None:
+        """Run the handlers of the signals that came, where the outermost context allows it.
+
+        Whoever holds signals back for long calls this where an error leaves nothing half done.
+        """
+        if not self._noted or not self._but_in_scripts == self._depth > 0:
+            return
+        if threading.current_thread() is threading.main_thread():
+            while self._noted:
+                number = self._noted.pop(0)
+                self._handlers[number](number, sys._getframe(1))
 
     def is_noting(self, handler: Any) -> bool:
         """Whether a handler is the one that stands for all others while signals are held.
@@ -151,6 +194,9 @@ class HeldSignals:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if not self._depth:
+            self._handlers[number](number, frame)
+            return
+        if self._but_in_scripts == self._depth and is_of_script(frame):
             self._handlers[number](number, frame)
             return
         self._counts[number] += 1

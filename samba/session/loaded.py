@@ -21,6 +21,7 @@ from samba.errors import ArgumentError, described, literal
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import checks_by_region, index_checks_of, tell_computed
+from samba.session.feeding import Feeder
 from samba.session.host_tensors import HostState, HostTensor, optimizer_states
 from samba.session.host_writes import HostWrites
 from samba.session.joining import joining

@@ -10,8 +10,8 @@ import logging
 import operator
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -150,7 +150,9 @@ def trace_model(
 
     try:
         refuse_scripted(model)
-        with HANDLER_ERRORS, one_trace():
+        # Torch, patched or not, is not to be left as it is in the middle: handlers of signals run
+        # where forward calls a function, or in its own code.
+        with HANDLER_ERRORS, one_trace(), HELD.but_in_scripts():
             return _laid_out_trace(model, given, trace, looks)
     except TraceError as error:
         raise error.with_traceback(users_frames(error.__traceback__)) from None
@@ -184,25 +186,26 @@ def _export(
 ) -> ExportedProgram:
     loops = HitLoops(model)
     branches.is_within_turn = lambda: loops.is_within_turn
-    contexts = (
-        shown_types(model),
-        state.held(),
-        _quiet(),
-        _plain_tensors(model),
-        unchecked_distributions(),
-        plain_outputs(model),
-        unmoved_modules(model),
-        static_modules(),
-        _mode(model, inference),
-        loops,
-        watched_hooks(model, _told[model]),
-        recorder.recording(),
-        samba_names(model, given),
-        branches.deciding(functions),
-        functions,
-    )
     try:
-        with _entered(contexts):
+        with ExitStack() as stack:
+            for context in (
+                shown_types(model),
+                state.held(),
+                _quiet(),
+                _plain_tensors(model),
+                unchecked_distributions(),
+                plain_outputs(model),
+                unmoved_modules(model),
+                static_modules(),
+                _mode(model, inference),
+                loops,
+                watched_hooks(model, _told[model]),
+                recorder.recording(),
+                samba_names(model, given),
+                branches.deciding(functions),
+                functions,
+            ):
+                stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
             if inference:
                 renorms_as_values(program, type(model).__name__, inference=True)
@@ -221,25 +224,8 @@ def _export(
         raise_error_of_handler(error)
         _log.debug("what torch says of model %s", type(model).__name__, exc_info=error)
         with _plain_tensors(model):
-            found = explain(error, model, given, functions.asks_gradient)
+            found = explain(error, model, given, functions.asks_gradient, recorder.asked)
         raise found.with_traceback(users_frames(error.__traceback__)) from None
-
-
-@contextmanager
-def _entered(contexts: Iterable[AbstractContextManager[Any]]) -> Iterator[None]:
-    """Enter contexts in order and leave them; no handler of a signal finds only some entered."""
-    stack = ExitStack()
-    try:
-        with HELD:
-            for context in contexts:
-                stack.enter_context(context)
-        yield
-    finally:
-        try:
-            with HELD:
-                stack.close()
-        finally:
-            stack.close()  # where a handler has raised before it was held
 
 
 def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:

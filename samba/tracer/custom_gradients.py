@@ -41,6 +41,7 @@ from samba.tracer.torch_internals import (
     with_backward_hooks,
     with_call,
     with_functions,
+    with_gradients_asked,
     with_saved_tensors,
     with_vmapped_functions,
 )
@@ -115,6 +116,8 @@ class GradientRecorder:
         """Buffers that the model has given a history, by changing them in place."""
         self.graded_state: frozenset[str] = frozenset()
         """Names of all buffers that the model has given a history."""
+        self.asked = ("", "")
+        """What asks for a gradient in its backward, and the line; empty if nothing does."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -154,6 +157,7 @@ class GradientRecorder:
         if self._depth:
             return own(*args, **kwargs)
         self._pending, self.records, self.outputs = [], (), 0
+        self.asked = ("", "")
         self._depth, self._open = 1, torch.is_grad_enabled()
         before = dict(self._model.named_buffers())
         try:
@@ -347,16 +351,42 @@ class GradientRecorder:
         self.records, self.outputs = tuple(records), len(outputs)
         return tuple(outputs)
 
+    @contextmanager
+    def _asking(self, pending: _Pending) -> Iterator[Callable[..., Any]]:
+        """While active, it is noted which gradients a backward asks for; gives torch's own."""
+        own = torch.autograd.grad
+
+        def grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            self.asked = f"{pending.name} calls torch.autograd.grad", calling_line()
+            return function(*args, **kwargs)
+
+        def backward(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            raise GradientError(
+                where=calling_line(),
+                reason=f"{pending.name} calls backward(), which adds to the .grad of parameters "
+                "and of what is detached: a graph has only what a backward returns",
+                hint="Leave the function out: the device decides by itself what it keeps for the "
+                "backward pass, and computes the rest again. Or give the function all parameters "
+                "as inputs, and return their gradients as torch operations on what it has saved.",
+                deviation="untraced-backward",
+            )
+
+        with with_gradients_asked(grad, backward):
+            yield own
+
     def _gradients(
         self, index: int, pending: _Pending, used: Sequence[int]
     ) -> Sequence[torch.Tensor | None]:
         try:
-            with grad_mode_after(), preserve_node_meta(), annotate({SOURCE: pending.source}):
-                return torch.autograd.grad(
-                    [pending.results[i] for i in used],
-                    pending.leaves,
-                    [cotangent(pending.marked[i], index, i) for i in used],
-                    allow_unused=True,
+            given = [cotangent(pending.marked[i], index, i) for i in used]
+            with (
+                grad_mode_after(),
+                preserve_node_meta(),
+                annotate({SOURCE: pending.source}),
+                self._asking(pending) as grad,
+            ):
+                return grad(
+                    [pending.results[i] for i in used], pending.leaves, given, allow_unused=True
                 )
         except SambaError:
             raise

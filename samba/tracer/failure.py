@@ -16,6 +16,7 @@ from samba.tracer.changed_state import MutatedConstant
 from samba.tracer.errors import (
     DataDependentBranch,
     DtypeMismatch,
+    GradientError,
     ShapeMismatch,
     TraceError,
     UnsupportedOp,
@@ -26,7 +27,7 @@ from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import is_user_file
 from samba.tracer.refuse import DEPENDS_ON_DATA
 from samba.tracer.torch_internals import DATA_DEPENDENT_ERRORS, DYNAMIC_SHAPE_ERRORS
-from samba.tracer.transforms import gradient_of_input, refuse_control_flow
+from samba.tracer.transforms import WHY_LOST, gradient_of_input, refuse_control_flow
 
 _DEPENDENT_TEXT = re.compile(
     r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"
@@ -51,7 +52,11 @@ _FLAT = 400
 
 
 def explain(
-    error: Exception, model: torch.nn.Module, given: TraceInputs, asks_gradient: str = ""
+    error: Exception,
+    model: torch.nn.Module,
+    given: TraceInputs,
+    asks_gradient: str = "",
+    asked_within: tuple[str, str] = ("", ""),
 ) -> Exception:
     """Find where in the user's model an export failed and say so.
 
@@ -60,6 +65,7 @@ def explain(
         model: The model being traced.
         given: Its inputs.
         asks_gradient: The line of ``forward`` that calls ``torch.autograd.grad``, if one does.
+        asked_within: The same for a ``backward`` of the model's own: what calls it, and the line.
 
     Returns:
         The error to raise instead; ``error`` itself if it is one of ours already.
@@ -74,12 +80,20 @@ def explain(
     text = _essence(str(error))
     if asks_gradient and ":" not in where:
         return gradient_of_input(asks_gradient)
+    if asked_within[0] and ":" not in where:
+        return GradientError(
+            where=asked_within[1],
+            reason=f"{asked_within[0]}, and torch's exporter loses what that needs",
+            hint=WHY_LOST,
+            deviation="untraced-backward",
+        )
     if _STALE_TEXT.search(text):
         return TraceError(
             where=where,
-            reason="it uses a tensor that forward() made in an earlier trace, and that was kept",
-            hint="A tensor made while a model is traced belongs to that graph. Make it anew in "
-            "every forward(), or register it as a buffer.",
+            reason="it uses a tensor that is not of this trace: forward() made it in an earlier "
+            "one and it was kept, or torch keeps it for a gradient that is asked for here",
+            hint="A tensor made while a model is traced belongs to that graph: make it anew in "
+            "every forward(), or register it as a buffer. Write a gradient as operations.",
         )
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if kinds & DYNAMIC_SHAPE_ERRORS:
@@ -186,7 +200,9 @@ def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
     as they are.
     """
     state, held = {k: v.clone() for k, v in model.named_buffers()}, HeldState(model)
-    values = [(t, t.detach().clone()) for t in held.tensors.values()]
+    values = [
+        (t, t.detach().clone()) for t in held.tensors.values() if getattr(t, "_has_data", True)
+    ]
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")  # they have been shown

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from emulator.held_signals import HELD
 from samba.sambatensor import SambaTensor
 from samba.support.deviations import Deviations
 from samba.tensor.dispatch import CASTS, operands
@@ -74,6 +75,7 @@ class TracedFunctions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        HELD.let_through()
         refuse_gradients(func)
         self._looks.note(func, args, kwargs or {})
         if func is torch.autograd.grad and not called_by_this_package(_MODES):

@@ -121,6 +121,7 @@ __all__ = [
     "with_backward_hooks",
     "with_call",
     "with_functions",
+    "with_gradients_asked",
     "with_saved_tensors",
     "with_truth",
     "with_vmapped_functions",
@@ -409,6 +410,31 @@ def forget_saved_tensors(results: Iterable[torch.Tensor]) -> None:
     """
     for result in results:
         getattr(result.grad_fn, "__dict__", {}).pop("kept_for_trace", None)
+
+
+@contextmanager
+def with_gradients_asked(grad: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
+    """While active, ``torch.autograd.grad`` and ``backward`` are called by others (0.2).
+
+    ``Tensor.backward`` ends in ``torch.autograd.backward``.
+
+    Args:
+        grad, backward: Take torch's own function, and what that takes.
+    """
+    holder: Any = torch.autograd
+    before = holder.grad, holder.backward
+
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        return grad(before[0], *args, **kwargs)
+
+    def ran(*args: Any, **kwargs: Any) -> Any:
+        return backward(before[1], *args, **kwargs)
+
+    holder.grad, holder.backward = asked, ran
+    try:
+        yield
+    finally:
+        holder.grad, holder.backward = before
 
 
 @contextmanager

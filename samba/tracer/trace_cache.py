@@ -33,6 +33,7 @@ from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import with_layouts
 from samba.tracer.looks import Layout
+from samba.tracer.refuse import refuse_scripted
 from samba.tracer.torch_internals import (
     accumulation_hooks,
     buffers_of,
@@ -99,6 +100,7 @@ def trace_and_keep(model: torch.nn.Module, given: TraceInputs, *, inference: boo
         SambaError: As :func:`samba.tracer.capture.trace_model`.
     """
     _kept.pop(model, None)
+    refuse_scripted(model)  # what it holds cannot be asked as of other modules
     before = _key(model, given, inference)
     traced = trace_model(model, given, inference=inference)
     if before is not None and before == _key(model, given, inference):

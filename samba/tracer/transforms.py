@@ -38,7 +38,8 @@ def refuse_gradients(func: Callable[..., Any]) -> None:
             where=calling_line(),
             function="Tensor.backward()",
             hint="session.run computes the gradients of the losses that forward() returns: "
-            "return the loss.",
+            "return the loss. A gradient that forward() itself computes with can be written as "
+            "operations.",
         )
     if differentiates_functions():
         frames = [frame for frame, _ in traceback.walk_stack(None)]
@@ -51,6 +52,14 @@ def refuse_gradients(func: Callable[..., Any]) -> None:
         )
 
 
+WHY_LOST = (
+    "Torch's exporter follows gradients of some operations (+, *, **, sum, sin), and loses what "
+    "others keep for theirs (linear, tanh, exp, softmax): write this gradient as operations, or "
+    "compute it outside of forward() and pass it as an input."
+)
+"""What a user can do where a gradient within ``forward`` is lost."""
+
+
 def gradient_of_input(where: str) -> UntracedFunction:
     """The refusal of a gradient that the exporter has lost.
 
@@ -60,8 +69,7 @@ def gradient_of_input(where: str) -> UntracedFunction:
     return UntracedFunction(
         where=where,
         function="torch.autograd.grad",
-        hint="Write this gradient as operations, or compute it outside of forward() and pass it as "
-        "an input.",
+        hint=WHY_LOST,
     )
 
 
