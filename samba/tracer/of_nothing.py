@@ -47,7 +47,7 @@ def refuse_of_nothing(graph: torch.fx.Graph, model: str) -> None:
 
 def _takes_nothing(node: torch.fx.Node) -> bool:
     return any(
-        isinstance(value, torch.Tensor) and 0 in value.shape
+        isinstance(value, torch.Tensor) and any(type(n) is int and not n for n in value.shape)
         for value in (source.meta.get("val") for source in node.all_input_nodes)
     )
 

@@ -67,7 +67,7 @@ class _ShownClass:
     __slots__ = ()
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # none sets it
         found = builtins.type(self)
         user = is_user_file(sys._getframe(1).f_code.co_filename)
         return _shown(self) if user and found is FakeTensor else found

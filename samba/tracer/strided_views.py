@@ -111,6 +111,7 @@ def name_elements(program: ExportedProgram, model: str) -> None:
             of its elements lie in one place and are changed.
     """
     graph = program.graph
+    _refuse_repeated(graph, model)
     strided = [n for n in graph.nodes if n.target in (_STRIDED, _COPIED, _SCATTER)]
     unfolded = [n for n in graph.nodes if n.target is _UNFOLD]
     if not strided and not unfolded:
@@ -127,6 +128,21 @@ def name_elements(program: ExportedProgram, model: str) -> None:
             view = _View(node, model, written=node in written, storages=storages)
             view.name_elements()
     program.graph_module.recompile()
+
+
+def _refuse_repeated(graph: torch.fx.Graph, model: str) -> None:
+    """Refuse changes through ``expand`` and its like, which torch refuses when they run."""
+    for node, changed in changes_in_place(graph):
+        value = changed.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not value.numel():
+            continue
+        if any(n > 1 and not s for n, s in zip(value.shape, value.stride(), strict=True)):
+            raise StridedViewError(
+                where=source_line(node.meta.get("stack_trace")) or f"module {model}",
+                reason=f"{node.target} changes a view of sizes {list(value.shape)} and strides "
+                f"{list(value.stride())}, in which several elements lie in one place",
+                hint="Torch refuses that, too: change a copy (x.clone()).",
+            )
 
 
 def exact_writes(program: ExportedProgram) -> None:
@@ -291,7 +307,7 @@ class _View:
         if base is self.base:
             return True
         own = _value(self.base)
-        have = _places(own.shape, own.stride(), own.storage_offset())
+        have = _places(own.shape, own.stride(), int(own.storage_offset()))
         return bool(np.isin(self._places(), have).all())
 
     def _read(self, base: torch.fx.Node, layout: _Layout) -> None:

@@ -97,7 +97,7 @@ class _Viewed(nn.Module):
         first: bool = False,
     ) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.linspace(-1.0, 1.0, 24).reshape(4, 6) + 0.1)
+        self.w = nn.Parameter(torch.linspace(0.25, 1.25, 24).reshape(4, 6))
         self.k = nn.Parameter(torch.tensor(0.75))
         self.register_buffer("buffer", torch.linspace(0.0, 2.0, 24).reshape(4, 6))
         self.base, self.view, self.change = base, view, change
@@ -111,7 +111,7 @@ class _Viewed(nn.Module):
             self.change(base, self.k.detach() if self.of_buffer else self.k)
         else:
             self.change(view, self.k.detach() if self.of_buffer else self.k)
-        factor = self.w.sum() if self.of_buffer else 1.0
+        factor = self.w.mean() if self.of_buffer else 1.0
         return (whole.square().sum() + view.sum() * 0.5 + base.mean()) * factor
 
 
@@ -138,17 +138,17 @@ def test_some_changes_through_views(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", range(2))
 def test_changes_through_views(tmp_path, part):
-    tally = Tally(f"changes through views, part {part + 1} of 4")
+    tally = Tally(f"changes through views, part {part + 1} of 2")
     cases = list(_cases().items())
-    sweep_together(tally, dict(cases[part::4]), INPUTS, tmp_path, lr=0.01)
-    tally.close(at_least=400)
+    sweep_together(tally, dict(cases[part * 7 :: 13]), INPUTS, tmp_path, lr=0.01)
+    tally.close(at_least=120)
 
 
 @pytest.mark.slow
 def test_changes_of_buffers_and_of_bases(tmp_path):
     tally = Tally("changes through views of buffers, and below views")
     cases = list({**_cases(of_buffer=True), **_cases(first=True)}.items())
-    sweep_together(tally, dict(cases[::5]), INPUTS, tmp_path, lr=0.001)
-    tally.close(at_least=400)
+    sweep_together(tally, dict(cases[::27]), INPUTS, tmp_path, lr=0.01)
+    tally.close(at_least=120)

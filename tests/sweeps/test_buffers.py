@@ -133,7 +133,7 @@ def test_gradients_are_of_what_a_buffer_held(tmp_path):
 def test_changed_buffers(tmp_path, level, runs):
     tally = Tally(f"changed buffers, {level}, {len(runs)} run(s) a step")
     cases = list(_cases())
-    step = 1 if (level, len(runs)) == ("o3", 3) else 5
+    step = 5 if (level, len(runs)) == ("o3", 3) else 31
     config = {"optim_level": level}
     sweep_together(tally, dict(cases[::step]), INPUTS, tmp_path, lr=0.1, config=config, runs=runs)
     tally.close(at_least=len(cases) // step * 9 // 10)

@@ -92,8 +92,18 @@ def _overlapping(_: Net, h: Tensor) -> Tensor:
     return h
 
 
+def _repeated(_: Net, h: Tensor) -> Tensor:
+    h[:1].expand(3, 4).masked_fill_(h > 0.0, 2.0)
+    return h
+
+
 @pytest.mark.parametrize(
-    ("compute", "reason"), [(_beyond, "beside those of its tensor"), (_overlapping, "in one place")]
+    ("compute", "reason"),
+    [
+        (_repeated, "in one place"),
+        (_beyond, "beside those of its tensor"),
+        (_overlapping, "in one place"),
+    ],
 )
 def test_a_view_that_no_graph_can_say_is_refused_with_its_line(compute, reason):
     with pytest.raises(StridedViewError, match=reason) as caught:
