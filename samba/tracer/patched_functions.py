@@ -17,7 +17,7 @@ from samba.tensor.labels import keep_names
 from samba.tensor.promotion import integers_among_floats, mixed_floats, promoted
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
-from samba.tracer.data_dependent.constant_shapes import with_constant_shapes
+from samba.tracer.data_dependent.constant_shapes import with_constant_shapes, with_known_sizes
 from samba.tracer.dropout import DROPOUTS, keep_dropout
 from samba.tracer.errors import TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
@@ -87,6 +87,7 @@ class TracedFunctions(TorchFunctionMode):
             answer = self._branches.answer(func, args, kwargs)
             if answer is not None:
                 return answer
+            args, kwargs = with_known_sizes(func, self._branches.known, args, kwargs)
             if (listed := with_constant_shapes(func, self._branches.known, args, kwargs)) != func:
                 return listed(*args, **kwargs)
         attribute = attribute_of(func)

@@ -14,7 +14,7 @@ import torch
 from samba.tracer.data_dependent.known_values import KnownValues
 from samba.tracer.torch_internals import outside_of_trace, tree_leaves, tree_map
 
-__all__ = ["with_constant_shapes"]
+__all__ = ["SELECTED", "with_constant_shapes", "with_known_sizes"]
 
 T = torch.Tensor
 _MASKS = frozenset({torch.bool, torch.uint8})
@@ -45,11 +45,6 @@ def with_constant_shapes(
     Returns:
         The function itself where no shape follows from known values.
     """
-    if getattr(func, "__name__", "") in _SIZED:
-        sizes, named = _numbers(args, known), _numbers(dict(kwargs), known)
-        if sizes is not args or named is not kwargs:
-            return lambda *_, **__: func(*sizes, **named)
-        return func
     if func is T.__getitem__ or func is T.__setitem__:
         index = _sliced(args[1], known)
         index = _unmasked(index, known, args[2:])
@@ -86,30 +81,46 @@ def _constant(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 # -- numbers among sizes --------------------------------------------------------------
 
+_MAKES = frozenset(
+    ("zeros", "ones", "empty", "full", "rand", "randn", "eye", "arange", "randint", "randperm")
+)
+"""Names of functions that take sizes alone."""
+
 _SIZED = frozenset(
     {
+        *_MAKES,
         *("pad", "view", "reshape", "expand", "broadcast_to", "repeat", "tile", "unflatten"),
-        *("zeros", "ones", "empty", "full", "rand", "randn", "eye", "arange"),
-        *("new_zeros", "new_ones", "new_empty", "new_full", "randint", "randperm"),
+        *("new_zeros", "new_ones", "new_empty", "new_full"),
         *("split", "chunk", "roll", "unfold", "interpolate", "tril", "triu", "topk"),
     }
 )
 """Names of functions that take sizes and places: torch reads them out of tensors by itself."""
 
 
-def _numbers(given: Any, known: KnownValues, outer: bool = True) -> Any:
-    """Arguments with numbers in place of known whole ones; the tensor itself stays, as data."""
-    if isinstance(given, (tuple, list)) and type(given) in (tuple, list):
-        made = [
-            item if outer and place == 0 and _is_data(item) else _numbers(item, known, False)
-            for place, item in enumerate(given)
-        ]
-        same = all(new is old for new, old in zip(made, given, strict=True))
-        return given if same else type(given)(made)
-    if isinstance(given, dict):
-        named = {key: _numbers(item, known, False) for key, item in given.items()}
-        return given if all(named[key] is given[key] for key in given) else named
-    if isinstance(given, T) and not outer and given.dim() == 0 and given.dtype in _WHOLE:
+def with_known_sizes(
+    func: Callable[..., Any], known: KnownValues, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with numbers in place of known tensors among sizes.
+
+    Args:
+        func: A function of torch.
+        known: The values that are the same in every run.
+        args, kwargs: What it is called with.
+    """
+    name = getattr(func, "__name__", "")
+    if name not in _SIZED:
+        return args, kwargs
+    data = 0 if name in _MAKES else 1
+    return (*args[:data], *_numbers(args[data:], known)), _numbers(kwargs, known)
+
+
+def _numbers(given: Any, known: KnownValues) -> Any:
+    """Arguments with numbers in place of known whole ones of one element."""
+    if type(given) in (tuple, list):
+        return type(given)([_numbers(item, known) for item in given])
+    if type(given) is dict:
+        return {key: _numbers(item, known) for key, item in given.items()}
+    if isinstance(given, T) and given.dim() == 0 and given.dtype in _WHOLE:
         value = known.of(given)
         if value is not None:
             with outside_of_trace():
@@ -128,12 +139,8 @@ def _sliced(index: Any, known: KnownValues) -> Any:
     if not isinstance(index, slice):
         return index
     given = index.start, index.stop, index.step
-    bounds = [_numbers(bound, known, False) for bound in given]
+    bounds = [_numbers(bound, known) for bound in given]
     return index if all(n is o for n, o in zip(bounds, given, strict=True)) else slice(*bounds)
-
-
-def _is_data(item: Any) -> bool:
-    return isinstance(item, T) and item.dim() > 0
 
 
 # -- masks among indices ------------------------------------------------------------

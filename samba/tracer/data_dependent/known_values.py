@@ -63,7 +63,8 @@ class KnownValues:
         found = node_of(tensor)
         if found is None:
             # A constant that the graph has not met yet: one that is written to is refused.
-            return None if isinstance(tensor, FakeTensor) else tensor.detach().clone()
+            with outside_of_trace():
+                return None if isinstance(tensor, FakeTensor) else tensor.detach().clone()
         if found[0].graph is not self._graph:
             self._start(found[0].graph)
         with outside_of_trace(), torch.no_grad():

@@ -13,8 +13,11 @@ from torch import nn
 
 import samba
 import samba.utils as utils
+from emulator.device import Device
 from emulator.errors import OtherBranch
+from emulator.plans.step_choice import all_steps
 from pef_schema import read_pef
+from samba.graph import FwdGraph
 from tests.samba.worlds import named
 
 Forward = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -159,3 +162,84 @@ def test_an_evaluator_checks(tmp_path: Path) -> None:
         evaluator.run(inputs)
     evaluator.run(named({"x": X, "labels": LABELS}))
     run(model)
+
+
+def test_another_process_that_runs_the_pef_checks_too(tmp_path: Path) -> None:
+    model, pef = loaded(tmp_path, hubert, train=False)
+    values = state(model)
+    samba.session.reset()
+    device = Device(read_pef(pef))
+    for name, tensor in values.items():
+        device.write(device.region_of(f"model__{name.replace('.', '__')}"), tensor.numpy())
+    device.write(device.region_of("x"), X.numpy())
+    device.write(device.region_of("labels"), LABELS.numpy())
+    plan = device.plan(all_steps(device.program))
+    device.run(plan)
+    output = device.program.graphs[0].outputs[0].region
+    assert device.read(output).shape == ()
+    device.write(device.region_of("labels"), BAD.numpy())
+    device.run(plan)
+    with pytest.raises(OtherBranch) as caught:
+        device.read(output)
+    assert caught.value.source == line_of(hubert, 1)
+    assert device.read(output).shape == ()  # told once; the memory is there
+
+
+@pytest.mark.slow
+def test_spatial_mapping_and_accumulation_hold_back_too(tmp_path: Path) -> None:
+    for number, config in enumerate(({"mapping": "spatial"}, {"is_split_batch": True})):
+        torch.manual_seed(0)
+        model = samba.from_torch_model_(Model(hubert))
+        inputs = named({"x": X, "labels": LABELS})
+        optimizer = samba.optim.AdamW(model.parameters(), lr=0.1)
+        folder = {"output_folder": str(tmp_path), "pef_name": f"m{number}"}
+        pef = samba.session.compile(
+            model,
+            inputs,
+            optimizer,
+            config_dict={**folder, "mapping": config.get("mapping", "section")},
+            is_split_batch=config.get("is_split_batch", False),
+        )
+        utils.trace_graph(
+            model, inputs, optimizer, pef=pef, mapping=config.get("mapping", "section")
+        )
+        run(model)
+        before = state(model)
+        with pytest.raises(OtherBranch):
+            run(model, labels=BAD)
+        assert same(state(model), before)
+        run(model)
+        samba.session.reset()
+
+
+@pytest.mark.slow
+def test_each_graph_of_several_has_its_checks(tmp_path: Path) -> None:
+    def traced() -> nn.Module:
+        torch.manual_seed(0)
+        model = samba.from_torch_model_(Model(hubert).eval())
+        for rows in (2, 3):
+            x = samba.from_torch_tensor(torch.zeros(rows, 4), name=f"x{rows}")
+            labels = samba.from_torch_tensor(torch.zeros(rows, dtype=torch.int64), name=f"l{rows}")
+            made = utils.trace_multigraph(model, (x, labels), trace_prefix=f"rows{rows}")
+            samba.session.add_graph(FwdGraph((x, labels), made, f"rows{rows}"))
+        return model
+
+    def once(rows: int, label: int) -> None:
+        labels = torch.full((rows,), label)
+        given = named({f"x{rows}": torch.ones(rows, 4), f"l{rows}": labels})
+        samba.session.run(given, graph_name=f"rows{rows}")
+        samba.session.get_tensors_by_name(["model__steps"])
+
+    traced()
+    config = {"output_folder": str(tmp_path)}
+    pef = samba.session.compile_multigraph("two", config_dict=config, inference=True)
+    samba.session.reset()
+    traced()
+    samba.session.init_multigraph_runtime(pef)
+    once(2, 4)
+    for rows in (3, 2):
+        with pytest.raises(OtherBranch):
+            once(rows, 5)
+        once(rows, 4)
+    steps = samba.session.get_tensors_by_name(["model__steps"])[0]
+    assert float(samba.to_torch(steps)) == 3
