@@ -23,7 +23,7 @@ from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor
 from samba.session.computed_indices import index_checks_of
-from samba.session.known_buffers import KnownBuffers
+from samba.session.known_buffers import KnownBuffers, refuse_changed_elsewhere
 from samba.session.layout_feeding import feeder_of
 from samba.session.loading import LoadedModel
 from samba.session.metrics import EVALUATION
@@ -244,6 +244,7 @@ class Evaluator:
         with stages(f"evaluate {compiled.name}", "tracing") as stage, self._slot.tracing():
             stage.start("tracing")
             traced = trace_model(loaded.model, given, inference=True, root=compiled.graphs[0].name)
+        refuse_changed_elsewhere(traced, [loaded.traced])
         traced = apply_arithmetic(traced, compiled_arithmetic(dict(compiled.metadata)))
         options = CompileOptions(
             name=compiled.name,

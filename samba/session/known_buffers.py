@@ -9,15 +9,17 @@ import torch
 
 from samba.session.mismatch import GraphMismatch
 from samba.support.deviations import some_of
+from samba.tracer.errors import DataDependentBranch
 from samba.tracer.traced import Traced
 
-__all__ = ["KnownBuffers"]
+__all__ = ["KnownBuffers", "refuse_changed_elsewhere"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
     model: torch.nn.Module
     path: str
+    name: str
     value: torch.Tensor
 
     def now(self) -> torch.Tensor | None:
@@ -43,11 +45,13 @@ class KnownBuffers:
     """
 
     def __init__(self, traced: Sequence[tuple[torch.nn.Module, Traced]] = ()) -> None:
-        self._entries = {
-            (id(model), path): _Entry(model=model, path=path, value=value)
-            for model, trace in traced
-            for path, value in trace.known
-        }
+        self._entries: dict[tuple[int, str], _Entry] = {}
+        for model, trace in traced:
+            names = {source.path: source.name for source in trace.sources}
+            for path, value in trace.known:
+                self._entries[id(model), path] = _Entry(
+                    model=model, path=path, name=names.get(path, ""), value=value
+                )
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -66,6 +70,20 @@ class KnownBuffers:
         """Paths of those buffers that have other values now."""
         return [entry.path for entry in self._entries.values() if entry.is_changed()]
 
+    def refuse_write(self, name: str, values: torch.Tensor) -> None:
+        """Raise if other values are written to a buffer on the device.
+
+        Args:
+            name: Name of the tensor that is written.
+            values: Its new values.
+
+        Raises:
+            GraphMismatch: With the buffer's path.
+        """
+        for entry in self._entries.values():
+            if entry.name == name and not torch.equal(entry.value, values.to(entry.value.dtype)):
+                raise _mismatch("a write to device memory", [entry.path])
+
     def refuse_changed(self, operation: str) -> None:
         """Raise if a buffer has another value now.
 
@@ -76,10 +94,34 @@ class KnownBuffers:
             GraphMismatch: With the buffers' paths.
         """
         if paths := self.changed():
-            raise GraphMismatch(
-                pef=operation,
-                found="the model is not the one that was traced",
-                difference=f"forward() takes numbers out of {some_of(paths)} of the model, which "
-                "became part of the graph; now there are others",
-                advice="Put the old values back, or compile and load the model again.",
-            )
+            raise _mismatch(operation, paths)
+
+
+def refuse_changed_elsewhere(known: Traced, changing: Sequence[Traced]) -> None:
+    """Raise if one graph has values of buffers in it that another one changes in its runs.
+
+    Args:
+        known: The one graph.
+        changing: The others, of the same model.
+
+    Raises:
+        DataDependentBranch: With the buffers' paths.
+    """
+    changed = frozenset[str]().union(*(traced.changed_buffers() for traced in changing))
+    if paths := [path for path, _ in known.known if path in changed]:
+        raise DataDependentBranch(
+            where=f"graph {known.name}",
+            reason=f"forward() takes numbers out of {some_of(paths)}, which runs of another graph "
+            "of this model change",
+            hint="A compiled graph is static. Use torch.where or masking instead.",
+        )
+
+
+def _mismatch(operation: str, paths: list[str]) -> GraphMismatch:
+    return GraphMismatch(
+        pef=operation,
+        found="the model is not the one that was traced",
+        difference=f"forward() takes numbers out of {some_of(paths)} of the model, which became "
+        "part of the graph; now there are others",
+        advice="Put the old values back, or compile and load the model again.",
+    )

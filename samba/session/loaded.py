@@ -172,6 +172,8 @@ class Loaded(LoadedTensors, ABC):
         """
         region = self.device.region_of(name)
         tensor = self._fitting(tensor, region, name)
+        if self.writes.known:
+            self.writes.known.refuse_write(name, tensor)
         for check in self._checks_of_region.get(region, ()):
             check.check(np.ascontiguousarray(read_as_numpy(tensor, name)))
         super().write(name, tensor)

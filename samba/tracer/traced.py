@@ -109,6 +109,11 @@ class Traced:
     looks: Looks | None = None
     known: tuple[tuple[str, torch.Tensor], ...] = ()
 
+    def changed_buffers(self) -> frozenset[str]:
+        """Paths of the buffers that ``forward`` changes."""
+        changed = {old for _, old in self.updates}
+        return frozenset(s.path for s in self.sources if s.value in changed and s.path)
+
     def knows(self, parameter: torch.Tensor) -> bool:
         """Whether a tensor is a parameter of the traced model, used by ``forward`` or not."""
         return id(parameter) in self.parameter_ids

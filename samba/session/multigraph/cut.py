@@ -12,6 +12,7 @@ from pef_schema.program import Arg, Node, Ref, Role, Value
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from samba.sambatensor import SambaTensor
+from samba.session.known_buffers import refuse_changed_elsewhere
 from samba.session.multigraph.conflicts import GraphPart, conflicts
 from samba.session.multigraph.traces import Key, Traces
 from samba.tracer.inputs import NamedInput
@@ -36,6 +37,8 @@ def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[GraphPart]:
     """
     parts = [_Cut(graph, traces).part() for graph in graphs]
     conflicts(parts)
+    for part in parts:
+        refuse_changed_elsewhere(part.traced, [p.traced for p in parts if p is not part])
     return parts
 
 

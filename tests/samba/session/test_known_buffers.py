@@ -123,3 +123,39 @@ def test_a_write_after_the_load_is_told_and_a_loaded_state_refused(
     other["kernel_size"].fill_(4)
     model.load_state_dict(other)
     assert torch.equal(run(model), before)
+
+
+class Warm(nn.Module):
+    """A buffer that training counts, and that evaluation branches on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.lin(x)
+        if self.training:
+            self.steps.add_(1)
+        elif self.steps > 1:
+            y = y * 2
+        return y.sum()
+
+
+def test_what_another_graph_changes_is_not_known(tmp_path: Path) -> None:
+    model = samba.from_torch_model_(Warm())
+    config = {"output_folder": str(tmp_path), "pef_name": "warm"}
+    optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
+    pef = samba.session.compile(model, named({"x": X}), optimizer, config_dict=config)
+    utils.trace_graph(model, named({"x": X}), optimizer, pef=pef)
+    with pytest.raises(DataDependentBranch, match="steps, which runs of another graph"):
+        samba.session.evaluator(model)
+
+
+def test_other_values_are_not_written_to_the_device(tmp_path: Path) -> None:
+    model = converted(Padded())
+    utils.trace_graph(model, named({"x": X}), pef=compiled(model, tmp_path))
+    buffer = samba.session.buffer_dict["padded__stride"]
+    buffer.sn_data = torch.tensor(2)
+    with pytest.raises(GraphMismatch, match="stride"):
+        buffer.sn_data = torch.tensor(3)
