@@ -74,7 +74,7 @@ def look(index: jax.Array, use: IndexUse, before: jax.Array | None = None) -> ja
     if not index.size:
         return jnp.zeros(3, np.int64) if before is None else before  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
     flat = index.reshape(-1).astype(np.int64)
-    good = (flat >= use.low) & (flat <= use.high)
+    good = flat != 0 if use.divisor else (flat >= use.low) & (flat <= use.high)
     if use.ignored is not None:
         good |= flat == use.ignored
     if use.wraps:

@@ -1,8 +1,8 @@
-"""Where a graph reads or writes by index, and which indices torch allows there.
+"""Where a graph reads or writes by index, or divides whole numbers, and what torch allows there.
 
 A running program cannot raise: on the device an index that is out of range reads or writes another
-place, or counts as ignored. What can be checked is checked elsewhere; this is the table of what
-there is to check.
+place, or counts as ignored, and a division by zero has some result. What can be checked is checked
+elsewhere; this is the table of what there is to check.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class IndexUse:
         low, high: The least and the largest index that torch allows.
         ignored: A further one that means "leave this out"; None if there is none.
         wraps: Whether negative indices stand for those above 32767, as in labels of int16.
+        divisor: Whether it holds divisors of whole numbers: zero alone is not allowed.
     """
 
     node: int
@@ -36,6 +37,7 @@ class IndexUse:
     high: int
     ignored: int | None = None
     wraps: bool = False
+    divisor: bool = False
 
     def allows(self, index: float) -> bool:
         """Whether torch allows an index.
@@ -48,6 +50,8 @@ class IndexUse:
             >>> [use.allows(i) for i in (0, 9, 10, -1, -100)]
             [True, True, False, False, True]
         """
+        if self.divisor:
+            return index != 0
         if self.low - 1 < index < self.high + 1 or index == self.ignored:
             return True
         above = index + _INT16_SPAN
@@ -56,6 +60,8 @@ class IndexUse:
     @property
     def allowed(self) -> str:
         """The allowed indices in words."""
+        if self.divisor:
+            return "any number but 0"
         also = "" if self.ignored is None else f", or {self.ignored}, which is ignored"
         return f"{self.low} to {self.high}{also}"
 
@@ -88,6 +94,7 @@ def index_uses(graph: Graph) -> tuple[IndexUse, ...]:
             high=high,
             ignored=ignored,
             wraps=is_label(node) and graph.values[arg.value].dtype is DType.INT16,
+            divisor=node.op in _DIVISIONS,
         )
         for position, node in enumerate(graph.nodes)
         if node.op in _FINDERS
@@ -181,6 +188,20 @@ def _pooled(dims: int) -> _Finder:
     return find
 
 
+def _divisors(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    result = graph.values[node.outputs[0]].dtype
+    if not result.is_floating:
+        yield node.args[1], (-(2**63), 2**63 - 1, None)
+
+
+_DIVISIONS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("floor_divide.default", "remainder.Tensor", "remainder.Scalar_Tensor", "fmod.Tensor"),
+        *("div.Tensor_mode", "divide.Tensor_mode"),
+    )
+)
+
 _GROUPS: tuple[tuple[_Finder, str], ...] = (
     (_rows, "aten.embedding.default samba.embedding_renorm.default"),
     (
@@ -206,6 +227,7 @@ _GROUPS: tuple[tuple[_Finder, str], ...] = (
     (_label_sets, "aten.multilabel_margin_loss.default"),
     (_pooled(2), "aten.max_unpool2d.default"),
     (_pooled(3), "aten.max_unpool3d.default"),
+    (_divisors, " ".join(sorted(_DIVISIONS))),
     (
         _labels(4),
         "aten.cross_entropy_loss.default aten.nll_loss.default aten.nll_loss_nd.default "

@@ -1,4 +1,4 @@
-"""Euclid's algorithm on arrays, with the wrap-around of torch's kernels at a type's minimum."""
+"""Euclid's algorithm and powers of integers, which wrap around at a type's bounds as torch's do."""
 
 from __future__ import annotations
 
@@ -49,3 +49,10 @@ def least_common_multiple(x: jax.Array, other: jax.Array) -> jax.Array:
     whole = lax.div(x, jnp.where(divisor == 0, jnp.ones((), x.dtype), divisor))
     product = jnp.abs(whole.astype(wide) * other.astype(wide)).astype(x.dtype)
     return jnp.where(divisor == 0, jnp.zeros((), x.dtype), product)
+
+
+def power_of_integers(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Integer power; a negative exponent leaves only 1 and -1 alive."""
+    sign = jnp.where(b % 2 == 0, 1, a)
+    inverse = jnp.where(jnp.abs(a) == 1, sign, 0).astype(a.dtype)
+    return jnp.where(b < 0, inverse, jnp.power(a, jnp.maximum(b, 0)))

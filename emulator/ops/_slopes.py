@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.ops._exp import exp, exp2
 from emulator.ops._gradient import with_gradient
 
 
@@ -80,9 +81,10 @@ def sinc(x: jax.Array) -> jax.Array:
 @sinc.defjvp
 def _(primals: Any, tangents: Any) -> Any:
     (x,), (dx,) = primals, tangents
-    angle = jnp.where(x == 0, 1, x * math.pi)
-    slope = (angle * lax.cos(angle) - lax.sin(angle)) / (angle * jnp.where(x == 0, 1, x))
-    return sinc(x), dx * jnp.where(x == 0, 0, slope)
+    angle, square = x * math.pi, x * x * math.pi
+    flat = square == 0  # of small numbers too, whose square is none
+    slope = (angle * lax.cos(angle) - lax.sin(angle)) / jnp.where(flat, 1, square)
+    return sinc(x), jnp.where(flat, 0, dx * slope)
 
 
 @jax.custom_jvp
@@ -125,30 +127,57 @@ def _(primals: Any, tangents: Any) -> Any:
     return length, dx * (x / length) + dy * (y / length)
 
 
-@jax.custom_jvp
-def xlogy(x: jax.Array, y: jax.Array) -> jax.Array:
-    """``x log(y)``, 0 where ``x`` is 0 and ``y`` is a number."""
+def _xlogy_forward(x: jax.Array, y: jax.Array, scalar: bool) -> tuple[jax.Array, Any]:
+    return xlogy(x, y, scalar), (x, y)
+
+
+def _xlogy_backward(scalar: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, y = saved
+    flat = (x == 0) & (~(y > 0) if scalar else y <= 0)
+    return jnp.where(flat, 0, xlogy(g, y, scalar)), g * x / y
+
+
+@with_gradient(_xlogy_forward, _xlogy_backward, static=(2,))
+def xlogy(x: jax.Array, y: jax.Array, scalar: bool = False) -> jax.Array:
+    """``x log(y)``, 0 where ``x`` is 0 and ``y`` is a number.
+
+    Args:
+        x, y: Floats of one shape.
+        scalar: Whether ``y`` is one number, beside which torch masks the gradient at NaN, too.
+    """
     return jnp.where(y != y, y, jnp.where(x == 0, 0, x * lax.log(y)))
 
 
-@xlogy.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    (x, y), (dx, dy) = primals, tangents
-    flat = (x == 0) & (y <= 0)
-    return xlogy(x, y), dx * jnp.where(flat, 0, lax.log(y)) + dy * (x / y)
+def _xlog1py_forward(x: jax.Array, y: jax.Array, scalar: bool) -> tuple[jax.Array, Any]:
+    return xlog1py(x, y, scalar), (x, y)
 
 
-@jax.custom_jvp
-def xlog1py(x: jax.Array, y: jax.Array) -> jax.Array:
-    """``x log1p(y)``, 0 where ``x`` is 0 and ``y`` is a number."""
+def _xlog1py_backward(scalar: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, y = saved
+    flat = (x == 0) & (~(y > -1) if scalar else y <= -1)
+    return jnp.where(flat, 0, xlog1py(g, y, scalar)), g * x / (y + 1)
+
+
+@with_gradient(_xlog1py_forward, _xlog1py_backward, static=(2,))
+def xlog1py(x: jax.Array, y: jax.Array, scalar: bool = False) -> jax.Array:
+    """``x log1p(y)``, 0 where ``x`` is 0 and ``y`` is a number; arguments as of :func:`xlogy`."""
     return jnp.where(y != y, y, jnp.where(x == 0, 0, x * lax.log1p(y)))
 
 
-@xlog1py.defjvp
-def _(primals: Any, tangents: Any) -> Any:
-    (x, y), (dx, dy) = primals, tangents
-    flat = (x == 0) & (y <= -1)
-    return xlog1py(x, y), dx * jnp.where(flat, 0, lax.log1p(y)) + dy * (x / (y + 1))
+def _log_sum_forward(a: jax.Array, b: jax.Array, two: bool) -> tuple[jax.Array, Any]:
+    return log_sum(a, b, two), (a, b)
+
+
+def _log_sum_backward(two: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    a, b = saved
+    power = exp2 if two else exp
+    return g / (1 + power(b - a)), g / (1 + power(a - b))
+
+
+@with_gradient(_log_sum_forward, _log_sum_backward, static=(2,))
+def log_sum(a: jax.Array, b: jax.Array, two: bool = False) -> jax.Array:
+    """``log(exp(a) + exp(b))``, or to base two."""
+    return jnp.logaddexp2(a, b) if two else jnp.logaddexp(a, b)
 
 
 @jax.custom_jvp
@@ -161,7 +190,9 @@ def copysign(x: jax.Array, sign: jax.Array) -> jax.Array:
 def _(primals: Any, tangents: Any) -> Any:
     (x, sign), (dx, _) = primals, tangents
     out = copysign(x, sign)
-    return out, dx * jnp.where(x == 0, 0, out / x)
+    # A quotient of denormals is none.
+    turned = jnp.where(jnp.signbit(x) == jnp.signbit(sign), 1, -1)
+    return out, dx * jnp.where(x == 0, 0, jnp.where(jnp.isfinite(x), turned, out / x))
 
 
 @jax.custom_jvp
@@ -187,4 +218,4 @@ def scaled_by(x: jax.Array, value: jax.Array, exponent: jax.Array) -> jax.Array:
 @scaled_by.defjvp
 def _(primals: Any, tangents: Any) -> Any:
     (x, value, exponent), (dx, _, _) = primals, tangents
-    return scaled_by(x, value, exponent), dx * jnp.exp2(-exponent.astype(dx.dtype))
+    return scaled_by(x, value, exponent), dx * exp2(-exponent.astype(dx.dtype))

@@ -240,11 +240,26 @@ def mish(x: jax.Array) -> jax.Array:
     return x * jnp.tanh(jnp.logaddexp(x, 0))
 
 
+def _log_sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _log_sigmoid(x), x
+
+
+def _log_sigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    z = jnp.exp(-jnp.abs(x))
+    part = z / (1 + z)
+    return (g * jnp.where(x < 0, 1 - part, part),)
+
+
+@with_gradient(_log_sigmoid_forward, _log_sigmoid_backward)
+def _log_sigmoid(x: jax.Array) -> jax.Array:
+    return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
 @op("aten.log_sigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def log_sigmoid(x: jax.Array) -> jax.Array:
     """Logarithm of the logistic function."""
-    return -jnp.logaddexp(-x, 0)
+    return _log_sigmoid(x)
 
 
 @op("aten.log_sigmoid_forward.default", reads=(0,), cheap=True)

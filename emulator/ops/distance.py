@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.kernels.precision import widened
+from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import reduce_kept, reduce_sum
-from emulator.ops._slopes import absolute
+from emulator.ops._slopes import absolute, sign
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
@@ -20,6 +21,28 @@ def _sum_last(x: jax.Array, keepdims: bool = False) -> jax.Array:
         # In a wider type: two of True are 2.
         return jnp.sum(x, -1, keepdims=keepdims).astype(jnp.float32)
     return (reduce_kept if keepdims else reduce_sum)(x, (x.ndim - 1,))
+
+
+def _largest_forward(d: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    largest = _largest(d)
+    return largest, (d, largest)
+
+
+def _largest_backward(saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array]:
+    d, largest = saved
+    hit = jnp.abs(d) == largest[..., None]
+    return (jnp.where(hit, sign(d) * g[..., None], 0),)
+
+
+@with_gradient(_largest_forward, _largest_backward)
+def _largest(d: jax.Array) -> jax.Array:
+    """The largest size along the last axis; each of several equal ones has the whole gradient."""
+    return jnp.max(jnp.abs(d), axis=-1)
+
+
+def _distance(d: jax.Array, p: float) -> jax.Array:
+    """The p-norm of the last axis of differences, as ``cdist`` and ``pdist`` have it."""
+    return _largest(d) if math.isinf(p) and d.shape[-1] else _norm(d, p)
 
 
 def _norm(d: jax.Array, p: float, *, keepdims: bool = False) -> jax.Array:
@@ -54,7 +77,7 @@ def cdist(x1: jax.Array, x2: jax.Array, p: float = 2, compute_mode: int | None =
     Always from differences, the exact one of torch's two ways.
     """
     del compute_mode
-    return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
+    return _distance(x1[..., :, None, :] - x2[..., None, :, :], p)
 
 
 @op("aten.pdist.default", reads=(0,))
@@ -62,7 +85,7 @@ def cdist(x1: jax.Array, x2: jax.Array, p: float = 2, compute_mode: int | None =
 def pdist(x: jax.Array, p: float = 2) -> jax.Array:
     """p-norm distances of all pairs of rows, in the order (0, 1), (0, 2), ..., (1, 2), ..."""
     first, second = np.triu_indices(x.shape[0], 1)
-    return _norm(x[first] - x[second], p)
+    return _distance(x[first] - x[second], p)
 
 
 @op("aten.cosine_similarity.default", reads=(0, 1))

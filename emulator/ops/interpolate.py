@@ -142,7 +142,7 @@ def _interpolate(
     make: MakeTable,
     back: MakeTable | None = None,
 ) -> jax.Array:
-    """Resample every axis of ``size``; ``back`` makes the tables of the gradient, if others."""
+    """Resample every axis of ``size``; ``back`` makes other tables for the gradient."""
     y = widen(x)
     real = np.float64 if x.dtype == jnp.float64 else np.float32
     first = x.ndim - len(size)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,8 +12,10 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
+from emulator.kernels.precision import LOW
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
+from emulator.ops._integers import power_of_integers
 from emulator.ops._promote import (
     cast,
     constant,
@@ -25,7 +29,7 @@ from emulator.ops._promote import (
 from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
-_MAX_SQUARINGS = 64
+_MAX_SQUARINGS = 16
 """Whole exponents up to here are computed by repeated squaring."""
 
 Operand = Any
@@ -35,7 +39,23 @@ Operand = Any
 @op("aten.add.Tensor", "aten.add.Scalar", reads=(), cheap=True, channels=Channels.ANY)
 def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x + alpha * other``; booleans add as logical or."""
+    if is_number(other) and other * alpha == 0 and math.copysign(1, other * alpha) > 0:
+        return elementwise(lambda a, _: _plus_zero(a), x, other)
     return elementwise(lambda a, b: a + _scaled(b, alpha), x, other)
+
+
+def _plus_zero_forward(x: jax.Array) -> tuple[jax.Array, None]:
+    return _plus_zero(x), None
+
+
+def _plus_zero_backward(_: None, g: jax.Array) -> tuple[jax.Array]:
+    return (g,)
+
+
+@with_gradient(_plus_zero_forward, _plus_zero_backward)
+def _plus_zero(x: jax.Array) -> jax.Array:
+    """``x + 0.0``, which XLA takes for ``x``: -0.0 becomes 0.0."""
+    return jnp.where(x == 0, jnp.zeros((), x.dtype), x)
 
 
 @op(
@@ -46,6 +66,8 @@ def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
 )
 def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x - alpha * other``."""
+    if is_number(other):
+        return add(x, other, -alpha)
     return elementwise(lambda a, b: a - _scaled(b, alpha), x, other)
 
 
@@ -75,7 +97,10 @@ def _divided_backward(
     saved: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     a, b = saved
-    return g / b, -g * ((a / b) / b)  # the square of a divisor overflows before the quotient does
+    # Not by the square of the divisor, which overflows before the quotient does: the choice, which
+    # changes nothing, keeps XLA from making one division of two.
+    quotient = jnp.where(a != a, a, a / b)
+    return g / b, -g * (quotient / b)
 
 
 @with_gradient(_divided_forward, _divided_backward)
@@ -131,13 +156,13 @@ def floor_divide(x: Operand, other: Operand) -> jax.Array:
 )
 def remainder(x: Operand, other: Operand) -> jax.Array:
     """Remainder with the sign of the divisor."""
-    return elementwise(_remainder, x, other)
+    return elementwise(_remainder_of, x, other)
 
 
 @op("aten.fmod.Tensor", "aten.fmod.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY)
 def fmod(x: Operand, other: Operand) -> jax.Array:
     """Remainder with the sign of the dividend."""
-    return elementwise(lax.rem, x, other)
+    return elementwise(_rest, x, other)
 
 
 @op(
@@ -181,10 +206,11 @@ def power(base: Operand, exponent: Operand) -> jax.Array:
             return elementwise(lambda a: _power_fixed(a, float(exponent)), x)
         return lax.integer_pow(x, int(exponent))
     if is_complex(dtype):
-        return elementwise(_power_float, base, exponent)
+        return elementwise(partial(_power_float, low=""), base, exponent)
     if not is_float(dtype):
-        return elementwise(_power_int, base, exponent)
-    return elementwise(_power_float, base, exponent)
+        return elementwise(power_of_integers, base, exponent)
+    low = dtype.name if dtype in LOW else ""
+    return elementwise(partial(_power_float, low=low), base, exponent)
 
 
 @op(
@@ -229,10 +255,24 @@ def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
     """``start + weight * (end - start)``, from the nearer end as torch does."""
 
     def mix(a: jax.Array, b: jax.Array, w: jax.Array) -> jax.Array:
-        far = jnp.abs(w) < 0.5
-        return jnp.where(far, a + w * (b - a), b - (b - a) * (1 - w))
+        return _mixed(a, b, w)
 
     return elementwise(mix, start, end, weight, exact_scalars=True)
+
+
+def _mixed_forward(a: jax.Array, b: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
+    return _mixed(a, b, w), (a, b, w)
+
+
+def _mixed_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    a, b, w = saved
+    return g * (1 - w), g * w, g * (b - a)
+
+
+@with_gradient(_mixed_forward, _mixed_backward)
+def _mixed(a: jax.Array, b: jax.Array, w: jax.Array) -> jax.Array:
+    far = jnp.abs(w) < 0.5
+    return jnp.where(far, a + w * (b - a), b - (b - a) * (1 - w))
 
 
 @op("aten._to_copy.default", reads=(), cheap=True, channels=Channels.ANY)
@@ -270,13 +310,50 @@ def _remainder(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
 
 
+def _remainder_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
+    return _remainder(a, b), (a, b)
+
+
+def _remainder_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return g, -g * _div_floor(*saved)
+
+
+@with_gradient(_remainder_forward, _remainder_backward)
+def _remainder_of(a: jax.Array, b: jax.Array) -> jax.Array:
+    return _remainder(a, b)
+
+
+def _rest_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
+    return lax.rem(a, b), (a, b)
+
+
+def _rest_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return g, -g * _div_trunc(*saved)
+
+
+@with_gradient(_rest_forward, _rest_backward)
+def _rest(a: jax.Array, b: jax.Array) -> jax.Array:
+    return lax.rem(a, b)
+
+
+def _power_fixed_forward(x: jax.Array, exponent: float) -> tuple[jax.Array, jax.Array]:
+    return _power_fixed(x, exponent), x
+
+
+def _power_fixed_backward(exponent: float, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    if exponent == 0:
+        return (lax.full_like(g, 0),)
+    return (g * (exponent * _power_fixed(x, exponent - 1)),)
+
+
+@with_gradient(_power_fixed_forward, _power_fixed_backward, static=(1,))
 def _power_fixed(x: jax.Array, exponent: float) -> jax.Array:
     """A fixed exponent: the short cuts torch takes, whole exponents by squaring."""
     if exponent == 0:
         return lax.full_like(x, 1)
     if abs(exponent) == 0.5:
         return lax.sqrt(x) if exponent > 0 else lax.rsqrt(x)
-    if exponent == int(exponent) and abs(exponent) <= _MAX_SQUARINGS:
+    if abs(exponent) <= _MAX_SQUARINGS and exponent == int(exponent):
         return lax.integer_pow(x, int(exponent))
     return lax.pow(x, lax.full_like(x, exponent))
 
@@ -289,30 +366,31 @@ def _power_complex(x: jax.Array, exponent: complex) -> jax.Array:
         return lax.sqrt(x)
     if exponent in (2, 3):
         return lax.integer_pow(x, int(exponent.real))
-    return _power_float(x, lax.full_like(x, exponent))
+    return _power_float(x, lax.full_like(x, exponent), "")
 
 
-def _power_int(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Integer power; a negative exponent leaves only 1 and -1 alive."""
-    sign = jnp.where(b % 2 == 0, 1, a)
-    inverse = jnp.where(jnp.abs(a) == 1, sign, 0).astype(a.dtype)
-    return jnp.where(b < 0, inverse, jnp.power(a, jnp.maximum(b, 0)))
+def _power_forward(
+    base: jax.Array, exponent: jax.Array, low: str
+) -> tuple[jax.Array, tuple[Any, ...]]:
+    return _power_float(base, exponent, low), (base, exponent)
 
 
-def _power_forward(base: jax.Array, exponent: jax.Array) -> tuple[jax.Array, tuple[Any, ...]]:
-    return lax.pow(base, exponent), (base, exponent)
-
-
-def _power_backward(saved: tuple[Any, ...], g: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _power_backward(low: str, saved: tuple[Any, ...], g: jax.Array) -> tuple[jax.Array, jax.Array]:
     """torch's ``pow_backward_self`` and ``pow_backward_exponent``."""
     base, exponent = saved
     flat = exponent == 0
-    slope = exponent * lax.pow(base, jnp.where(flat, 1, exponent - 1))
+    less = exponent - 1
+    if low:  # rounded: in 16 bits, what comes before an even number may be that number
+        info = jnp.finfo(low)
+        less = lax.reduce_precision(less, info.nexp, info.nmant)
+    slope = exponent * lax.pow(base, jnp.where(flat, 1, less))
     at_zero = (base == 0) & (exponent >= 0)
     growth = lax.pow(base, exponent) * jnp.log(jnp.where(at_zero, 1, base))
     return g * jnp.where(flat, 0, slope), g * jnp.where(at_zero, 0, growth)
 
 
-@with_gradient(_power_forward, _power_backward)
-def _power_float(base: jax.Array, exponent: jax.Array) -> jax.Array:
+@with_gradient(_power_forward, _power_backward, static=(2,))
+def _power_float(base: jax.Array, exponent: jax.Array, low: str) -> jax.Array:
+    """``base ** exponent`` of floats, ``low`` the name of a 16-bit type that the result has."""
+    del low
     return lax.pow(base, exponent)

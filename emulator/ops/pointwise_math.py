@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,9 +14,14 @@ import numpy as np
 from jax import lax
 
 from emulator.ops import _slopes as slopes
-from emulator.ops._exp import exp
-from emulator.ops._integers import greatest_common_divisor, least_common_multiple
-from emulator.ops._promote import broadcast_all, constant, elementwise, is_float
+from emulator.ops._exp import cosh, exp, exp2, sinh
+from emulator.ops._gradient import with_gradient
+from emulator.ops._integers import (
+    greatest_common_divisor,
+    least_common_multiple,
+    power_of_integers,
+)
+from emulator.ops._promote import broadcast_all, constant, elementwise, is_float, is_number
 from emulator.ops.registry import Channels, op
 
 Operand = Any
@@ -42,7 +48,7 @@ def _step_function(fn: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array]
 
 _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...] = (
     (("exp",), exp),
-    (("exp2", "special_exp2"), lax.exp2),
+    (("exp2", "special_exp2"), exp2),
     (("expm1", "special_expm1"), lax.expm1),
     (("log",), lax.log),
     (("log2",), jnp.log2),
@@ -57,8 +63,8 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("asin", "arcsin"), lax.asin),
     (("acos", "arccos"), lax.acos),
     (("atan", "arctan"), lax.atan),
-    (("sinh",), lax.sinh),
-    (("cosh",), lax.cosh),
+    (("sinh",), sinh),
+    (("cosh",), cosh),
     (("asinh", "arcsinh"), lax.asinh),
     (("acosh", "arccosh"), lax.acosh),
     (("atanh", "arctanh"), lax.atanh),
@@ -192,13 +198,17 @@ def hypot(x: jax.Array, other: jax.Array) -> jax.Array:
 @op("aten.logaddexp.default", reads=(0, 1), cheap=True)
 def logaddexp(x: jax.Array, other: jax.Array) -> jax.Array:
     """``log(exp(x) + exp(other))``."""
-    return elementwise(jnp.logaddexp, x, other)
+    return elementwise(slopes.log_sum, x, other)
 
 
 @op("aten.logaddexp2.default", reads=(0, 1), cheap=True)
 def logaddexp2(x: jax.Array, other: jax.Array) -> jax.Array:
     """``log2(2**x + 2**other)``."""
-    return elementwise(jnp.logaddexp2, x, other)
+    return elementwise(partial(slopes.log_sum, two=True), x, other)
+
+
+def _with_logarithm(fn: Callable[..., jax.Array], x: Operand, other: Operand) -> jax.Array:
+    return elementwise(partial(fn, scalar=is_number(other)), x, other, to_float=True)
 
 
 @op(
@@ -210,7 +220,7 @@ def logaddexp2(x: jax.Array, other: jax.Array) -> jax.Array:
 )
 def xlogy(x: Operand, other: Operand) -> jax.Array:
     """``x * log(other)``, 0 where ``x`` is 0."""
-    return elementwise(slopes.xlogy, x, other, to_float=True)
+    return _with_logarithm(slopes.xlogy, x, other)
 
 
 @op(
@@ -221,7 +231,7 @@ def xlogy(x: Operand, other: Operand) -> jax.Array:
 )
 def xlog1py(x: Operand, other: Operand) -> jax.Array:
     """``x * log1p(other)``, 0 where ``x`` is 0."""
-    return elementwise(slopes.xlog1py, x, other, to_float=True)
+    return _with_logarithm(slopes.xlog1py, x, other)
 
 
 @op("aten.copysign.Tensor", "aten.copysign.Scalar", reads=(0, 1), cheap=True)
@@ -232,8 +242,42 @@ def copysign(x: jax.Array, other: Operand) -> jax.Array:
 
 @op("aten.ldexp.Tensor", reads=(0, 1), cheap=True)
 def ldexp(x: jax.Array, other: jax.Array) -> jax.Array:
-    """``x * 2**other``."""
-    return elementwise(lambda a, b: a * jnp.exp2(b), x, other, to_float=True)
+    """``x * 2**other``; as torch's, the gradient by a whole negative exponent is zero."""
+    if is_float(other.dtype):
+        return elementwise(lambda a, b: a * _power_of_two(b), x, other, to_float=True)
+    slope = power_of_integers(jnp.asarray(2, other.dtype), other)
+    return elementwise(_scaled_by_whole, x, other, slope, to_float=True)
+
+
+def _power_of_two_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = exp2(x)
+    return y, y
+
+
+def _power_of_two_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (g * (y * math.log(2)),)
+
+
+@with_gradient(_power_of_two_forward, _power_of_two_backward)
+def _power_of_two(x: jax.Array) -> jax.Array:
+    """``2 ** x`` with the gradient of a power, whose factors torch multiplies in another order."""
+    return exp2(x)
+
+
+def _scaled_forward(
+    x: jax.Array, exponent: jax.Array, slope: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _scaled_by_whole(x, exponent, slope), slope
+
+
+def _scaled_backward(slope: jax.Array, g: jax.Array) -> tuple[jax.Array, None, None]:
+    return g * slope, None, None
+
+
+@with_gradient(_scaled_forward, _scaled_backward)
+def _scaled_by_whole(x: jax.Array, exponent: jax.Array, slope: jax.Array) -> jax.Array:
+    del slope
+    return x * exp2(exponent)
 
 
 @op("aten.frexp.Tensor", reads=(0,), cheap=True)

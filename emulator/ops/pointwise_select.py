@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.kernels.precision import LOW
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     broadcast_all,
@@ -45,14 +46,16 @@ def minimum(x: jax.Array, other: jax.Array) -> jax.Array:
 
 @op("aten.fmax.default", cheap=True, channels=Channels.ANY)
 def fmax(x: jax.Array, other: jax.Array) -> jax.Array:
-    """The larger of two; a number wins over NaN; a tie goes to the first."""
-    return elementwise(lambda a, b: jnp.where((a >= b) | (b != b), a, b), x, other)
+    """The larger of two; a number wins over NaN; a tie is the first, in 16 bits the last."""
+    over = lax.gt if result_type(x, other) in LOW else lax.ge
+    return elementwise(lambda a, b: jnp.where(over(a, b) | (b != b), a, b), x, other)
 
 
 @op("aten.fmin.default", cheap=True, channels=Channels.ANY)
 def fmin(x: jax.Array, other: jax.Array) -> jax.Array:
-    """The smaller of two; a number wins over NaN; a tie goes to the first."""
-    return elementwise(lambda a, b: jnp.where((a <= b) | (b != b), a, b), x, other)
+    """The smaller of two; a number wins over NaN; ties as of :func:`fmax`."""
+    under = lax.lt if result_type(x, other) in LOW else lax.le
+    return elementwise(lambda a, b: jnp.where(under(a, b) | (b != b), a, b), x, other)
 
 
 @op(
@@ -69,7 +72,7 @@ def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
         return elementwise(_at_least, x, min)
     if min is None:
         return elementwise(_at_most, x, max)
-    return elementwise(lambda a, lo, hi: _at_most(_at_least(a, lo), hi), x, min, max)
+    return elementwise(_between, x, min, max)
 
 
 @op("aten.clamp_min.default", "aten.clamp_min.Tensor", cheap=True, channels=Channels.ANY)
@@ -123,6 +126,24 @@ def _extreme_backward(largest: bool, saved: Any, g: jax.Array) -> tuple[jax.Arra
 @with_gradient(_extreme_forward, _extreme_backward, static=(0,))
 def _extreme(largest: bool, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.maximum(a, b) if largest else jnp.minimum(a, b)
+
+
+def _between_forward(x: jax.Array, low: jax.Array, high: jax.Array) -> tuple[jax.Array, Any]:
+    return _between(x, low, high), (x, low, high)
+
+
+def _between_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    x, low, high = saved
+    return (
+        jnp.where((x >= low) & (x <= high), g, 0),
+        jnp.where((low < high) & (x < low), g, 0),
+        jnp.where((high < low) | (x > high), g, 0),
+    )
+
+
+@with_gradient(_between_forward, _between_backward)
+def _between(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    return _at_most(_at_least(x, low), high)
 
 
 def _at_least(x: jax.Array, low: jax.Array) -> jax.Array:

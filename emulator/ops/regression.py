@@ -13,9 +13,9 @@ import numpy as np
 from emulator.kernels.precision import real, widen, widened
 from emulator.ops._exp import exp
 from emulator.ops._gradient import with_gradient
-from emulator.ops._promote import constant, is_float, result_type
+from emulator.ops._promote import broadcast_to, constant, is_float, result_type
 from emulator.ops._reduction import reduce_sum
-from emulator.ops._slopes import absolute
+from emulator.ops._slopes import absolute, xlogy
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
@@ -80,16 +80,38 @@ def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array
     return reduced(absolute(x - target), reduction)
 
 
+def _smooth_forward(
+    x: jax.Array, target: jax.Array, beta: float
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _smooth(x, target, beta), (x, target)
+
+
+def _smooth_backward(
+    beta: float, saved: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    def of(d: jax.Array) -> jax.Array:
+        near = d * g / beta if beta else jnp.full_like(d, jnp.nan)  # only NaN is nearer than zero
+        return jnp.where(d <= -beta, -g, jnp.where(d >= beta, g, near))
+
+    x, target = saved
+    return of(x - target), of(target - x)  # both go down at a tie without a beta
+
+
+@with_gradient(_smooth_forward, _smooth_backward, static=(2,))
+def _smooth(x: jax.Array, target: jax.Array, beta: float) -> jax.Array:
+    size = jnp.abs(x - target)
+    if beta == 0:
+        return size
+    return jnp.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta)
+
+
 @op("aten.smooth_l1_loss.default", reads=(0, 1))
 @_of_dtype(result_type)
 def smooth_l1_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, beta: float = 1.0
 ) -> jax.Array:
     """Squared difference over ``2 * beta`` below ``beta``, absolute difference above."""
-    d = absolute(x - target)
-    if beta == 0:
-        return reduced(d, reduction)
-    return reduced(jnp.where(d < beta, 0.5 * d * d / beta, d - 0.5 * beta), reduction)
+    return reduced(_smooth(*jnp.broadcast_arrays(x, target), beta), reduction)
 
 
 def _huber_forward(d: jax.Array, delta: float) -> tuple[jax.Array, jax.Array]:
@@ -115,26 +137,28 @@ def huber_loss(
     return reduced(_huber(x - target, delta), reduction)
 
 
-def _bernoulli_backward(
-    saved: tuple[jax.Array, jax.Array], g: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    p, target = saved
+def _bernoulli_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, ...]:
+    p, target, weight = saved
     dp = g * (p - target) / jnp.maximum((1 - p) * p, 1e-12)
-    return dp, g * (jnp.log1p(-p) - jnp.log(p))
+    dt = g * (jnp.log1p(-p) - jnp.log(p))
+    if weight is None:
+        return dp, dt, None
+    return dp * weight, dt * weight, g * _bernoulli_loss(p, target, None)
 
 
 def _bernoulli_loss_forward(
-    p: jax.Array, t: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _bernoulli_loss(p, t), (p, t)
+    p: jax.Array, t: jax.Array, weight: jax.Array | None
+) -> tuple[jax.Array, Any]:
+    return _bernoulli_loss(p, t, weight), (p, t, weight)
 
 
 @with_gradient(_bernoulli_loss_forward, _bernoulli_backward)
-def _bernoulli_loss(p: jax.Array, target: jax.Array) -> jax.Array:
+def _bernoulli_loss(p: jax.Array, target: jax.Array, weight: jax.Array | None) -> jax.Array:
     """Cross entropy of probabilities, logarithms bounded by -100 as torch has it."""
     log_p = jnp.maximum(jnp.log(p), -100)
     log_q = jnp.maximum(jnp.log1p(-p), -100)
-    return (target - 1) * log_q - target * log_p
+    loss = (target - 1) * log_q - target * log_p
+    return loss if weight is None else loss * weight
 
 
 @op("aten.binary_cross_entropy.default", reads=(0, 1, 2))
@@ -146,8 +170,46 @@ def binary_cross_entropy(
     reduction: int = MEAN,
 ) -> jax.Array:
     """Cross entropy of probabilities with targets in ``[0, 1]``."""
-    loss = _bernoulli_loss(p, target)
-    return reduced(loss if weight is None else loss * weight, reduction)
+    weight = None if weight is None else broadcast_to(weight, p.shape)
+    return reduced(_bernoulli_loss(p, target, weight), reduction)
+
+
+def _log_sigmoid(x: jax.Array) -> jax.Array:
+    return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+def _logits_loss_forward(
+    x: jax.Array, target: jax.Array, weight: jax.Array | None, pos_weight: jax.Array | None
+) -> tuple[jax.Array, Any]:
+    return _logits_loss(x, target, weight, pos_weight), (x, target, weight, pos_weight)
+
+
+def _logits_loss_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, ...]:
+    """Factors in torch's order: their product may be zero times infinity in another."""
+    x, target, weight, pos_weight = saved
+    sigmoid = jax.nn.sigmoid(x)
+    if pos_weight is None:
+        dx, dt = (sigmoid - target) * g, x * -g
+    else:
+        t = pos_weight * target
+        dx = ((t + 1 - target) * sigmoid - t) * g
+        dt = (_log_sigmoid(-x) - pos_weight * _log_sigmoid(x)) * g
+    dw = None if weight is None else g * _logits_loss(x, target, None, pos_weight)
+    dp = None if pos_weight is None else -g * target * _log_sigmoid(x)
+    if weight is None:
+        return dx, dt, dw, dp
+    return dx * weight, dt * weight, dw, None if dp is None else dp * weight
+
+
+@with_gradient(_logits_loss_forward, _logits_loss_backward)
+def _logits_loss(
+    x: jax.Array, target: jax.Array, weight: jax.Array | None, pos_weight: jax.Array | None
+) -> jax.Array:
+    negative = _log_sigmoid(x)
+    if pos_weight is not None:
+        negative = negative * ((pos_weight - 1) * target + 1)
+    loss = (1 - target) * x - negative
+    return loss if weight is None else loss * weight
 
 
 @op("aten.binary_cross_entropy_with_logits.default", reads=(0, 1, 2, 3))
@@ -160,11 +222,11 @@ def binary_cross_entropy_with_logits(
     reduction: int = MEAN,
 ) -> jax.Array:
     """Cross entropy of logits with targets in ``[0, 1]``."""
-    negative = jnp.logaddexp(-x, 0)  # -log(sigmoid(x))
-    if pos_weight is not None:
-        negative = negative * ((pos_weight - 1) * target + 1)
-    loss = (1 - target) * x + negative
-    return reduced(loss if weight is None else loss * weight, reduction)
+    shape = jnp.broadcast_shapes(
+        x.shape, target.shape, *(w.shape for w in (weight, pos_weight) if w is not None)
+    )
+    parts = [x if x is None else broadcast_to(x, shape) for x in (x, target, weight, pos_weight)]
+    return reduced(_logits_loss(*parts), reduction)
 
 
 @op("aten.kl_div.default", reads=(0, 1))
@@ -175,10 +237,7 @@ def kl_div(
     """Kullback-Leibler divergence of log-probabilities ``x`` from a target distribution."""
     if log_target:
         return reduced(jnp.exp(target) * (target - x), reduction)
-    positive = target > 0
-    log_t = jnp.log(jnp.where(positive, target, 1))
-    entropy = jnp.where(positive, target * log_t, jnp.where(target == 0, 0, jnp.nan))
-    return reduced(entropy - target * x, reduction)
+    return reduced(xlogy(target, target) - target * x, reduction)
 
 
 @op("aten.poisson_nll_loss.default", reads=(0, 1))
@@ -214,9 +273,18 @@ def hinge_embedding_loss(
     return reduced(hinge + jnp.where(target != -1, x, 0), reduction)
 
 
+def _clamped_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return _clamped(x), x
+
+
+def _clamped_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    return (jnp.where(x >= 0, g, 0),)
+
+
+@with_gradient(_clamped_forward, _clamped_backward)
 def _clamped(x: jax.Array) -> jax.Array:
     """``max(x, 0)``: NaN stays, and the gradient is torch's of ``clamp_min``, 1 at the bound."""
-    return jnp.where(x < 0, 0, x)
+    return jnp.where(x <= 0, 0, x)
 
 
 @op("aten.margin_ranking_loss.default", reads=(0, 1, 2))

@@ -15,6 +15,7 @@ from jax.scipy import special
 
 from emulator.errors import OpLimit
 from emulator.ops import _slopes as slopes
+from emulator.ops._gamma_share import expanded, is_expanded
 from emulator.ops._promote import constant, elementwise
 from emulator.ops.registry import op
 
@@ -37,7 +38,9 @@ def _digamma(x: jax.Array) -> jax.Array:
     """Reflection, ten steps of recurrence and the asymptotic series, as torch computes it."""
     whole = lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN) == x
     part = x - jnp.trunc(x)
-    below = jnp.where(x < 0, -math.pi / jnp.tan(math.pi * part), 0)
+    # In float64, as torch: next to a pole the tangent of a rounded angle has no right digit.
+    angle = math.pi * part.astype(np.float64)
+    below = jnp.where(x < 0, -math.pi / jnp.tan(angle), 0).astype(x.dtype)
     z = jnp.where(x < 0, 1 - x, x)
     total = jnp.zeros_like(x)
     for _ in range(10):
@@ -124,8 +127,9 @@ def _zeta_sum(s: jax.Array, q: jax.Array) -> jax.Array:
         k += 2
     value = jnp.where(negligible, total, total + rest)
     value = jnp.where(undefined, jnp.nan, value)
+    value = jnp.where(jnp.isnan(s) | jnp.isnan(q), jnp.nan, value)
     value = jnp.where(at_pole, jnp.inf, value)
-    value = jnp.where((s < 1) | jnp.isnan(s) | jnp.isnan(q), jnp.nan, value)
+    value = jnp.where(s < 1, jnp.nan, value)
     return jnp.where(s == 1, jnp.inf, value)
 
 
@@ -161,7 +165,7 @@ def _(n: int, primals: Any, tangents: Any) -> Any:
     return _polygamma(n, x), dx * _polygamma(n + 1, x)
 
 
-def _bessel(
+def _with_slope(
     function: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]
 ) -> Callable[[jax.Array], jax.Array]:
     """A function with torch's derivative; jax's own is wrong at 0."""
@@ -183,11 +187,39 @@ def _i0e_slope(x: jax.Array) -> jax.Array:
 
 
 def _i1_slope(x: jax.Array) -> jax.Array:
-    return special.i0(x) - _over_x(x, special.i1(x))
+    return _near_half(x, special.i0(x) - _over_x(x, special.i1(x)))
 
 
 def _i1e_slope(x: jax.Array) -> jax.Array:
-    return special.i0e(x) - jnp.sign(x) * special.i1e(x) - _over_x(x, special.i1e(x))
+    slope = special.i0e(x) - jnp.sign(x) * special.i1e(x) - _over_x(x, special.i1e(x))
+    return _near_half(x, slope)
+
+
+def _near_half(x: jax.Array, slope: jax.Array) -> jax.Array:
+    """One half next to zero, and at NaN as torch has it."""
+    return jnp.where(jnp.abs(x) > jnp.finfo(x.dtype).eps, slope, 0.5)
+
+
+def _positive_zero(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """An odd function that torch computes by its argument's size: it is 0.0 at -0.0."""
+    return lambda x: jnp.where(x == 0, 0, function(x))
+
+
+def _entr(x: jax.Array) -> jax.Array:
+    """``-x log(x)``, 0 at zero and minus infinity below."""
+    return jnp.where(x == 0, 0, jnp.where(x < 0, -jnp.inf, -x * jnp.log(x)))
+
+
+def _ndtri_slope(x: jax.Array) -> jax.Array:
+    return math.sqrt(2 * math.pi) * jnp.exp(special.ndtri(x) ** 2 / 2)
+
+
+def _log_ndtr_slope(x: jax.Array) -> jax.Array:
+    return math.sqrt(2 / math.pi) / special.erfcx(-x * math.sqrt(0.5))
+
+
+def _multigammaln_slope(x: jax.Array, p: int) -> jax.Array:
+    return jnp.sum(_digamma(x[..., None] - jnp.arange(p - 1, -1, -1, dtype=x.dtype) / 2), -1)
 
 
 def _trigamma(x: jax.Array) -> jax.Array:
@@ -205,17 +237,17 @@ def _trigamma(x: jax.Array) -> jax.Array:
 
 
 _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...] = (
-    (("lgamma", "special_gammaln"), special.gammaln),
+    (("lgamma", "special_gammaln"), _with_slope(special.gammaln, _digamma)),
     (("digamma", "special_digamma", "special_psi"), partial(_polygamma, 0)),
-    (("special_entr",), special.entr),
+    (("special_entr",), _with_slope(_entr, lambda x: -(1 + jnp.log(x)))),
     (("special_erfcx",), special.erfcx),
     (("special_ndtr",), special.ndtr),
-    (("special_ndtri",), special.ndtri),
-    (("special_log_ndtr",), special.log_ndtr),
-    (("i0", "special_i0"), _bessel(special.i0, special.i1)),
-    (("special_i0e",), _bessel(special.i0e, _i0e_slope)),
-    (("special_i1",), _bessel(special.i1, _i1_slope)),
-    (("special_i1e",), _bessel(special.i1e, _i1e_slope)),
+    (("special_ndtri",), _with_slope(special.ndtri, _ndtri_slope)),
+    (("special_log_ndtr",), _with_slope(special.log_ndtr, _log_ndtr_slope)),
+    (("i0", "special_i0"), _with_slope(special.i0, special.i1)),
+    (("special_i0e",), _with_slope(special.i0e, _i0e_slope)),
+    (("special_i1",), _with_slope(_positive_zero(special.i1), _i1_slope)),
+    (("special_i1e",), _with_slope(_positive_zero(special.i1e), _i1e_slope)),
 )
 for _names, _fn in _FUNCTIONS:
     op(*(f"aten.{n}.default" for n in _names), reads=(0,), cheap=True)(_float_function(_fn))
@@ -244,19 +276,32 @@ def mvlgamma(x: jax.Array, p: int) -> jax.Array:
         raise OpLimit(
             argument="the dimensions of the gamma function", found=p, most=_MOST_DIMENSIONS
         )
-    return elementwise(lambda a: special.multigammaln(a, p), x, to_float=True)
+    function = _with_slope(partial(special.multigammaln, d=p), partial(_multigammaln_slope, p=p))
+    return elementwise(function, x, to_float=True)
+
+
+def _gamma_share(lower: bool, a: jax.Array, x: jax.Array) -> jax.Array:
+    """The share of a gamma function below ``x``, or above; its bounds in torch's order."""
+    none, whole = (0, 1) if lower else (1, 0)
+    value = special.gammainc(a, x) if lower else special.gammaincc(a, x)
+    value = jnp.where(is_expanded(a, x), expanded(a, x, lower=lower), value)
+    value = jnp.where(jnp.isinf(x), whole, value)
+    value = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, none), value)
+    value = jnp.where(x == 0, none, value)
+    value = jnp.where(a < 4 * jnp.finfo(a.dtype).tiny, jnp.where(x > 0, whole, jnp.nan), value)
+    return jnp.where((x < 0) | (a < 0), jnp.nan, value)
 
 
 @op("aten.igamma.default", "aten.special_gammainc.default", reads=(0, 1), cheap=True)
 def igamma(a: jax.Array, x: jax.Array) -> jax.Array:
     """Regularized lower incomplete gamma function."""
-    return elementwise(special.gammainc, a, x)
+    return elementwise(partial(_gamma_share, True), a, x)
 
 
 @op("aten.igammac.default", "aten.special_gammaincc.default", reads=(0, 1), cheap=True)
 def igammac(a: jax.Array, x: jax.Array) -> jax.Array:
     """Regularized upper incomplete gamma function."""
-    return elementwise(special.gammaincc, a, x)
+    return elementwise(partial(_gamma_share, False), a, x)
 
 
 @op(

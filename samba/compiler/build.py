@@ -14,6 +14,7 @@ from samba.compiler.boundary import find_boundary
 from samba.compiler.buckets import gradient_buckets
 from samba.compiler.kept_state import with_kept_state
 from samba.compiler.losses import choose_losses
+from samba.compiler.no_derivative import refuse_underivable
 from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
 from samba.compiler.optimizer_regions import place_optimizers
 from samba.compiler.optimizer_steps import optimizer_steps
@@ -139,6 +140,7 @@ def _graph(
     losses = choose_losses(divided, options.loss_indices)
     if not options.inference:
         refuse_state_gradients(traced, [traced.outputs[i].value for i in losses])
+        refuse_underivable(traced, losses)
     sources = place_sources(divided, table)
     boundary = find_boundary(sources.graph, sources.values)
     needs = backward_needs(divided, boundary.stored)

@@ -87,17 +87,22 @@ def tell_computed(program: Program, computed: Mapping[int, Sequence[IndexUse]]) 
         program: The program.
         computed: Indices that a graph computes and that may be out of range, by graph.
     """
-    places = dict.fromkeys(
-        f"{node.op} at {node.source}" if node.source else f"{node.op} in {node.module}"
-        for number, uses in computed.items()
-        for node in (program.graphs[number].nodes[use.node] for use in uses)
-    )
-    if not places:
-        return
-    shown = some_of(list(places), _SHOWN)
-    tell(
-        "unchecked-index",
-        f"indices that the model computes itself are not checked: {shown}. Where torch would "
-        "raise because one is out of range, results are wrong; --check-indices (or "
-        "config_dict={'check_indices': True} for trace_graph) finds it, at the cost of speed",
-    )
+    for divisors in (False, True):
+        places = dict.fromkeys(
+            f"{node.op} at {node.source}" if node.source else f"{node.op} in {node.module}"
+            for number, uses in computed.items()
+            for use in uses
+            if use.divisor is divisors
+            for node in (program.graphs[number].nodes[use.node],)
+        )
+        if not places:
+            continue
+        what = "divisors of whole numbers" if divisors else "indices"
+        why = "is zero" if divisors else "is out of range"
+        tell(
+            "unchecked-index",
+            f"{what} that the model computes itself are not checked: "
+            f"{some_of(list(places), _SHOWN)}. Where torch would raise because one {why}, results "
+            "are wrong; --check-indices (or config_dict={'check_indices': True} for trace_graph) "
+            "finds it, at the cost of speed",
+        )

@@ -84,7 +84,8 @@ class FedIndices:
     def _look(self, chosen: np.ndarray, shape: tuple[int, ...]) -> None:
         """Look at every element, with all that is allowed."""
         use = self.use
-        bad = ~((chosen > use.low - 1) & (chosen < use.high + 1))
+        low, high = use.low - 1, use.high + 1
+        bad = chosen == 0 if use.divisor else ~((chosen > low) & (chosen < high))
         if use.ignored is not None:
             bad &= chosen != use.ignored
         if not bad.any():
@@ -163,6 +164,8 @@ def find_index_checks(
 def _within(use: IndexUse, span: Range | None) -> bool:
     if span is None:
         return False
+    if use.divisor:
+        return span[0] > 0 or span[1] < 0
     return (use.low <= span[0] and span[1] <= use.high) or span == (use.ignored, use.ignored)
 
 
@@ -172,7 +175,7 @@ def _strictest(checks: Sequence[FedIndices]) -> tuple[FedIndices, ...]:
     for check in checks:
         use = check.use
         part = check.part.tobytes() if isinstance(check.part, np.ndarray) else str(check.part)
-        key = part, use.low, use.ignored, use.wraps
+        key = part, use.low, use.ignored, use.wraps, use.divisor
         if key not in kept or use.high < kept[key].use.high:
             kept[key] = check
     return tuple(kept.values())
@@ -183,7 +186,8 @@ def _fed(graph: Graph, use: IndexUse, source: int, places: torch.Tensor) -> FedI
     if value.dtype is DType.INT16 and is_label(node):
         use = replace(use, wraps=True)
     part = _part(places.numpy(), value.shape)
-    plain = use.high >= 0 and not value.dtype.has_gradient and value.dtype is not DType.BOOL
+    whole = not value.dtype.has_gradient and value.dtype is not DType.BOOL
+    plain = whole and use.high >= 0 and not use.divisor
     bits = 8 * value.dtype.itemsize
     ignored = -1
     if plain and use.ignored is not None and -(1 << bits - 1) <= use.ignored < 1 << bits - 1:

@@ -57,6 +57,7 @@ from samba.tracer.of_nothing import refuse_of_nothing
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.overwritten import refuse_overwritten
 from samba.tracer.patched_functions import TracedFunctions
+from samba.tracer.raising import refuse_raising
 from samba.tracer.refuse import describe, refuse_scripted, refused_ops
 from samba.tracer.repeated_calls import steady_trace
 from samba.tracer.samba_names import samba_names, show_names
@@ -146,6 +147,7 @@ def trace_model(
             rates=rates,
             recorder=recorder,
         )
+        refuse_raising(traced)
         return replace(traced, known=branches.known.buffers())
 
     try:

@@ -314,3 +314,57 @@ LOUD: dict[str, Forward] = {
 def test_indices_that_may_be_out_of_range_are_told(case: str, tmp_path: Path, caplog: Any) -> None:
     loaded(tmp_path, Model(LOUD[case]), whole(4), inference=True)
     assert deviations(caplog) == ["unchecked-index"]
+
+
+# -- divisors of whole numbers, for which torch raises too -----------------------------
+
+
+def by_computed(m: Model, i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return m.table[:4, :1] * (12 // (i - 1)) + x[:, :1]
+
+
+def by_fed(m: Model, i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return m.table[:4, :1] * (torch.arange(4) % i) + x[:, :1]
+
+
+def by_positive(m: Model, i: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return m.table[:4, :1] * (12 // i.clamp(min=1, max=9)) + x[:, :1]
+
+
+def test_computed_divisors_are_told(tmp_path: Path, caplog: Any) -> None:
+    loaded(tmp_path, Model(by_computed), whole(4) + 2)
+    (text,) = told(caplog)
+    assert deviations(caplog) == ["unchecked-index"]
+    assert text.startswith(
+        "divisors of whole numbers that the model computes itself are not checked: aten."
+    )
+    assert f"{__file__}:{LINE}. Where torch would raise because one is zero" in text
+
+
+def test_computed_divisors_are_checked_where_that_is_asked_for(tmp_path: Path, caplog: Any) -> None:
+    i = torch.tensor([2, 3, -4, 5])
+    model = loaded(tmp_path, Model(by_computed), i, check_indices=True)
+    assert told(caplog) == []
+    torch.testing.assert_close(run(model, i), Model(by_computed)(i, X).detach())
+    i[2] = 1
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        Model(by_computed)(i, X)
+    with pytest.raises(IndexOutOfRange, match=r"holds 0 at \[2\], .* allowed is any number but 0"):
+        run(model, i)
+
+
+def test_fed_divisors_are_checked_in_every_run(tmp_path: Path, caplog: Any) -> None:
+    i = torch.tensor([2, 3, -4, 5])
+    model = loaded(tmp_path, Model(by_fed), i)
+    assert told(caplog) == []
+    torch.testing.assert_close(run(model, i), Model(by_fed)(i, X).detach())
+    i[1] = 0
+    with pytest.raises(IndexOutOfRange, match=r"input i holds 0 at \[1\]"):
+        run(model, i)
+
+
+def test_divisors_that_cannot_be_zero_need_no_word(tmp_path: Path, caplog: Any) -> None:
+    i = torch.tensor([0, 3, -4, 5])
+    model = loaded(tmp_path, Model(by_positive), i)
+    assert told(caplog) == []
+    torch.testing.assert_close(run(model, i), Model(by_positive)(i, X).detach())

@@ -1,0 +1,254 @@
+"""One call of an op by torch and by the device, with gradients, and where the two differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from emulator.dtypes import FROM_NUMPY
+from emulator.ops.registry import load_ops
+from emulator.plans.xla_options import xla_options
+from emulator.product_precision import full_products
+from samba.comparison.judge import DEFAULT_TOL, OWN_ERRORS, Tol
+from tests.emulator.ops.checks import TORCH_TO_DTYPE, to_jax, to_numpy64, torch_op
+from tests.sweeps.edge_calls import Call, Slot
+from tests.sweeps.edge_values import denormal, edges, few, together
+
+COTANGENTS = (1.0, -0.5, 0.0)
+
+EXACT = Tol(rtol=0.0, atol=0.0)
+
+
+def tensors_of(call: Call, dtype: torch.dtype) -> list[torch.Tensor]:
+    """The tensors of a call, in the order of its slots: every combination of edges."""
+    slots = call.slots
+    count = sum(slot.holds_edges for slot in slots)
+    values = few(dtype) if dtype.is_floating_point and (count > 2 or call.slow) else edges(dtype)
+    combined = iter(together(values, count))
+    size = len(values) ** count
+    by_turns = torch.arange(size) % 2 == 0
+    found = []
+    for slot in slots:
+        if slot is Slot.UNIT:
+            t = next(combined)
+            found.append(torch.where((t >= 0) & (t <= 1), t, 0.75))
+        elif slot.holds_edges:
+            found.append(next(combined))
+        elif slot is Slot.MASK:
+            found.append(by_turns)
+        elif slot in (Slot.SIGNS, Slot.LABELS):
+            found.append(torch.where(by_turns, 1, -1).to(dtype))
+        else:
+            shape = () if slot is Slot.NUMBER else (size,)
+            found.append(torch.full(shape, 0.5, dtype=dtype))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What torch gives.
+
+    Args:
+        results: Its results.
+        live: Which of them have a gradient.
+        gradients: For each cotangent those of the tensors that are differentiated; none where
+            torch has none.
+    """
+
+    results: list[torch.Tensor]
+    live: list[int]
+    gradients: list[list[torch.Tensor | None]]
+
+
+def by_torch(call: Call, tensors: list[torch.Tensor], *, strided: bool = False) -> Given:
+    """Run a call by torch.
+
+    Args:
+        call: The call.
+        tensors: Its tensors.
+        strided: Go by torch's loops for one number at a time, instead of those for several.
+    """
+    wanted = _differentiated(call, tensors)
+    leaves = [t.clone().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
+    seen = [torch.stack([t, t], -1)[..., 0] if strided and t.dim() else t for t in leaves]
+    given = iter(seen)
+    args = [next(given) if isinstance(a, Slot) else a for a in call.args]
+    out = torch_op(call.name)(*args, **call.kwargs)
+    outs = list(out) if isinstance(out, tuple) else [out]
+    live = [i for i, o in enumerate(outs) if o.requires_grad]
+    gradients = []
+    for c in COTANGENTS if live else ():
+        cotangents = [torch.full_like(outs[i], c) for i in live]
+        try:
+            found = torch.autograd.grad(
+                [outs[i] for i in live],
+                [leaves[i] for i in wanted],
+                cotangents,
+                retain_graph=True,
+                allow_unused=True,
+            )
+        except RuntimeError as error:
+            if "is not implemented" not in str(error):
+                raise
+            break  # refused when a model is compiled
+        gradients.append([None if g is None else g.clone() for g in found])
+    return Given(results=[o.detach() for o in outs], live=live, gradients=gradients)
+
+
+def _differentiated(call: Call, tensors: list[torch.Tensor]) -> list[int]:
+    pairs = enumerate(zip(call.slots, tensors, strict=True))
+    return [i for i, (slot, t) in pairs if t.is_floating_point() and not slot.frozen]
+
+
+def by_device(
+    call: Call, tensors: list[torch.Tensor], live: list[int], gradients: bool
+) -> tuple[Any, Any]:
+    """Run a call's lowering and, of ``live`` results, its ``jax.vjp``, as the device compiles."""
+    spec = load_ops()[call.name]
+    diff = _differentiated(call, tensors)
+    with full_products():
+        arrays = [to_jax(t) for t in tensors]
+
+        def run(flat: list[Any]) -> tuple[Any, ...]:
+            given = iter(flat)
+            args = [next(given) if isinstance(a, Slot) else a for a in call.args]
+            out = spec.lower(*args, **call.kwargs)
+            return out if isinstance(out, tuple) else (out,)
+
+        def both(flat: list[Any], cotangents: list[list[Any]]) -> tuple[Any, Any]:
+            def of(some: list[Any]) -> tuple[list[Any], tuple[Any, ...]]:
+                full = list(flat)
+                for i, a in zip(diff, some, strict=True):
+                    full[i] = a
+                result = run(full)
+                return [result[i] for i in live], result
+
+            _, vjp, result = jax.vjp(of, [flat[i] for i in diff], has_aux=True)
+            return result, [vjp(c)[0] for c in cotangents]
+
+        options = xla_options(jax.devices("cpu")[0])
+        if not gradients:
+            return jax.jit(run, compiler_options=options)(arrays), []
+        shapes = jax.eval_shape(run, arrays)
+        cotangents = [
+            [np.full(shapes[i].shape, c, shapes[i].dtype) for i in live] for c in COTANGENTS
+        ]
+        return jax.jit(both, compiler_options=options)(arrays, cotangents)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Where a result differs.
+
+    Args:
+        what: Which result or gradient.
+        at: The call's tensors there.
+        device, torch: The two numbers.
+        denormal: Whether a denormal number is among the arguments.
+    """
+
+    what: str
+    at: tuple[Any, ...]
+    device: Any
+    torch: Any
+    denormal: bool
+
+    def __str__(self) -> str:
+        return f"{self.what} at {self.at}: {self.device}, torch has {self.torch}"
+
+
+def compare(call: Call, dtype: torch.dtype) -> Iterator[Gap]:
+    """Where the device is not torch.
+
+    It may be any of torch's own: its loops for one number and for several differ at places, and
+    its threads may flush denormals. Finite numbers may differ by the type's tolerance, and by some
+    times as much as torch itself is off. A zero has torch's sign in results, any in gradients.
+
+    Args:
+        call: A call.
+        dtype: The type of its floating tensors, or int64.
+
+    Yields:
+        Each element that differs.
+    """
+    tensors = tensors_of(call, dtype)
+    sides = [by_torch(call, tensors, strided=strided) for strided in (False, True)]
+    torch.set_flush_denormal(True)
+    try:
+        sides += [by_torch(call, tensors, strided=strided) for strided in (False, True)]
+        sides.append(by_torch(call, [t * 1 if t.is_floating_point() else t for t in tensors]))
+    finally:
+        torch.set_flush_denormal(False)
+    exact = by_torch(call, [t.double() if t.is_floating_point() else t for t in tensors])
+    first = sides[0]
+    known = load_ops()[call.name].differentiable
+    with jax.enable_x64(True):
+        results, gradients = by_device(call, tensors, first.live, known and bool(first.gradients))
+        for i, got in enumerate(results):
+            wants = [side.results[i] for side in sides]
+            yield from _gaps(f"result {i}", got, wants, exact.results[i], tensors, signs=True)
+        order = _differentiated(call, tensors)
+        for k, c in enumerate(COTANGENTS if first.gradients else ()):
+            for j, want in enumerate(first.gradients[k]):
+                if want is None:
+                    continue
+                got = gradients[k][j] if known else to_jax(torch.zeros_like(want))
+                yield from _gaps(
+                    f"gradient of tensor {order[j]} by {c}",
+                    got,
+                    [side.gradients[k][j] for side in sides],
+                    exact.gradients[k][j],
+                    tensors,
+                    signs=False,
+                )
+
+
+def _gaps(
+    what: str,
+    got: Any,
+    wants: list[Any],
+    exact: Any,
+    tensors: list[torch.Tensor],
+    *,
+    signs: bool,
+) -> Iterator[Gap]:
+    dtype = TORCH_TO_DTYPE[wants[0].dtype]
+    assert FROM_NUMPY[np.dtype(got.dtype)] == dtype, (what, got.dtype, wants[0].dtype)
+    assert tuple(got.shape) == tuple(wants[0].shape), (what, got.shape, wants[0].shape)
+    device, sides = to_numpy64(got), [to_numpy64(w) for w in wants]
+    good = np.logical_or.reduce(
+        [
+            _same(device, side, to_numpy64(exact), DEFAULT_TOL.get(dtype, EXACT), signs)
+            for side in sides
+        ]
+    )
+    for at in np.flatnonzero(~good):
+        here = [t.reshape(-1)[at if t.dim() else 0] for t in tensors]
+        yield Gap(
+            what=what,
+            at=tuple(t.item() for t in here),
+            device=device.reshape(-1)[at],
+            torch=sides[0].reshape(-1)[at],
+            denormal=any(bool(denormal(t)) for t in here),
+        )
+
+
+def _same(
+    device: np.ndarray, side: np.ndarray, exact: np.ndarray, tol: Tol, signs: bool
+) -> np.ndarray:
+    if side.dtype.kind != "f":
+        return device == side
+    with np.errstate(all="ignore"):
+        off = np.abs(side - exact)
+        own = np.where(np.isfinite(off), OWN_ERRORS * off, 0)
+        near = np.abs(device - side) <= tol.atol + tol.rtol * np.abs(side) + own
+    finite = np.isfinite(device) & np.isfinite(side)
+    same = (np.isnan(device) & np.isnan(side)) | (device == side) | (near & finite)
+    if signs:
+        same &= ~((device == 0) & (side == 0) & (np.signbit(device) != np.signbit(side)))
+    return same

@@ -1,0 +1,146 @@
+"""Every pointwise op, activation and loss at its edges, value and gradient, against torch."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import warnings
+
+import jax.numpy as jnp
+import pytest
+import torch
+
+from emulator.op_facts.no_derivative import NO_DERIVATIVE
+from emulator.ops.registry import _OPS, load_ops
+from tests.sweeps.edge_calls import Call, Slot, calls_of, swept
+from tests.sweeps.edge_sides import Gap, by_torch, compare, tensors_of
+from tests.sweeps.tally import Outcome, Tally
+
+UNFUSED = ("addcmul", "lerp")
+"""A product that overflows by itself is infinite, or part of one operation that rounds once: which of
+the two happens depends on the processor in torch, and here on what else is computed."""
+
+UNWRITTEN = ("polynomial",)
+"""At NaN, torch's loops return a number that they have never written."""
+
+ROUNDED = ("ldexp", "mvlgamma", "multigammaln", "binary_cross_entropy_with_logits")
+"""Torch makes them of other functions, whose results it rounds to 16 bits one by one."""
+
+DIGITS = ("log_ndtr", "airy_ai")
+"""Far below zero, all digits of torch's own are lost, and so not a number that can be compared."""
+
+
+def reason(call: Call, dtype: torch.dtype, gap: Gap) -> str:
+    """Which row of ``docs/deviations.md`` a difference belongs to; empty for none."""
+    if gap.denormal:
+        return "denormal"
+    if any(word in call.name for word in UNFUSED) and gap.what.startswith("result"):
+        return "" if abs(gap.torch) < torch.finfo(dtype).max / 8 else "fused"
+    if any(word in call.name for word in UNWRITTEN) and any(x != x for x in gap.at):
+        return "unwritten"
+    if any(word in call.name for word in ROUNDED) and dtype.itemsize == 2:
+        return "rounded"
+    if any(word in call.name for word in DIGITS) and gap.at[0] < -100:
+        return "digits"
+    return ""
+
+
+def sweep(calls: list[Call], dtype: torch.dtype) -> Tally:
+    """Compare calls; a case for each call, and one for each result of it that differs."""
+    tally = Tally(f"edges in {dtype}")
+    for call in calls:
+        kind = torch.int64 if call.integers else dtype
+        try:
+            by_torch(call, tensors_of(call, kind))
+        except (RuntimeError, NotImplementedError) as error:
+            assert "not implemented for" in str(error), (call, error)
+            continue  # no kernel of this type
+        named: collections.Counter[str] = collections.Counter()
+        wrong: dict[str, Gap] = {}
+        for gap in compare(call, kind):
+            if why := reason(call, kind, gap):
+                named[why] += 1
+            else:
+                wrong.setdefault(gap.what, gap)
+        for gap in wrong.values():
+            tally.add(f"{call} in {kind}", Outcome.SILENT, str(gap))
+        for why, count in named.items():
+            tally.add(f"{call} in {kind}", Outcome.NAMED, f"{count} {why}")
+        if not wrong and not named:
+            tally.add(str(call), Outcome.EQUAL)
+    return tally
+
+
+CALLS = {spec.name: list(calls_of(spec)) for spec in swept()}
+
+SLICE = (
+    "hardswish.default",
+    "hardsigmoid.default",
+    "relu6.default",
+    "sinh.default",
+    "exp2.default",
+)
+SLICE = tuple(f"aten.{name}" for name in (*SLICE, "huber_loss.default", "prelu.default"))
+
+
+def test_every_pointwise_op_is_called() -> None:
+    assert len(CALLS) > 200
+    assert not [name for name, calls in CALLS.items() if not calls]
+
+
+def test_some_edges() -> None:
+    sweep([call for name in SLICE for call in CALLS[name]], torch.float32).close(at_least=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_all_edges(dtype: str) -> None:
+    calls = [call for calls in CALLS.values() for call in calls]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of its ops
+        sweep(calls, getattr(torch, dtype)).close(at_least=300)
+
+
+def test_a_wrong_edge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = load_ops()["aten.relu6.default"]
+    monkeypatch.setitem(
+        _OPS,
+        spec.name,
+        dataclasses.replace(spec, lower=lambda x: jnp.minimum(jnp.maximum(x, 0), 6)),
+    )
+    tally = sweep(CALLS[spec.name], torch.float32)
+    assert any(
+        "gradient of tensor 0 by 1.0 at (6.0,): 0.5, torch has 0.0" in s for s in tally.silent
+    )
+
+
+def refused(call: Call) -> list[int]:
+    """Positions of arguments whose gradient torch refuses."""
+    found = []
+    tensors = tensors_of(call, torch.float32)
+    slots = [k for k, a in enumerate(call.args) if isinstance(a, Slot)]
+    for place, slot, tensor in zip(slots, call.slots, tensors, strict=True):
+        if not tensor.is_floating_point():
+            continue
+        given = iter(t.clone().requires_grad_(t is tensor) for t in tensors)
+        args = [next(given) if isinstance(a, Slot) else a for a in call.args]
+        namespace, packet, overload = call.name.split(".")
+        op = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+        try:
+            out = op(*args, **call.kwargs)
+            for result in out if isinstance(out, tuple) else (out,):
+                if result.requires_grad:
+                    result.sum().backward()
+                    break
+        except RuntimeError as error:
+            assert "not implemented" in str(error) or "not differentiable" in str(error), error
+            found.append(place)
+        del slot
+    return found
+
+
+def test_what_torch_does_not_differentiate_is_listed() -> None:
+    for name, calls in CALLS.items():
+        if not calls[0].integers:
+            places = {place for call in calls for place in refused(call)}
+            assert places <= set(NO_DERIVATIVE.get(name, ())), name
