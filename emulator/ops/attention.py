@@ -89,10 +89,12 @@ def scaled_dot_product_attention(
     Returns:
         Array ``(..., H, L, Ev)``.
     """
+    if not v.size:  # before torch looks at whether they fit
+        return jnp.zeros((*q.shape[:-1], v.shape[-1]), q.dtype)
     if enable_gqa:
         k = jnp.repeat(k, q.shape[-3] // k.shape[-3], axis=-3)
         v = jnp.repeat(v, q.shape[-3] // v.shape[-3], axis=-3)
-    factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    factor = 1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else scale
     queries, keys = q.shape[-2], k.shape[-2]
     whole = (*jnp.broadcast_shapes(q.shape[:-2], k.shape[:-2]), queries, keys)
     factors = drop_factors(whole, widen(q).dtype, dropout_p, seed, stream, op=_NAME)

@@ -141,6 +141,9 @@ def _group_norm(
 ) -> Moments:
     stats = stats_dtype(x, weight, bias)
     y, mean, rstd = standardize(_in_groups(x, groups), (2,), eps, stats)
+    if weight is not None and x.shape[0] and not math.prod(x.shape[2:]):
+        # The mean of no places is NaN, and so is torch's gradient of a weight for them.
+        weight = weight * jnp.nan
     y = channel_affine(y.reshape(x.shape), weight, bias)
     return y.astype(x.dtype), mean[..., 0].astype(stats), rstd[..., 0].astype(stats)
 

@@ -18,8 +18,11 @@ from samba.tracer.torch_internals import is_operation, tree_leaves, tree_map
 _MOST_BYTES = 1 << 26
 """Of all arguments of an operation: with more it is not asked."""
 
-_UNASKED = ("aten.lu_unpack", "aten.native_batch_norm", "aten._native_batch_norm")
-"""How the names of operations begin that read beside what they are given, whatever its size."""
+_UNASKED = (
+    *("aten.lu_unpack", "aten.native_batch_norm", "aten._native_batch_norm"),
+    *("aten._batch_norm_with_update", "aten.segment_reduce"),
+)
+"""How the names of operations begin that read beside what they are given, or check its values."""
 
 
 def refuse_of_nothing(graph: torch.fx.Graph, model: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from types import MappingProxyType
 
 import torch
 
+from emulator.errors import LoweringError
 from pef_schema.errors import SambaError
 from pef_schema.program import Program
 from samba.compiler.build import build_program
@@ -77,19 +79,20 @@ def _cut(sample: Sample, length: int, axes: Mapping[int, Sequence[int]]) -> Samp
     return dataclasses.replace(sample, tensors=tuple(tensors))
 
 
-CRASHES = frozenset({"lu_unpack", "native_batch_norm", "_native_batch_norm_legit"})
-"""Entries whose kernels read beside tensors that do not fit: torch ends the process."""
+CRASHES = frozenset(
+    {
+        *("lu_unpack", "native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update"),
+        *("_segment_reduce.lengths", "_segment_reduce.offsets"),
+    }
+)
+"""Entries of other sizes that are not tried: torch reads beside what does not fit, and dies."""
 
 
-def sized(sample: Sample, *, alone: bool = True) -> Iterator[tuple[Variant, ...]]:
+def sized(sample: Sample) -> Iterator[tuple[Variant, ...]]:
     """Variants of other sizes: each axis of each tensor without places, and one element of all.
 
     An axis goes alone, with the same axis of all tensors that are as long there, counted from the
     first or from the last axis: whichever torch takes.
-
-    Args:
-        sample: The sample.
-        alone: Whether an axis of one tensor is cut, where the others have it, too.
 
     Yields:
         Variants that stand for one another: the first that torch takes is compared.
@@ -101,7 +104,7 @@ def sized(sample: Sample, *, alone: bool = True) -> Iterator[tuple[Variant, ...]
                 continue
             ways: list[Variant] = []
             together = _as_long(sample, axis, size), _as_long(sample, axis - tensor.dim(), size)
-            for which in (*together, *([{index: [axis]}] if alone else [])):
+            for which in (*together, {index: [axis]}):
                 if index not in which:
                     continue
                 cut = _cut(sample, 0, which)
@@ -186,10 +189,21 @@ def strided(sample: Sample) -> Iterator[Variant]:
 
 
 class End(enum.Enum):
-    """What torch says of a variant that is not compared."""
+    """Why a variant is not compared."""
 
-    RAISES = "torch raises"
+    RAISES = "both raise"
+    VALUES = "torch raises for values, which a running program cannot"
+    LAYOUT = "torch raises for how its arguments lie, which a program does not know"
     NO_TENSOR = "no tensor among the results"
+
+
+_VALUES = re.compile(
+    r"positive-definite|singular|converge|[pP]ivots|out of bounds|out of range|number of ones|"
+    r"to sum to"
+)
+"""What torch says of values, whatever the sizes: see `unchecked-index` in docs/deviations.md."""
+
+_LAYOUT = re.compile(r"is_contiguous|not compatible with input tensor's size and stride")
 
 
 def run(entry: Entry, ways: Sequence[Variant]) -> tuple[Outcome, str] | End:
@@ -201,26 +215,28 @@ def run(entry: Entry, ways: Sequence[Variant]) -> tuple[Outcome, str] | End:
 
     Returns:
         The outcome for the first that torch takes, and what differed. Where torch takes none, the
-        device must not either: then :attr:`End.RAISES`, or the outcome of the first.
+        device must not either. Where torch computes a variant and no gradient, its values alone are
+        compared.
     """
     seed = seed_for(entry.name)
-    first: tuple[Call, Variant] | None = None
     said = ""
-    for way in ways:
-        module: Call | None = None
+    for way in [*ways, *map(_without_gradient, ways)]:
         torch.manual_seed(seed)
         try:
             module = Call(function_of(entry, way.sample), way.sample)
             eager = run_eager(module, way.sample.tensors, seed=seed, leaves=way.leaves)
         except Exception as error:
-            first = first or (_call_of(entry, way.sample), way)
             said = said or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             continue
         if not eager.outputs:
             return End.NO_TENSOR
         return _compared(entry, module, way, eager, seed)
-    assert first is not None
-    return _refused(*first, said)
+    return _refused(_call_of(entry, ways[0].sample), ways[0], said)
+
+
+def _without_gradient(way: Variant) -> Variant:
+    tensors = tuple(t.detach() for t in way.sample.tensors)
+    return dataclasses.replace(way, sample=dataclasses.replace(way.sample, tensors=tensors))
 
 
 def _call_of(entry: Entry, sample: Sample) -> Call:
@@ -241,6 +257,10 @@ def _refused(module: Call, way: Variant, said: str) -> tuple[Outcome, str] | End
         compiled.run(way.sample.tensors, nothing)
     except Exception:
         return End.RAISES
+    if way.leaves is not leaves_like and _LAYOUT.search(said):
+        return End.LAYOUT
+    if _VALUES.search(said):
+        return End.VALUES
     return Outcome.SILENT, f"the device gives values, torch raises {said}"
 
 
@@ -262,10 +282,10 @@ def _compared(
                 return Outcome.EQUAL, ""  # torch's numbers, and the program of contiguous tensors
         compiled = Compiled(module, tensors, through_file=False)
         got = compiled.run(tensors, eager)
-    except SambaError as error:
-        return Outcome.NAMED, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
     except Exception as error:
-        return Outcome.SILENT, f"{type(error).__name__}: {str(error)[:300]}"
+        named = isinstance(error, SambaError) and type(error) is not LoweringError
+        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return (Outcome.NAMED if named else Outcome.SILENT), text
     if is_random(entry, module, tensors, eager):
         text = forms(got, eager)
     else:
@@ -282,6 +302,7 @@ def _program(module: Call, tensors: Sequence[torch.Tensor]) -> Program:
 
 def variants(entry: Entry, sample: Sample) -> Iterator[tuple[Variant, ...]]:
     """All variants of a sample; those of a tuple stand for one another."""
-    yield from sized(sample, alone=entry.name not in CRASHES)
+    if entry.name not in CRASHES:
+        yield from sized(sample)
     for variant in strided(sample):
         yield (variant,)

@@ -1,0 +1,78 @@
+"""Every op of torch's database at size 0, at one element, and on tensors with other strides."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.opinfo.catalog import entry_named
+from tests.processes import finished
+from tests.sweeps.op_variants import End, run, samples_of, sized, strided
+from tests.sweeps.tally import Outcome, Tally
+
+PARTS = 16
+"""Of the whole sweep: some thousand programs are traced, and most of them compiled."""
+
+
+@pytest.mark.parametrize(
+    ("name", "compared"),
+    [("nanmedian", 3), ("nn.functional.nll_loss", 2)],
+)
+def test_other_sizes_of_some(name: str, compared: int) -> None:
+    tally = Tally(f"{name} at other sizes")
+    entry = entry_named(name)
+    for sample in samples_of(entry, 1):
+        for ways in sized(sample):
+            found = run(entry, ways)
+            if not isinstance(found, End):
+                tally.add(f"{name}, {ways[0].what}", *found)
+    tally.close(at_least=compared)
+
+
+def test_other_strides_of_some() -> None:
+    tally = Tally("ops at other strides, a slice")
+    for name in ("nn.functional.hardswish", "mm"):
+        entry = entry_named(name)
+        for sample in samples_of(entry, 1):
+            for variant in strided(sample):
+                tally.add(f"{name}, {variant.what}", *run(entry, (variant,)))
+    tally.close(at_least=5)
+
+
+def test_what_torch_refuses_and_the_device_computes_is_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The sweep bites: the largest of nothing, were torch's kernels not asked."""
+    monkeypatch.setattr("samba.tracer.capture.refuse_of_nothing", lambda graph, model: None)
+    entry = entry_named("max.reduction_no_dim")
+    (sample,) = samples_of(entry, 1)
+    found = run(entry, next(sized(sample)))
+    assert not isinstance(found, End)
+    assert found[0] is Outcome.SILENT
+    assert "torch raises RuntimeError: max(): Expected" in found[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_ops(part: int) -> None:
+    """In a process of its own: what ends it is a find, too."""
+    command = [sys.executable, "-m", "tests.sweeps.op_worker", f"{part}/{PARTS}"]
+    done = finished(command, env={**os.environ}, seconds=1500)
+    tally = Tally(f"ops at other sizes and strides, part {part} of {PARTS}")
+    ends: Counter[str] = Counter()
+    begun = ""
+    for line in done.stdout.splitlines():
+        found = json.loads(line)
+        if "outcome" in found:
+            tally.add(found["case"], Outcome(found["outcome"][0]), found["outcome"][1])
+        elif "end" in found:
+            ends[found["end"]] += 1
+        else:
+            begun = found["case"]
+    print(tally.line() + "".join(f"; {n} not compared: {end}" for end, n in ends.items()))
+    assert done.returncode == 0, f"{begun}\n{done.stderr[-2000:]}"
+    tally.close(at_least=50)
