@@ -66,6 +66,9 @@ _UNCHECKED = frozenset(
 )
 """Functions that refuse integers beside floats, but not for the exporter's fake tensors."""
 
+_LONG_ONLY = {F.one_hot: 0, F.multi_margin_loss: 1}
+"""Functions whose labels are int64, but for the exporter's fake tensors: which argument."""
+
 _REFUSED_TOO = frozenset(
     {
         F.batch_norm,
@@ -76,6 +79,10 @@ _REFUSED_TOO = frozenset(
     }
 )
 """Functions that eager torch refuses for mixed floating dtypes and that are traced as they are."""
+
+_NORMS = frozenset({F.batch_norm, F.group_norm, F.layer_norm})
+_HALVES = frozenset({torch.bfloat16, torch.float16})
+"""Types that a norm takes beside parameters of float32: it computes in float32 and rounds."""
 
 _LABELS = {F.cross_entropy: 1, F.nll_loss: 1}
 _INDICES = {F.embedding: 0}
@@ -129,6 +136,9 @@ def integers_among_floats(
         >>> sorted(map(str, found))
         ['torch.float32', 'torch.int64']
     """
+    if func in _LONG_ONLY and len(args) > _LONG_ONLY[func]:
+        labels = args[_LONG_ONLY[func]].dtype
+        return frozenset() if labels is torch.int64 else frozenset({labels})
     if func not in _UNCHECKED:
         return frozenset()
     dtypes = frozenset(_dtypes((args, kwargs)))
@@ -158,7 +168,41 @@ def mixed_floats(
     dtypes = frozenset[torch.dtype]()
     if func in _MIXED_FLOATS or func in _REFUSED_TOO:
         dtypes = frozenset(d for d in _dtypes((args, kwargs)) if d.is_floating_point)
-    return dtypes if len(dtypes) > 1 else frozenset()
+    if len(dtypes) < 2 or (func in _NORMS and _taken_by_norm(args, kwargs)):
+        return frozenset()
+    return dtypes
+
+
+def _taken_by_norm(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a norm of half precision has parameters of float32, which torch takes."""
+    given = [args[0] if args else kwargs.get("input")]
+    parameters = set(_dtypes((args[1:], {k: v for k, v in kwargs.items() if k != "input"})))
+    return _HALVES.issuperset(_dtypes(given)) and parameters == {torch.float32}
+
+
+def widened(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.dtype | None:
+    """The type of labels or indices that eager torch refuses and that are read as wider ones.
+
+    Args:
+        func: The function.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        The type; None where torch takes them.
+
+    Example:
+        >>> widened(F.nll_loss, (torch.ones(2, 2), torch.ones(2).int()), {})
+        torch.int32
+    """
+    new, _ = promoted(func, args, kwargs) if func in _LABELS or func in _INDICES else (args, kwargs)
+    if new is args:
+        return None
+    place = _LABELS.get(func, 0)
+    bytes_ = func in _LABELS and args[place].dtype is torch.uint8 and args[place].dim() < 2
+    return None if bytes_ else args[place].dtype
 
 
 def _dtypes(tree: Any) -> list[torch.dtype]:

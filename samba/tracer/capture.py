@@ -54,6 +54,7 @@ from samba.tracer.looks import Looks
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.names import at_users_line
 from samba.tracer.of_nothing import refuse_of_nothing
+from samba.tracer.operand_types import refuse_types
 from samba.tracer.outputs import plain_outputs
 from samba.tracer.overwritten import refuse_overwritten
 from samba.tracer.patched_functions import TracedFunctions
@@ -221,13 +222,14 @@ def _export(
             branches.tell(_told[model])
             if not inference:
                 exact_writes(program)
-            return program
     except Exception as error:
         raise_error_of_handler(error)
         _log.debug("what torch says of model %s", type(model).__name__, exc_info=error)
         with _plain_tensors(model):
             found = explain(error, model, given, functions.asks_gradient, recorder.asked)
         raise found.with_traceback(users_frames(error.__traceback__)) from None
+    refuse_types(program.graph, _told[model])
+    return program
 
 
 def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:

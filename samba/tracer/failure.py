@@ -91,9 +91,11 @@ def explain(
         return TraceError(
             where=where,
             reason="it uses a tensor that is not of this trace: forward() made it in an earlier "
-            "one and it was kept, or torch keeps it for a gradient that is asked for here",
+            "one and it was kept, torch keeps it for a gradient that is asked for here, or its "
+            "exporter loses it, as torch.vmap makes with out_dims",
             hint="A tensor made while a model is traced belongs to that graph: make it anew in "
-            "every forward(), or register it as a buffer. Write a gradient as operations.",
+            "every forward(), or register it as a buffer. Write a gradient as operations; leave "
+            "out_dims out, and move the dimension of the result with movedim.",
         )
     kinds = {cls.__name__ for cls in type(error).__mro__}
     if kinds & DYNAMIC_SHAPE_ERRORS:
@@ -103,9 +105,10 @@ def explain(
         )
     if mutated := _MUTATED.match(text):
         return MutatedConstant(model, mutated[1])
-    depends = bool(kinds & DATA_DEPENDENT_ERRORS)
+    depends, eager = bool(kinds & DATA_DEPENDENT_ERRORS), None
     if not depends and not _DEPENDENT_TEXT.search(text):
-        text = _eager_text(model, given) or text
+        eager = _eager_error(model, given)
+        text = _eager_text(eager) or text
     if depends or _DEPENDENT_TEXT.search(text):
         return DataDependentBranch(
             where=where,
@@ -130,7 +133,9 @@ def explain(
             "the shapes that the program is compiled for.",
         )
     return TraceError(
-        where=where, reason=f"{type(error).__name__}: {text}", hint=_advice(error, text)
+        where=where,
+        reason=f"{type(error).__name__}: {text}",
+        hint=_advice(error, text, model, raises=eager is not None),
     )
 
 
@@ -177,7 +182,21 @@ def _essence(text: str) -> str:
     return head.strip()[:_FLAT]
 
 
-def _advice(error: Exception, text: str) -> str:
+def _advice(error: Exception, text: str, model: torch.nn.Module, *, raises: bool) -> str:
+    """What to do about an error.
+
+    Args:
+        error: What ``torch.export`` raised.
+        text: What it says.
+        model: The model.
+        raises: Whether the model raises on the host as well.
+    """
+    packed = [type(m).__name__ for m in model.modules() if _is_quantized(m)]
+    if packed and not raises:
+        return (
+            f"{packed[0]} is a quantized module of torch, whose weights are packed for the host's "
+            "kernels. Compile the model that was quantized; QuantizedLinear has weights of 8 bits."
+        )
     if isinstance(error, RuntimeError) and _LEFT_TORCH.search(text):
         return (
             "forward() leaves torch here, so nothing after it can be traced: use torch's "
@@ -189,15 +208,32 @@ def _advice(error: Exception, text: str) -> str:
             "runs on the emulated device wherever they were."
         )
     if isinstance(error, (AttributeError, NameError, TypeError, ZeroDivisionError, KeyError)):
-        return "The error is in forward() itself: calling the model on the host raises it too."
+        if raises:
+            return "The error is in forward() itself: calling the model on the host raises it too."
+        return (
+            "Calling the model on the host does not raise it: torch's exporter cannot trace what "
+            "forward() does there. Write it in other operations of torch."
+        )
     return "forward() must be one static graph of torch operations on its tensor arguments."
 
 
-def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
-    """What eager torch says of the same call: its texts are the ones people know.
+def _is_quantized(module: torch.nn.Module) -> bool:
+    return type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic"))
 
-    Fake tensors word shape errors differently. Buffers, attributes and the random state are left
-    as they are.
+
+def _eager_text(error: Exception | None) -> str:
+    """What eager torch says of a call: its texts are the ones people know.
+
+    Fake tensors word shape errors differently.
+    """
+    told = isinstance(error, (RuntimeError, ValueError, IndexError))
+    return _essence(str(error)) if told and not isinstance(error, SambaError) else ""
+
+
+def _eager_error(model: torch.nn.Module, given: TraceInputs) -> Exception | None:
+    """What the same call raises on the host; None if it returns.
+
+    Buffers, attributes and the random state are left as they are.
     """
     state, held = {k: v.clone() for k, v in model.named_buffers()}, HeldState(model)
     values = [
@@ -211,19 +247,15 @@ def _eager_text(model: torch.nn.Module, given: TraceInputs) -> str:
                 torch.zeros(t.tensor.shape, dtype=t.tensor.dtype) for t in given.tensors
             )
             torch.func.functional_call(model, state, args, kwargs)
-    except SambaError:
-        return ""  # no words of torch's; a second call of forward() may itself be what is refused
-    except (RuntimeError, ValueError, IndexError) as error:
-        return _essence(str(error))
-    except Exception as error:
+    except Exception as error:  # ours too: a second call of forward() may be what is refused
         raise_error_of_handler(error)
-        return ""
+        return error
     finally:
         held.put_back()
         with torch.no_grad():
             for tensor, value in values:
                 tensor.copy_(value)
-    return ""
+    return None
 
 
 def _where(tb: TracebackType | None, model: torch.nn.Module) -> str:

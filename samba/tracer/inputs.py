@@ -108,6 +108,7 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
         last = len(order)
         pairs = sorted(inputs.items(), key=lambda item: (order.get(item[0], last), item[0]))
     elif isinstance(inputs, (tuple, list)):
+        _refuse_by_position(model, len(inputs))
         names = parameters + [f"input_{i}" for i in range(len(parameters), len(inputs))]
         pairs = list(zip(names, inputs, strict=False))
     else:
@@ -149,6 +150,21 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
     if isinstance(inputs, Mapping):
         return TraceInputs(args=(), kwargs=dict(plain), tensors=tuple(named), constants=constants)
     return TraceInputs(args=tuple(v for _, v in plain), kwargs={}, tensors=tuple(named))
+
+
+def _refuse_by_position(model: torch.nn.Module, count: int) -> None:
+    """Refuse more inputs by position than ``forward`` takes so, if it takes others by name."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    if named and count > len(places):
+        raise InputError(
+            found=f"{count} inputs by position",
+            wanted=f"a dict, as forward() takes {', '.join(named)} by name only"
+            + (f" and {len(places)} by position" if places else ""),
+        )
 
 
 def _takes_any_keyword(model: torch.nn.Module) -> bool:

@@ -14,7 +14,7 @@ from samba.support.deviations import Deviations
 from samba.tensor.dispatch import CASTS, operands
 from samba.tensor.in_forward import traced_forward
 from samba.tensor.labels import keep_names
-from samba.tensor.promotion import integers_among_floats, mixed_floats, promoted
+from samba.tensor.promotion import integers_among_floats, mixed_floats, promoted, widened
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.constant_shapes import with_constant_shapes, with_known_sizes
@@ -23,6 +23,7 @@ from samba.tracer.errors import TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
 from samba.tracer.looks import Looks
 from samba.tracer.names import called_by_this_package, calling_line
+from samba.tracer.operand_types import float64_text, promotion_text
 from samba.tracer.refuse import refuse_constants
 from samba.tracer.rewrite import rewritten
 from samba.tracer.transforms import refuse_gradients
@@ -66,6 +67,7 @@ class TracedFunctions(TorchFunctionMode):
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
         self._deviations = told or Deviations()
         self._looks = looks or Looks()
+        self._told_types: set[torch.dtype | frozenset[torch.dtype]] = set()
         self.asks_gradient = ""
 
     def __torch_function__(
@@ -107,14 +109,13 @@ class TracedFunctions(TorchFunctionMode):
                 return kept
         if func in REGISTERS and self._recorder is not None:
             return self._recorder.register(func, *args, **kwargs)
-        if torch.float64 in mixed_floats(func, args, kwargs):
-            self._deviations.tell(
-                "promoted-float64",
-                f"{calling_line()}: {getattr(func, '__name__', func)} takes float64 together with "
-                "a narrower type, which torch refuses; it is computed in float64, and slowly. "
-                "Arrays of numpy are float64: call .float() on the input, or on the model if its "
-                "weights are float64",
-            )
+        floats = mixed_floats(func, args, kwargs)
+        if floats and torch.float64 not in floats:
+            self._tell_promoted(func, floats)
+        self._tell_widened(func, args, kwargs)
+        if torch.float64 in floats:
+            name = getattr(func, "__name__", str(func))
+            self._deviations.tell("promoted-float64", float64_text(calling_line(), name))
         args, kwargs = promoted(func, args, kwargs)
         result = rewritten(func)(*args, **kwargs)
         if func is torch.Tensor.item and self._branches is not None:
@@ -122,6 +123,29 @@ class TracedFunctions(TorchFunctionMode):
         if func in CASTS and result is not args[0] and vars(args[0]).get("_sn_name"):
             keep_names(args[0], result)
         return result
+
+    def _tell_promoted(self, func: Callable[..., Any], floats: frozenset[torch.dtype]) -> None:
+        """Tell of the first line that takes some floating types together."""
+        if floats not in self._told_types and all(dtype.itemsize > 1 for dtype in floats):
+            self._told_types.add(floats)
+            name = getattr(func, "__name__", str(func))
+            text = promotion_text(calling_line(), name, floats)
+            self._deviations.tell("promoted-types", text)
+
+    def _tell_widened(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Tell of the first line that takes narrow labels or indices; once."""
+        narrow = widened(func, args, kwargs)
+        if narrow is None or narrow in self._told_types:
+            return
+        self._told_types.add(narrow)
+        self._deviations.tell(
+            "narrow-labels",
+            f"{calling_line()}: {func.__name__} takes labels or indices of {narrow}, which torch "
+            "refuses; they are read as whole numbers of 64 bits, negative ones of int16 as those "
+            "of an unsigned type. Pass them as .long() to do without this",
+        )
 
     def _plain(
         self, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

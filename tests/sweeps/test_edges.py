@@ -17,8 +17,8 @@ from tests.sweeps.edge_sides import Gap, by_torch, compare, tensors_of
 from tests.sweeps.tally import Outcome, Tally
 
 UNFUSED = ("addcmul", "lerp")
-"""A product that overflows by itself is infinite, or part of one operation that rounds once: which of
-the two happens depends on the processor in torch, and here on what else is computed."""
+"""A product that overflows by itself is infinite, or part of one operation that rounds once: which
+of the two happens depends on the processor in torch, and here on what else is computed."""
 
 UNWRITTEN = ("polynomial",)
 """At NaN, torch's loops return a number that they have never written."""

@@ -22,7 +22,8 @@ from samba.tracer.errors import (
     TraceError,
     UntracedFunction,
 )
-from samba.tracer.inputs import collect_inputs
+from samba.tracer.inputs import InputError, collect_inputs
+from samba.tracer.traced import FROM_DTYPE
 from tests.samba.refusals import line_of
 from tests.samba.worlds import deviations, told
 
@@ -181,8 +182,97 @@ def test_float64_beside_float32_is_told_with_the_line_and_the_conversion(caplog)
     assert ".float()" in text and deviations(caplog) == ["promoted-float64"]
     caplog.clear()
     trace(wide, x.float())
-    trace(lambda net, x: net.layer(x.bfloat16()))  # as documented
     assert not told(caplog)
+
+
+def test_other_mixtures_that_torch_refuses_are_told_once_with_their_line(caplog):
+    """Torch refuses them; SambaFlow promotes, so they are traced."""
+
+    def narrow(net: Net, x: Tensor) -> Tensor:
+        return net.layer(x.bfloat16()) + net.layer(2 * x.bfloat16())  # narrow
+
+    with pytest.raises(RuntimeError, match="same dtype"):
+        narrow(Net(narrow), torch.zeros(4, 8))
+    trace(narrow)
+    (text,) = told(caplog)
+    assert text.startswith(here("narrow"))
+    assert "linear takes torch.bfloat16 and torch.float32 together" in text
+    assert deviations(caplog) == ["promoted-types"]
+
+
+@pytest.mark.parametrize("module", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.BatchNorm1d(8)])
+def test_norms_take_halves_beside_parameters_of_float32_as_in_torch(caplog, module):
+    x = torch.randn(4, 8, dtype=torch.bfloat16)
+    traced = trace_model(module, collect_inputs(module, (x,)), inference=True)
+    (output,) = traced.outputs
+    assert module(x).dtype == torch.bfloat16
+    assert FROM_DTYPE[traced.values[output.value].dtype] == torch.bfloat16
+    assert not told(caplog)
+
+
+LABELS = {
+    "cross_entropy": lambda x, y: F.cross_entropy(x, y),
+    "nll_loss": lambda x, y: F.nll_loss(x, y),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8])
+@pytest.mark.parametrize("function", LABELS)
+def test_narrow_labels_are_told(caplog, function, dtype):
+    loss = LABELS[function]
+    x, y = torch.randn(4, 8), torch.tensor([0, 7, 3, 3])
+    with pytest.raises(RuntimeError, match="Long"):
+        loss(x, y.to(dtype))
+    trace(lambda net, x: loss(x, y.to(dtype)), x)
+    (text,) = told(caplog)
+    assert f"labels or indices of {dtype}" in text
+    assert deviations(caplog) == ["narrow-labels"]
+
+
+REFUSED_TYPES = {
+    "softmax": (lambda i: F.softmax(i, 0), torch.int64),
+    "gelu": (lambda i: F.gelu(i), torch.int32),
+    "var": (lambda i: i.var(), torch.int64),
+    "relu": (lambda i: F.relu(i), torch.bool),
+    "max_pool1d": (lambda i: F.max_pool1d(i[None], 2), torch.int16),
+    "interpolate": (lambda i: F.interpolate(i[None, None], 6), torch.int64),
+    "binary_cross_entropy": (lambda i: F.binary_cross_entropy(torch.rand(3), i), torch.float64),
+    "index_copy": (lambda i: torch.zeros(5).index_copy(0, i, torch.ones(3)), torch.int32),
+    "index_select": (lambda i: torch.zeros(5).index_select(0, i), torch.int16),
+    "one_hot": (lambda i: F.one_hot(i, 4), torch.int32),
+    "cross_entropy": (lambda i: F.cross_entropy(torch.zeros(3, 4), i), torch.bool),
+    "multi_margin_loss": (lambda i: F.multi_margin_loss(torch.zeros(3, 4), i), torch.int32),
+    "matmul": (lambda i: i[None] @ torch.zeros(3, 2), torch.int64),
+    "lstm_cell": (
+        lambda i: torch.lstm_cell(
+            i[None], (torch.zeros(1, 2), torch.zeros(1, 2)), torch.zeros(8, 3), torch.zeros(8, 2)
+        )[0],
+        torch.int32,
+    ),
+    "batch_norm": (
+        lambda i: F.batch_norm(i[:, None], torch.zeros(1), torch.ones(1)),
+        torch.int32,
+    ),
+    "grid_sample": (
+        lambda i: F.grid_sample(
+            torch.zeros(1, 1, 2, 2), i.view(1, 1, 3, 1).expand(1, 1, 3, 2), align_corners=False
+        ),
+        torch.float64,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_TYPES)
+def test_types_that_torch_refuses_are_refused_with_the_line(case):
+    """Torch's exporter takes them: it runs no kernels."""
+    function, dtype = REFUSED_TYPES[case]
+    given = torch.tensor([0, 1, 2]).to(dtype)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        function(given)
+    with pytest.raises(TraceError) as caught:
+        trace(lambda net, x: function(x), given)
+    assert __file__ in str(caught.value)
+    assert str(dtype) in str(caught.value)
 
 
 def test_a_gradient_with_respect_to_an_input_is_refused_where_it_is_asked_for():
@@ -232,3 +322,48 @@ def test_a_product_of_integers_and_floats_is_refused_as_torch_refuses_it() -> No
     with pytest.raises(TraceError, match=r"linear of torch\.float32 and torch\.int64") as caught:
         trace_model(Counts(), collect_inputs(Counts(), torch.ones(3, 4)))
     assert caught.value.where == here("no product")
+
+
+class ByName(nn.Module):
+    def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:
+        return x * scale
+
+
+def test_arguments_that_forward_takes_by_name_only_are_asked_for_by_name():
+    model, given = ByName(), (torch.ones(2), torch.ones(2))
+    with pytest.raises(TypeError):
+        model(*given)
+    with pytest.raises(InputError, match="takes scale by name only and 1 by position"):
+        collect_inputs(model, given)
+    trace_model(model, collect_inputs(model, dict(zip(("x", "scale"), given, strict=True))))
+
+
+def test_a_quantized_module_is_named_and_runs_on_the_host():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls it deprecated
+        model = torch.ao.quantization.quantize_dynamic(
+            nn.Sequential(nn.Linear(3, 2)), {nn.Linear}, dtype=torch.qint8
+        )
+    assert model(torch.ones(1, 3)).shape == (1, 2)
+    with pytest.raises(TraceError, match="Linear is a quantized module of torch") as caught:
+        trace_model(model, collect_inputs(model, (torch.ones(1, 3),)), inference=True)
+    assert "on the host raises it too" not in str(caught.value)
+
+
+class Mapped(nn.Module):
+    def __init__(self, **dims: int) -> None:
+        super().__init__()
+        self.layer, self.dims = nn.Linear(3, 2), dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.vmap(lambda row: self.layer(row), **self.dims)(x)
+
+
+def test_vmap_over_another_dimension():
+    x = torch.randn(3, 4)
+    model = Mapped(in_dims=1)
+    trace_model(model, collect_inputs(model, (x,)), inference=True)
+    model = Mapped(in_dims=1, out_dims=1)
+    assert model(x).shape == (2, 4)
+    with pytest.raises(TraceError, match=r"torch\.vmap makes with out_dims"):
+        trace_model(model, collect_inputs(model, (x,)), inference=True)
