@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -151,3 +152,26 @@ def test_a_seed_that_is_given_again_sets_the_stream_again(pefs):
     ]
     assert torch.equal(drawn[0], drawn[1]) and torch.equal(drawn[0], drawn[3])
     assert not torch.equal(drawn[0], drawn[2])
+
+
+@covers("samba.session.tracing", "samba.session.use_static_functional")
+def test_operations_are_symbolic_while_a_script_says_that_it_traces():
+    x = samba.SambaTensor(torch.ones(2, 3), name="x")
+    weight = samba.SambaParameter(torch.full((4, 3), 2.0))
+    samba.session.tracing = True
+    assert samba.session.use_static_functional()
+    made = {
+        "sum": x + 1,
+        "view": x.reshape(3, 2).t(),
+        "linear": torch.nn.functional.linear(x, weight),
+        "chain": (x @ weight.t()).relu().bfloat16(),
+    }
+    assert all(not tensor.has_data for tensor in made.values())
+    assert [tuple(tensor.shape) for tensor in made.values()] == [(2, 3), (2, 3), (2, 4), (2, 4)]
+    assert made["chain"].dtype == torch.bfloat16
+    with pytest.raises(RuntimeError, match=r"size of tensor a \(3\)"):
+        _ = x + samba.SambaTensor(torch.ones(2))
+    samba.session.tracing = False
+    assert made["sum"].torch_tensor().tolist() == [[2] * 3] * 2
+    assert made["chain"].torch_tensor().tolist() == [[6] * 4] * 2
+    assert (x + 1).has_data

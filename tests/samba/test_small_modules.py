@@ -37,7 +37,7 @@ NAMES: dict[str, list[str]] = {
     "sambaflow": ["__version__", "is_demo"],
     "sambaflow.logging": ["samba_logger"],
     "sambaflow.sambacollections": ["OrderedSet"],
-    "sambaflow.mac.metadata": ["ConvTilingMetadata"],
+    "sambaflow.mac.metadata": ["ConvTilingMetadata", "TilingMetadata"],
     "sambaflow.online_inference_service.sn_sqs_handler": ["Queue"],
     "sambaflow.samba.random": ["randn", "rand", "randint", "normal"],
     "sambaflow.samba.sambatensor": ["SambaTensor", "from_torch_tensor", "to_torch", "DimInfo"],
@@ -439,3 +439,18 @@ def test_a_pef_is_no_common_argument() -> None:
     in_pef = dict.fromkeys(common, "of the PEF")
     assert RunArgs(**{**run.model_dump(), **in_pef}).pef == "x.pef"
     assert CompileArgs(pef="y.pef").pef == "y.pef"
+
+
+def test_names_that_no_page_describes() -> None:
+    from samba.argconf.dev_args import DevArgs
+    from sambaflow.mac.metadata import ConvTilingMetadata, TilingMetadata
+
+    args = DevArgs(unheard_of=1)
+    assert args.mac_v2 is False
+    assert args.unheard_of == 1
+    assert "batch_size" not in DevArgs.model_fields
+    hint = ConvTilingMetadata(original_size=[1, 2])
+    assert isinstance(hint, TilingMetadata)
+    assert TilingMetadata.key != hint.key == "conv_tiling"
+    with pytest.raises(samba.SambaError, match="output_dict: nothing is on the device"):
+        _ = samba.session.output_dict

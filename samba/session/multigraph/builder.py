@@ -120,17 +120,18 @@ class GraphBuilder:
         Raises:
             ArgumentError: There is a graph of that name already, or it is no ``FwdGraph``.
         """
-        if not isinstance(graph, FwdGraph):
-            bare = isinstance(graph, SambaGraph)
+        where = "session.add_graph(graph)"
+        if type(graph) is SambaGraph:
             raise ArgumentError(
-                where="session.add_graph(graph)",
-                found=f"a {type(graph).__name__}"
-                + (" without tensors to start and to stop at" if bare else ""),
+                where=where,
+                found="a SambaGraph without tensors to start and to stop at",
                 wanted="a samba.graph.FwdGraph",
-                hint="It says what there is to compile: FwdGraph(start, stop, name)."
-                if bare
-                else "",
-                deviation="bare-graph" if bare else "",
+                hint="It says what is compiled: FwdGraph(start, stop, name).",
+                deviation="bare-graph",
+            )
+        if not isinstance(graph, FwdGraph):
+            raise ArgumentError(
+                where=where, found=f"a {type(graph).__name__}", wanted="a samba.graph.FwdGraph"
             )
         overwrite = flag_of(overwrite, "session.add_graph(overwrite=...)")
         if graph.name in self._graphs and not overwrite:
