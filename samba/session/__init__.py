@@ -255,7 +255,8 @@ class SambaSession(SessionParts):
             run_from_call_id: First call of the schedule to run.
             train: False sets dropout rates to 0 until a call with True.
             grad_of_outputs: One gradient or None for each output; like those that are set as
-                ``output.sn_grad`` they stay until others are given.
+                ``output.sn_grad`` they stay until others are given, and a backward pass that
+                starts from one of an earlier run is told once.
             data_parallel: Average gradients over all replicas; they must then run the same.
             reduce_on_rdu: Average them in device memory instead of in a copy on the host.
             data_parallel_mode: ``"normal"``: everything in the order of the PEF; ``"inorder"``:

@@ -67,7 +67,7 @@ def cast_values(
                 name=name,
                 found=f"{dtype_name(tensor.dtype)} numbers that are not whole",
                 wanted=dtype_name(wanted),
-                hint=f"Round them, and pass them as .to(torch.{dtype_name(wanted)}).",
+                hint=f"round them, and pass them as .to(torch.{dtype_name(wanted)}).",
             )
         _check_range(tensor, wanted, name)
     return _told(tensor, wanted, f"tensor {name}", deviations)

@@ -20,7 +20,7 @@ from samba.session.profiling import Profiling
 from samba.session.program_slot import Counters, ProgramSlot
 from samba.session.runtime_profile import RuntimeProfile
 from samba.session.transfers import Transfers
-from samba.support.given import path_of
+from samba.support.given import flag_of, path_of
 from samba.support.tracing import is_tracing, set_tracing
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class SessionParts:
 
     @tracing.setter
     def tracing(self, active: bool) -> None:
-        set_tracing(active)
+        set_tracing(flag_of(active, "session.tracing = ..."))
 
     @property
     def graphamp_disabled(self) -> bool:
