@@ -120,9 +120,8 @@ class Transfers:
             SambaError: If the device does not know one of them, or holds no data for it.
         """
         where = "session.get_tensors(samba_tensors)"
-        if isinstance(samba_tensors, torch.Tensor):
-            samba_tensors = [samba_tensors]
-        tensors = listed(samba_tensors, where)
+        alone = isinstance(samba_tensors, torch.Tensor)
+        tensors = [samba_tensors] if alone else listed(samba_tensors, where)
         if not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
             raise ArgumentError(
                 where=where, found=described(tensors), wanted="SambaTensors in a list or a tuple"

@@ -67,11 +67,8 @@ class Labels(_Base):
 
     def _dims(self, what: str, labels: Iterable[str | None]) -> tuple[str | None, ...]:
         where = f"SambaTensor({what}=...)"
-        try:
-            result = tuple(labels)
-        except TypeError:
-            result = (labels,)
-        if not all(label is None or isinstance(label, str) for label in result):
+        result = tuple(labels) if isinstance(labels, Iterable) else None
+        if result is None or not all(label is None or isinstance(label, str) for label in result):
             raise ArgumentError(
                 where=where, found=described(labels), wanted="a text or None for each dimension"
             )

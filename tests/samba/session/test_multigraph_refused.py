@@ -204,6 +204,7 @@ def test_any_keyword_of_compile_multigraph_is_accepted(tmp_path, caplog):
     plain = Path(compiled(tmp_path / "plain")).read_bytes()
     assert told(caplog) == []
     config = {"output_folder": str(tmp_path), "pef_name": "decoder"}
+    pef = None
     for _ in range(2):
         pef = samba.session.compile_multigraph(
             "decoder", config_dict=config, enable_hypersection=True, unheard_of=5, nmae="x"

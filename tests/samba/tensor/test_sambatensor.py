@@ -383,7 +383,7 @@ def test_tensors_are_saved_as_plain_ones():
 @pytest.mark.parametrize("module", ["pickle.dumps", "pickle._dumps"])
 def test_a_pickle_keeps_the_names(module):
     """In C and in Python."""
-    dumps = {"pickle.dumps": pickle.dumps, "pickle._dumps": pickle._dumps}[module]  # pyright: ignore[reportAttributeAccessIssue]  # the one in Python
+    dumps = {"pickle.dumps": pickle.dumps, "pickle._dumps": pickle._dumps}[module]
     source = torch.arange(3.0)
     tensor = samba.SambaTensor(source, name="x", region_name="r", batch_dim=0, named_dims=("B",))
     tensor.mem_type = "HBM"
