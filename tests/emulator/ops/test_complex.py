@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.emulator.ops.checks import check
+from tests.emulator.ops.traced import check_function
 
 C64, C128 = torch.complex64, torch.complex128
 
@@ -24,17 +25,49 @@ def with_zero(*shape: int, dtype: torch.dtype = C64) -> torch.Tensor:
     return x
 
 
+def test_many_functions_in_one_program() -> None:
+    """Values and gradients, holomorphic or not, from and to real numbers."""
+
+    def everything(z: torch.Tensor, w: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        pairs = torch.view_as_complex(x.reshape(-1, 2))
+        return (
+            z.abs() + z.angle() + z.real * z.imag,
+            torch.view_as_real(z.sgn() * w.conj()),
+            z * x[:3] / w + (1 - 2j) - x[0] * 1j,
+            torch.polar(x, x * 2).sum() + torch.complex(x, x.square()).prod(),
+            z.exp() + w.log() * z.sqrt() + z.sin() / w.cosh() + z.tanh(),
+            z**2 + w**-1 + z**1.5 + z ** (0.5 - 1j) + z**w,
+            z @ w.mH + torch.einsum("ij,kj->ik", z, w),
+            torch.vdot(z[0], w[1]) + torch.linalg.vecdot(z, w).sum() + z.norm() + w.var(),
+            torch.where(x[:3] > 0, z, w).cumsum(0) + torch.cat([z, w])[[0, 3, 1, 2]][:2],
+            pairs.mean() + torch.linalg.solve(z[:, :2], w[:, :2]).sum(),
+            (z == w).sum() + z.isfinite().sum(),
+        )
+
+    z, w = with_zero(2, 3, dtype=C128) + 1, drawn(2, 3, dtype=C128, seed=1)
+    x = torch.randn(6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    check_function(everything, [t.requires_grad_() for t in (z, w, x)])
+
+
+@pytest.mark.parametrize("name", ["abs", "angle", "sgn"])
+def test_at_zero_and_on_the_axis(name: str) -> None:
+    check(f"aten.{name}.default", with_zero(2, 3))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["abs", "angle", "sgn", "_conj_physical", "view_as_real", "neg"])
 @pytest.mark.parametrize("dtype", [C64, C128])
 def test_parts(name: str, dtype: torch.dtype) -> None:
     check(f"aten.{name}.default", with_zero(2, 3, dtype=dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["real", "imag", "_conj", "mH", "adjoint"])
 def test_views(name: str) -> None:
     check(f"aten.{name}.default", drawn(2, 3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_complex_of_reals(dtype: torch.dtype) -> None:
     x, y = torch.randn(2, 3, dtype=dtype), torch.randn(3, dtype=dtype)
@@ -43,6 +76,7 @@ def test_complex_of_reals(dtype: torch.dtype) -> None:
     check("aten.view_as_complex.default", torch.randn(3, 2, dtype=dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["exp", "log", "sqrt", "sin", "cos", "tanh", "reciprocal", "square"]
 )
@@ -50,6 +84,7 @@ def test_functions(name: str) -> None:
     check(f"aten.{name}.default", drawn(3, 4, dtype=C128))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "args"),
     [

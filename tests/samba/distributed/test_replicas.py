@@ -85,6 +85,48 @@ def test_replicas_stay_the_same(folder, mode, on_rdu):
     assert any(not np.array_equal(a, b) for a, b in zip(before, weights(programs[0]), strict=True))
 
 
+class Turned(torch.nn.Module):
+    """A complex and a real layer; returns the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = torch.nn.Linear(6, 4, dtype=torch.complex64)
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.linear(self.turn(x * 1j).abs()), y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on_rdu", [True, False])
+def test_complex_gradients_are_averaged(tmp_path, on_rdu):
+    world = World(
+        name="turned",
+        model=Turned,
+        inputs=lambda: batch(BATCH),
+        optimizer=lambda m: samba.optim.SGD(m.parameters(), lr=0.1),
+        config={"data_parallel": True},
+    )
+    programs: list[Loaded] = []
+    for _ in range(2):
+        made = world.build()
+        made.compile(tmp_path)
+        made.trace()
+        found = samba.session._slot.loaded
+        assert found is not None
+        programs.append(found)
+    together(programs, lambda p, rank: train(p, rank, 2, reduce_on_rdu=on_rdu))
+    host = world.build().host
+    losses = [host(**part_of(batch(2 * BATCH), rank, 2)) for rank in range(2)]
+    (sum(losses) / 2).backward()
+    torch.optim.SGD(host.parameters(), lr=0.1).step()
+    for program in programs:
+        held = {s.name: program.device.read(s.region) for s in program.program.symbols}
+        for path, parameter in host.named_parameters():
+            got = torch.from_numpy(held[f"turned__{path.replace('.', '__')}"])
+            torch.testing.assert_close(got, parameter.detach())
+
+
 class Noisy(torch.nn.Module):
     """Batch norm and dropout; returns the loss and what dropout has left."""
 

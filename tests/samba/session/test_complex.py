@@ -15,12 +15,15 @@ import samba
 from pef_schema import read_info, read_pef
 from pef_schema.program import DType
 from samba import utils
+from samba.compiler.build import build_program
 from samba.compiler.forms.dot import as_dot
 from samba.compiler.forms.graph_json import graphs_as_dict
 from samba.compiler.losses import ComplexLoss
+from samba.compiler.options import CompileOptions
 from samba.errors import SambaError
 from samba.exporting.onnx_graph import NoOnnx, onnx_bytes
 from samba.exporting.stablehlo import graph_steps, stablehlo
+from tests.tracing import trace
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
 
@@ -161,9 +164,11 @@ def test_other_forms_of_a_program_of_complex_numbers(tmp_path: Path) -> None:
         onnx_bytes(program, 0, dict(model.state_dict()))
 
 
-def test_a_complex_output_is_no_loss(tmp_path: Path) -> None:
+def test_a_complex_output_is_no_loss() -> None:
     with pytest.raises(ComplexLoss, match=r"output 1 \(.*\) is complex64, wanted real numbers"):
-        loaded(Waves(), batch(), None, tmp_path, loss_indices=[1])
+        build_program(
+            trace(Waves(), (batch(),)), [], CompileOptions(name="waves", loss_indices=(1,))
+        )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +185,7 @@ def test_a_complex_output_is_no_loss(tmp_path: Path) -> None:
     ],
 )
 def test_what_torch_has_not_for_complex_numbers_is_refused(
-    forward: Callable[[torch.Tensor], torch.Tensor], tmp_path: Path
+    forward: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     class Net(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -189,4 +194,4 @@ def test_what_torch_has_not_for_complex_numbers_is_refused(
     with pytest.raises((RuntimeError, NotImplementedError, TypeError)):
         Net()(batch())
     with pytest.raises(SambaError):
-        loaded(Net(), batch(), None, tmp_path, inference=True)
+        trace(Net(), (batch(),))
