@@ -274,7 +274,7 @@ def _report(outputs: dict[str, np.ndarray], seconds: float, args: argparse.Names
         name: {
             "shape": list(a.shape),
             "dtype": a.dtype.name,
-            "mean": float(_portable(a).astype(np.float64).mean()) if a.size else None,
+            "mean": _mean(_portable(a)) if a.size else None,
         }
         for name, a in outputs.items()
     }
@@ -284,6 +284,13 @@ def _report(outputs: dict[str, np.ndarray], seconds: float, args: argparse.Names
     for name, row in rows.items():
         say(f"{name}  {row['shape']} {row['dtype']}  mean {row['mean']}")
     say(f"{seconds * 1e3:.3f} ms per run, {args.iterations} run(s)")
+
+
+def _mean(array: np.ndarray) -> float | str:
+    """The mean of an array; of complex numbers as a text, since JSON has none."""
+    if array.dtype.kind == "c":
+        return str(complex(array.astype(np.complex128).mean()))
+    return float(array.astype(np.float64).mean())
 
 
 def _as_region(array: np.ndarray, dtype: DType) -> np.ndarray:
@@ -309,9 +316,12 @@ def _draw(device: Any, program: Program, regions: list[int], seed: int) -> None:
     for r in regions:
         region = program.regions[r]
         dtype = TO_NUMPY[region.dtype]
-        if len(region.shape) > 1 and region.dtype.is_floating:
+        if len(region.shape) > 1 and region.dtype.has_gradient:
             fan_in = max(1, int(np.prod(region.shape[1:])))
             data = generator.standard_normal(region.shape) / np.sqrt(fan_in)
+            if region.dtype.is_complex:  # the variance is that of both parts together
+                other = generator.standard_normal(region.shape) / np.sqrt(fan_in)
+                data = (data + 1j * other) / np.sqrt(2)
         elif region.name.endswith(("running_var", "weight")):
             data = np.ones(region.shape)
         else:

@@ -28,7 +28,7 @@ __all__ = ["BadCheckpoint", "LoadResult", "load_sharded_checkpoint", "save_check
 
 _INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
-_WRITTEN = ("F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL")
+_WRITTEN = ("F64", "F32", "F16", "BF16", "C64", "I64", "I32", "I16", "I8", "U8", "BOOL")
 _DTYPES = {DTYPES[name]: name for name in _WRITTEN}
 """Names of the types of parameters and buffers in safetensors files."""
 

@@ -20,7 +20,7 @@ from samba.compiler.options import CompileOptions
 from tests.emulator.contract.programs import changed_step, training, with_node
 from tests.models.zoo import ZOO
 from tests.pef_schema.cases import edit
-from tests.pef_schema.samples import custom, inference
+from tests.pef_schema.samples import complex_numbers, custom, inference
 from tests.pef_schema.samples import training as sample
 from tests.tracing import trace
 
@@ -44,6 +44,8 @@ _REASONS: dict[str, tuple[str, tuple[Arg, ...], dict[str, Arg], str]] = {
     "number": ("aten.add.Tensor", (X, DType.INT8), {}, "argument other is a dtype, wanted a tens"),
     "dim": ("aten.softmax.int", (X, 2), {}, "dim 2 is none of its 2 dimensions"),
     "dims": ("aten.sum.dim_IntList", (X, (0, -3)), {}, "dim -3 is none of its 2 dimensions"),
+    "complex": ("aten.relu.default", (1j,), {}, "it does not compute with complex numbers"),
+    "parts": ("aten.sum.dim_IntList", (X, (0, 1j)), {}, "a list with a complex number, a whole nu"),
     "deep": ("aten.cat.default", (((X,),),), {}, "a list with a list, wanted a list, each item a"),
 }
 """Operation, arguments, keywords, and what is said about them."""
@@ -152,6 +154,15 @@ def test_it_takes_time_in_proportion_to_the_program() -> None:
 def test_numbers_stand_for_tensors_as_torch_lets_them() -> None:
     Device(with_node("aten.mul.Tensor", (X, 2)))
     Device(with_node("aten.add.Tensor", (X, X), alpha=math.inf))
+
+
+def test_operations_that_torch_has_for_complex_numbers_take_them() -> None:
+    program = complex_numbers()
+    node = replace(program.graphs[0].nodes[1], kwargs=(("dtype", DType.COMPLEX128),))
+    program = edit(program, "graphs.0", nodes=(program.graphs[0].nodes[0], node))
+    Device(program)
+    with pytest.raises(CannotRun, match="it does not compute with complex numbers"):
+        Device(edit(program, "graphs.0.nodes.0", op="aten.maximum.default", args=(X, X)))
 
 
 def test_what_is_named_like_a_dimension_but_is_none_of_the_arguments() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import samba
@@ -149,6 +150,9 @@ def test_a_file_of_complex_numbers_in_all_its_uses(tmp_path: Path) -> None:
         ends.append({k: samba.to_torch(p).detach().clone() for k, p in model.named_parameters()})
     for path, tensor in ends[0].items():
         torch.testing.assert_close(tensor, ends[1][path], rtol=0, atol=0)
+    utils.save_checkpoint(model, tmp_path / "waves.safetensors")
+    read = load_file(tmp_path / "waves.safetensors")["waves__turn"]
+    torch.testing.assert_close(read, ends[1]["turn"], rtol=0, atol=0)
     moment = optimizer.state_dict()["state"][0]["exp_avg_sq"]
     assert moment.dtype is torch.complex64
     assert bool((moment.imag > 0).all())
