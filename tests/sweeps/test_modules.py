@@ -1,0 +1,34 @@
+"""The modules of ``torch.nn`` with each of their options, trained by torch and on the device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sweeps.module_cases import cases, constructible, run
+from tests.sweeps.module_options import classes, needed, options_of
+from tests.sweeps.tally import Tally
+
+_A_MODEL = 12
+"""Cases in one model: a compile takes longer than a small module."""
+
+
+def test_every_option_of_every_module_has_a_value():
+    """An option that a release of torch adds fails here until it has one."""
+    for cls in classes():
+        needed(cls)
+        options_of(cls)
+    assert len(classes()) > 140
+
+
+def test_a_slice_of_the_modules(tmp_path):
+    tally = Tally("modules, a slice")
+    chosen = constructible(cases()[5::190])
+    run(chosen, tmp_path, tally, _A_MODEL)
+    tally.close(at_least=len(chosen) - 1)
+
+
+@pytest.mark.slow
+def test_modules_with_all_their_options(tmp_path):
+    tally = Tally("modules")
+    run(constructible(cases()), tmp_path, tally, _A_MODEL)
+    tally.close(at_least=1000)
