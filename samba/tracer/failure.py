@@ -46,6 +46,8 @@ _DTYPE_TEXT = re.compile(
     r"used as indices must be",
 )
 _INTEGER_TEXT = re.compile(r"Long|long|int64|indices")
+_STORAGE_TEXT = re.compile(r"set the storage of a tensor")
+"""What torch says where ``forward`` resizes a tensor; it names devices that must match."""
 _LEFT_TORCH = re.compile(r"numpy\(\)|\.data_ptr|__array__|storage")
 _FLAT = 400
 """Characters of torch's text that a message keeps: beyond are hints for torch's developers."""
@@ -125,7 +127,8 @@ def explain(
             "input, or model.float() if the weights are float64."
         )
         return DtypeMismatch(where=where, reason=text, hint=hint)
-    if isinstance(error, (RuntimeError, ValueError, IndexError)) and _SHAPE_TEXT.search(text):
+    shapes = _SHAPE_TEXT.search(text) and not _STORAGE_TEXT.search(text)
+    if isinstance(error, (RuntimeError, ValueError, IndexError)) and shapes:
         return ShapeMismatch(
             where=where,
             reason=text,

@@ -1,7 +1,8 @@
-"""Modules of torch whose ``forward`` reads the value of a tensor, in words that a graph can hold.
+"""Modules of torch that its exporter cannot take as they are, in words that a graph can hold.
 
 ``BatchNorm`` with ``momentum=None`` makes a Python number of its count of batches; the adaptive
-softmax lists the rows of each cluster. Each form here has torch's own values and gradients.
+softmax lists the rows of each cluster. Each form here has torch's own values and gradients; where
+there is none, the module is refused.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from samba.tensor.in_forward import traced_forward
+from samba.tracer.errors import TraceError
+from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import BatchNormBase, adaptive_log_probs, adaptive_result
 
 __all__ = ["static_modules"]
@@ -99,8 +102,20 @@ def _adaptive_predict(original: Callable[..., Any], self: Any, input: torch.Tens
     return torch.where(short >= self.shortlist_size, whole, short)
 
 
+def _cross_map_norm(original: Callable[..., Any], self: Any, input: torch.Tensor) -> NoReturn:
+    """Refuses ``CrossMapLRN2d``: its own function resizes tensors, forward and backward."""
+    del original, self, input
+    raise TraceError(
+        where=calling_line(),
+        reason="nn.CrossMapLRN2d resizes tensors as it computes, which cannot be traced",
+        hint="nn.LocalResponseNorm is the norm over neighbouring channels. The two differ: "
+        "CrossMapLRN2d counts the first channel among the neighbours of all that come after it.",
+    )
+
+
 _FORMS: Mapping[type[nn.Module], Mapping[str, Callable[..., Any]]] = {
     BatchNormBase: {"forward": _batch_norm},
     nn.SyncBatchNorm: {"forward": _batch_norm},
+    nn.CrossMapLRN2d: {"forward": _cross_map_norm},
     nn.AdaptiveLogSoftmaxWithLoss: {"forward": _adaptive_forward, "predict": _adaptive_predict},
 }

@@ -6,6 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from samba.tracer.capture import trace_model
+from samba.tracer.errors import TraceError
+from samba.tracer.inputs import collect_inputs
 from samba.tracer.static_modules import static_modules
 from tests.sweeps.both_sides import train_both
 from tests.sweeps.tally import Outcome
@@ -66,6 +69,12 @@ def test_a_class_that_an_adaptive_softmax_does_not_have_is_an_error(tmp_path):
     made = train_both(lambda: _Adaptive(torch.tensor([1, 20])), {"x": torch.randn(2, 6)}, tmp_path)
     assert made[0] is Outcome.EQUAL
     assert "out of range" in made[1]
+
+
+def test_a_module_that_resizes_tensors_is_refused_with_the_module_to_take():
+    model = nn.Sequential(nn.Conv2d(2, 4, 1), nn.CrossMapLRN2d(3))
+    with pytest.raises(TraceError, match=r"CrossMapLRN2d resizes.*\n.*LocalResponseNorm"):
+        trace_model(model, collect_inputs(model, (torch.randn(1, 2, 3, 3),)))
 
 
 def test_outside_of_a_trace_the_modules_are_torchs_own():
