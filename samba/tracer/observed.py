@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from samba.tracer.names import calling_line
+from samba.tracer.shown_text import is_logging, is_only_shown
 from samba.tracer.torch_internals import tree_map
 
 __all__ = [
@@ -45,10 +47,16 @@ class Watch:
 
     Attributes:
         read: The places whose values were asked for, each with the line that asked first.
+        decided: The same for values that were only compared, or asked whether they are true.
+        outcomes: What these comparisons said, in their order.
+        forced: What the first of them shall say.
         ended: Whether the trace is over: what is read then does not count.
     """
 
+    forced: tuple[bool, ...] = ()
     ended: bool = False
+    outcomes: list[bool] = field(default_factory=lambda: list[bool]())
+    decided: dict[Place, str] = field(default_factory=lambda: dict[Place, str]())
     read: dict[Place, str] = field(default_factory=lambda: dict[Place, str]())
 
     def note(self, roots: Iterable[Place]) -> None:
@@ -60,6 +68,24 @@ class Watch:
         new = [root for root in roots if root not in self.read]
         if new and not self.ended:
             self.read.update(dict.fromkeys(new, calling_line()))
+
+    def decide(self, roots: Iterable[Place], outcome: bool) -> bool:
+        """Somebody compares a value.
+
+        Args:
+            roots: The places that it was computed from.
+            outcome: What the comparison says.
+
+        Returns:
+            What it shall say.
+        """
+        if self.ended:
+            return outcome
+        place = len(self.outcomes)
+        self.outcomes.append(self.forced[place] if place < len(self.forced) else outcome)
+        for root in roots:
+            self.decided.setdefault(root, calling_line())
+        return self.outcomes[place]
 
 
 class Observed:
@@ -76,8 +102,8 @@ class Observed:
         >>> later = n + 1
         >>> (concrete(later), len(watch.read))
         (3, 0)
-        >>> later > 2, len(watch.read)
-        (True, 1)
+        >>> later > 2, len(watch.decided), float(later), len(watch.read)
+        (True, 1, 3.0, 1)
     """
 
     __slots__ = ("_observed_roots", "_observed_value", "_observed_watch")
@@ -138,12 +164,17 @@ def concrete(value: Any) -> Any:
 def _read(value: Any) -> Any:
     """A value that somebody asks for."""
     if issubclass(type(value), Observed):
-        if not getattr(type(value), "_is_known", lambda _: False)(value):
+        if not _is_known(value):
             _get(value, "_observed_watch").note(_get(value, "_observed_roots"))
         return _get(value, "_observed_value")
     if type(value) in (list, tuple) and any(issubclass(type(v), Observed) for v in value):
         return type(value)(map(_read, value))
     return value
+
+
+def _is_known(value: Any) -> bool:
+    """Whether what is in a container does not depend on what was there."""
+    return issubclass(type(value), ObservedContainer) and _get(value, "_observed_cleared")
 
 
 # -- sums, products: observed again ---------------------------------------------------------------
@@ -200,12 +231,7 @@ def _add_arithmetic() -> None:
 # -- everything else asks for the value -----------------------------------------------------------
 
 _ASKING: dict[str, Callable[..., Any]] = {
-    **{f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
-    "__bool__": bool,
-    "__int__": int,
-    "__float__": float,
     "__complex__": complex,
-    "__index__": operator.index,
     "__hash__": hash,
     "__len__": len,
     "__iter__": iter,
@@ -215,9 +241,6 @@ _ASKING: dict[str, Callable[..., Any]] = {
     "__setitem__": operator.setitem,
     "__delitem__": operator.delitem,
     "__round__": round,
-    "__str__": str,
-    "__repr__": repr,
-    "__format__": format,
     "__bytes__": bytes,
     "__divmod__": divmod,
     "__rdivmod__": lambda a, b: divmod(b, a),
@@ -241,7 +264,51 @@ def _add_asking() -> None:
         setattr(Observed, name, _asking(function))
 
 
+_COMPARING: dict[str, Callable[..., Any]] = {
+    **{f"__{name}__": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+    "__bool__": bool,
+}
+
+
+def _compared(function: Callable[..., Any], *operands: Any) -> Any:
+    if not all(map(_plain, operands)):
+        return function(*map(_read, operands))
+    seen = [o for o in operands if issubclass(type(o), Observed) and not _is_known(o)]
+    outcome = function(*map(concrete, operands))
+    if not seen or not isinstance(outcome, bool):
+        return function(*map(_read, operands))
+    roots = frozenset[Place]().union(*map(roots_of, seen))
+    return _watch_of(seen[0]).decide(roots, outcome)
+
+
+def _add_comparing() -> None:
+    for name, function in _COMPARING.items():
+        setattr(Observed, name, lambda *operands, f=function: _compared(f, *operands))
+
+
+_SHOWING: dict[str, Callable[..., Any]] = {"__str__": str, "__repr__": repr, "__format__": format}
+_LOGGED: dict[str, Callable[..., Any]] = {
+    "__int__": int,
+    "__float__": float,
+    "__index__": operator.index,
+}
+
+
+def _shown(where: Callable[[Any], bool], function: Callable[..., Any], *args: Any) -> Any:
+    if where(sys._getframe(2)):
+        return function(*map(concrete, args))
+    return function(*map(_read, args))
+
+
+def _add_showing() -> None:
+    for where, functions in ((is_only_shown, _SHOWING), (is_logging, _LOGGED)):
+        for name, function in functions.items():
+            setattr(Observed, name, lambda *args, w=where, f=function: _shown(w, f, *args))
+
+
 _add_arithmetic()
+_add_comparing()
+_add_showing()
 _add_asking()
 
 
@@ -267,9 +334,6 @@ class ObservedContainer(Observed):
         super().__init__(value, roots, watch)
         _set(self, "_observed_cleared", False)
 
-    def _is_known(self) -> bool:
-        return _get(self, "_observed_cleared")
-
     def __getattr__(self, name: str) -> Any:
         held = _get(self, "_observed_value")
         if name in _WRITING:
@@ -280,7 +344,7 @@ class ObservedContainer(Observed):
 
     def __getitem__(self, key: Any) -> Any:
         held = _get(self, "_observed_value")
-        if type(key) is slice and isinstance(held, list) and not self._is_known():
+        if type(key) is slice and isinstance(held, list) and not _is_known(self):
             return _made(held[key], _get(self, "_observed_roots"), _watch_of(self))
         return _read(self)[_read(key)]
 

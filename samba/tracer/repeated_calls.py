@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,9 @@ from samba.tracer.observed import Place, Watch, concrete, roots_of
 from samba.tracer.traced import Traced
 
 __all__ = ["steady_trace"]
+
+_MOST_COMPARED = 3
+"""Comparisons of one call that are tried with each outcome: eight traces at most."""
 
 _MOST_CALLS = 6
 """Calls that are traced until one leaves a state that is known: more than a cycle of four takes."""
@@ -107,16 +110,21 @@ class _Repeated:
         assert state.before is not None
         self._note(state, state.before, unread=frozenset())
         moved = list(state.moved)
+        explored = False
         for _ in range(1, _MOST_CALLS):
             start = self._real(state)
             draws = state.draws if state.drew else None
             before = state
-            state, unread = self._again(start, before.changes(), moved, draws)
-            moved += state.moved
+            state, unread, watch = self._again(start, before.changes(), moved, draws)
             self._note(state, start, unread=unread)
             assert state.after is not None
             if self._is_settled(state.after.unobserved()):
                 return
+            if watch is not None and 0 < len(watch.outcomes) <= _MOST_COMPARED and not explored:
+                explored = True
+                if self._is_free(start, before.changes(), moved, draws, watch):
+                    return
+            moved += state.moved
         raise self._unsettled(state, unread)
 
     def tell(self) -> None:
@@ -155,7 +163,7 @@ class _Repeated:
         changes: Sequence[Change],
         moved: Sequence[MovedHook],
         draws: Any,
-    ) -> tuple[TraceState, frozenset[Place]]:
+    ) -> tuple[TraceState, frozenset[Place], Watch | None]:
         """Trace a call in a state, in which what the call before has changed is observed."""
         watch = Watch()
         observing, places = start.observing(changes, watch)
@@ -182,9 +190,47 @@ class _Repeated:
                 raise DrawnNumbers(self._model, state.drew, _shown(str(difference)))
             raise ChangedAttributes(self._model, changed, _shown(str(difference)))
         if watch is None:
-            return state, frozenset()
-        self._read |= watch.read
-        return state, _unread(places, watch, state.changes(), again)
+            return state, frozenset(), None
+        self._read |= {**watch.decided, **watch.read}
+        read = {*watch.read, *watch.decided}
+        return state, _unread(places, read, state.changes(), again), watch
+
+    def _is_free(
+        self,
+        start: HeldState,
+        changes: Sequence[Change],
+        moved: Sequence[MovedHook],
+        draws: Any,
+        watch: Watch,
+    ) -> bool:
+        """Whether a call gives the same graph whatever its comparisons of observed values say."""
+        if watch.read:
+            return False
+        open_ones: list[tuple[bool, ...]] = [()]
+        while open_ones:
+            forced = open_ones.pop()
+            watch = Watch(forced=forced)
+            observing, places = start.observing(changes, watch)
+            state = TraceState(self._model, observing, moved, draws, observes=True)
+            try:
+                again = self._trace(state)
+            except SambaError:
+                return False  # perhaps of a case that never comes
+            finally:
+                watch.ended = True
+            unread = _unread(places, watch.read.keys(), state.changes(), again)
+            if (
+                watch.read
+                or state.moved
+                or len(watch.outcomes) > _MOST_COMPARED
+                or first_difference(self._graph, without_constant_parts(again)) is not None
+                or not all(change.draws or _covers(unread, change) for change in state.changes())
+            ):
+                return False
+            outcomes = tuple(watch.outcomes)
+            for place in range(len(forced), len(outcomes)):
+                open_ones.append((*outcomes[:place], not outcomes[place]))
+        return True
 
     def _note(self, state: TraceState, start: HeldState, *, unread: frozenset[Place]) -> None:
         self._note_changes(state)
@@ -283,7 +329,7 @@ def _some_number(tensor: torch.Tensor) -> torch.Tensor:
 
 def _unread(
     places: Mapping[Place, Sequence[torch.Tensor]],
-    watch: Watch,
+    read: Collection[Place],
     changes: Iterable[Change],
     traced: Traced,
 ) -> frozenset[Place]:
@@ -296,8 +342,7 @@ def _unread(
     unread = {
         place
         for place, tensors in places.items()
-        if place not in watch.read
-        and not any(t.numel() and t.data_ptr() in memory for t in tensors)
+        if place not in read and not any(t.numel() and t.data_ptr() in memory for t in tensors)
     }
     for change in changes:
         if not _of_one_kind(concrete(change.old), concrete(change.new)):
