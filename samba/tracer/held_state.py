@@ -276,7 +276,8 @@ class HeldState:
             self._walk_class(f"{value.__name__}.", value)
         elif isinstance(value, np.ndarray):
             if value.flags.writeable and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
-                self._hold(path, owner, attribute, value, {"state": value.copy()})
+                entries = {"state": value.copy()}
+                self._hold(path, owner, attribute, value, entries, looks_into=False)
         else:
             self._walk_object(path, value)
 
@@ -312,7 +313,7 @@ class HeldState:
                 if not key.startswith("__") and isinstance(value, (*PLAIN, list, dict, set, deque))
             }
             self._hold(prefix, kind, "", base, entries, partial=True)
-            for value in body.values():
+            for value in map(concrete, body.values()):
                 function = getattr(value, "__func__", value)
                 function = getattr(function, "fget", function)
                 if isinstance(function, types.FunctionType):

@@ -203,9 +203,7 @@ def _cases() -> Iterator[tuple[str, str, bool]]:
 
 
 SLICE = (
-    ("checkpoint", "neither", False),
-    ("checkpoint with a nested result", "both", False),
-    ("function without gradients inside", "neither", False),
+    ("checkpoint of the first alone", "neither", False),
     ("function that turns gradients on", "first", False),
 )
 
