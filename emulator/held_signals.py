@@ -9,12 +9,12 @@ that Python knows are exchanged for one that takes note, and run a moment later.
 from __future__ import annotations
 
 import _signal  # pyright: ignore[reportMissingImports]  # built in, without a stub
+import inspect
 import signal
-import sys
 import sysconfig
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -105,7 +105,7 @@ class HeldSignals:
         return next((number for number in _ENDING if self._counts[number] > 1), 0)
 
     @contextmanager
-    def but_in_scripts(self) -> Iterator[None]:
+    def but_in_scripts(self) -> Generator[None]:
         """Hold signals back, but for handlers that would run in a script's own code.
 
         A script's code can take what a handler raises there; libraries cannot, in which the same
@@ -129,7 +129,7 @@ class HeldSignals:
         if threading.current_thread() is threading.main_thread():
             while self._noted:
                 number = self._noted.pop(0)
-                self._handlers[number](number, sys._getframe(1))
+                self._handlers[number](number, inspect.currentframe())
 
     def is_noting(self, handler: Any) -> bool:
         """Whether a handler is the one that stands for all others while signals are held.

@@ -114,7 +114,7 @@ class Observed:
         _set(self, "_observed_watch", watch)
 
     @property
-    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleVariableOverride]  # as mocks do
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]  # as mocks do
         return type(_get(self, "_observed_value"))
 
     @classmethod

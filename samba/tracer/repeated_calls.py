@@ -110,7 +110,7 @@ class _Repeated:
         assert state.before is not None
         self._note(state, state.before, unread=frozenset())
         moved = list(state.moved)
-        explored = False
+        explored, unread = False, frozenset[Place]()
         for _ in range(1, _MOST_CALLS):
             start = self._real(state)
             draws = state.draws if state.drew else None

@@ -32,7 +32,7 @@ class Product(torch.autograd.Function):
         return p * q
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # as scripts write it
         p, q = ctx.saved_tensors
         first, second = ctx.needs_input_grad
         return grad * q * 2 if first else None, grad * p * 3 if second else None
@@ -94,7 +94,7 @@ class TwoResults(torch.autograd.Function):
         return p.sin(), flat, q.cos()
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, *others: torch.Tensor) -> Any:
+    def backward(ctx: Any, grad: torch.Tensor, *others: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # as scripts write it
         (p,) = ctx.saved_tensors
         return grad * p.cos(), others[-1] + grad
 
@@ -112,7 +112,7 @@ class SetUp(torch.autograd.Function):
         ctx.scale = inputs[2]
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # as scripts write it
         return grad * ctx.scale, None, None
 
 

@@ -136,7 +136,7 @@ HOMES: dict[str, Home] = {
     "a namespace": Home(lambda: types.SimpleNamespace(n=0), _attribute, lambda o: o.n),
     "a class": Home(lambda: None, _class_attribute, lambda _: Shared.n),
     "a global variable": Home(lambda: None, _global, lambda _: TURN),
-    "a default": Home(lambda: None, _default, lambda _: _default.__defaults__[0][0]),  # pyright: ignore[reportOptionalSubscript, reportFunctionMemberAccess]  # it has one
+    "a default": Home(lambda: None, _default, lambda _: _default.__defaults__[0][0]),
     "a closure": Home(lambda: None, *_CLOSED),
     "an iterator": Home(itertools.count, lambda it: (next(it), it)[1], lambda it: next(it)),
 }
