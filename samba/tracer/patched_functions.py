@@ -86,6 +86,8 @@ class TracedFunctions(TorchFunctionMode):
         if traced_forward() is not None:
             refuse_constants(self._model, operands(args, kwargs))
         if self._branches is not None:
+            if self._branches.requires(func, args, kwargs):
+                return None
             answer = self._branches.answer(func, args, kwargs)
             if answer is not None:
                 return answer

@@ -70,6 +70,10 @@ _ASKS: Mapping[Any, Callable[[T], Any]] = MappingProxyType(
 """Functions that give Python the value of a tensor."""
 
 
+_RAISES = frozenset({torch._assert, torch._assert_async})
+"""Functions that raise unless a tensor is true, and do nothing else."""
+
+
 class CheckedBranches:
     """Decides the branches of one trace.
 
@@ -142,6 +146,23 @@ class CheckedBranches:
         with outside_of_trace():
             return number(value)
 
+    def requires(self, func: Callable[..., Any], args: Any, kwargs: Any) -> bool:
+        """Whether a function only raises unless a condition holds, for which there is a check now.
+
+        Args:
+            func: A function of torch.
+            args, kwargs: What it is called with.
+        """
+        if func not in _RAISES:
+            return False
+        condition = args[0] if args else kwargs.get("condition", kwargs.get("input"))
+        if not isinstance(condition, T) or condition.numel() != 1 or is_transformed(condition):
+            return False
+        if self._is_elsewhere() or self.known.of(condition) is not None:
+            return False
+        self._check(condition, True)
+        return True
+
     def truth(self, condition: T) -> bool | None:
         """The truth of a tensor, as ``forward`` is to see it.
 
@@ -204,8 +225,7 @@ class CheckedBranches:
     # -- which side ----------------------------------------------------------------
 
     def _decided(self, condition: T, frame: FrameType | None) -> bool | None:
-        is_backward = self._recorder is not None and self._recorder.runs_backward
-        if frame is None or is_backward or self.is_within_turn():
+        if frame is None or self._is_elsewhere():
             return None
         tested = tested_at(frame)
         if tested is not None and tested.raises is not None:
@@ -217,6 +237,11 @@ class CheckedBranches:
         if healthy is not None:
             self._check(condition, healthy)
         return healthy
+
+    def _is_elsewhere(self) -> bool:
+        """Whether what is traced now is a backward pass, or a turn that may not take place."""
+        is_backward = self._recorder is not None and self._recorder.runs_backward
+        return is_backward or self.is_within_turn()
 
     def _not_raising(self, condition: T, tested: Tested, frame: FrameType) -> bool:
         """The value of a condition with which a statement does not raise."""

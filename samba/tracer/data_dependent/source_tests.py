@@ -115,13 +115,10 @@ def _leaves(test: ast.expr, above: tuple[ast.expr, ...]) -> Iterator[tuple[ast.e
 
 def _is_bool_call(leaf: ast.expr) -> bool:
     """Whether a condition is the truth of its argument, as ``bool(x)`` is."""
-    return (
-        isinstance(leaf, ast.Call)
-        and isinstance(leaf.func, ast.Name)
-        and leaf.func.id == "bool"
-        and len(leaf.args) == 1
-        and not leaf.keywords
-    )
+    if not isinstance(leaf, ast.Call) or leaf.keywords:
+        return False
+    name = getattr(leaf.func, "attr", getattr(leaf.func, "id", ""))
+    return name == "is_nonzero" or (name == "bool" and len(leaf.args) == 1)
 
 
 # -- what raises ------------------------------------------------------------------

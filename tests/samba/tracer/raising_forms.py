@@ -55,6 +55,13 @@ def truths(m: Any, x: Tensor, labels: Tensor) -> Any:
     return x @ m.weight
 
 
+def functions(m: Any, x: Tensor, labels: Tensor) -> Any:
+    torch._assert((labels >= 0).all(), "less than 0")
+    if torch.is_nonzero((labels >= m.classes).sum()) or (labels > 9).any().is_nonzero():
+        raise ValueError
+    return x @ m.weight
+
+
 def asserted(m: Any, x: Tensor, labels: Tensor) -> Any:
     assert (labels >= 0).all() and (labels < m.classes).all(), "labels"
     assert m.strict or (labels > 9).any()
@@ -120,6 +127,17 @@ def tried_otherwise(m: Any, x: Tensor, labels: Tensor) -> Any:
 
 
 RAISING = [
-    *(hubert, lower_and_upper, negated, both, with_python, items, truths, asserted, chained),
+    *(
+        hubert,
+        lower_and_upper,
+        negated,
+        both,
+        with_python,
+        items,
+        truths,
+        functions,
+        asserted,
+        chained,
+    ),
     *(otherwise, returned_before, in_a_function, nested, without_gradient, tried_otherwise),
 ]
