@@ -145,6 +145,37 @@ def integers_among_floats(
     return dtypes if len({dtype.is_floating_point for dtype in dtypes}) > 1 else frozenset()
 
 
+_IN_PLACE = frozenset(
+    {
+        *(torch.Tensor.add_, torch.Tensor.sub_, torch.Tensor.mul_, torch.Tensor.pow_),
+        *(torch.Tensor.__iadd__, torch.Tensor.__isub__, torch.Tensor.__imul__),
+        *(torch.Tensor.fmod_, torch.Tensor.remainder_, torch.Tensor.__ipow__),
+    }
+)
+
+
+def lost_in_place(func: Callable[..., Any], args: tuple[Any, ...]) -> torch.dtype | None:
+    """The type of an in-place operation's result that its tensor cannot hold: eager torch refuses.
+
+    Args:
+        func: The function.
+        args: Its positional arguments.
+
+    Returns:
+        The type; None where torch takes them.
+
+    Example:
+        >>> lost_in_place(torch.Tensor.mul_, (torch.ones(2).long(), 0.5))
+        torch.float32
+    """
+    if func not in _IN_PLACE or len(args) < 2 or not isinstance(args[0], torch.Tensor):
+        return None
+    if not isinstance(args[1], (torch.Tensor, int, float, complex)):
+        return None
+    made = torch.result_type(args[0], args[1])
+    return None if torch.can_cast(made, args[0].dtype) else made
+
+
 def mixed_floats(
     func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> frozenset[torch.dtype]:

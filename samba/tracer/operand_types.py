@@ -33,6 +33,10 @@ _REFUSED: Mapping[str, frozenset[torch.dtype]] = {
     **dict.fromkeys(("_softmax", "softmax", "_log_softmax", "log_softmax"), _NO_FLOAT),
     "log_sigmoid": _WHOLE,
     **dict.fromkeys(
+        ("__and__", "__or__", "__xor__", "bitwise_and", "bitwise_or", "bitwise_xor"), _FLOATS
+    ),
+    "l1_loss": _BOOL,
+    **dict.fromkeys(
         (
             *("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
             *("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d"),
@@ -186,7 +190,8 @@ def _check(node: torch.fx.Node, packet: str) -> None:
     if refused is not None and node.kwargs.get("dtype") is None and not _casts(node):
         found = [dtype for dtype in _dtypes(node.args) if dtype in refused]
         if found:
-            wanted = "it takes floating numbers" if len(refused) > 1 else "it takes numbers"
+            wanted = "it takes numbers" if refused is _BOOL else "it takes floating numbers"
+            wanted = "it takes whole numbers" if refused is _FLOATS else wanted
             raise _refused(node, packet, found, wanted)
     if packet in _ONE_TYPE:
         found = list(dict.fromkeys(_dtypes(node.args)))

@@ -14,12 +14,18 @@ from samba.support.deviations import Deviations
 from samba.tensor.dispatch import CASTS, operands
 from samba.tensor.in_forward import traced_forward
 from samba.tensor.labels import keep_names
-from samba.tensor.promotion import integers_among_floats, mixed_floats, promoted, widened
+from samba.tensor.promotion import (
+    integers_among_floats,
+    lost_in_place,
+    mixed_floats,
+    promoted,
+    widened,
+)
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.constant_shapes import with_constant_shapes, with_known_sizes
 from samba.tracer.dropout import DROPOUTS, keep_dropout
-from samba.tracer.errors import TraceError
+from samba.tracer.errors import DtypeMismatch, TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
 from samba.tracer.looks import Looks
 from samba.tracer.names import called_by_this_package, calling_line
@@ -104,6 +110,14 @@ class TracedFunctions(TorchFunctionMode):
                 reason=f"{func.__name__} of {' and '.join(sorted(map(str, mixed)))}, which torch "
                 "refuses as well",
                 hint="Convert the integers: .float(), or .to(weight.dtype).",
+            )
+        lost = lost_in_place(func, args)
+        if lost is not None:
+            raise DtypeMismatch(
+                where=calling_line(),
+                reason=f"{func.__name__}: result type {lost} can't be cast to {args[0].dtype}, as "
+                "torch says too",
+                hint="Make a new tensor of the wider type instead of changing this one in place.",
             )
         if func in DROPOUTS:
             kept = keep_dropout(func, args, kwargs)

@@ -373,7 +373,7 @@ def test_without_a_graph_name_the_whole_schedule_runs(tmp_path):
     samba.session.add_graph(FwdGraph((hidden, y), out, name="top"))
     pef = compiled(tmp_path)
     samba.session.init_multigraph_runtime(pef)
-    results: tuple[torch.Tensor, ...] = ()
+    results: tuple[samba.SambaTensor, ...] | list[torch.Tensor] = []
     for _ in range(3):
         new = {"x": torch.randn(x.shape), "y": torch.randn(y.shape)}
         given = tuple(samba.from_torch_tensor(t, name=n) for n, t in new.items())

@@ -242,6 +242,8 @@ REFUSED_TYPES = {
     "one_hot": (lambda i: F.one_hot(i, 4), torch.int32),
     "cross_entropy": (lambda i: F.cross_entropy(torch.zeros(3, 4), i), torch.bool),
     "multi_margin_loss": (lambda i: F.multi_margin_loss(torch.zeros(3, 4), i), torch.int32),
+    "mul_": (lambda i: (i + 0).mul_(0.5), torch.int64),
+    "bitwise_and": (lambda i: i & i, torch.float32),
     "matmul": (lambda i: i[None] @ torch.zeros(3, 2), torch.int64),
     "lstm_cell": (
         lambda i: torch.lstm_cell(
