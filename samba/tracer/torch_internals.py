@@ -65,6 +65,7 @@ from torch.utils._thunk import Thunk
 from torch.utils.hooks import BackwardHook
 
 __all__ = [
+    "ASSERTIONS",
     "DATA_DEPENDENT_ERRORS",
     "DYNAMIC_SHAPE_ERRORS",
     "BackwardHookFunction",
@@ -140,6 +141,9 @@ DYNAMIC_SHAPE_ERRORS = frozenset({"DynamicOutputShapeException"})
 
 DATA_DEPENDENT_ERRORS = frozenset({"GuardOnDataDependentSymNode", "DataDependentOutputException"})
 """Names of what the exporter raises where ``forward`` reads the value of a tensor (2.1)."""
+
+ASSERTIONS = frozenset({torch._assert, torch._assert_async})
+"""Functions that raise unless a tensor is true, and do nothing else (1.10)."""
 
 pack_padded_sequence = torch._pack_padded_sequence  # pyright: ignore[reportPrivateImportUsage]  # torch.nn.utils.rnn calls it by this name
 """What packs a padded batch: it is refused by name while a model is traced (1.0)."""

@@ -31,6 +31,7 @@ from samba.tracer.data_dependent.known_values import KnownValues
 from samba.tracer.data_dependent.source_tests import Tested, is_caught, tested_at
 from samba.tracer.names import SOURCE, asking_frame, calling_line, is_user_file, users_callers
 from samba.tracer.torch_internals import (
+    ASSERTIONS,
     is_transformed,
     node_of,
     outside_of_trace,
@@ -68,10 +69,6 @@ _ASKS: Mapping[Any, Callable[[T], Any]] = MappingProxyType(
     }
 )
 """Functions that give Python the value of a tensor."""
-
-
-_RAISES = frozenset({torch._assert, torch._assert_async})
-"""Functions that raise unless a tensor is true, and do nothing else."""
 
 
 class CheckedBranches:
@@ -153,7 +150,7 @@ class CheckedBranches:
             func: A function of torch.
             args, kwargs: What it is called with.
         """
-        if func not in _RAISES:
+        if func not in ASSERTIONS:
             return False
         condition = args[0] if args else kwargs.get("condition", kwargs.get("input"))
         if not isinstance(condition, T) or condition.numel() != 1 or is_transformed(condition):
