@@ -76,9 +76,9 @@ def failed_branches(
     """
     failed: list[int] = []
     for region in checks:
-        buffer = buffers[region]
-        if buffer is seen.get(region) or not isinstance(buffer, jax.Array):
+        if buffers[region] is seen.get(region) or not isinstance(buffers[region], jax.Array):
             continue
+        buffer: Any = buffers[region]
         if buffer.is_deleted() or not (wait or buffer.is_ready()):
             continue
         if np.asarray(buffer.addressable_data(0)).item():

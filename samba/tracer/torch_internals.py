@@ -142,7 +142,7 @@ DYNAMIC_SHAPE_ERRORS = frozenset({"DynamicOutputShapeException"})
 DATA_DEPENDENT_ERRORS = frozenset({"GuardOnDataDependentSymNode", "DataDependentOutputException"})
 """Names of what the exporter raises where ``forward`` reads the value of a tensor (2.1)."""
 
-ASSERTIONS = frozenset({torch._assert, torch._assert_async})
+ASSERTIONS = frozenset({torch._assert, torch._assert_async})  # pyright: ignore[reportPrivateImportUsage]  # scripts call it so
 """Functions that raise unless a tensor is true, and do nothing else (1.10)."""
 
 pack_padded_sequence = torch._pack_padded_sequence  # pyright: ignore[reportPrivateImportUsage]  # torch.nn.utils.rnn calls it by this name

@@ -109,7 +109,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_loss_and_gradients_match_torch(name: str, tmp_path: Path) -> None:
-    check(CASES[name], tmp_path)  # pyright: ignore[reportArgumentType]  # as far as it is used
+    check(CASES[name], tmp_path)
 
 
 @pytest.mark.slow

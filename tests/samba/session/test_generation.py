@@ -36,6 +36,9 @@ shared = Shared()
 
 
 class Rotary(nn.Module):
+    cosines: torch.Tensor
+    sines: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         angles = torch.outer(torch.arange(ROOM), 1 / 10 ** (torch.arange(0, WIDTH, 2) / WIDTH))

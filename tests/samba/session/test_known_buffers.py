@@ -21,6 +21,11 @@ X = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(2))
 class Padded(nn.Module):
     """A convolution that pads as Encodec's does: lengths are buffers, and a mask is one."""
 
+    stride: torch.Tensor
+    kernel_size: torch.Tensor
+    padding_total: torch.Tensor
+    keep: torch.Tensor
+
     def __init__(self, stride: int = 2) -> None:
         super().__init__()
         self.conv = nn.Conv1d(3, 4, 4, stride=stride)
@@ -127,6 +132,8 @@ def test_a_write_after_the_load_is_told_and_a_loaded_state_refused(
 
 class Warm(nn.Module):
     """A buffer that training counts, and that evaluation branches on."""
+
+    steps: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
