@@ -111,11 +111,12 @@ class GradientRecorder:
         self.outputs = 0
         """How many outputs the exported graph has in addition to the model's."""
         self.returned: tuple[torch.Tensor, ...] = ()
-        """What the model returned, if no gradient is its own; its history is torch's then."""
+        """What the model returned, if torch's engine can run over its history."""
+        self.repeats = False
+        """Whether a backward pass by torch would call parts of ``forward`` again (a checkpoint)."""
         self.graded: dict[str, torch.Tensor] = {}
-        """Buffers that the model has given a history, by changing them in place."""
         self.graded_state: frozenset[str] = frozenset()
-        """Names of all buffers that the model has given a history."""
+        """Buffers that the model has given a history, by changing them in place; names of all."""
         self.asked = ("", "")
         """What asks for a gradient in its backward, and the line; empty if nothing does."""
 
@@ -156,7 +157,7 @@ class GradientRecorder:
         """Call the model; the outermost call ends with the backward passes."""
         if self._depth:
             return own(*args, **kwargs)
-        self._pending, self.records, self.outputs = [], (), 0
+        self._pending, self.records, self.outputs, self.repeats = [], (), 0, False
         self.asked = ("", "")
         self._depth, self._open = 1, torch.is_grad_enabled()
         before = dict(self._model.named_buffers())
@@ -166,7 +167,7 @@ class GradientRecorder:
                 self._hooks_on_parameters()
             self._open, self._is_behind = False, True
             gradients = self._run(result)
-            self.returned = () if self._pending else tensors_in(result)
+            self.returned = () if self._pending or self.repeats else tensors_in(result)
             graded = {n: b for n, b in self._model.named_buffers() if b.grad_fn is not None}
             self.graded = {n: b for n, b in graded.items() if b is before.get(n)}
             self.graded_state = frozenset(graded)
@@ -525,7 +526,11 @@ def _saved_tensors() -> Iterator[None]:
     before = hooks.__enter__
 
     def refuse(self: Any) -> Any:
-        if _recorder() is None or type(self) is not hooks:
+        recorder = _recorder()
+        if recorder is None:
+            return before(self)
+        if type(self) is not hooks:
+            recorder.repeats = True
             return before(self)
         raise GradientError(
             where=calling_line(),

@@ -49,7 +49,7 @@ def refuse_overwritten(
         raise StateGradient(where=", ".join(changes), buffers=held)
     try:
         torch.autograd.grad(ends, leaves, [torch.ones_like(t) for t in ends])
-    except RuntimeError as error:
+    except Exception as error:
         if _MODIFIED not in str(error):
             return  # what the engine cannot do without values; the device differentiates by itself
         raise OverwrittenValue(lines=changes, reason=str(error).partition(" Hint: ")[0]) from None

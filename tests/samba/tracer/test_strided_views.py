@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from samba.tracer.errors import OverwrittenValue, StateGradient, StridedViewError
 from samba.tracer.reference import run_reference
@@ -137,3 +138,23 @@ def test_a_gradient_in_a_buffer_is_refused():
     with pytest.raises(StateGradient, match=r"h\.detach\(\)") as caught:
         trace(Net(_kept), X)
     assert caught.value.buffers == ("state",)
+
+
+class Repeating(torch.nn.Module):
+    """Whose backward pass by torch calls a part of ``forward`` again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = checkpoint(self.norm, x, use_reentrant=False) * 2.0
+        h += x
+        return h.sum()
+
+
+def test_a_trace_calls_no_part_of_forward_again():
+    """What it would change then are the model's own buffers."""
+    model = Repeating()
+    trace(model, X)
+    assert int(model.norm.num_batches_tracked) == 0
