@@ -122,8 +122,16 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
 
 @op("aten._unsafe_masked_index.default", reads=(1, 2))
 def masked_index(x: jax.Array, mask: jax.Array, indices: Indices, fill: float) -> jax.Array:
-    """Indexed entries where the mask holds, else ``fill``; indices beside it may be wild."""
+    """Indexed entries where the mask holds, else ``fill``; indices beside it may be wild.
+
+    Of no entries all are ``fill``, as in torch.
+    """
     safe = tuple(None if i is None else jnp.where(mask, i, 0) for i in indices)
+    if not x.size:
+        named = [i is not None for i in indices] + [False] * (x.ndim - len(indices))
+        sizes = [max(n, 1) if at else n for n, at in zip(x.shape, named, strict=True)]
+        found = index(jnp.zeros(sizes, x.dtype), safe)
+        return jnp.full(found.shape, constant(fill, x.dtype))
     found = index(x, safe)
     return jnp.where(mask, found, constant(fill, x.dtype))
 

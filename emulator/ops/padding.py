@@ -71,6 +71,8 @@ def _extend(x: jax.Array, pad: Pads, mode: str) -> jax.Array:
     for i in range(len(pad) // 2):
         axis = x.ndim - 1 - i
         left, right = pad[2 * i], pad[2 * i + 1]
+        if mode == "replicate":
+            left, right = _within(x.shape[axis], left, right)
         middle = lax.slice_in_dim(x, max(-left, 0), x.shape[axis] - max(-right, 0), axis=axis)
         if mode == "circular":
             x = middle  # what is cropped does not come back on the other side
@@ -80,6 +82,12 @@ def _extend(x: jax.Array, pad: Pads, mode: str) -> jax.Array:
             parts.append(_margin(x, axis, right, mode, before=False))
         x = lax.concatenate(parts, axis) if len(parts) > 1 else parts[0]
     return x
+
+
+def _within(size: int, left: int, right: int) -> tuple[int, int]:
+    """Paddings that crop no more than there is: the rest goes from what the other side repeats."""
+    over_left, over_right = max(-left - size, 0), max(-right - size, 0)
+    return left + over_left - over_right, right + over_right - over_left
 
 
 def _margin(x: jax.Array, axis: int, width: int, mode: str, *, before: bool) -> jax.Array:
