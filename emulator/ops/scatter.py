@@ -160,6 +160,8 @@ def masked_index_put(
     x: jax.Array, mask: jax.Array, indices: Indices, values: jax.Array
 ) -> jax.Array:
     """Values added to indexed entries where the mask holds."""
+    if not x.size:
+        return x
     safe = tuple(None if i is None else jnp.where(mask, i, 0) for i in indices)
     return index_put(x, safe, jnp.where(mask, values, 0).astype(x.dtype), accumulate=True)
 

@@ -163,10 +163,6 @@ OPS: Mapping[str, Maker] = MappingProxyType(
         "searchsorted": lambda: (torch.searchsorted, (X(3), X(2))),
         "histogram": lambda: (lambda x: torch.histc(x, 4, 0, 1), (X(5),)),
         "as strided": lambda: (lambda x: x.as_strided((2, 2), (3, 1)) + 1, (X(2, 3),)),
-        "weight norm": lambda: (
-            lambda v, g: torch._weight_norm(v, g, 0),
-            (X(3, 2) + 1, X(3, 1)),
-        ),
     }
 )
 """Modules or functions with their inputs, by name."""
