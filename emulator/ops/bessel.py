@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.scipy import special
 
@@ -64,7 +65,7 @@ def _j1(x: jax.Array) -> jax.Array:
     near = _horner(table.J1_RP, z) / _horner(table.J1_RQ, z) * size
     near = near * (z - 14.6819706421238932572) * (z - 49.2184563216946036703)
     value = jnp.where(size <= 5, near, _waves(size, _ONE, 3 * math.pi / 4)[0])
-    return jnp.where(x < 0, -value, value)
+    return jnp.where(x < 0, -value, jnp.where(x == 0, x, value))
 
 
 def _outside(x: jax.Array, value: jax.Array, at_zero: float) -> jax.Array:
@@ -89,14 +90,15 @@ def _y1(x: jax.Array) -> jax.Array:
 
 
 def _k0(x: jax.Array, *, scaled: bool = False) -> jax.Array:
-    near = _chebyshev(table.K0_A, x * x - 2) - jnp.log(0.5 * x) * special.i0(x)
+    logarithm = jnp.log(x) - math.log(2)  # half of the least number is none
+    near = _chebyshev(table.K0_A, x * x - 2) - logarithm * special.i0(x)
     far = _chebyshev(table.K0_B, 8 / x - 2) / jnp.sqrt(x)
     near, far = (near * jnp.exp(x), far) if scaled else (near, jnp.exp(-x) * far)
     return _outside(x, jnp.where(x <= 2, near, far), jnp.inf)
 
 
 def _k1(x: jax.Array, *, scaled: bool = False) -> jax.Array:
-    near = jnp.log(0.5 * x) * special.i1(x) + _chebyshev(table.K1_A, x * x - 2) / x
+    near = (jnp.log(x) - math.log(2)) * special.i1(x) + _chebyshev(table.K1_A, x * x - 2) / x
     far = _chebyshev(table.K1_B, 8 / x - 2) / jnp.sqrt(x)
     near, far = (near * jnp.exp(x), far) if scaled else (near, jnp.exp(-x) * far)
     return _outside(x, jnp.where(x <= 2, near, far), jnp.inf)
@@ -144,14 +146,32 @@ def _scaled_k1(x: jax.Array) -> jax.Array:
     return _k1(x, scaled=True)
 
 
+def _modified_i1(x: jax.Array) -> jax.Array:
+    return jnp.where(x == 0, 0, special.i1(x))  # 0.0 at -0.0, as torch has it
+
+
+def _wide(function: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """In float64: a wave far from zero hangs on the last digits of a large angle.
+
+    Where that angle is none in the argument's own type, the function is NaN as in torch.
+    """
+
+    def run(x: jax.Array) -> jax.Array:
+        angle = x * jnp.sqrt(jnp.abs(x))
+        lost = jnp.isinf(angle) & (x < 0)
+        return jnp.where(lost, jnp.nan, function(x.astype(np.float64)).astype(x.dtype))
+
+    return run
+
+
 _FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "special_airy_ai": _airy,
+    "special_airy_ai": _wide(_airy),
     "special_bessel_j0": _j0,
     "special_bessel_j1": _j1,
     "special_bessel_y0": _y0,
     "special_bessel_y1": _y1,
     "special_modified_bessel_i0": special.i0,
-    "special_modified_bessel_i1": special.i1,
+    "special_modified_bessel_i1": _modified_i1,
     "special_modified_bessel_k0": _k0,
     "special_modified_bessel_k1": _k1,
     "special_scaled_modified_bessel_k0": _scaled_k0,

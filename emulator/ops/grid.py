@@ -27,9 +27,12 @@ def _to_pixels(at: jax.Array, size: int, align_corners: bool) -> jax.Array:
 
 
 def _clipped(at: jax.Array, size: int) -> jax.Array:
-    """Positions moved into the image; those on its edge or outside pass no gradient."""
+    """Positions moved into the image; those on its edge or outside pass no gradient.
+
+    NaN is moved to 0, as torch's processor instructions do it.
+    """
     inside = (at > 0) & (at < size - 1)
-    return jnp.where(inside, at, lax.stop_gradient(jnp.clip(at, 0, size - 1)))
+    return jnp.where(inside, at, jnp.where(at > 0, float(size - 1), 0.0).astype(at.dtype))
 
 
 def _padded(at: jax.Array, size: int, padding: int, align_corners: bool) -> jax.Array:

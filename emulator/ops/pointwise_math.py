@@ -244,24 +244,26 @@ def copysign(x: jax.Array, other: Operand) -> jax.Array:
 def ldexp(x: jax.Array, other: jax.Array) -> jax.Array:
     """``x * 2**other``; as torch's, the gradient by a whole negative exponent is zero."""
     if is_float(other.dtype):
-        return elementwise(lambda a, b: a * _power_of_two(b), x, other, to_float=True)
+        return elementwise(_scaled, x, other, to_float=True)
     slope = power_of_integers(jnp.asarray(2, other.dtype), other)
     return elementwise(_scaled_by_whole, x, other, slope, to_float=True)
 
 
-def _power_of_two_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = exp2(x)
-    return y, y
+def _scaled_by_float_forward(
+    x: jax.Array, exponent: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _scaled(x, exponent), (x, exponent)
 
 
-def _power_of_two_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
-    return (g * (y * math.log(2)),)
+def _scaled_by_float_backward(
+    saved: tuple[jax.Array, jax.Array], g: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return g * exp2(saved[1]), g * _scaled(*saved) * math.log(2)
 
 
-@with_gradient(_power_of_two_forward, _power_of_two_backward)
-def _power_of_two(x: jax.Array) -> jax.Array:
-    """``2 ** x`` with the gradient of a power, whose factors torch multiplies in another order."""
-    return exp2(x)
+@with_gradient(_scaled_by_float_forward, _scaled_by_float_backward)
+def _scaled(x: jax.Array, exponent: jax.Array) -> jax.Array:
+    return x * exp2(exponent)
 
 
 def _scaled_forward(

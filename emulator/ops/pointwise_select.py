@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.kernels.precision import LOW
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     broadcast_all,
@@ -46,16 +45,14 @@ def minimum(x: jax.Array, other: jax.Array) -> jax.Array:
 
 @op("aten.fmax.default", cheap=True, channels=Channels.ANY)
 def fmax(x: jax.Array, other: jax.Array) -> jax.Array:
-    """The larger of two; a number wins over NaN; a tie is the first, in 16 bits the last."""
-    over = lax.gt if result_type(x, other) in LOW else lax.ge
-    return elementwise(lambda a, b: jnp.where(over(a, b) | (b != b), a, b), x, other)
+    """The larger of two; a number wins over NaN; a tie goes to the first."""
+    return elementwise(lambda a, b: jnp.where((a >= b) | (b != b), a, b), x, other)
 
 
 @op("aten.fmin.default", cheap=True, channels=Channels.ANY)
 def fmin(x: jax.Array, other: jax.Array) -> jax.Array:
-    """The smaller of two; a number wins over NaN; ties as of :func:`fmax`."""
-    under = lax.lt if result_type(x, other) in LOW else lax.le
-    return elementwise(lambda a, b: jnp.where(under(a, b) | (b != b), a, b), x, other)
+    """The smaller of two; a number wins over NaN; a tie goes to the first."""
+    return elementwise(lambda a, b: jnp.where((a <= b) | (b != b), a, b), x, other)
 
 
 @op(

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from emulator.ops._promote import elementwise
@@ -126,9 +127,14 @@ def _hermite_he(x: jax.Array, n: jax.Array) -> jax.Array:
 
 def _laguerre(x: jax.Array, n: jax.Array) -> jax.Array:
     def step(x: jax.Array, k: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
-        return (((k + k) + (1 - x)) * q - k * p) / (k + 1)
+        found = (((k + k) + (1 - x)) * q - k * p) / (k + 1)
+        return lax.reduce_precision(found, info.nexp, info.nmant)
 
-    return _recur(x, jnp.where(x == 0, jnp.minimum(n, 0), n), 1 - x, step, 1)
+    # In float64, as XLA multiplies by a rounded inverse of k + 1, whose errors add up.
+    info = jnp.finfo(x.dtype)
+    wide = x.astype(np.float64)
+    steps = jnp.where(x == 0, jnp.minimum(n, 0), n)
+    return _recur(wide, steps, 1 - wide, step, 1).astype(x.dtype)
 
 
 def _legendre(x: jax.Array, n: jax.Array) -> jax.Array:

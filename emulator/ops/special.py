@@ -211,7 +211,9 @@ def _entr(x: jax.Array) -> jax.Array:
 
 
 def _ndtri_slope(x: jax.Array) -> jax.Array:
-    return math.sqrt(2 * math.pi) * jnp.exp(special.ndtri(x) ** 2 / 2)
+    # In float64, for an error in ndtri grows by its size.
+    root = special.ndtri(x.astype(np.float64))
+    return (math.sqrt(2 * math.pi) * jnp.exp(root * root / 2)).astype(x.dtype)
 
 
 def _log_ndtr_slope(x: jax.Array) -> jax.Array:
@@ -219,6 +221,7 @@ def _log_ndtr_slope(x: jax.Array) -> jax.Array:
 
 
 def _multigammaln_slope(x: jax.Array, p: int) -> jax.Array:
+    x = jnp.where(x == 0, 0, x)  # torch adds 0.0 to -0.0
     return jnp.sum(_digamma(x[..., None] - jnp.arange(p - 1, -1, -1, dtype=x.dtype) / 2), -1)
 
 
@@ -287,8 +290,10 @@ def _gamma_share(lower: bool, a: jax.Array, x: jax.Array) -> jax.Array:
     value = jnp.where(is_expanded(a, x), expanded(a, x, lower=lower), value)
     value = jnp.where(jnp.isinf(x), whole, value)
     value = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, none), value)
-    value = jnp.where(x == 0, none, value)
-    value = jnp.where(a < 4 * jnp.finfo(a.dtype).tiny, jnp.where(x > 0, whole, jnp.nan), value)
+    # Of orders that are next to nothing, series run into denormals.
+    value = jnp.where((a < 4 * jnp.finfo(a.dtype).tiny) & (x == x), whole, value)
+    value = jnp.where((a == 0) & (x != x), jnp.nan, value)
+    value = jnp.where(x == 0, jnp.where(a == 0, jnp.nan, none), value)
     return jnp.where((x < 0) | (a < 0), jnp.nan, value)
 
 

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import warnings
 
+import jax
 import jax.numpy as jnp
 import pytest
 import torch
@@ -30,6 +31,10 @@ DIGITS = ("log_ndtr", "airy_ai")
 """Far below zero, all digits of torch's own are lost, and so not a number that can be compared."""
 
 
+EQUAL_ZEROS = ("fmax", "fmin")
+"""Of 0.0 and -0.0, which are equal, torch takes the one in 16 bits and the other in 32."""
+
+
 def reason(call: Call, dtype: torch.dtype, gap: Gap) -> str:
     """Which row of ``docs/deviations.md`` a difference belongs to; empty for none."""
     if gap.denormal:
@@ -40,6 +45,8 @@ def reason(call: Call, dtype: torch.dtype, gap: Gap) -> str:
         return "unwritten"
     if any(word in call.name for word in ROUNDED) and dtype.itemsize == 2:
         return "rounded"
+    if any(word in call.name for word in EQUAL_ZEROS) and gap.device == gap.torch == 0:
+        return "zero"
     if any(word in call.name for word in DIGITS) and gap.at[0] < -100:
         return "digits"
     return ""
@@ -80,7 +87,7 @@ SLICE = (
     "sinh.default",
     "exp2.default",
 )
-SLICE = tuple(f"aten.{name}" for name in (*SLICE, "huber_loss.default", "prelu.default"))
+SLICE = tuple(f"aten.{name}" for name in (*SLICE, "huber_loss.default", "_prelu_kernel.default"))
 
 
 def test_every_pointwise_op_is_called() -> None:
@@ -103,15 +110,14 @@ def test_all_edges(dtype: str) -> None:
 
 def test_a_wrong_edge_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_ops()["aten.relu6.default"]
-    monkeypatch.setitem(
-        _OPS,
-        spec.name,
-        dataclasses.replace(spec, lower=lambda x: jnp.minimum(jnp.maximum(x, 0), 6)),
-    )
+
+    def shared(x: jax.Array) -> jax.Array:
+        return jnp.minimum(jnp.maximum(x, 0), 6)
+
+    monkeypatch.setitem(_OPS, spec.name, dataclasses.replace(spec, lower=shared))
     tally = sweep(CALLS[spec.name], torch.float32)
-    assert any(
-        "gradient of tensor 0 by 1.0 at (6.0,): 0.5, torch has 0.0" in s for s in tally.silent
-    )
+    said = "gradient of tensor 0 by 1.0 at (0.0,): 0.5, torch has 0.0"
+    assert any(said in text for text in tally.silent), tally.silent
 
 
 def refused(call: Call) -> list[int]:

@@ -64,3 +64,10 @@ def test_cosine_embedding_loss_of_integers() -> None:
     check("aten.cosine_embedding_loss.default", bools, ~bools | bools, target, 0.1, 0, grad=False)
     ones = torch.ones(2, 200, dtype=torch.uint8)
     check("aten.cosine_embedding_loss.default", ones, ones, target, 0.1, 0, grad=False)
+
+
+def test_each_of_equal_differences_has_the_whole_gradient() -> None:
+    x = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0]])
+    y = torch.tensor([[0.0, -1.0, 1.5], [0.0, 0.0, 0.0]])
+    check("aten.cdist.default", x, y, float("inf"))
+    check("aten.pdist.default", torch.cat([x, y]), float("inf"))

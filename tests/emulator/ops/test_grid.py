@@ -43,3 +43,11 @@ def test_nearest() -> None:
 def test_volumes(mode: int) -> None:
     grid = data(1, 2, 3, 2, 3, seed=1)
     check("aten.grid_sampler.default", data(1, 2, 4, 3, 5), grid, mode, 0, False)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_places_that_are_no_numbers(mode: int, padding: int) -> None:
+    places = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.3, 1e10, -1.0])
+    grid = torch.cartesian_prod(places, places)[None, None]
+    check("aten.grid_sampler_2d.default", torch.randn(1, 2, 4, 5), grid, mode, padding, False)

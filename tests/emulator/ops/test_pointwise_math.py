@@ -203,3 +203,17 @@ def test_gamma_functions_of_more_dimensions_than_end_are_refused() -> None:
     for name in ("aten.mvlgamma.default", "aten.special_multigammaln.default"):
         with pytest.raises(OpLimit, match="the dimensions of the gamma function is 2147483647"):
             load_ops()[name].lower(jnp.ones(3), 2**31 - 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32])
+def test_ldexp_by_whole_and_other_exponents(dtype: torch.dtype) -> None:
+    x = torch.tensor([1.5, -2.0, 3.0, 0.5])
+    check("aten.ldexp.Tensor", x, torch.tensor([-3, 0, 2, 5]).to(dtype))
+    check("aten.ldexp.Tensor", x, torch.tensor(-3).to(dtype))
+
+
+def test_shares_of_gamma_functions_of_large_orders() -> None:
+    order = torch.tensor([210.0, 1e4, 1e6, 1e8, 1e12], dtype=torch.float64)[:, None]
+    x = order + torch.tensor([-3.0, -1.0, 0.0, 0.5, 3.0], dtype=torch.float64) * order.sqrt()
+    for name in ("igamma", "igammac"):
+        check(f"aten.{name}.default", order.expand(x.shape), x, grad=False)
