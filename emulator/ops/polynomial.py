@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -127,11 +128,12 @@ def _hermite_he(x: jax.Array, n: jax.Array) -> jax.Array:
 
 def _laguerre(x: jax.Array, n: jax.Array) -> jax.Array:
     def step(x: jax.Array, k: jax.Array, p: jax.Array, q: jax.Array) -> jax.Array:
-        found = (((k + k) + (1 - x)) * q - k * p) / (k + 1)
-        return lax.reduce_precision(found, info.nexp, info.nmant)
+        return cut((cut(((k + k) + (1 - x)) * q) - cut(k * p)) / (k + 1))
 
     # In float64, as XLA multiplies by a rounded inverse of k + 1, whose errors add up.
+    # Products overflow where the type's own do.
     info = jnp.finfo(x.dtype)
+    cut = partial(lax.reduce_precision, exponent_bits=info.nexp, mantissa_bits=info.nmant)
     wide = x.astype(np.float64)
     steps = jnp.where(x == 0, jnp.minimum(n, 0), n)
     return _recur(wide, steps, 1 - wide, step, 1).astype(x.dtype)

@@ -119,7 +119,9 @@ def smooth_l1_loss(
 def _smooth_l1(
     x: jax.Array, target: jax.Array, reduction: int, beta: float, low: bool
 ) -> jax.Array:
-    return reduced(_smooth(*jnp.broadcast_arrays(x, target), beta, low), reduction)
+    shape = jnp.broadcast_shapes(x.shape, target.shape)
+    ends = broadcast_to(x, shape), broadcast_to(target, shape)
+    return reduced(_smooth(ends[0], ends[1], beta, low), reduction)
 
 
 def _huber_forward(d: jax.Array, delta: float) -> tuple[jax.Array, jax.Array]:
@@ -233,8 +235,9 @@ def binary_cross_entropy_with_logits(
     shape = jnp.broadcast_shapes(
         x.shape, target.shape, *(w.shape for w in (weight, pos_weight) if w is not None)
     )
-    parts = [x if x is None else broadcast_to(x, shape) for x in (x, target, weight, pos_weight)]
-    return reduced(_logits_loss(*parts), reduction)
+    weight, pos_weight = [w if w is None else broadcast_to(w, shape) for w in (weight, pos_weight)]
+    loss = _logits_loss(broadcast_to(x, shape), broadcast_to(target, shape), weight, pos_weight)
+    return reduced(loss, reduction)
 
 
 @op("aten.kl_div.default", reads=(0, 1))

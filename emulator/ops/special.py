@@ -286,8 +286,10 @@ def mvlgamma(x: jax.Array, p: int) -> jax.Array:
 def _gamma_share(lower: bool, a: jax.Array, x: jax.Array) -> jax.Array:
     """The share of a gamma function below ``x``, or above; its bounds in torch's order."""
     none, whole = (0, 1) if lower else (1, 0)
-    value = special.gammainc(a, x) if lower else special.gammaincc(a, x)
-    value = jnp.where(is_expanded(a, x), expanded(a, x, lower=lower), value)
+    far = is_expanded(a, x)
+    near = jnp.where(far, 1, a), jnp.where(far, 1, x)  # the loops of the series would be long
+    value = special.gammainc(*near) if lower else special.gammaincc(*near)
+    value = jnp.where(far, expanded(a, x, lower=lower), value)
     value = jnp.where(jnp.isinf(x), whole, value)
     value = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, none), value)
     # Of orders that are next to nothing, series run into denormals.

@@ -210,7 +210,7 @@ def calls_of(spec: OpSpec) -> Iterator[Call]:
     """The calls of an op: one from its schema for each number it must be given, and others."""
     short = spec.name.removeprefix("aten.")
     integers = any(word in short for word in INTEGERS)
-    schema = torch_op(spec.name)._schema
+    schema: Any = vars(torch_op(spec.name))["_schema"]
     places = [
         a
         for a in schema.arguments

@@ -50,4 +50,6 @@ def test_volumes(mode: int) -> None:
 def test_places_that_are_no_numbers(mode: int, padding: int) -> None:
     places = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.3, 1e10, -1.0])
     grid = torch.cartesian_prod(places, places)[None, None]
-    check("aten.grid_sampler_2d.default", torch.randn(1, 2, 4, 5), grid, mode, padding, False)
+    x = data(1, 2, 4, 5).float()
+    # Torch's gradient writes outside of its memory there, and may end the process.
+    check("aten.grid_sampler_2d.default", x, grid, mode, padding, False, grad=False)
