@@ -212,6 +212,7 @@ def test_ldexp_by_whole_and_other_exponents(dtype: torch.dtype) -> None:
     check("aten.ldexp.Tensor", x, torch.tensor(-3).to(dtype))
 
 
+@pytest.mark.slow
 def test_shares_of_gamma_functions_of_large_orders() -> None:
     order = torch.tensor([210.0, 1e4, 1e6, 1e8, 1e12], dtype=torch.float64)[:, None]
     x = order + torch.tensor([-3.0, -1.0, 0.0, 0.5, 3.0], dtype=torch.float64) * order.sqrt()
