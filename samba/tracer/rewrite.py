@@ -260,6 +260,28 @@ def _linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> tor
     return F.linear_cross_entropy(*args, **kwargs)
 
 
+def _rrelu(
+    input: torch.Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    inplace: bool = False,
+) -> torch.Tensor:
+    """``rrelu``; in place, torch's exporter makes of it an operation that takes the noise."""
+    out = torch.rrelu(input, lower, upper, training)
+    return input.copy_(out) if inplace else out
+
+
+def _rrelu_in_place(
+    input: torch.Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+) -> torch.Tensor:
+    """``torch.rrelu_`` by the rewritten function."""
+    return _rrelu(input, lower, upper, training, True)
+
+
 def _pack_padded_sequence(*args: Any, **kwargs: Any) -> NoReturn:
     """Refuses packed sequences; torch's exporter would go on and fail inside of the next layer."""
     raise DataDependentBranch(
@@ -282,6 +304,8 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         torch.Tensor.narrow: _narrow,
         torch.combinations: _combinations,
         torch.instance_norm: _instance_norm,
+        F.rrelu: _rrelu,
+        torch.rrelu_: _rrelu_in_place,
         pack_padded_sequence: _pack_padded_sequence,
         F.instance_norm: _functional_instance_norm,
         F.ctc_loss: _ctc_loss,

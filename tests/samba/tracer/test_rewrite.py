@@ -118,3 +118,20 @@ def test_they_export() -> None:
     assert shapes == [(3, 3), (3, 3), (3, 2), (), (10, 2), (3, 5, 2)]
     updated = {s.name for s in traced.sources if s.value in {u[1] for u in traced.updates}}
     assert updated == {"everything__norm__running_mean", "everything__norm__running_var"}
+
+
+class _InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.activation = nn.RReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x * 2.0
+        self.activation(h)
+        torch.rrelu_(h, 0.1, 0.2, True)
+        return h
+
+
+def test_a_random_leaky_relu_in_place_is_traced():
+    traced = trace(_InPlace(), (X,))
+    assert [n.op for n in traced.nodes if "rrelu" in n.op] == ["aten.rrelu.default"] * 2
