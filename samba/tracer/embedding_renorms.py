@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from torch.fx.node import has_side_effect
 
 from samba.tracer.errors import InPlaceWithoutGradient
 from samba.tracer.names import source_line
@@ -43,7 +44,7 @@ def _operation() -> Any:
     made.register_fake(lambda weight, *args: torch.empty_like(weight))
     made.register_autograd(lambda ctx, grad: (grad, None, None, None))
     operation = torch.ops.samba.embedding_renorm.default
-    torch.fx.node.has_side_effect(operation)  # the parameter is changed even if nothing reads it
+    has_side_effect(operation)  # the parameter is changed even if nothing reads it
     return operation
 
 
@@ -77,9 +78,11 @@ def renorms_as_values(program: ExportedProgram, model: str, *, inference: bool) 
             new = graph.call_function(_operation(), (table, *change.args[1:]))
             new.meta = {**change.meta, "val": table.meta["val"].clone()}
             if kind is InputKind.BUFFER:
-                copy = graph.call_function(torch.ops.aten.copy_.default, (table, new))
-                copy.meta = dict(change.meta)
-        change.replace_all_uses_with(copy if kind is InputKind.BUFFER else new)
+                result = graph.call_function(torch.ops.aten.copy_.default, (table, new))
+                result.meta = dict(change.meta)
+            else:
+                result = new
+        change.replace_all_uses_with(result)
         graph.erase_node(change)
         if kind is InputKind.PARAMETER:
             _pass_on(table, new, model, inference=inference)
@@ -122,7 +125,7 @@ _GATHERS = frozenset(
 
 def _reads_rows_again(node: torch.fx.Node) -> bool:
     """Whether the gradient of a bag reads the table: of weights for each row, or of a maximum."""
-    return len(node.args) > 4 and (node.args[4] == 2 or any(node.args[6:7]))
+    return len(node.args) > 4 and bool(node.args[4] == 2 or any(node.args[6:7]))
 
 
 def _memory(node: Any) -> torch.fx.Node:

@@ -79,7 +79,7 @@ def options_of(cls: type) -> dict[str, tuple[Any, ...]]:
         own = f"{cls.__name__}.{parameter.name}"
         if parameter.default is parameter.empty and own not in _VALUES:
             continue
-        values = _VALUES[own if own in _VALUES else parameter.name]
+        values: Any = _VALUES[own if own in _VALUES else parameter.name]
         values = values(cls) if callable(values) else values
         values = [v(cls) if inspect.isfunction(v) else v for v in values]
         found[parameter.name] = tuple(v for v in values if not _same(v, parameter.default))
