@@ -24,6 +24,7 @@ from samba.compiler.options import CompileOptions
 from samba.errors import SambaError
 from samba.exporting.onnx_graph import NoOnnx, onnx_bytes
 from samba.exporting.stablehlo import graph_steps, stablehlo
+from samba.utils.checkpoint import save_checkpoint
 from tests.tracing import trace
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -150,7 +151,7 @@ def test_a_file_of_complex_numbers_in_all_its_uses(tmp_path: Path) -> None:
         ends.append({k: samba.to_torch(p).detach().clone() for k, p in model.named_parameters()})
     for path, tensor in ends[0].items():
         torch.testing.assert_close(tensor, ends[1][path], rtol=0, atol=0)
-    utils.save_checkpoint(model, tmp_path / "waves.safetensors")
+    save_checkpoint(model, tmp_path / "waves.safetensors")
     read = load_file(tmp_path / "waves.safetensors")["waves__turn"]
     torch.testing.assert_close(read, ends[1]["turn"], rtol=0, atol=0)
     moment = optimizer.state_dict()["state"][0]["exp_avg_sq"]
