@@ -25,6 +25,8 @@ from samba.errors import SambaError
 from samba.exporting.onnx_graph import NoOnnx, onnx_bytes
 from samba.exporting.stablehlo import graph_steps, stablehlo
 from samba.utils.checkpoint import save_checkpoint
+from tests.sweeps.both_sides import train_both
+from tests.sweeps.tally import Outcome
 from tests.tracing import trace
 
 Optimizer = Callable[[Any], torch.optim.Optimizer]
@@ -115,6 +117,41 @@ def test_a_model_of_complex_numbers_trains_as_in_torch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", OTHERS)
 def test_optimizers_take_the_two_parts_for_two_parameters(name: str, tmp_path: Path) -> None:
     check_training(OTHERS[name], tmp_path)
+
+
+class _Own(torch.autograd.Function):
+    """A gradient that is not the derivative, of complex values and of real ones."""
+
+    @staticmethod
+    def forward(ctx: Any, z: torch.Tensor, w: torch.Tensor) -> Any:
+        ctx.save_for_backward(z, w)
+        return z * w, z.abs()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        z, w = ctx.saved_tensors
+        g, h = grads
+        return g * w.conj() * (0.5 + 1j) + h * z, (g * z.conj()).real * 0.25
+
+
+class Defined(nn.Module):
+    """Such a function, and a hook that turns a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+        self.w = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = _Own.apply(self.c * x, self.w)
+        h = a * 2
+        h.register_hook(lambda g: g * 1j)
+        return (h * (1 + 1j)).real.sum() + b.sum() + h.abs().sum()
+
+
+@pytest.mark.slow
+def test_gradients_that_a_model_defines_itself_are_torchs(tmp_path: Path) -> None:
+    assert train_both(Defined, {"x": batch()}, tmp_path) == (Outcome.EQUAL, "")
 
 
 @pytest.mark.slow
