@@ -88,6 +88,7 @@ def check_training(make: Optimizer, folder: Path, steps: int = 3) -> None:
     host = Waves()
     model, x = copy.deepcopy(host), batch()
     theirs = make(host.parameters())
+    loss = y = torch.zeros(())
     for _ in range(steps):
         theirs.zero_grad()
         loss, y = host(x)
