@@ -1,25 +1,19 @@
-"""Nodes at which torch raises whatever the data is, which its exporter passes on all the same.
+"""Nodes of whole numbers at which torch raises whatever the data is, a division by zero say.
 
-The exporter computes shapes alone: the maximum of nothing has one, and so has a division by zero.
+The exporter computes shapes alone, and passes them on. What has no elements is asked for before,
+in ``of_nothing.py``.
 """
 
 from __future__ import annotations
 
-import math
-
 import torch
 
-from emulator.op_facts.names import CASTS, NEXT_SEED
-from emulator.op_facts.table import op_facts
 from pef_schema.program import Node, Role
 from samba.tracer.errors import TraceError
 from samba.tracer.reference import run_node
 from samba.tracer.traced import FROM_DTYPE, Traced
 
 __all__ = ["refuse_raising"]
-
-_MOST_ELEMENTS = 2**20
-"""Larger nodes are not tried."""
 
 _COPIES = frozenset({"aten.lift_fresh_copy.default", "aten.clone.default", "aten.detach.default"})
 
@@ -64,24 +58,14 @@ def refuse_raising(traced: Traced) -> None:
 
 def _said(traced: Traced, node: Node, constants: dict[int, torch.Tensor]) -> str:
     """What torch says when it runs a node; empty where it need not be tried, or runs."""
-    if node.op in (*CASTS, NEXT_SEED) or node.op.startswith("samba.") or op_facts()[node.op].random:
-        return ""
     refs = dict.fromkeys(node.refs())
-    values = [traced.values[v] for v in (*refs, *(v for v in node.outputs if v >= 0))]
-    if sum(math.prod(value.shape) for value in values) > _MOST_ELEMENTS:
+    floating = any(traced.values[v].dtype.is_floating for v in (*refs, *node.outputs))
+    if node.op not in _OF_WHOLE_NUMBERS or floating:
         return ""
-    env: dict[int, torch.Tensor] = {}
-    if any(0 in traced.values[v].shape for v in refs):
-        env = {v: torch.zeros(traced.values[v].shape, dtype=_dtype(traced, v)) for v in refs}
-    elif node.op in _OF_WHOLE_NUMBERS and not any(
-        traced.values[v].dtype.is_floating for v in (*refs, *node.outputs)
-    ):
-        env = {v: constants.get(v, torch.ones((), dtype=_dtype(traced, v))) for v in refs}
-    if not env:
-        return ""
+    env = {v: constants.get(v, torch.ones((), dtype=_dtype(traced, v))) for v in refs}
     try:
         with torch.no_grad():
-            run_node(node, env, traced.graph() if traced.gradients else None)
+            run_node(node, env)
     except (RuntimeError, IndexError, ValueError) as error:
         said = str(error).splitlines()[0]
         return "" if "not implemented for" in said else said  # of a type, which the device has
