@@ -48,6 +48,8 @@ def exp2(x: jax.Array) -> jax.Array:
         >>> exp2(jnp.asarray([100.0, -1.0], jnp.float32)).tolist() == [2.0**100, 0.5]
         True
     """
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.exp2(x)
     whole = jnp.clip(lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN), -_FARTHEST, _FARTHEST)
     exponent = jnp.where(x == x, whole, 0).astype(jnp.int32)
     half = exponent // 2  # in two steps: the power itself may be none of the type
@@ -80,7 +82,9 @@ def _halves(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @jax.custom_jvp
 def cosh(x: jax.Array) -> jax.Array:
-    """Hyperbolic cosine; XLA's loses digits as its argument grows."""
+    """Hyperbolic cosine; XLA's loses digits as a real argument grows."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.cosh(x)
     large, small = _halves(x)
     return large + small
 
@@ -92,7 +96,9 @@ def _derivative_of_cosh(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any,
 
 @jax.custom_jvp
 def sinh(x: jax.Array) -> jax.Array:
-    """Hyperbolic sine; XLA's loses digits as its argument grows."""
+    """Hyperbolic sine; XLA's loses digits as a real argument grows."""
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return jnp.sinh(x)
     large, small = _halves(x)
     far = jnp.where(x < 0, small - large, large - small)
     return jnp.where(jnp.abs(x) < 1, lax.sinh(x), far)

@@ -29,7 +29,6 @@ _MISFITS: dict[str, tuple[str, tuple[Arg, ...]]] = {
     "huge": ("aten.expand.default", (X, (2**40, 2, 3))),
     "mode": ("samba.cast_bf16.input", (X, "sideways")),
     "weight": ("aten.linear.default", (X, X, X)),
-    "groups": ("aten.convolution.default", (X, X, None, (1,), (0,), (1,), False, (0,), 0)),
 }
 
 
