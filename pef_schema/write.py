@@ -19,7 +19,7 @@ from pef_schema.envelope import (
 )
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.optimizer_rules import OPTIMIZER_RULES
-from pef_schema.program import Program
+from pef_schema.program import Program, Role
 from pef_schema.rows import to_rows
 from pef_schema.tables import Row
 from pef_schema.verify import verify
@@ -86,13 +86,20 @@ def version_of(program: Program) -> int:
 
     Returns:
         2 for a program with custom gradients, which an older reader would take for derivatives, 3
-        for one with an optimizer whose update rule is younger, 4 for one with complex numbers; 1
-        for all others, whose bytes are those of version 1.
+        for one with an optimizer whose update rule is younger, 4 for one with complex numbers or
+        with a forward pass that changes a weight; 1 for all others, whose bytes are those of
+        version 1.
     """
     since = [2 for graph in program.graphs if graph.gradients]
-    since += [4] if has_complex(program) else []
+    since += [4] if has_complex(program) or _changes_weights(program) else []
     since += [OPTIMIZER_RULES[optimizer.kind].since for optimizer in program.optimizers]
     return max(since, default=MIN_READER)
+
+
+def _changes_weights(program: Program) -> bool:
+    """Whether a forward pass changes a weight, as an embedding with ``max_norm`` does."""
+    updates = [update for graph in program.graphs for update in graph.updates]
+    return any(program.regions[update.region].role is Role.WEIGHT for update in updates)
 
 
 def lay_out(lengths: list[int]) -> tuple[list[int], int]:

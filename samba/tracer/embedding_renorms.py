@@ -19,7 +19,7 @@ from samba.tracer.errors import InPlaceWithoutGradient
 from samba.tracer.names import source_line
 from samba.tracer.torch_internals import arguments_of, is_mutable, is_operation
 
-__all__ = ["RENORM", "renorms_as_values"]
+__all__ = ["RENORM", "renorm_operation", "renorms_as_values"]
 
 RENORM = "samba.embedding_renorm.default"
 """The name of the operation that gives the shorter table."""
@@ -29,7 +29,7 @@ _DETACH = torch.ops.aten.detach.default
 
 
 @cache
-def _operation() -> Any:
+def renorm_operation() -> Any:
     """``samba::embedding_renorm``, whose gradient passes through.
 
     Made when it is first needed, since importing must leave torch as it is.
@@ -75,7 +75,7 @@ def renorms_as_values(program: ExportedProgram, model: str, *, inference: bool) 
             continue  # a computed table: refused with all else that is changed behind a gradient
         table = present.get(source, source)
         with graph.inserting_before(change):
-            new = graph.call_function(_operation(), (table, *change.args[1:]))
+            new = graph.call_function(renorm_operation(), (table, *change.args[1:]))
             new.meta = {**change.meta, "val": table.meta["val"].clone()}
             if kind is InputKind.BUFFER:
                 result = graph.call_function(torch.ops.aten.copy_.default, (table, new))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from emulator.ops.registry import OpSpec
+from samba.tracer.embedding_renorms import RENORM, renorm_operation
 
 FAMILIES = frozenset(
     {
@@ -140,6 +141,8 @@ _add("norm.ScalarOpt_dtype", X, 2, dtype=torch.float32)
 _add("norm.ScalarOpt_dim_dtype", X, 2, [1], False, dtype=torch.float32)
 _add("frobenius_norm.dim", X, [0, 1])
 _add("renorm.default", X, 2, 0, 1.0)
+renorm_operation()  # torch knows it from now on
+CASES[RENORM] = [Case(args=(X, INDEX[0], 1.0, 2.0), kwargs={}, poison=(0,))]
 
 # -- normalisation -------------------------------------------------------------
 _add("layer_norm.default", X, [4], ROW, ROW + 1, 1e-5)
