@@ -16,23 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.errors import BranchLine, OtherBranch
-from pef_schema.program import Node, Program, Role
+from emulator.op_facts.checked_branches import is_held
+from pef_schema.program import Node, Program
 
-__all__ = ["failed_branches", "held_back", "is_held"]
-
-_HELD = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
-"""Roles of regions that keep their contents where a branch went the other way."""
-
-
-def is_held(program: Program, region: int, checks: Set[int]) -> bool:
-    """Whether a region keeps its contents in runs in which a branch went the other way.
-
-    Args:
-        program: The program.
-        region: A region that a run writes.
-        checks: The regions of its checks.
-    """
-    return region not in checks and program.regions[region].role in _HELD
+__all__ = ["failed_branches", "held_back"]
 
 
 def held_back(

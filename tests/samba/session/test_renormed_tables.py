@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 import samba
 import samba.utils as utils
+from pef_schema import read_info
 from samba.tracer.capture import trace_model
 from samba.tracer.errors import OverwrittenValue
 from samba.tracer.inputs import collect_inputs
@@ -123,6 +124,7 @@ def test_a_table_is_shortened_where_nobody_reads_its_rows_and_in_a_forward_pass_
     inputs = (samba.from_torch_tensor(INDICES["i"], name="i"),)
     config = {"output_folder": str(tmp_path), "pef_name": "unread"}
     pef = samba.session.compile(model, inputs, inference=True, config_dict=config)
+    assert read_info(pef).min_reader == 4  # older readers know no forward pass that writes weights
     outputs = utils.trace_graph(model, inputs, pef=pef)
     samba.session.run(inputs, outputs)
     samba.session.to_cpu(model)
