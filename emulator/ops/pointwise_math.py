@@ -21,7 +21,14 @@ from emulator.ops._integers import (
     least_common_multiple,
     power_of_integers,
 )
-from emulator.ops._promote import broadcast_all, constant, elementwise, is_float, is_number
+from emulator.ops._promote import (
+    broadcast_all,
+    constant,
+    elementwise,
+    is_float,
+    is_inexact,
+    is_number,
+)
 from emulator.ops.registry import Channels, op
 
 Operand = Any
@@ -243,7 +250,7 @@ def copysign(x: jax.Array, other: Operand) -> jax.Array:
 @op("aten.ldexp.Tensor", reads=(0, 1), cheap=True)
 def ldexp(x: jax.Array, other: jax.Array) -> jax.Array:
     """``x * 2**other``; as torch's, the gradient by a whole negative exponent is zero."""
-    if is_float(other.dtype):
+    if is_inexact(other.dtype):
         return elementwise(_scaled, x, other, to_float=True)
     slope = power_of_integers(jnp.asarray(2, other.dtype), other)
     return elementwise(_scaled_by_whole, x, other, slope, to_float=True)

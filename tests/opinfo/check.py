@@ -11,7 +11,12 @@ import torch
 
 from pef_schema.errors import SambaError
 from samba.comparison.judge import widest
-from samba.tracer.errors import DataDependentBranch, TraceError, UnsupportedOps
+from samba.tracer.errors import (
+    DataDependentBranch,
+    StridedViewError,
+    TraceError,
+    UnsupportedOps,
+)
 from samba.tracer.traced import carries_gradient
 from tests.opinfo.call import Call, Eager, run_eager
 from tests.opinfo.catalog import Entry
@@ -22,7 +27,7 @@ from tests.opinfo.record import Outcome, Record, worst
 from tests.opinfo.samples import Sample, cap, choose, list_samples, seed_for
 from tests.opinfo.scope import in_scope
 
-UNSUPPORTED = (UnsupportedOps, DataDependentBranch)
+UNSUPPORTED = (UnsupportedOps, DataDependentBranch, StridedViewError)
 """Errors at compile time that say what the device cannot do."""
 
 GRADIENTS = ("float32", "complex64", "complex128")

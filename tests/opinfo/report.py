@@ -102,8 +102,7 @@ CPU; for float32 and complex numbers also all gradients.
 |---|---|---|---|---|
 {totals}
 
-Wrong results and crashes: {wrong}. What else does not pass fails with `UnsupportedOps` when it is
-compiled.
+Wrong results and crashes: {wrong}. What else does not pass is refused by name when it is compiled.
 
 An entry counts once: it passes if all its samples of all dtypes do. Below that each dtype counts
 by itself. Where torch has no sample that runs, no tensor as result or no gradient, nothing
