@@ -445,7 +445,7 @@ def test_what_cannot_be_saved_leaves_the_file(tmp_path):
     save_checkpoint(linear(), file)
     kept = file.read_bytes()
     model = linear()
-    model.register_buffer("odd", torch.zeros(2, dtype=torch.complex64))
+    model.register_buffer("odd", torch.zeros(2, dtype=torch.complex128))
     with pytest.raises(BadCheckpoint, match="odd"):
         save_checkpoint(model, file)
     model = linear()
