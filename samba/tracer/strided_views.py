@@ -134,15 +134,21 @@ def _refuse_repeated(graph: torch.fx.Graph, model: str) -> None:
     """Refuse changes through ``expand`` and its like, which torch refuses when they run."""
     for node, changed in changes_in_place(graph):
         value = changed.meta.get("val")
-        if not isinstance(value, torch.Tensor) or not value.numel():
+        if not isinstance(value, torch.Tensor) or _is_any(value.shape, 0):
             continue
-        if any(n > 1 and not s for n, s in zip(value.shape, value.stride(), strict=True)):
+        axes = zip(value.shape, value.stride(), strict=True)
+        if any(_is_any([step], 0) and not _is_any([size], 1) for size, step in axes):
             raise StridedViewError(
                 where=source_line(node.meta.get("stack_trace")) or f"module {model}",
                 reason=f"{node.target} changes a view of sizes {list(value.shape)} and strides "
                 f"{list(value.stride())}, in which several elements lie in one place",
                 hint="Torch refuses that, too: change a copy (x.clone()).",
             )
+
+
+def _is_any(sizes: Sequence[Any], number: int) -> bool:
+    """Whether a size is a number; of one that depends on data that is not asked."""
+    return any(type(size) is int and size == number for size in sizes)
 
 
 def exact_writes(program: ExportedProgram) -> None:
