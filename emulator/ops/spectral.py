@@ -205,6 +205,9 @@ def pseudo_inverse(
 ) -> jax.Array:
     """Moore-Penrose inverse; values not above ``max(atol, rtol * largest)`` count as zero.
 
+    It is computed in 64 bits: its gradient has three products by the inverse, whose condition
+    multiplies rounding.
+
     Args:
         a: Matrices ``(..., m, n)``.
         atol: 0 by default.
@@ -217,6 +220,8 @@ def pseudo_inverse(
     if 0 in a.shape:
         return jnp.zeros(a.mT.shape, a.dtype)
     default = max(a.shape[-2:]) * float(jnp.finfo(a.dtype).eps)
+    dtype = a.dtype
+    a = a.astype(jnp.complex128 if is_complex(dtype) else jnp.float64)
     real = real_type(a.dtype)
     absolute = jnp.asarray(0.0 if atol is None else atol, real)
     if rtol is None:
@@ -226,7 +231,7 @@ def pseudo_inverse(
     batch = jnp.broadcast_shapes(a.shape[:-2], absolute.shape, relative.shape)
     a = jnp.broadcast_to(a, (*batch, *a.shape[-2:]))
     largest = jnp.max(_singular_values(jax.lax.stop_gradient(a), hermitian), axis=-1)
-    return _pinv(a, jnp.maximum(absolute, relative * largest), hermitian)
+    return _pinv(a, jnp.maximum(absolute, relative * largest), hermitian).astype(dtype)
 
 
 @op("aten.linalg_pinv.atol_rtol_tensor", "aten.linalg_pinv.atol_rtol_float", reads=(0,))
