@@ -10,6 +10,8 @@ import torch
 import samba
 from samba import utils
 from samba.errors import ArgumentError
+from tests.sweeps.both_sides import train_both
+from tests.sweeps.tally import Outcome
 
 Tensor = torch.Tensor
 ROWS = torch.linspace(-1, 1, 24).reshape(1, 2, 3, 4)
@@ -77,3 +79,19 @@ def test_an_input_may_lie_as_it_will_where_forward_did_not_ask(tmp_path):
     _, outputs = loaded(_type, ROWS, tmp_path)
     (got,) = samba.session.run(named(CHANNELS), outputs)
     torch.testing.assert_close(samba.to_torch(got), 2 * ROWS)
+
+
+class OfAnInput(torch.nn.Module):
+    """Reads places of its input's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.as_strided((2, 3), (1, 4), 2) * self.w).square().sum()
+
+
+def test_a_view_by_strides_of_a_transposed_input_is_torchs(tmp_path):
+    inputs = {"x": torch.linspace(-1, 1, 12).reshape(4, 3).t()}
+    assert train_both(OfAnInput, inputs, tmp_path) == (Outcome.EQUAL, "")

@@ -1,0 +1,93 @@
+"""Code that a trace cannot see into is refused with what is true of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from samba.tracer.errors import GradientError, TraceError, UntracedFunction
+from tests.samba.refusals import line_of
+from tests.tracing import trace
+
+
+def scripted() -> nn.Module:
+    return torch.jit.script(nn.Linear(4, 4))
+
+
+def jit_traced() -> nn.Module:
+    return torch.jit.trace(nn.Linear(4, 4), torch.zeros(1, 4))
+
+
+class WithPart(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.first, self.part = nn.Linear(4, 4), part
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.part(self.first(x)).sum()
+
+
+@pytest.mark.parametrize("make", [scripted, jit_traced])
+def test_a_module_of_torch_jit_is_named(make: Callable[[], nn.Module]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that torch.jit is old
+        model = WithPart(make())
+    with pytest.raises(TraceError, match=r"torch\.jit has scripted or traced part") as caught:
+        trace(model, torch.randn(2, 4))
+    assert "the module that was given to torch.jit" in str(caught.value)
+
+
+class Reversible(torch.autograd.Function):
+    """Computes its input again in the backward pass, as reversible layers do."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x.detach(), weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, g):
+        x, weight = ctx.saved_tensors
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            torch.autograd.backward(x * weight, g)  # asks
+        return x.grad, None
+
+
+class OfReversible(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Reversible.apply(x * self.w, self.w).sum()
+
+
+def test_a_backward_that_asks_for_gradients_is_named_with_its_line() -> None:
+    with pytest.raises(GradientError, match=r"Reversible.backward calls backward\(\)") as caught:
+        trace(OfReversible(), torch.randn(2, 4))
+    assert line_of(__file__, "asks") in str(caught.value)
+    assert caught.value.deviation == "untraced-backward"
+
+
+class OfGrad(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = x.detach().requires_grad_()
+        y = (z * self.w).tanh().sum()
+        (slope,) = torch.autograd.grad(y, z, create_graph=True)  # differentiates
+        return slope.square().sum()
+
+
+def test_a_gradient_that_the_exporter_loses_is_refused_with_the_reason() -> None:
+    with pytest.raises(UntracedFunction, match="loses what others keep") as caught:
+        trace(OfGrad(), torch.randn(2, 4))
+    assert caught.value.function == "torch.autograd.grad"
+    assert line_of(__file__, "differentiates") in str(caught.value)
