@@ -15,6 +15,12 @@ from samba.tracer.traced import TO_DTYPE
 
 DEPENDS_ON_DATA = "the shape of its result depends on data"
 
+_IN_FIXED_POINT = (
+    *("aten.upsample_linear1d", "aten.upsample_bilinear2d", "aten.upsample_bicubic2d"),
+    *("aten.upsample_trilinear3d", "aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa"),
+)
+"""How the names of operations begin that torch computes of uint8 with whole weights."""
+
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -61,7 +67,16 @@ def _reason(node: torch.fx.Node) -> str:
             return f"{kind} are not supported"
         if any(isinstance(size, torch.SymInt) for size in value.shape):
             return DEPENDS_ON_DATA
+        if value.dtype is torch.uint8 and _resamples(node, value):
+            return "torch interpolates uint8 in fixed point: interpolate x.float(), and round that"
     return ""
+
+
+def _resamples(node: torch.fx.Node, result: torch.Tensor) -> bool:
+    """Whether a node interpolates between elements; one that keeps the size copies them."""
+    if not str(node.target).startswith(_IN_FIXED_POINT):
+        return False
+    return node.all_input_nodes[0].meta["val"].shape != result.shape
 
 
 def foreign_reason(tensor: torch.Tensor) -> str:

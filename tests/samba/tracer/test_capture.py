@@ -15,6 +15,7 @@ from pef_schema.program import Ref, Role
 from samba.tracer.errors import DataDependentBranch, ShapeMismatch, TraceError, UnsupportedOps
 from samba.tracer.inputs import InputError
 from samba.tracer.traced import Traced
+from tests.samba.refusals import line_of
 from tests.tracing import trace
 
 
@@ -228,6 +229,27 @@ def test_five_unsupported_operations_are_one_error_with_five_lines() -> None:
         assert lines[name] == (f"{__file__}:{number}",)
         assert f"{__file__}:{number}" in str(info.value)
     assert "5 operation(s)" in str(info.value)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("antialias", [False, True])
+def test_bytes_that_torch_interpolates_in_fixed_point_are_refused(
+    mode: str, antialias: bool
+) -> None:
+    class Resized(nn.Module):
+        def __init__(self, size: tuple[int, int]) -> None:
+            super().__init__()
+            self.size = size
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.interpolate(x, self.size, mode=mode, antialias=antialias)  # resizes
+
+    image = torch.randint(0, 256, (1, 3, 5, 7), dtype=torch.uint8)
+    with pytest.raises(UnsupportedOps, match=r"fixed point: interpolate x\.float\(\)") as caught:
+        trace(Resized((8, 9)), (image,))
+    assert line_of(__file__, "resizes") in str(caught.value)
+    trace(Resized((5, 7)), (image,))  # a copy
+    trace(Resized((8, 9)), (image.float(),))
 
 
 def test_branch_on_a_value_names_the_line(capfd: pytest.CaptureFixture[str]) -> None:
