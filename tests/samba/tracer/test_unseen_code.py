@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +15,11 @@ from tests.samba.refusals import line_of
 from tests.tracing import trace
 
 
-def scripted() -> nn.Module:
+def scripted() -> Any:
     return torch.jit.script(nn.Linear(4, 4))
 
 
-def jit_traced() -> nn.Module:
+def jit_traced() -> Any:
     return torch.jit.trace(nn.Linear(4, 4), torch.zeros(1, 4))
 
 
@@ -32,7 +33,7 @@ class WithPart(nn.Module):
 
 
 @pytest.mark.parametrize("make", [scripted, jit_traced])
-def test_a_module_of_torch_jit_is_named(make: Callable[[], nn.Module]) -> None:
+def test_a_module_of_torch_jit_is_named(make: Callable[[], Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that torch.jit is old
         model = WithPart(make())
@@ -50,11 +51,11 @@ class Reversible(torch.autograd.Function):
         return x * weight
 
     @staticmethod
-    def backward(ctx, g):
+    def backward(ctx, *gradients):
         x, weight = ctx.saved_tensors
         with torch.enable_grad():
             x = x.detach().requires_grad_()
-            torch.autograd.backward(x * weight, g)  # asks
+            torch.autograd.backward(x * weight, gradients[0])  # asks
         return x.grad, None
 
 
