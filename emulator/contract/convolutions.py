@@ -57,7 +57,7 @@ def convolution_problems(node: Node, values: Sequence[Value]) -> Iterator[str]:
     if bias is not None and bias != (features,):
         yield f"bias has shape {bias}, wanted ({features},)"
     if 0 in size and batch and channels:
-        yield f"input of shape {x} has no places; torch lets only images or channels be none"
+        yield f"input of shape {x} has size 0 along an axis; only batch or channels may have that"
     yield from _window_problems(args, w[2:], size, back=back)
 
 
