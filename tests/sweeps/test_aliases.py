@@ -72,7 +72,8 @@ OPS: dict[str, Callable[[Tensor, Tensor], object]] = {
     "mul_": lambda v, k: v.mul_(0.5),
     "add_": lambda v, k: v.add_(k),
     "zero_": lambda v, k: v.zero_(),
-    "exp_": lambda v, k: v.exp_(),
+    # Of negative numbers: three steps of growing ones would grow the last digit, too.
+    "exp_": lambda v, k: v.neg_().exp_(),
     "copy_": lambda v, k: v.copy_(v.detach() * k),
     "fill_": lambda v, k: v.fill_(k),
     "clamp_": lambda v, k: v.clamp_(max=1.0),

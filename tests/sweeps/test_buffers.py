@@ -92,7 +92,8 @@ OF_FLOATS = {"lerp_": lambda b: b.lerp_(torch.ones_like(b), 0.5), "exp_": lambda
 CONSUMERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "where": lambda h, b: h * torch.where(b.bool(), 1.0, 0.5),
     "mul": lambda h, b: h * b,
-    "twice": lambda h, b: (h * b).tanh() * (b + 1),
+    # Not tanh, whose gradient near 1 is made of the last digits of its value.
+    "twice": lambda h, b: torch.nn.functional.softsign(h * b) * (b + 1),
     "masked_fill": lambda h, b: h.masked_fill(b == 1, 0.25) * 2,
     "gather": lambda h, b: h * h[b.long().abs() % 3],
     "prelu": lambda h, b: torch.nn.functional.prelu(h, b.float().sum().reshape(1) / 4),

@@ -13,6 +13,7 @@ from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from samba.sambatensor import SambaTensor
 from samba.session.known_buffers import refuse_changed_elsewhere
+from samba.session.multigraph.check_inputs import check_inputs
 from samba.session.multigraph.conflicts import GraphPart, conflicts
 from samba.session.multigraph.traces import Key, Traces
 from samba.tracer.inputs import NamedInput
@@ -241,6 +242,12 @@ class _Cut:
                 state = self._traces.source((number, old))
                 at = self._traces.producer((number, new))
                 seed = state is not None and state.role is Role.SEED
+                if looks := check_inputs(self._traces.traces[number].traced, at):
+                    if self._has_check((number, at), looks, found):
+                        found.add(self._walk([(number, new)], found))
+                        found.sources.add((number, old))
+                        updates.append(((number, new), (number, old)))
+                    continue
                 if (seed and (number, at) in found.nodes) or (not seed and first < at <= last):
                     more = self._walk([(number, new)], found)
                     if not more.missing:
@@ -255,6 +262,31 @@ class _Cut:
                         hint="Start earlier, or make the state an input and an output.",
                     )
         return updates
+
+    def _has_check(self, check: Key, looks: frozenset[int], found: _Found) -> bool:
+        """Whether the check of a branch belongs to the graph: it has all that the check looks at.
+
+        Raises:
+            ArgumentError: It has a part of that, so that no graph can make the check.
+        """
+        number, position = check
+        keys = [(number, value) for value in looks]
+        missing = self._walk(keys, found).missing
+        computed = [k for k in keys if (number, self._traces.producer(k)) in found.nodes]
+        if missing and computed:
+            line = self._traces.traces[number].traced.nodes[position].source or "forward()"
+            raise ArgumentError(
+                where=self._where("start"),
+                found=f"a branch at {line} that depends on {', '.join(missing)}, too",
+                wanted="every input that a branch of the graph depends on",
+                hint="Add them to start, or cut behind the branch.",
+            )
+        return not missing and all(
+            (number, self._traces.producer(k)) in found.nodes
+            or self._resolve(k) in self._starts
+            or self._traces.producer(k) < 0
+            for k in keys
+        )
 
     def _bounds(self, number: int, found: _Found) -> tuple[int, float]:
         """The last node of a trace before the graph, and the last one in it."""

@@ -28,7 +28,9 @@ from samba.tracer.branch_ops import check
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.healthy import where_finite
 from samba.tracer.data_dependent.known_values import KnownValues
+from samba.tracer.data_dependent.number_uses import object_use
 from samba.tracer.data_dependent.source_tests import Tested, is_caught, tested_at
+from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import SOURCE, asking_frame, calling_line, is_user_file, users_callers
 from samba.tracer.torch_internals import (
     ASSERTIONS,
@@ -83,6 +85,7 @@ class CheckedBranches:
         self._name, self._recorder = type(model).__name__, recorder
         self.known = KnownValues(model)
         self._taken: dict[torch.fx.Node, T] = {}
+        self._wide: dict[torch.fx.Node, T] = {}
         self._mode: TorchFunctionMode | None = None
         self._lines: dict[str, None] = {}
         self.is_within_turn: Callable[[], bool] = lambda: False
@@ -133,7 +136,10 @@ class CheckedBranches:
             return self.truth(args[0])
         if args[0].numel() != 1 or is_transformed(args[0]):
             return None
-        return self._known(args[0], number)
+        known = self._known(args[0], number)
+        if known is None and number is T.item and args[0].dtype is torch.bool:
+            return self._healthy(args[0])
+        return known
 
     def _known(self, tensor: T, number: Callable[[T], Any]) -> Any:
         """A number that is the same in every run; None if there is none."""
@@ -182,15 +188,29 @@ class CheckedBranches:
             number: What ``item()`` gave.
         """
         if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            self._refuse_object_use()
             found = node_of(number)
             if found is not None:
                 self._taken[found[0]] = tensor
+
+    def _refuse_object_use(self) -> None:
+        """Refuse a function that looks at the symbolic number itself, and not at its value."""
+        frame = next(users_callers(asking_frame()), None)
+        use = None if frame is None else object_use(frame)
+        if use is not None:
+            raise DataDependentBranch(
+                where=calling_line(),
+                reason="forward() takes a number out of a tensor and looks at which object it is: "
+                f"{ast.unparse(use)}. While it is traced, that is no number of Python's.",
+                hint="Ask for the truth of the tensor or the number (if t:), or for the tensor's "
+                "dtype.",
+            )
 
     def _truth_of_number(self, condition: torch.SymBool) -> bool:
         frame = asking_frame()
         users = frame is not None and is_user_file(frame.f_code.co_filename)
         found = node_of(condition) if users else None
-        if found is not None:
+        if found is not None and not self._is_elsewhere():
             try:
                 tensor = self._on_tensors(found[0])
             except _Foreign:
@@ -209,11 +229,13 @@ class CheckedBranches:
             raise _Foreign
         tensor = self._taken.get(node)
         if tensor is not None:
-            # As Python has it: whole numbers, or double precision.
-            wide = torch.float64 if tensor.is_floating_point() else torch.int64
-            return (
-                tensor.detach().reshape(()).to(tensor.dtype if tensor.dtype is torch.bool else wide)
-            )
+            # As Python has it: whole numbers, or double precision. One tensor for one number, so
+            # that it can be seen that n != n asks for NaN.
+            if node not in self._wide:
+                wide = torch.float64 if tensor.is_floating_point() else torch.int64
+                dtype = tensor.dtype if tensor.dtype is torch.bool else wide
+                self._wide[node] = tensor.detach().reshape(()).to(dtype)
+            return self._wide[node]
         compute = _NUMBERS.get(node.target)
         if compute is None or node.kwargs:
             raise _Foreign
@@ -229,7 +251,11 @@ class CheckedBranches:
             if is_caught(tested.exception, list(users_callers(frame))):
                 return None
             return self._not_raising(condition, tested, frame)
-        found = node_of(condition)
+        return self._healthy(condition)
+
+    def _healthy(self, condition: T) -> bool | None:
+        """What a condition is where numbers are finite, with a check that it is."""
+        found = None if self._is_elsewhere() else node_of(condition)
         healthy = None if found is None else where_finite(found[0])
         if healthy is not None:
             self._check(condition, healthy)

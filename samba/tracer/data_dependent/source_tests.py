@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
+import itertools
 import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from functools import lru_cache
 from types import FrameType
 from typing import Any
 
-__all__ = ["Tested", "is_caught", "tested_at"]
+__all__ = ["Tested", "call_at", "is_caught", "tested_at"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,35 @@ def tested_at(frame: FrameType) -> Tested | None:
                 return Tested(leaf=leaf, path=path, raises=raises, exception=exception)
     return None
 
+
+def call_at(frame: FrameType) -> tuple[ast.AST | None, ast.Call | None]:
+    """The call that a frame is waiting for.
+
+    Args:
+        frame: A frame that has called something.
+
+    Returns:
+        The innermost function, or the module, in which the call is written, and the call; two times
+        None if the source is not at hand.
+    """
+    # Where Python calls Python, the last instruction is one of its cache entries.
+    _, line, _, column = next(
+        itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
+    )
+    tree = _tree(frame.f_code.co_filename, _lines(frame))
+    if tree is None or line is None:
+        return None, None
+    function: ast.AST = tree
+    for node in ast.walk(tree):  # from the outside in
+        if isinstance(node, _FUNCTIONS) and _covers([node], line):
+            function = node
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == (line, column):
+            return function, node
+    return None, None
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 _BETWEEN = frozenset({"COPY", "NOP", "SWAP", "TO_BOOL", "CACHE"})
 """Instructions between the one that makes a value and the one that asks for its truth."""

@@ -152,7 +152,14 @@ def of_a_sum(m: Any, x: Tensor, labels: Tensor) -> Any:
     return x @ m.weight
 
 
-FINITE = [detr, not_finite, counted, by_itself, kept_as_bool, of_a_sum]
+def taken_out(m: Any, x: Tensor, labels: Tensor) -> Any:
+    total = x.sum().item()
+    if x.isnan().any().item() is True or total != total or x.isinf().any():
+        return x * 0
+    return x @ m.weight
+
+
+FINITE = [taken_out, detr, not_finite, counted, by_itself, kept_as_bool, of_a_sum]
 
 
 @each(FINITE)
@@ -230,7 +237,23 @@ def in_a_turn(m: Any, x: Tensor, labels: Tensor) -> Any:
     return out.sum() * m.weight
 
 
+def which_object(m: Any, x: Tensor, labels: Tensor) -> Any:
+    return x @ m.weight * (2 if (labels.sum() > 3).item() is True else 1)
+
+
+def which_type(m: Any, x: Tensor, labels: Tensor) -> Any:
+    total = labels.sum().item()
+    return x @ m.weight * (2 if total is not None and isinstance(total, int) else 1)
+
+
+def which_objects(m: Any, x: Tensor, labels: Tensor) -> Any:
+    for large in (labels > 3).tolist():
+        x = x * (2 if large is True else 1)
+    return x @ m.weight
+
+
 REFUSED = [
+    *(which_object, which_type, which_objects),
     *(other_values, finite_and_more, caught, only_warns, changed, changed_by_a_view, of_data),
     *(drawn, in_a_turn),
 ]
