@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_plan
 from emulator.memory.placement import Placement
+from emulator.mesh.whole import divided_by
 from emulator.plans.composition import Composition, composed
 from emulator.plans.direct_call import direct_call, ended_call
 from emulator.plans.executable_cache import compiled_or_kept
@@ -237,12 +238,14 @@ def traceable(
     donated = () if composition.watched else tuple(range(composition.signature.donated))
     results: dict[str, Any] = {}
     kernels: Any = kernels_for(platform)
+    division: Any = nullcontext()
     if placement is not None and placement.chips.count > 1:
         gives = [placement.sharding(home) for home in composition.signature.gives]
         on_each = placement.chips.sharding(-1)
         results["out_shardings"] = (*gives, *[on_each] * len(composition.watched))
         kernels = chosen_by(PLAIN)  # XLA divides what it knows, not calls into libraries
-    with wide_types(), full_products(), shared_forms(), kernels:
+        division = divided_by(on_each)
+    with wide_types(), full_products(), shared_forms(), kernels, division:
         yield jax.jit(composed(composition), donate_argnums=donated, keep_unused=True, **results)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
 

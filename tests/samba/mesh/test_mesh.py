@@ -84,6 +84,17 @@ def test_a_model_of_four_times_a_chips_memory(tmp_path: Path) -> None:
     assert LIMIT_VARIABLE in refused.stderr
 
 
+@pytest.mark.slow
+def test_fourier_transforms_along_an_axis_that_is_divided(tmp_path: Path) -> None:
+    """The entries of torch's database, of which every argument is divided along its first axis."""
+    command = [sys.executable, "-m", "tests.opinfo", "--chips", "2", "--only", "^stft$|^fft.rfft"]
+    command += ["--results", str(tmp_path / "results"), "--workers", "1"]
+    done = finished(command, cwd=ROOT, seconds=600)
+    assert done.returncode == 0, done.stdout
+    assert "'passed': " in done.stdout
+    assert "failed" not in done.stdout
+
+
 def test_chips_that_are_not_there(tmp_path: Path) -> None:
     done = run("lenet", tmp_path, "1:none", "9:batch")
     assert done.returncode != 0
