@@ -97,7 +97,8 @@ def logit(x: jax.Array) -> jax.Array:
 def _(primals: Any, tangents: Any) -> Any:
     (x,), (dx,) = primals, tangents
     outside = (x < 0) | (x > 1)
-    return logit(x), dx * jnp.where(outside, jnp.nan, 1 / (x * (1 - x)))
+    steep = jnp.where(x == 0, jnp.inf, 1 / (x * (1 - x)))  # at -0.0 too
+    return logit(x), dx * jnp.where(outside, jnp.nan, steep)
 
 
 @jax.custom_jvp
@@ -218,4 +219,8 @@ def scaled_by(x: jax.Array, value: jax.Array, exponent: jax.Array) -> jax.Array:
 @scaled_by.defjvp
 def _(primals: Any, tangents: Any) -> Any:
     (x, value, exponent), (dx, _, _) = primals, tangents
-    return scaled_by(x, value, exponent), dx * exp2(-exponent.astype(dx.dtype))
+    # Torch's power of a whole number is one of float32, whatever the type of the gradient.
+    least, most = -149, 127
+    power = exp2(jnp.clip(exponent, least, most).astype(dx.dtype))
+    power = jnp.where(exponent < least, 0, jnp.where(exponent > most, jnp.inf, power))
+    return scaled_by(x, value, exponent), dx / power

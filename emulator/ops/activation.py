@@ -130,7 +130,9 @@ def threshold(x: jax.Array, threshold: float, value: float) -> jax.Array:
 
 def _elu(x: jax.Array, alpha: float, scale: float, input_scale: float) -> jax.Array:
     above = x > 0
-    below = jnp.where(above, 0, x)  # keeps exp, and so its gradient, finite where it is not used
+    # Keeps exp, and so its gradient, finite where it is not used. No zero in its place: of float16,
+    # LLVM then makes a zero of -0.0, too.
+    below = jnp.where(above, -1, x)
     return jnp.where(above, x * scale, jnp.expm1(below * input_scale) * (alpha * scale))
 
 

@@ -203,7 +203,8 @@ def power(base: Operand, exponent: Operand) -> jax.Array:
         if is_complex(dtype):
             return _power_complex(x, exponent)
         if is_float(dtype):
-            return elementwise(lambda a: _power_fixed(a, float(exponent)), x)
+            roots = dtype != np.float16
+            return elementwise(lambda a: _power_fixed(a, float(exponent), roots), x)
         return lax.integer_pow(x, int(exponent))
     if is_complex(dtype):
         return elementwise(partial(_power_float, low=""), base, exponent)
@@ -336,22 +337,29 @@ def _rest(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.rem(a, b)
 
 
-def _power_fixed_forward(x: jax.Array, exponent: float) -> tuple[jax.Array, jax.Array]:
-    return _power_fixed(x, exponent), x
+def _power_fixed_forward(x: jax.Array, exponent: float, roots: bool) -> tuple[jax.Array, jax.Array]:
+    return _power_fixed(x, exponent, roots), x
 
 
-def _power_fixed_backward(exponent: float, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+def _power_fixed_backward(
+    exponent: float, roots: bool, x: jax.Array, g: jax.Array
+) -> tuple[jax.Array]:
     if exponent == 0:
         return (lax.full_like(g, 0),)
-    return (g * (exponent * _power_fixed(x, exponent - 1)),)
+    return (g * (exponent * _power_fixed(x, exponent - 1, roots)),)
 
 
-@with_gradient(_power_fixed_forward, _power_fixed_backward, static=(1,))
-def _power_fixed(x: jax.Array, exponent: float) -> jax.Array:
-    """A fixed exponent: the short cuts torch takes, whole exponents by squaring."""
+@with_gradient(_power_fixed_forward, _power_fixed_backward, static=(1, 2))
+def _power_fixed(x: jax.Array, exponent: float, roots: bool) -> jax.Array:
+    """A fixed exponent: the short cuts torch takes, whole exponents by squaring.
+
+    Torch takes roots in all types but float16: there, -0.0 and minus infinity lose their signs.
+    """
     if exponent == 0:
         return lax.full_like(x, 1)
     if abs(exponent) == 0.5:
+        if not roots:
+            x = jnp.where((x == 0) | jnp.isinf(x), jnp.abs(x), x)
         return lax.sqrt(x) if exponent > 0 else lax.rsqrt(x)
     if abs(exponent) <= _MAX_SQUARINGS and exponent == int(exponent):
         return lax.integer_pow(x, int(exponent))
@@ -375,15 +383,27 @@ def _power_forward(
     return _power_float(base, exponent, low), (base, exponent)
 
 
+def _rounded(x: jax.Array, low: str) -> jax.Array:
+    info = jnp.finfo(low)
+    return lax.reduce_precision(x, info.nexp, info.nmant)
+
+
+def _overflown(x: jax.Array, low: str) -> jax.Array:
+    """Infinite where ``low`` has no number so large; a power of a rounded exponent is torch's."""
+    if low:
+        x = jnp.where(jnp.isinf(_rounded(x, low)), _rounded(x, low), x)
+    return x
+
+
 def _power_backward(low: str, saved: tuple[Any, ...], g: jax.Array) -> tuple[jax.Array, jax.Array]:
     """torch's ``pow_backward_self`` and ``pow_backward_exponent``."""
     base, exponent = saved
     flat = exponent == 0
     less = exponent - 1
     if low:  # rounded: in 16 bits, what comes before an even number may be that number
-        info = jnp.finfo(low)
-        less = lax.reduce_precision(less, info.nexp, info.nmant)
-    slope = exponent * lax.pow(base, jnp.where(flat, 1, less))
+        less = _rounded(less, low)
+    slope = _overflown(lax.pow(base, jnp.where(flat, 1, less)), low)
+    slope = _overflown(exponent * slope, low)
     at_zero = (base == 0) & (exponent >= 0)
     growth = lax.pow(base, exponent) * jnp.log(jnp.where(at_zero, 1, base))
     return g * jnp.where(flat, 0, slope), g * jnp.where(at_zero, 0, growth)

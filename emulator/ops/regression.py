@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from emulator.kernels.precision import LOW, real, widen, widened
+from emulator.kernels.precision import real, widen, widened
 from emulator.ops._exp import exp
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, constant, is_float, result_type
@@ -81,26 +81,24 @@ def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array
 
 
 def _smooth_forward(
-    x: jax.Array, target: jax.Array, beta: float, low: bool
+    x: jax.Array, target: jax.Array, beta: float
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _smooth(x, target, beta, low), (x, target)
+    return _smooth(x, target, beta), (x, target)
 
 
 def _smooth_backward(
-    beta: float, low: bool, saved: tuple[jax.Array, jax.Array], g: jax.Array
+    beta: float, saved: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     def of(d: jax.Array) -> jax.Array:
         near = d * g / beta if beta else jnp.full_like(d, jnp.nan)  # only NaN is nearer than zero
-        slope = jnp.where(d <= -beta, -g, jnp.where(d >= beta, g, near))
-        return jnp.where(d == 0, 0, slope) if low else slope
+        return jnp.where(d <= -beta, -g, jnp.where(d >= beta, g, near))
 
     x, target = saved
-    return of(x - target), of(target - x)  # both go down at a tie without a beta, but in 16 bits
+    return of(x - target), of(target - x)  # both go down at a tie without a beta
 
 
-@with_gradient(_smooth_forward, _smooth_backward, static=(2, 3))
-def _smooth(x: jax.Array, target: jax.Array, beta: float, low: bool) -> jax.Array:
-    del low
+@with_gradient(_smooth_forward, _smooth_backward, static=(2,))
+def _smooth(x: jax.Array, target: jax.Array, beta: float) -> jax.Array:
     size = jnp.abs(x - target)
     if beta == 0:
         return size
@@ -108,20 +106,14 @@ def _smooth(x: jax.Array, target: jax.Array, beta: float, low: bool) -> jax.Arra
 
 
 @op("aten.smooth_l1_loss.default", reads=(0, 1))
+@_of_dtype(result_type)
 def smooth_l1_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, beta: float = 1.0
 ) -> jax.Array:
     """Squared difference over ``2 * beta`` below ``beta``, absolute difference above."""
-    return _smooth_l1(x, target, reduction, beta, result_type(x, target) in LOW)
-
-
-@_of_dtype(result_type)
-def _smooth_l1(
-    x: jax.Array, target: jax.Array, reduction: int, beta: float, low: bool
-) -> jax.Array:
     shape = jnp.broadcast_shapes(x.shape, target.shape)
     ends = broadcast_to(x, shape), broadcast_to(target, shape)
-    return reduced(_smooth(ends[0], ends[1], beta, low), reduction)
+    return reduced(_smooth(ends[0], ends[1], beta), reduction)
 
 
 def _huber_forward(d: jax.Array, delta: float) -> tuple[jax.Array, jax.Array]:

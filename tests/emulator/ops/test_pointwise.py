@@ -186,3 +186,9 @@ def test_aliases_share_a_lowering(name: str, alias: str, overloads: tuple[str, .
         if first in ops:
             other = f"aten.{alias}.{'default' if alias == 'swapaxes' else overload}"
             assert ops[first].lower is ops[other].lower
+
+
+def test_a_power_of_16_bits_whose_gradient_ends_on_the_way() -> None:
+    base = torch.tensor([0.000244140625, -3.0, 1.5], dtype=torch.float16)
+    exponent = torch.tensor([-0.499755859375, -1.0009765625, 2.5], dtype=torch.float16)
+    check("aten.pow.Tensor_Tensor", base, exponent)
