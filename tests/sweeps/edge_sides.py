@@ -150,6 +150,8 @@ class Gap:
         at: The call's tensors there.
         device, torch: The two numbers.
         denormal: Whether a denormal number is among the arguments.
+        exact: Whether the device has what torch has in float64, rounded once to the type, and none
+            of torch's own numbers in the type itself is that.
     """
 
     what: str
@@ -157,6 +159,7 @@ class Gap:
     device: Any
     torch: Any
     denormal: bool
+    exact: bool
 
     def __str__(self) -> str:
         return f"{self.what} at {self.at}: {self.device}, torch has {self.torch}"
@@ -221,12 +224,11 @@ def _gaps(
     assert FROM_NUMPY[np.dtype(got.dtype)] == dtype, (what, got.dtype, wants[0].dtype)
     assert tuple(got.shape) == tuple(wants[0].shape), (what, got.shape, wants[0].shape)
     device, sides = to_numpy64(got), [to_numpy64(w) for w in wants]
-    good = np.logical_or.reduce(
-        [
-            _same(device, side, to_numpy64(exact), DEFAULT_TOL.get(dtype, EXACT), signs)
-            for side in sides
-        ]
-    )
+    tol, wide = DEFAULT_TOL.get(dtype, EXACT), to_numpy64(exact)
+    good = np.logical_or.reduce([_same(device, side, wide, tol, signs) for side in sides])
+    once = to_numpy64(exact.to(wants[0].dtype))
+    astray = ~np.logical_or.reduce([_same(side, once, once, tol, signs) for side in sides])
+    exactly = _same(device, once, once, tol, signs) & astray
     for at in np.flatnonzero(~good):
         here = [t.reshape(-1)[at if t.dim() else 0] for t in tensors]
         yield Gap(
@@ -235,6 +237,7 @@ def _gaps(
             device=device.reshape(-1)[at],
             torch=sides[0].reshape(-1)[at],
             denormal=any(bool(denormal(t)) for t in here),
+            exact=bool(exactly.reshape(-1)[at]),
         )
 
 
