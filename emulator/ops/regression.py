@@ -15,7 +15,7 @@ from emulator.ops._exp import exp
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, constant, is_float, result_type
 from emulator.ops._reduction import reduce_sum
-from emulator.ops._slopes import absolute, xlogy
+from emulator.ops._slopes import absolute, apart, xlogy
 from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
@@ -209,8 +209,8 @@ def _logits_loss(
 ) -> jax.Array:
     negative = _log_sigmoid(x)
     if pos_weight is not None:
-        negative = negative * ((pos_weight - 1) * target + 1)
-    loss = (1 - target) * x - negative
+        negative = apart(negative * ((pos_weight - 1) * target + 1))
+    loss = apart((1 - target) * x) - negative
     return loss if weight is None else loss * weight
 
 
@@ -240,7 +240,7 @@ def kl_div(
     """Kullback-Leibler divergence of log-probabilities ``x`` from a target distribution."""
     if log_target:
         return reduced(jnp.exp(target) * (target - x), reduction)
-    return reduced(xlogy(target, target) - target * x, reduction)
+    return reduced(xlogy(target, target) - apart(target * x), reduction)
 
 
 @op("aten.poisson_nll_loss.default", reads=(0, 1))
@@ -249,7 +249,7 @@ def poisson_nll_loss(
     x: jax.Array, target: jax.Array, log_input: bool, full: bool, eps: float, reduction: int
 ) -> jax.Array:
     """Negative log likelihood of counts under a Poisson rate, or its logarithm."""
-    loss = exp(x) - target * x if log_input else x - target * jnp.log(x + eps)
+    loss = exp(x) - apart(target * x) if log_input else x - apart(target * jnp.log(x + eps))
     if full:
         safe = jnp.where(target > 1, target, 2)
         stirling = safe * jnp.log(safe) - safe + 0.5 * jnp.log(2 * jnp.pi * safe)

@@ -80,6 +80,13 @@ def test_a_product_that_overflows_alone_may_be_fused() -> None:
     )
     assert on_device("aten.addcmul.default", -big, big, torch.ones(1))[0] == 0.0
 
+    def one_and_other(a: jax.Array) -> jax.Array:
+        product = load_ops()["aten.mul.Tensor"].lower(a, 2.0)
+        return load_ops()["aten.add.Tensor"].lower(product, -a)
+
+    assert (big * 2 - big).isinf()
+    assert jax.jit(one_and_other)(to_jax(big)).item() in (math.inf, big.item())
+
 
 def test_steps_between_are_not_rounded() -> None:
     """Torch's own goes astray by the steps that it rounds."""

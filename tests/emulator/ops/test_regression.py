@@ -153,3 +153,14 @@ def test_soft_margins_of_unsigned_targets_and_beyond_the_exponential():
     check("aten.soft_margin_loss.default", x, torch.tensor([[5], [4]]).byte(), 2, grad=False)
     far = torch.tensor([-500.0, 500.0, 88.0, -80.0])
     check("aten.soft_margin_loss.default", far, torch.ones(4), 0, frozen=(1,))
+
+
+def test_a_product_that_overflows_by_itself_is_infinite() -> None:
+    """By the optimizations that users run with, a sum would be part of its product."""
+    big = torch.tensor([torch.finfo(torch.float32).max])
+    half = torch.tensor([-0.5])
+    name = "aten.binary_cross_entropy_with_logits.default"
+    check(name, -big, half, None, None, 0)
+    check(name, -big, -half, None, 4 * -half, 0, frozen=(3,))
+    check("aten.kl_div.default", big, big, 0, grad=False)
+    check("aten.poisson_nll_loss.default", big, big, True, False, 1e-8, 0, grad=False)
