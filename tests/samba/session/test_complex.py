@@ -120,6 +120,37 @@ def test_optimizers_take_the_two_parts_for_two_parameters(name: str, tmp_path: P
     check_training(OTHERS[name], tmp_path)
 
 
+class Turned(nn.Module):
+    """Of its parameter torch's gradient is one that it has yet to conjugate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turn = nn.Parameter(torch.tensor([1 + 2j, 3 - 1j]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(self.turn.conj() * x).square().sum()
+
+
+def test_a_gradient_that_torch_leaves_to_be_conjugated_is_stepped_by(tmp_path: Path) -> None:
+    """Torch's optimizers but SGD raise; with the same gradient conjugated they step as this."""
+    host, x = Turned(), torch.tensor([1j, 2.0 - 1j])
+    model = copy.deepcopy(host)
+    theirs = torch.optim.Adam(host.parameters(), lr=0.1)
+    host(x).backward()
+    assert host.turn.grad is not None
+    assert host.turn.grad.is_conj()
+    with pytest.raises(RuntimeError, match="view_as_real doesn't work on unresolved conjugated"):
+        theirs.step()
+    theirs = torch.optim.Adam(host.parameters(), lr=0.1)
+    host.turn.grad = host.turn.grad.resolve_conj()
+    theirs.step()
+    ours = torch.optim.Adam(model.parameters(), lr=0.1)
+    _, given, outputs = loaded(model, x, ours, tmp_path)
+    samba.session.run(given, outputs)
+    samba.session.to_cpu(model)
+    torch.testing.assert_close(samba.to_torch(model.turn).detach(), host.turn.detach())
+
+
 class _Own(torch.autograd.Function):
     """A gradient that is not the derivative, of complex values and of real ones."""
 
