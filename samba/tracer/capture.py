@@ -51,6 +51,7 @@ from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import laid_out
 from samba.tracer.looks import Looks
+from samba.tracer.masks import refuse_masks
 from samba.tracer.module_casts import unmoved_modules
 from samba.tracer.names import at_users_line
 from samba.tracer.of_nothing import refuse_of_nothing
@@ -229,6 +230,7 @@ def _export(
             found = explain(error, model, given, functions.asks_gradient, recorder.asked)
         raise found.with_traceback(users_frames(error.__traceback__)) from None
     refuse_types(program.graph, _told[model])
+    refuse_masks(program.graph, _told[model])
     return program
 
 

@@ -50,6 +50,7 @@ _REFUSED: Mapping[str, frozenset[torch.dtype]] = {
             *("abs", "addmm", "addmv", "argmax", "argmin", "baddbmm", "bmm", "ceil", "conv1d"),
             *("conv2d", "conv3d", "floor", "linear", "matmul", "median", "mm", "mv", "relu"),
             *("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "round", "threshold"),
+            *("replication_pad1d", "replication_pad2d", "replication_pad3d"),
             *("topk", "trunc"),
         ),
         _BOOL,
@@ -57,6 +58,28 @@ _REFUSED: Mapping[str, frozenset[torch.dtype]] = {
 }
 """Types that no tensor may have which an operation computes with; where ``dtype`` is given, it
 counts."""
+
+_HALVES: Mapping[torch.dtype, str] = {torch.float16: "Half", torch.bfloat16: "BFloat16"}
+"""Floating types of 16 bits, by the names that torch's kernels give them."""
+
+_NOT_OF_HALVES = frozenset(
+    {
+        *("cdist", "cholesky", "cholesky_inverse", "cholesky_solve", "det", "geqrf"),
+        *("linalg_cholesky", "linalg_cholesky_ex", "linalg_cond", "linalg_det", "linalg_eig"),
+        *("linalg_eigh", "linalg_eigvals", "linalg_eigvalsh", "linalg_householder_product"),
+        *("linalg_ldl_factor", "linalg_ldl_factor_ex", "linalg_ldl_solve", "linalg_lu"),
+        *("linalg_lu_factor", "linalg_lu_factor_ex", "linalg_lu_solve", "linalg_qr"),
+        *("linalg_solve", "linalg_solve_ex", "linalg_solve_triangular", "linalg_svd"),
+        *("linalg_svdvals", "linalg_tensorsolve", "lu_solve", "orgqr", "ormqr", "pdist", "qr"),
+        *("svd", "triangular_solve"),
+    }
+)
+"""Operations that torch's kernels on the CPU do not compute in 16 bits."""
+
+_PADS = frozenset({"pad", "_pad_enum"})
+
+_FEW_ROWS = 25
+"""Up to so many rows of each tensor ``cdist`` needs its own kernel; of more it makes a product."""
 
 _ONE_TYPE = frozenset(
     {
@@ -193,10 +216,34 @@ def _check(node: torch.fx.Node, packet: str) -> None:
             wanted = "it takes numbers" if refused is _BOOL else "it takes floating numbers"
             wanted = "it takes whole numbers" if refused is _FLOATS else wanted
             raise _refused(node, packet, found, wanted)
+    if packet in _NOT_OF_HALVES and not _has_product(node, packet):
+        found = [dtype for dtype in _dtypes(node.args) if dtype in _HALVES]
+        if found and _result_type(node) in _HALVES:  # within torch.autocast it may be float32
+            raise _refused(node, packet, found, f"not implemented for '{_HALVES[found[0]]}'")
+    if packet in _PADS and "reflect" in node.args and torch.bool in _dtypes(node.args[:1]):
+        raise _refused(node, "reflection_pad", [torch.bool], "not implemented for 'Bool'")
     if packet in _ONE_TYPE:
         found = list(dict.fromkeys(_dtypes(node.args)))
         if len(found) > 1:
             raise _refused(node, packet, found, "it takes one type")
+
+
+def _has_product(node: torch.fx.Node, packet: str) -> bool:
+    """Whether ``cdist`` is computed with a product of matrices, or of nothing, in any type."""
+    if packet != "cdist":
+        return False
+    first, second, power, mode = (*node.args, 2.0, None)[:4]
+    sizes = [x.meta["val"].shape for x in (first, second) if isinstance(x, torch.fx.Node)]
+    if any(0 in shape for shape in sizes):
+        return True
+    many = mode in (None, 0) and any(shape[-2] > _FEW_ROWS for shape in sizes)
+    return power == 2 and (many or mode == 1)
+
+
+def _result_type(node: torch.fx.Node) -> torch.dtype | None:
+    value = node.meta.get("val")
+    first = value[0] if isinstance(value, (tuple, list)) else value
+    return first.dtype if isinstance(first, torch.Tensor) else None
 
 
 def _casts(node: torch.fx.Node) -> bool:
