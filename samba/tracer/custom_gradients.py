@@ -29,6 +29,7 @@ from samba.tracer.gradient_ops import cotangent, marked, register
 from samba.tracer.hooks import WatchedHook, described, line_of
 from samba.tracer.names import SOURCE, calling_line
 from samba.tracer.overwritten import tensors_in
+from samba.tracer.repeated_state import RepeatedState
 from samba.tracer.torch_internals import (
     BackwardHookFunction,
     accumulation_hooks,
@@ -112,6 +113,7 @@ class GradientRecorder:
         """How many outputs the exported graph has in addition to the model's."""
         self.returned: tuple[torch.Tensor, ...] = ()
         """What the model returned, if torch's engine can run over its history."""
+        self.repeated = RepeatedState(model, told)
         self.repeats = False
         """Whether a backward pass by torch would call parts of ``forward`` again (a checkpoint)."""
         self.graded: dict[str, torch.Tensor] = {}
@@ -190,7 +192,8 @@ class GradientRecorder:
         wanting = any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
         if cls.__module__ == "torch.utils.checkpoint" and callable(args[0]) and wanting:
             # The same values and gradients, kept instead of made again.
-            return _as_of_a_function(args[0](*args[2:]))
+            with self.repeated.within():
+                return _as_of_a_function(args[0](*args[2:]))
         if not wanting:
             found = function_outputs(cls, args)
             if isinstance(found, tuple):
@@ -523,14 +526,15 @@ def _functions_in_place() -> Iterator[None]:
 def _saved_tensors() -> Iterator[None]:
     """While active, hooks on what autograd saves are refused: the device saves by itself."""
     hooks = torch.autograd.graph.saved_tensors_hooks
-    before = hooks.__enter__
+    before, after = hooks.__enter__, hooks.__exit__
 
     def refuse(self: Any) -> Any:
         recorder = _recorder()
         if recorder is None:
             return before(self)
-        if type(self) is not hooks:
+        if type(self) is not hooks:  # those of a checkpoint
             recorder.repeats = True
+            self.samba_start = recorder.repeated.enter()
             return before(self)
         raise GradientError(
             where=calling_line(),
@@ -541,11 +545,17 @@ def _saved_tensors() -> Iterator[None]:
             deviation="saved-tensors-hooks",
         )
 
-    hooks.__enter__ = refuse
+    def leave(self: Any, *raised: Any) -> Any:
+        recorder, start = _recorder(), vars(self).pop("samba_start", None)
+        if recorder is not None and start is not None and raised[0] is None:
+            recorder.repeated.leave(start)
+        return after(self, *raised)
+
+    hooks.__enter__, hooks.__exit__ = refuse, leave
     try:
         yield
     finally:
-        hooks.__enter__ = before
+        hooks.__enter__, hooks.__exit__ = before, after
 
 
 def _accumulating(what: str, hooks: Sequence[Any]) -> GradientError:

@@ -22,12 +22,12 @@ _WRITES = frozenset({"index_put", "_unsafe_index_put", "_index_put_impl"})
 _MASKS = frozenset({torch.bool, torch.uint8})
 
 
-def refuse_masks(graph: torch.fx.Graph, told: Deviations) -> None:
+def refuse_masks(graph: torch.fx.Graph, deviations: Deviations) -> None:
     """Raise where torch would refuse a mask for its sizes, and tell where that depends on data.
 
     Args:
         graph: An exported functional graph, before it is decomposed.
-        told: What has been said about the model.
+        deviations: What has been said about the model.
 
     Raises:
         ShapeMismatch: With torch's words and the user's line.
@@ -38,7 +38,7 @@ def refuse_masks(graph: torch.fx.Graph, told: Deviations) -> None:
             continue
         packet = packet_of(node.target)
         if packet == "masked_scatter":
-            _tell_source(node, told)
+            _tell_source(node, deviations)
         if packet not in _READS | _WRITES or getattr(node.target, "namespace", "") != "aten":
             continue
         base, indices = _value(node.args[0]), [_value(index) for index in node.args[1]]
@@ -47,7 +47,7 @@ def refuse_masks(graph: torch.fx.Graph, told: Deviations) -> None:
             continue
         _refuse_sizes(node, base, indices)
         if packet in _WRITES:
-            _refuse_values(node, base, indices, masks, told)
+            _refuse_values(node, base, indices, masks, deviations)
 
 
 def _refuse_sizes(node: torch.fx.Node, base: torch.Tensor, indices: list[Any]) -> None:
@@ -75,7 +75,7 @@ def _refuse_values(
     base: torch.Tensor,
     indices: list[Any],
     masks: list[torch.Tensor],
-    told: Deviations,
+    deviations: Deviations,
 ) -> None:
     """Values fit the entries that a mask sets."""
     given = {
@@ -109,18 +109,18 @@ def _refuse_values(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
             f"indexing result: the mask {list(mask.shape)} sets fewer than {count} entries",
         )
-    told.tell(
+    deviations.tell(
         "unchecked-index",
         f"{node_line(node) or 'forward()'}: a mask takes {count} values. Where torch would raise "
         "because it sets another number of entries, results are wrong",
     )
 
 
-def _tell_source(node: torch.fx.Node, told: Deviations) -> None:
+def _tell_source(node: torch.fx.Node, deviations: Deviations) -> None:
     """Say that nobody counts whether ``masked_scatter`` has values for all entries of a mask."""
     source = _value(node.args[2]) if len(node.args) > 2 else None
     if source is not None and source.numel() < node.meta["val"].numel():
-        told.tell(
+        deviations.tell(
             "unchecked-index",
             f"{node_line(node) or 'forward()'}: a mask takes {source.numel()} values. Where torch "
             "would raise because it sets more entries, results are wrong",

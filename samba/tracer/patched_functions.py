@@ -86,6 +86,8 @@ class TracedFunctions(TorchFunctionMode):
         HELD.let_through()
         refuse_gradients(func)
         self._looks.note(func, args, kwargs or {})
+        if self._recorder is not None:
+            self._recorder.repeated.note(func, args, kwargs or {})
         if func is torch.autograd.grad and not called_by_this_package(_MODES):
             self.asks_gradient = calling_line()
         args, kwargs = self._plain(types, args, kwargs or {})

@@ -1,0 +1,98 @@
+"""State that a checkpointed part of ``forward`` changes: torch changes it twice in a step.
+
+``torch.utils.checkpoint`` runs a part again in the backward pass, with all that it does to buffers.
+The device keeps what the part computes, or computes it again, and changes buffers once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from samba.support.deviations import Deviations, some_of
+from samba.tracer.names import calling_line
+
+__all__ = ["RepeatedState"]
+
+_SHOWN = 4
+
+_STATISTICS: Mapping[Callable[..., Any], tuple[int, int, int]] = {
+    F.batch_norm: (1, 2, 5),
+    torch.batch_norm: (3, 4, 5),
+}
+"""Places of the running mean, of the running variance and of ``training`` among arguments. Torch
+counts no version of what its kernels of norms write."""
+
+Versions = Mapping[str, tuple[int, int]]
+
+Start = tuple[Versions, int]
+
+
+class RepeatedState:
+    """Tells once of buffers that checkpointed parts of a model change.
+
+    Args:
+        model: The model.
+        deviations: Where it is told.
+    """
+
+    def __init__(self, model: torch.nn.Module, deviations: Deviations) -> None:
+        self._model, self._deviations = model, deviations
+        self._trained: list[torch.Tensor] = []
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """While active, a part runs that torch would run again."""
+        start = self.enter()
+        yield
+        self.leave(start)
+
+    def enter(self) -> Start:
+        """A part begins, perhaps within another: how things are before it."""
+        return self._versions(), len(self._trained)
+
+    def leave(self, start: Start) -> None:
+        """A part ends: tell of the buffers that it has changed.
+
+        Args:
+            start: What :meth:`enter` gave.
+        """
+        before, first = start
+        trained = {id(tensor) for tensor in self._trained[first:]}
+        found = [
+            name
+            for name, now in self._versions().items()
+            if before.get(name) != now or now[0] in trained
+        ]
+        if found:
+            self._deviations.tell(
+                "checkpointed-state",
+                f"{calling_line()}: a checkpointed part changes {some_of(found, _SHOWN)}. Torch "
+                "runs the part again in the backward pass, and changes buffers twice in a step; "
+                "the device changes them once, as without the checkpoint",
+            )
+
+    def note(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note a function of torch that is being called, if it trains statistics.
+
+        Args:
+            func: The function.
+            args, kwargs: Its arguments.
+        """
+        places = _STATISTICS.get(func)
+        if places is None:
+            return
+        given = dict(zip(("running_mean", "running_var", "training"), places, strict=True))
+        found = {n: args[i] if i < len(args) else kwargs.get(n) for n, i in given.items()}
+        if found.pop("training"):
+            self._trained += [tensor for tensor in found.values() if tensor is not None]
+
+    def _versions(self) -> Versions:
+        """Which tensors the buffers are, and how often they have been changed."""
+        return {n: (id(b), b._version) for n, b in self._model.named_buffers()}
