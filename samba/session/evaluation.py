@@ -30,6 +30,7 @@ from samba.session.metrics import EVALUATION
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import RunRequest
 from samba.session.running import Runner
+from samba.session.viewed_feeding import with_views
 from samba.support.progress import stages
 from samba.support.tracing import refuse_while_tracing
 from samba.tensor.views import read_as_numpy
@@ -258,7 +259,9 @@ class Evaluator:
         self._slot.book.add(device, purpose=EVALUATION)
         feeder = feeder_of(
             program,
-            with_layouts(given, traced.looks).tensors,
+            with_views(
+                with_layouts(given, traced.looks), traced, loaded.model, inference=True
+            ).tensors,
             constants=given.constants,
             checks=index_checks_of(program, 0).fed,
         )

@@ -11,6 +11,7 @@ from pef_schema.program import Program
 from samba.errors import ArgumentError
 from samba.session.feeding import Feed, Feeder
 from samba.session.index_checks import FedIndices
+from samba.session.viewed_feeding import ViewedFeeder
 from samba.support.nesting import Constant
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.inputs import NamedInput
@@ -82,11 +83,12 @@ def feeder_of(
     constants: Sequence[tuple[str, Constant]] = (),
     checks: Mapping[int, tuple[FedIndices, ...]],
 ) -> Feeder:
-    """The feeder of a graph; it looks at layouts only where ``forward`` asked for them.
+    """The feeder of a graph; it looks at layouts only where ``forward`` hangs on them.
 
     Args:
         program, given, graph_number, constants, checks: As for :class:`Feeder`.
     """
     asks = any(entry.layout is not None for entry in given)
-    kind = LayoutFeeder if asks else Feeder
+    views = any(entry.refuse is not None for entry in given)
+    kind = LayoutFeeder if asks else ViewedFeeder if views else Feeder
     return kind(program, given, graph_number, constants=constants, checks=checks)

@@ -26,6 +26,7 @@ from samba.session.loaded import Loaded
 from samba.session.mismatch import GraphMismatch, refuse_other_graph
 from samba.session.parsing import parse_pef
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
+from samba.session.viewed_feeding import with_views
 from samba.session.watched_groups import WatchedGroups
 from samba.support.progress import stages
 from samba.tracer.dropout_rates import rate_argins
@@ -205,6 +206,7 @@ def load_pef(
             model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
     given = with_layouts(given, traced.looks)
+    given = with_views(given, traced, model, inference=program.inference)
     found = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
         found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it

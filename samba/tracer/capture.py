@@ -76,6 +76,7 @@ from samba.tracer.torch_internals import (
     unchecked_distributions,
 )
 from samba.tracer.traced import Traced
+from samba.tracer.viewed_inputs import lies_otherwise, refuse_views, viewed_inputs
 
 _log = logging.getLogger("samba")
 _MAX_DECOMPOSITION_ROUNDS = 8
@@ -133,7 +134,7 @@ def trace_model(
         recorder = GradientRecorder(model, told)
         branches = CheckedBranches(model, recorder)
         functions = TracedFunctions(model, recorder, told, looks, branches)
-        program = _export(model, given, inference, state, recorder, functions, branches)
+        program = _export(model, given, inference, state, recorder, functions, branches, looks)
         program = _decompose(program, root or root_name(model))
         with _quiet():
             _drop_checks(program.graph)
@@ -165,18 +166,24 @@ def trace_model(
 def _laid_out_trace(
     model: torch.nn.Module, given: TraceInputs, trace: Callable[..., Traced], looks: Looks
 ) -> Traced:
-    """Trace with inputs that lie row-major; where ``forward`` asks for that, as those given do."""
+    """Trace with inputs that lie row-major; where ``forward`` asks for that, as those given do.
+
+    Where it has views of inputs that lie otherwise, torch is asked whether it takes them.
+    """
     try:
         traced = steady_trace(model, trace)
     except TraceError:
         if not looks.lines or laid_out(given, looks) is None:
             raise
         traced = None
-    own = laid_out(given, looks) if looks.lines else None
-    if own is not None:
+    viewed = looks.viewed
+    own = laid_out(given, looks) if looks.lines or lies_otherwise(given, viewed) else None
+    if own is not None and looks.lines:
         traced = steady_trace(model, lambda state: trace(state, own))
+    elif own is not None:
+        refuse_views(lambda: steady_trace(model, lambda state: trace(state, own)), given)
     assert traced is not None
-    return replace(traced, looks=looks) if looks.lines else traced
+    return replace(traced, looks=looks if looks.lines else None, viewed=viewed)
 
 
 def _export(
@@ -187,6 +194,7 @@ def _export(
     recorder: GradientRecorder,
     functions: TracedFunctions,
     branches: CheckedBranches,
+    looks: Looks,
 ) -> ExportedProgram:
     loops = HitLoops(model)
     branches.is_within_turn = lambda: loops.is_within_turn
@@ -218,6 +226,7 @@ def _export(
                 recorder.returned, recorder.graded = (), {}
                 detach_ungraded(program, type(model).__name__)
             name_elements(program, type(model).__name__)
+            looks.viewed = viewed_inputs(program)
             program = functional_form(program)
             branches.known.refuse_changed(program.graph_signature.buffers_to_mutate.values())
             branches.tell(_told[model])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,8 @@ class NamedInput:
     requires_grad: bool
     layout: Layout | None = None
     """How it has to lie, where ``forward`` asks for that."""
+    refuse: Callable[[Sequence[torch.Tensor]], None] | None = None
+    """Raises if torch refuses views of inputs that lie as these do; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

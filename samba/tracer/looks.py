@@ -40,10 +40,12 @@ class Looks:
     Args:
         lines: The user's lines that ask, in order.
         offsets: Whether one asks for the place of a tensor in its storage, too.
+        viewed: Places of the inputs that may have a view that hangs on how they lie.
     """
 
     lines: tuple[str, ...] = ()
     offsets: bool = False
+    viewed: frozenset[int] = frozenset()
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note a function of torch that is being called, if it asks for strides.

@@ -44,6 +44,7 @@ from samba.tracer.torch_internals import (
     tree_flatten,
 )
 from samba.tracer.traced import Source, Traced
+from samba.tracer.viewed_inputs import lies_otherwise
 
 _PLAIN = (
     *(bool, int, str, bytes, type(None), type(Ellipsis), range, slice),
@@ -140,6 +141,7 @@ def trace_again(
         and kept.key == _key(model, given, inference)
         and kept.layouts == _layouts(kept.traced, given)
         and _has_same(model, kept.traced.known)
+        and not lies_otherwise(given, kept.traced.viewed)
     ):
         return replace(kept.traced, sources=_with_inputs(kept.traced.sources, given))
     return trace_model(model, given, inference=inference, root=root, rates=rates)

@@ -91,6 +91,7 @@ class Traced:
         graded_state: Paths of the buffers that forward gives something with a gradient.
         looks: What forward asks of how tensors lie in memory, None if it does not.
         known: Paths of buffers whose values are part of the graph, with these values.
+        viewed: Places of the inputs that may have a view that hangs on how they lie in memory.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Traced:
     graded_state: frozenset[str] = frozenset()
     looks: Looks | None = None
     known: tuple[tuple[str, torch.Tensor], ...] = ()
+    viewed: frozenset[int] = frozenset()
 
     def changed_buffers(self) -> frozenset[str]:
         """Paths of the buffers that ``forward`` changes."""

@@ -10,6 +10,7 @@ import torch
 import samba
 from samba import utils
 from samba.errors import ArgumentError
+from samba.tracer.errors import ShapeMismatch
 from tests.sweeps.both_sides import train_both
 from tests.sweeps.tally import Outcome
 
@@ -95,3 +96,89 @@ class OfAnInput(torch.nn.Module):
 def test_a_view_by_strides_of_a_transposed_input_is_torchs(tmp_path):
     inputs = {"x": torch.linspace(-1, 1, 12).reshape(4, 3).t()}
     assert train_both(OfAnInput, inputs, tmp_path) == (Outcome.EQUAL, "")
+
+
+class Viewing(torch.nn.Module):
+    """Has a view of what it makes of its input, or of a parameter."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(()))
+        self.t = torch.nn.Parameter(torch.ones(3, 2).t() if how == "parameter" else torch.ones(6))
+        self.how = how
+
+    def forward(self, x: Tensor) -> Tensor:
+        match self.how:
+            case "input":
+                return x.view(24) * self.w
+            case "later":
+                return (x * self.w).view(6, 4)
+            case "contiguous":
+                return (x * self.w).contiguous().view(6, 4)
+            case "rows":
+                return (x * self.w).view(1, 2, 12)
+            case "complex":
+                return torch.view_as_complex(x.view(1, 2, 3, 2, 2)).abs() * self.w
+            case _:
+                return x * self.w + self.t.view(6).sum()
+
+
+def compiled(how: str, x: Tensor, folder) -> str:
+    model = Viewing(how)
+    samba.from_torch_model_(model)
+    config = {"output_folder": str(folder), "pef_name": "viewing"}
+    return samba.session.compile(model, named(x), inference=True, config_dict=config)
+
+
+COMPATIBLE = "view size is not compatible with input tensor's size and stride"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        *(("input", COMPATIBLE), ("later", COMPATIBLE)),
+        ("complex", "Tensor must have a last dimension with stride 1"),
+    ],
+)
+def test_a_view_that_torch_refuses_is_refused_with_its_line(how, said, tmp_path):
+    with pytest.raises(RuntimeError, match=said):
+        Viewing(how)(CHANNELS)
+    with pytest.raises(ShapeMismatch, match=said) as caught:
+        compiled(how, CHANNELS, tmp_path)
+    assert "x has strides (24, 1, 8, 2)" in str(caught.value)
+    assert f"{__file__}:" in str(caught.value)
+
+
+def test_a_view_of_a_transposed_parameter_is_refused(tmp_path):
+    with pytest.raises(ShapeMismatch, match=COMPATIBLE) as caught:
+        compiled("parameter", ROWS, tmp_path)
+    assert f"{__file__}:" in str(caught.value)
+
+
+@pytest.mark.parametrize("how", ["input", "later"])
+def test_a_view_of_an_input_of_a_run_that_torch_refuses_is_refused(how, tmp_path):
+    pef = compiled(how, ROWS, tmp_path)
+    model = Viewing(how)
+    samba.from_torch_model_(model)
+    with pytest.raises(ShapeMismatch, match=COMPATIBLE):
+        utils.trace_graph(model, named(CHANNELS), pef=pef)
+    outputs = utils.trace_graph(model, named(ROWS), pef=pef)
+    samba.session.run((named(LATER),), outputs)  # it lies row-major, only later
+    with pytest.raises(ShapeMismatch, match=COMPATIBLE):
+        samba.session.run((named(CHANNELS),), outputs)
+    with pytest.raises(ShapeMismatch, match=COMPATIBLE):
+        samba.session.run({"x": CHANNELS}, outputs)
+    (got,) = samba.session.run((named(ROWS),), outputs)
+    torch.testing.assert_close(samba.to_torch(got), ROWS.view(samba.to_torch(got).shape))
+
+
+@pytest.mark.parametrize(
+    ("how", "x"), [("contiguous", CHANNELS), ("rows", ROWS.expand(2, 2, 3, 4)[:1])]
+)
+def test_a_view_that_torch_takes_is_taken_however_an_input_lies(how, x, tmp_path):
+    pef = compiled(how, ROWS, tmp_path)
+    model = Viewing(how)
+    samba.from_torch_model_(model)
+    outputs = utils.trace_graph(model, named(ROWS), pef=pef)
+    (got,) = samba.session.run((named(x),), outputs)
+    torch.testing.assert_close(samba.to_torch(got), Viewing(how)(x))
