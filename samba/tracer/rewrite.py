@@ -268,8 +268,10 @@ def _rrelu(
     inplace: bool = False,
 ) -> torch.Tensor:
     """``rrelu``; in place, torch's exporter makes of it an operation that takes the noise."""
-    out = torch.rrelu(input, lower, upper, training)
-    return input.copy_(out) if inplace else out
+    if not inplace:
+        return torch.rrelu(input, lower, upper, training)
+    # Its gradient reads what it is given, which is not to be what is changed.
+    return input.copy_(torch.rrelu(input.clone(), lower, upper, training))
 
 
 def _rrelu_in_place(
