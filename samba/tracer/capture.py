@@ -27,6 +27,7 @@ from samba.support.deviations import Deviations
 from samba.support.naming import root_name
 from samba.support.tracing import one_trace
 from samba.tensor.labels import keep_names
+from samba.tracer.bag_frequencies import tell_bag_frequencies
 from samba.tracer.branch_ops import CHECK
 from samba.tracer.casts import insert_casts
 from samba.tracer.changed_state import TraceState
@@ -240,6 +241,8 @@ def _export(
         raise found.with_traceback(users_frames(error.__traceback__)) from None
     refuse_types(program.graph, _told[model])
     refuse_masks(program.graph, _told[model])
+    if not inference:
+        tell_bag_frequencies(program.graph, _told[model])
     return program
 
 

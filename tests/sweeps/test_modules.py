@@ -8,7 +8,7 @@ from tests.sweeps.module_cases import cases, constructible, run
 from tests.sweeps.module_options import classes, needed, options_of
 from tests.sweeps.tally import Tally
 
-_A_MODEL = 12
+_A_MODEL = 24
 """Cases in one model: a compile takes longer than a small module."""
 
 

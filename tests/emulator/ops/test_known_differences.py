@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import to_jax, torch_op
+from tests.tracing import trace
 
 NAN = math.nan
 
@@ -119,7 +121,7 @@ def test_the_gradient_of_a_determinant_at_a_singular_matrix() -> None:
     np.testing.assert_allclose(found, [[4, -2], [-2, 1]], atol=1e-5)
 
 
-def test_rows_of_bags_are_counted_by_their_own_frequency() -> None:
+def test_rows_of_bags_are_counted_by_their_own_frequency(caplog) -> None:
     table = torch.ones(5, 2, requires_grad=True)
     rows, offsets = torch.tensor([1, 1, 2, 3, 1, 2]), torch.tensor([0, 3])
     out = torch.nn.functional.embedding_bag(
@@ -130,6 +132,12 @@ def test_rows_of_bags_are_counted_by_their_own_frequency() -> None:
     np.testing.assert_allclose(table.grad[:, 0], [0, 1, 2 / 3, 1 / 3, 0])
     found = slope("aten.embedding_bag.default", table.detach(), rows, offsets, True, 0)
     np.testing.assert_allclose(found[:, 0], [0, 1, 1, 1, 0])
+    caplog.set_level(logging.WARNING)
+    for by_frequency in (False, True):
+        bag = torch.nn.EmbeddingBag(5, 2, mode="sum", scale_grad_by_freq=by_frequency)
+        trace(bag, (rows, offsets))
+        told = [r for r in caplog.records if "[deviation: bag-frequencies]" in r.getMessage()]
+        assert len(told) == by_frequency
 
 
 def test_the_gradient_of_log_ndtr_far_below_zero() -> None:
