@@ -89,6 +89,6 @@ def feeder_of(
         program, given, graph_number, constants, checks: As for :class:`Feeder`.
     """
     asks = any(entry.layout is not None for entry in given)
-    views = any(entry.refuse is not None for entry in given)
+    views = any(entry.views is not None for entry in given)
     kind = LayoutFeeder if asks else ViewedFeeder if views else Feeder
     return kind(program, given, graph_number, constants=constants, checks=checks)

@@ -15,7 +15,7 @@ from samba.support.nesting import Constant
 from samba.support.tracing import tracing
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.capture import trace_model
-from samba.tracer.inputs import NamedInput, TraceInputs
+from samba.tracer.inputs import NamedInput, TraceInputs, ViewCheck
 from samba.tracer.traced import Traced
 
 __all__ = ["ViewedFeeder", "with_views"]
@@ -35,14 +35,16 @@ def with_views(
     if not traced.viewed or traced.looks is not None:
         return given  # where forward asks for strides, they have to be those of the trace
 
-    def refuse(tensors: Sequence[torch.Tensor]) -> None:
-        pairs = zip(given.tensors, tensors, strict=True)
-        lying = tuple([replace(entry, tensor=tensor) for entry, tensor in pairs])
+    def refuse(tensors: Mapping[int, torch.Tensor]) -> None:
+        entries = enumerate(given.tensors)
+        lying = tuple([replace(n, tensor=tensors.get(i, n.tensor)) for i, n in entries])
         with tracing():
             trace_model(model, replace(given, tensors=lying), inference=inference)
 
-    entries = enumerate(given.tensors)
-    named = [replace(n, refuse=refuse) if i in traced.viewed else n for i, n in entries]
+    named = [
+        replace(n, views=ViewCheck(place=i, refuse=refuse)) if i in traced.viewed else n
+        for i, n in enumerate(given.tensors)
+    ]
     return replace(given, tensors=tuple(named))
 
 
@@ -64,8 +66,10 @@ class ViewedFeeder(Feeder):
         checks: Mapping[int, tuple[FedIndices, ...]],
     ) -> None:
         super().__init__(program, given, graph_number, constants=constants, checks=checks)
-        self._given = tuple(given)
-        self._viewed = [i for i, entry in enumerate(given) if entry.refuse is not None]
+        pairs = zip(given, self.slots, strict=False)
+        self._viewed = [
+            (slot.name, entry, entry.views) for entry, slot in pairs if entry.views is not None
+        ]
         self._taken: set[object] = set()
 
     def arrays(self, inputs: Any) -> Feed:
@@ -88,16 +92,13 @@ class ViewedFeeder(Feeder):
 
     def _ask(self, matched: Sequence[tuple[InputSlot, torch.Tensor]]) -> None:
         fed = {slot.name: tensor for slot, tensor in matched}
-        pairs = zip(self._given, self.slots, strict=True)
-        tensors = [fed.get(slot.name, entry.tensor) for entry, slot in pairs]
-        viewed = [tensors[place] for place in self._viewed]
-        if all(map(_lies_usually, viewed)):
+        lying = [(fed.get(name, n.tensor), views) for name, n, views in self._viewed]
+        key = tuple([_strides(tensor) for tensor, _ in lying])
+        if key in self._taken or all(_lies_usually(tensor) for tensor, _ in lying):
             return
-        key = tuple([_strides(tensor) for tensor in viewed])
-        refuse = self._given[self._viewed[0]].refuse
-        if key not in self._taken and refuse is not None:
-            refuse(tensors)
-            self._taken.add(key)
+        for refuse in dict.fromkeys([views.refuse for _, views in lying]):
+            refuse({views.place: t for t, views in lying if views.refuse is refuse})
+        self._taken.add(key)
 
 
 def _lies_usually(tensor: Any) -> bool:

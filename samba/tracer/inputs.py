@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,19 @@ class InputError(SambaError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ViewCheck:
+    """Whom to ask whether torch takes the views that ``forward`` has of an input.
+
+    Args:
+        place: Of the input among those of its trace.
+        refuse: Takes tensors by their places; raises if torch refuses views of inputs that lie so.
+    """
+
+    place: int
+    refuse: Callable[[Mapping[int, torch.Tensor]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NamedInput:
     """One tensor argument of ``forward`` with the name it is matched by.
 
@@ -46,8 +59,8 @@ class NamedInput:
     requires_grad: bool
     layout: Layout | None = None
     """How it has to lie, where ``forward`` asks for that."""
-    refuse: Callable[[Sequence[torch.Tensor]], None] | None = None
-    """Raises if torch refuses views of inputs that lie as these do; None where it has none."""
+    views: ViewCheck | None = None
+    """Whom to ask how it may lie, where ``forward`` has views of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -237,7 +237,7 @@ def _has_product(node: torch.fx.Node, packet: str) -> bool:
     if any(0 in shape for shape in sizes):
         return True
     many = mode in (None, 0) and any(shape[-2] > _FEW_ROWS for shape in sizes)
-    return power == 2 and (many or mode == 1)
+    return power in (2, 2.0) and (many or mode == 1)
 
 
 def _result_type(node: torch.fx.Node) -> torch.dtype | None:

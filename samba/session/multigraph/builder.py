@@ -19,6 +19,7 @@ from samba.session.multigraph.cut import parts_of
 from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
+from samba.session.viewed_feeding import with_views
 from samba.support.deviations import Deviations, some_of
 from samba.support.given import flag_of, path_of, text_of
 from samba.support.progress import stages
@@ -91,7 +92,14 @@ class GraphBuilder:
         slot = self._slot
         slot.traces = slot.traces or Traces()
         slot.traces.add(
-            GraphTrace(model=model, traced=traced, outputs=outputs, mapping=mapping, prefix=prefix)
+            GraphTrace(
+                model=model,
+                traced=traced,
+                given=with_views(given, traced, model, inference=True),
+                outputs=outputs,
+                mapping=mapping,
+                prefix=prefix,
+            )
         )
         slot.tensors |= host_tensors(traced.sources) | {o.sn_name: o for o in outputs}
         return outputs

@@ -145,7 +145,8 @@ class _Cut:
             source = self._traces.source(keys[0])
             if source is not None and source.tensor is not None:
                 tensor = source.tensor
-            traced = self._traces.traces[number].traced
+            traced, fed = self._traces.traces[number].traced, self._traces.traces[number].given
+            entries = dict(zip(traced.inputs, fed.tensors, strict=True))
             old, looks = traced.values[value], traced.looks
             index = self._add(getattr(tensor, "sn_name", "") or old.name, old)
             self._starts.update(dict.fromkeys(keys, index))
@@ -161,6 +162,7 @@ class _Cut:
                     tensor=tensor,
                     requires_grad=False,
                     layout=None if looks is None else looks.of(tensor),
+                    views=entries[value].views if value in entries else None,
                 )
             )
             sources.append(

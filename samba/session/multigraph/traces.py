@@ -10,6 +10,7 @@ import torch
 from pef_schema.errors import SambaError
 from pef_schema.program import Role
 from samba.sambatensor import SambaTensor
+from samba.tracer.inputs import TraceInputs
 from samba.tracer.traced import FROM_DTYPE, Source, Traced
 
 Key = tuple[int, int]
@@ -43,6 +44,7 @@ class GraphTrace:
     Args:
         model: The module.
         traced: Its graph.
+        given: What it was traced with.
         outputs: Handles of its results.
         mapping: Wished mapping, empty for none.
         prefix: Put before the names of its operations.
@@ -50,6 +52,7 @@ class GraphTrace:
 
     model: torch.nn.Module
     traced: Traced
+    given: TraceInputs
     outputs: tuple[SambaTensor, ...]
     mapping: str = ""
     prefix: str = ""

@@ -98,4 +98,4 @@ def test_statistics_move_once_in_a_step_and_that_is_told(tmp_path):
     )
     assert end is Outcome.NAMED
     ours = float(re.findall(r"worst (-?[\d.]+) instead", text)[0])
-    assert min(abs(plain.part.bn.running_mean - ours)) < 1e-6
+    assert min(abs(plain.part.bn.get_buffer("running_mean") - ours)) < 1e-6

@@ -10,7 +10,9 @@ import torch
 import samba
 from samba import utils
 from samba.errors import ArgumentError
+from samba.graph import FwdGraph
 from samba.tracer.errors import ShapeMismatch
+from tests.samba.graphs import compiled as compiled_graphs
 from tests.sweeps.both_sides import train_both
 from tests.sweeps.tally import Outcome
 
@@ -182,3 +184,13 @@ def test_a_view_that_torch_takes_is_taken_however_an_input_lies(how, x, tmp_path
     outputs = utils.trace_graph(model, named(ROWS), pef=pef)
     (got,) = samba.session.run((named(x),), outputs)
     torch.testing.assert_close(samba.to_torch(got), Viewing(how)(x))
+
+
+def test_a_graph_of_several_asks_for_its_views_too(tmp_path):
+    x = named(ROWS)
+    y = utils.trace_multigraph(Viewing("input"), x)
+    samba.session.add_graph(FwdGraph(x, y, name="a"))
+    samba.session.init_multigraph_runtime(compiled_graphs(tmp_path))
+    samba.session.run(named(ROWS), graph_name="a")
+    with pytest.raises(ShapeMismatch, match=COMPATIBLE):
+        samba.session.run(named(CHANNELS), graph_name="a")
