@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from typing import Any
+
 import torch
 
 from samba.support.deviations import Deviations
@@ -232,12 +234,14 @@ def _has_product(node: torch.fx.Node, packet: str) -> bool:
     """Whether ``cdist`` is computed with a product of matrices, or of nothing, in any type."""
     if packet != "cdist":
         return False
-    first, second, power, mode = (*node.args, 2.0, None)[:4]
-    sizes = [x.meta["val"].shape for x in (first, second) if isinstance(x, torch.fx.Node)]
+    given: dict[str, Any] = {"p": 2.0, "compute_mode": None, **node.kwargs}
+    given.update(zip(("p", "compute_mode"), node.args[2:], strict=False))
+    power, mode = given["p"], given["compute_mode"]
+    sizes = [x.meta["val"].shape for x in node.all_input_nodes]
     if any(0 in shape for shape in sizes):
         return True
     many = mode in (None, 0) and any(shape[-2] > _FEW_ROWS for shape in sizes)
-    return power in (2, 2.0) and (many or mode == 1)
+    return bool(power == 2 and (many or mode == 1))
 
 
 def _result_type(node: torch.fx.Node) -> torch.dtype | None:

@@ -32,6 +32,7 @@ class Calling(torch.nn.Module):
     [
         *(L.det, torch.det, L.cholesky, L.qr, L.svdvals, L.eigh, L.lu, L.cond, torch.svd),
         *(F.pdist, lambda x: L.solve(x, x), lambda x: torch.cdist(x, x)),
+        lambda x: torch.cdist(x.repeat(9, 1), x, p=1.0),
         *(lambda x: torch.cdist(x, x, p=1.0), lambda x: L.solve_triangular(x, x, upper=True)),
     ],
 )
@@ -50,6 +51,7 @@ def test_linear_algebra_in_16_bits_is_refused_as_torch_does(function, kind):
     [
         *(L.matrix_norm, L.matrix_exp, lambda x: torch.cdist(x, x[:0])),
         lambda x: torch.cdist(x.repeat(9, 1), x),
+        lambda x: torch.cdist(x, x.repeat(9, 1), 2.0),
         lambda x: torch.cdist(x, x, compute_mode="use_mm_for_euclid_dist"),
     ],
 )
