@@ -42,8 +42,10 @@ def refuse_masks(graph: torch.fx.Graph, deviations: Deviations) -> None:
         if packet not in _READS | _WRITES or getattr(node.target, "namespace", "") != "aten":
             continue
         base, indices = _value(node.args[0]), [_value(index) for index in node.args[1]]
+        if not _known(base, *indices):
+            continue  # selections of a mask have as many rows as it sets
         masks = [i for i in indices if isinstance(i, torch.Tensor) and i.dtype in _MASKS]
-        if base is None or not masks:
+        if not masks:
             continue
         _refuse_sizes(node, base, indices)
         if packet in _WRITES:
@@ -85,6 +87,7 @@ def _refuse_values(
     values = _value(given["values"])
     if (
         values is None
+        or not _known(values)  # the rows of a selection by this very mask, as a rule
         or len(masks) > 1
         or any(i is not None and i is not masks[0] for i in indices)
     ):
@@ -119,12 +122,21 @@ def _refuse_values(
 def _tell_source(node: torch.fx.Node, deviations: Deviations) -> None:
     """Say that nobody counts whether ``masked_scatter`` has values for all entries of a mask."""
     source = _value(node.args[2]) if len(node.args) > 2 else None
-    if source is not None and source.numel() < node.meta["val"].numel():
+    if (
+        source is not None
+        and _known(source, node.meta["val"])
+        and source.numel() < node.meta["val"].numel()
+    ):
         deviations.tell(
             "unchecked-index",
             f"{node_line(node) or 'forward()'}: a mask takes {source.numel()} values. Where torch "
             "would raise because it sets more entries, results are wrong",
         )
+
+
+def _known(*values: torch.Tensor | None) -> bool:
+    """Whether all sizes of tensors are numbers, and none hangs on data."""
+    return all(type(n) is int for v in values if v is not None for n in v.shape)
 
 
 def _value(arg: Any) -> Any:

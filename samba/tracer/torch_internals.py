@@ -238,6 +238,11 @@ def contents_of(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor._version, tensor.data_ptr()
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor, or what shares its memory, has been changed in place."""
+    return tensor._version
+
+
 def storage_of(tensor: torch.Tensor) -> int:
     """What identifies the memory that a tensor shows, of a fake one too, by ``_cdata`` (2.0)."""
     return tensor.untyped_storage()._cdata
