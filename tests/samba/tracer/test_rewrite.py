@@ -135,3 +135,20 @@ class _InPlace(nn.Module):
 def test_a_random_leaky_relu_in_place_is_traced():
     traced = trace(_InPlace(), (X,))
     assert [n.op for n in traced.nodes if "rrelu" in n.op] == ["aten.rrelu.default"] * 2
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_rrelu_in_place_of_what_it_reads_has_its_gradient(training):
+    class Slopes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(3))
+            self.activation = nn.RReLU(0.25, 0.25, inplace=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.activation(x * self.w).sum()
+
+    x = torch.tensor([-1.0, 2.0, -3.0])
+    Slopes().train(training)(x).backward()  # torch takes it
+    traced = trace(Slopes().train(training), (x,))
+    assert "aten.rrelu.default" in [node.op for node in traced.nodes]
