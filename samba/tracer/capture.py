@@ -42,6 +42,7 @@ from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.masked_rows import bound_selections
+from samba.tracer.dropped_itself import refuse_shared
 from samba.tracer.embedding_renorms import renorms_as_values
 from samba.tracer.errors import TraceError, UnsupportedOps
 from samba.tracer.failure import explain, users_frames
@@ -220,12 +221,14 @@ def _export(
             ):
                 stack.enter_context(context)
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
+            functions.looks.ask_of_changed()
             if inference:
                 renorms_as_values(program, type(model).__name__, inference=True)
             else:
                 refuse_overwritten(program, recorder.returned, recorder.graded)
                 recorder.returned, recorder.graded = (), {}
                 detach_ungraded(program, type(model).__name__)
+            refuse_shared(program.graph, type(model).__name__)
             name_elements(program, type(model).__name__)
             looks.viewed = viewed_inputs(program)
             program = functional_form(program)

@@ -48,6 +48,8 @@ def keep_dropout(
         Its result, None where torch's own function does as well.
     """
     tensor, rate, train, inplace = _arguments(func, *args, **kwargs)
+    if func in _ELEMENTS and not train and not inplace and 0 <= rate <= 1:
+        return tensor  # torch does so, too; its exporter would make a new tensor of it
     if not train or not carries_gradient(tensor):
         return None
     if func in _FIXED:

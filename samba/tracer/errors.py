@@ -57,6 +57,22 @@ class InPlaceWithoutGradient(TraceError):
         )
 
 
+class DroppedItself(TraceError):
+    """``forward`` changes in place what torch's dropout of rate 0 returns, or what it was given."""
+
+    deviation = "dropped-itself"
+
+    def __init__(self, *, where: str, operation: str) -> None:
+        super().__init__(
+            where=where,
+            reason=f"{operation} changes a tensor behind a dropout of rate 0, and the tensor on "
+            "the other side of that is used afterwards. At rate 0 torch's dropout returns the "
+            "tensor that it was given, so both change; at others, which a run may set, it makes a "
+            "new one",
+            hint="Make a new tensor: x = x + y instead of x += y.",
+        )
+
+
 class StateGradient(TraceError):
     """``forward`` writes what has a gradient into a buffer that a loss depends on.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -12,8 +13,14 @@ from samba.tensor.views import host_of, strides_of
 from samba.tracer.names import called_in_users_code, calling_line
 
 _T = torch.Tensor
-_STRIDES = frozenset({_T.stride, _T.is_contiguous, _T.dim_order, torch.as_strided, _T.as_strided})
+_STRIDES = frozenset({_T.stride, _T.is_contiguous, _T.dim_order})
 _OFFSETS = frozenset({_T.storage_offset})
+_BY_PLACE = MappingProxyType(
+    {"as_strided": 3, "as_strided_": 3, "as_strided_copy": 3, "as_strided_scatter": 4}
+)
+"""Functions that name places in memory: where among their arguments the first place is."""
+_MAYBE_COPIES = frozenset({"reshape", "reshape_as", "flatten", "ravel", "contiguous", "to"})
+"""Functions that return their tensor's memory if its strides allow that, and a copy if not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +40,15 @@ class Layout:
     line: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MaybeCopy:
+    """A tensor and what is its memory or a copy, with how often they had been changed by then."""
+
+    both: tuple[torch.Tensor, torch.Tensor]
+    versions: tuple[int, int]
+    line: str
+
+
 @dataclass(slots=True)
 class Looks:
     """What ``forward`` asks of tensors while it is traced.
@@ -46,6 +62,7 @@ class Looks:
     lines: tuple[str, ...] = ()
     offsets: bool = False
     viewed: frozenset[int] = frozenset()
+    _maybe_copies: list[_MaybeCopy] = field(default_factory=lambda: list[_MaybeCopy]())
 
     def note(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note a function of torch that is being called, if it asks for strides.
@@ -54,16 +71,46 @@ class Looks:
             func: The function.
             args, kwargs: Its arguments.
         """
-        if func not in _STRIDES and func not in _OFFSETS:
+        # By name: a method, a function and torch.ops.aten's operator are three objects.
+        start = _BY_PLACE.get(str(getattr(func, "__name__", "")).partition(".")[0])
+        if func not in _STRIDES and func not in _OFFSETS and start is None:
             return
         tensor = args[0] if args else None
         if isinstance(tensor, torch.nn.Parameter) or not called_in_users_code():
             return
         self.lines = tuple(dict.fromkeys((*self.lines, calling_line())))
-        by_place = func in (torch.as_strided, _T.as_strided) and (
-            len(args) > 3 or kwargs.get("storage_offset") is not None
+        by_place = start is not None and (
+            len(args) > start or kwargs.get("storage_offset") is not None
         )
         self.offsets = self.offsets or func in _OFFSETS or by_place
+
+    def note_result(self, func: Any, tensor: Any, result: Any) -> None:
+        """Note what a function returned, if strides say whether that is a copy.
+
+        Args:
+            func: The function.
+            tensor: Its first argument.
+            result: What it returned.
+        """
+        if getattr(func, "__name__", "").partition(".")[0] not in _MAYBE_COPIES:
+            return
+        if isinstance(tensor, torch.nn.Parameter) or not isinstance(tensor, torch.Tensor):
+            return
+        both = tensor, result
+        if not any(t.is_inference() for t in both):
+            versions = tensor._version, result._version
+            self._maybe_copies.append(_MaybeCopy(both=both, versions=versions, line=calling_line()))
+
+    def ask_of_changed(self) -> None:
+        """Count as asking what was maybe a copy, where it or its tensor was then changed in place.
+
+        Elsewhere a copy and a view are the same to a graph.
+        """
+        noted, self._maybe_copies = self._maybe_copies, []
+        lines = [
+            each.line for each in noted if each.versions != tuple(t._version for t in each.both)
+        ]
+        self.lines = tuple(dict.fromkeys((*self.lines, *lines)))
 
     def of(self, tensor: torch.Tensor) -> Layout:
         """How a tensor lies, as far as ``forward`` asks.

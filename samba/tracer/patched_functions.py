@@ -72,7 +72,7 @@ class TracedFunctions(TorchFunctionMode):
         self._model, self._recorder, self._branches = model, recorder, branches
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
         self._deviations = told or Deviations()
-        self._looks = looks or Looks()
+        self.looks = looks or Looks()
         self._told_types: set[torch.dtype | frozenset[torch.dtype]] = set()
         self.asks_gradient = ""
 
@@ -85,7 +85,7 @@ class TracedFunctions(TorchFunctionMode):
     ) -> Any:
         HELD.let_through()
         refuse_gradients(func)
-        self._looks.note(func, args, kwargs or {})
+        self.looks.note(func, args, kwargs or {})
         if self._recorder is not None:
             self._recorder.repeated.note(func, args, kwargs or {})
         if func is torch.autograd.grad and not called_by_this_package(_MODES):
@@ -138,6 +138,8 @@ class TracedFunctions(TorchFunctionMode):
         result = rewritten(func)(*args, **kwargs)
         if func is torch.Tensor.item and self._branches is not None:
             self._branches.note_number(args[0], result)
+        if args:
+            self.looks.note_result(func, args[0], result)
         if func in CASTS and result is not args[0] and vars(args[0]).get("_sn_name"):
             keep_names(args[0], result)
         return result

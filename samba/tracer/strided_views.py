@@ -9,6 +9,7 @@ is said anew as one of a tensor that is so laid out.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from samba.tracer.names import source_line
 from samba.tracer.torch_internals import (
     arguments_of,
     fake_mode_of,
+    is_operation,
     replacing_nodes,
+    returns_of,
     storage_of,
 )
 
@@ -112,6 +115,7 @@ def name_elements(program: ExportedProgram, model: str) -> None:
     """
     graph = program.graph
     _refuse_repeated(graph, model)
+    _show_unsaid(graph)
     strided = [n for n in graph.nodes if n.target in (_STRIDED, _COPIED, _SCATTER)]
     unfolded = [n for n in graph.nodes if n.target is _UNFOLD]
     if not strided and not unfolded:
@@ -128,6 +132,30 @@ def name_elements(program: ExportedProgram, model: str) -> None:
             view = _View(node, model, written=node in written, storages=storages)
             view.name_elements()
     program.graph_module.recompile()
+
+
+def _show_unsaid(graph: torch.fx.Graph) -> None:
+    """Say by strides what is a view without saying so, such as ``einsum("ij->ji", x)``.
+
+    Torch's functional form takes it for a copy, and loses a change of it or of its tensor.
+    """
+    changed = {storage_of(_value(node)) for _, node in changes_in_place(graph)}
+    for node in graph.nodes if changed else ():
+        maker = node.args[0] if node.target is operator.getitem else node
+        value = node.meta.get("val")
+        if (
+            not isinstance(value, torch.Tensor)
+            or not is_operation(maker.target)
+            or any(each.alias_info is not None for each in returns_of(maker.target))
+            or (storage := storage_of(value)) not in changed
+        ):
+            continue
+        for base in maker.all_input_nodes:
+            own = base.meta.get("val")
+            if isinstance(own, torch.Tensor) and storage_of(own) == storage:
+                form = list(value.shape), list(value.stride()), value.storage_offset()
+                node.target, node.args, node.kwargs = _STRIDED, (base, *form), {}
+                break
 
 
 def _refuse_repeated(graph: torch.fx.Graph, model: str) -> None:

@@ -110,6 +110,7 @@ __all__ = [
     "promoted_dtype",
     "quiet_exporter",
     "replacing_nodes",
+    "returns_of",
     "storage_of",
     "symbol_of",
     "tree_flatten",
@@ -184,6 +185,11 @@ def packet_of(op: Any) -> str:
 def arguments_of(op: Any) -> list[Any]:
     """Names, defaults and aliases of an operation's arguments, by ``_schema`` (1.11)."""
     return op._schema.arguments
+
+
+def returns_of(op: Any) -> list[Any]:
+    """Types and aliases of an operation's results, by ``_schema`` (1.11)."""
+    return op._schema.returns
 
 
 def is_mutable(op: OpOverload) -> bool:

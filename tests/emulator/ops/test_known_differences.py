@@ -173,3 +173,8 @@ def test_nearest_neighbours_of_large_maps_go_by_the_factor() -> None:
     assert op(last, None, factors)[0, 0, :, 0].tolist() == [0.0, 1.0, 2.0]
     found = on_device("aten.upsample_nearest2d.vec", x, None, factors)[0]
     assert found[0, 0, :, 0].tolist() == [0.0, 0.0, 1.0]
+
+
+def test_the_gradient_of_distances_among_no_rows_is_empty() -> None:
+    # Torch's own is not asked: it ends the process.
+    assert slope("aten.pdist.default", torch.ones(0, 2), 2.0).shape == (0, 2)
