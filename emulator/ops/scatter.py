@@ -230,6 +230,8 @@ def index_add(
     x: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: float = 1
 ) -> jax.Array:
     """Slices along a dimension increased by ``alpha * source``."""
+    if not x.size:
+        return x  # there is no place to name, and JAX has no gradient for that
     values = source.astype(x.dtype)
     if alpha != 1:
         values = values * constant(alpha, x.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import pytest
 import torch
 
@@ -77,6 +78,17 @@ def test_booleans_add_and_multiply_as_logic() -> None:
 
 def test_add_a_multiple() -> None:
     check("aten.index_add.default", X, -1, T([0]), randn(3, 4, 1), alpha=2.5)
+
+
+def test_what_is_added_to_nothing_has_a_gradient_of_zeros() -> None:
+    nothing, places, source = torch.ones(5, 0), T([0, 0]), randn(5, 2)
+    check("aten.index_add.default", nothing, 1, places, source, grad=False)
+    add = load_ops()["aten.index_add.default"].lower
+
+    def total(src: Any) -> Any:
+        return add(to_jax(nothing), 1, to_jax(places), src).sum()
+
+    assert not jax.grad(total)(to_jax(source)).any()
 
 
 def test_older_reductions() -> None:
