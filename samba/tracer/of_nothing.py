@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 26
 
 _UNASKED = (
     *("aten.lu_unpack", "aten.native_batch_norm", "aten._native_batch_norm"),
-    *("aten._batch_norm_with_update", "aten.segment_reduce"),
+    *("aten._batch_norm_with_update", "aten.segment_reduce", "aten.linalg_ldl_solve"),
 )
 """How the names of operations begin that read beside what they are given, or check its values."""
 

@@ -178,3 +178,18 @@ def test_nearest_neighbours_of_large_maps_go_by_the_factor() -> None:
 def test_the_gradient_of_distances_among_no_rows_is_empty() -> None:
     # Torch's own is not asked: it ends the process.
     assert slope("aten.pdist.default", torch.ones(0, 2), 2.0).shape == (0, 2)
+
+
+def test_gradients_that_torch_refuses_are_the_derivative() -> None:
+    x, source = torch.ones(3), torch.ones(4, requires_grad=True)
+    index = torch.tensor([2, 0])
+    with pytest.raises(RuntimeError, match="invalid gradient at index 1"):
+        torch.scatter_add(x, 0, index, source).sum().backward()
+
+    def total(src: Any) -> Any:
+        add = load_ops()["aten.scatter_add.default"].lower
+        return (add(to_jax(x), 0, to_jax(index), src) * np.arange(1.0, 4.0)).sum()
+
+    with jax.enable_x64(True):
+        gradient = np.asarray(jax.grad(total)(to_jax(source.detach())))
+    assert gradient.tolist() == [3.0, 1.0, 0.0, 0.0]
