@@ -7,7 +7,7 @@ import enum
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import torch
@@ -31,6 +31,25 @@ from tests.tracing import trace
 Leaves = Callable[[Sequence[torch.Tensor]], tuple[torch.Tensor, ...]]
 
 
+class Plain:
+    """The program of contiguous tensors: one for all layouts of a sample."""
+
+    def __init__(self) -> None:
+        self._program: Program | None = None
+
+    def is_of(self, module: Call, plain: Sequence[torch.Tensor], program: Program) -> bool:
+        """Whether a program is the one of contiguous tensors.
+
+        Args:
+            module: The call.
+            plain: Contiguous tensors.
+            program: The program of tensors that lie otherwise.
+        """
+        if self._program is None:
+            self._program = _program(module, plain)
+        return self._program == program
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
     """A changed sample.
@@ -39,11 +58,13 @@ class Variant:
         what: How it was changed.
         sample: The outcome.
         leaves: Lays out its tensors; values may depend on it, sizes do not.
+        plain: What is compiled where they lie as usual.
     """
 
     what: str
     sample: Sample
     leaves: Leaves = leaves_like
+    plain: Plain = field(default_factory=Plain)
 
 
 def samples_of(entry: Entry, count: int) -> list[Sample]:
@@ -181,14 +202,25 @@ def strided(sample: Sample) -> Iterator[Variant]:
     """Variants that lie in memory in other ways."""
     if any(t.layout is not torch.strided for t in sample.tensors):
         return
-    plain = [t.stride() for t in _laid_out(lambda t: t)(sample.tensors)]
+    usual = [t.stride() for t in _laid_out(lambda t: t)(sample.tensors)]
+    plain = Plain()
     for name, layout in LAYOUTS.items():
         leaves = _laid_out(layout)
-        if [t.stride() for t in leaves(sample.tensors)] != plain:
-            yield Variant(what=name, sample=sample, leaves=leaves)
+        if [t.stride() for t in leaves(sample.tensors)] != usual:
+            yield Variant(what=name, sample=sample, leaves=leaves, plain=plain)
 
 
 # -- both sides ----------------------------------------------------------------
+
+UNGRADED = frozenset(
+    {
+        *("scatter", "scatter_add", "nn.functional.channel_shuffle"),
+        *(f"scatter_reduce.{how}" for how in ("sum", "mean", "prod", "amin", "amax")),
+        *("nn.functional.adaptive_avg_pool2d", "nn.functional.interpolate.area"),
+    }
+)
+"""Entries whose gradient torch itself refuses for some sizes: the row of that in
+docs/deviations.md."""
 
 
 class End(enum.Enum):
@@ -197,6 +229,7 @@ class End(enum.Enum):
     RAISES = "both raise"
     VALUES = "torch raises for values, which a running program cannot"
     LAYOUT = "torch raises for how its arguments lie, which a program does not know"
+    GRADIENT = "torch computes and refuses the gradient, for sizes or strides alone"
     NO_TENSOR = "no tensor among the results"
 
 
@@ -227,19 +260,32 @@ def run(entry: Entry, ways: Sequence[Variant]) -> tuple[Outcome, str] | End:
     """
     seed = seed_for(entry.name)
     said = ""
-    given = [] if entry.name in NO_GRADIENT_OF_NO_ROWS and _is_empty(ways) else ways
-    for way in [*given, *map(_without_gradient, ways)]:
+    graded = ways if entry.name not in NO_GRADIENT_OF_NO_ROWS or not _is_empty(ways) else ()
+    ungraded = [(_without_gradient(way), way if graded else None) for way in ways]
+    for way, wanted in (*((way, None) for way in graded), *ungraded):
         torch.manual_seed(seed)
         try:
             module = Call(function_of(entry, way.sample), way.sample)
             eager = run_eager(module, way.sample.tensors, seed=seed, leaves=way.leaves)
         except Exception as error:
-            said = said or f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            said = said or _text(error)
             continue
         if not eager.outputs:
             return End.NO_TENSOR
-        return _compared(entry, module, way, eager, seed)
+        found = _compared(entry, module, way, eager, seed)
+        is_right = wanted is not None and found[0] is Outcome.EQUAL
+        return (_refused_gradient(entry, wanted, said) if is_right else None) or found
     return _refused(_call_of(entry, ways[0].sample), ways[0], said)
+
+
+def _refused_gradient(entry: Entry, way: Variant, said: str) -> tuple[Outcome, str] | End | None:
+    """Whether the device, too, refuses a gradient that torch refuses where it has values."""
+    if not any(t.requires_grad for t in way.sample.tensors):
+        return None
+    found = _refused(Call(function_of(entry, way.sample), way.sample), way, said)
+    if found is End.LAYOUT or (entry.name in UNGRADED and way.leaves is leaves_like):
+        return End.GRADIENT
+    return found
 
 
 def _is_empty(ways: Sequence[Variant]) -> bool:
@@ -267,13 +313,24 @@ def _refused(module: Call, way: Variant, said: str) -> tuple[Outcome, str] | End
         graph = compiled.program.graphs[0]
         nothing = dataclasses.replace(eager, cotangents=(None,) * len(graph.outputs))
         compiled.run(way.sample.tensors, nothing)
-    except Exception:
-        return End.RAISES
+    except Exception as error:
+        if _is_named(error):
+            return End.RAISES
+        return Outcome.SILENT, f"{_text(error)}, torch raises {said}"
     if way.leaves is not leaves_like and _LAYOUT.search(said):
         return End.LAYOUT
     if _VALUES.search(said):
         return End.VALUES
     return Outcome.SILENT, f"the device gives values, torch raises {said}"
+
+
+def _is_named(error: Exception) -> bool:
+    """Whether an error is one that a person is to see; one of a lowering itself is a defect."""
+    return isinstance(error, SambaError) and type(error) is not LoweringError
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _compared(
@@ -290,14 +347,12 @@ def _compared(
             )  # fmt: skip
             same = not differences(usual.outputs, eager.outputs, None, "output")
             same = same and not differences(usual.gradients, eager.gradients, None, "gradient")
-            if same and _program(module, plain) == _program(module, tensors):
+            if same and way.plain.is_of(module, plain, _program(module, tensors)):
                 return Outcome.EQUAL, ""  # torch's numbers, and the program of contiguous tensors
         compiled = Compiled(module, tensors, through_file=False)
         got = compiled.run(tensors, eager)
     except Exception as error:
-        named = isinstance(error, SambaError) and type(error) is not LoweringError
-        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        return (Outcome.NAMED if named else Outcome.SILENT), text
+        return (Outcome.NAMED if _is_named(error) else Outcome.SILENT), _text(error)
     if is_random(entry, module, tensors, eager):
         text = forms(got, eager)
     else:

@@ -1,6 +1,6 @@
 """Runs the variants of a part of torch's operator database, in a process that may die of them.
 
-``python -m tests.sweeps.op_worker 3/16`` prints a JSON object a line: what is tried, then how it
+``python -m tests.sweeps.op_worker 3/8`` prints a JSON object a line: what is tried, then how it
 ended.
 """
 
