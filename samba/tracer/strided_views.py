@@ -37,6 +37,8 @@ _STRIDED = torch.ops.aten.as_strided.default
 _COPIED = torch.ops.aten.as_strided_copy.default
 _SCATTER = torch.ops.aten.as_strided_scatter.default
 _UNFOLD = torch.ops.aten.unfold.default
+_FRESH = torch.ops.aten.lift_fresh_copy.default
+"""What torch.tensor(...) in forward makes of a constant; on fake tensors it seems to be that."""
 _OWN = "samba_own_scatter"
 """Key of what marks an ``as_strided_scatter`` of the model's own: its gradient is torch's."""
 
@@ -146,6 +148,7 @@ def _show_unsaid(graph: torch.fx.Graph) -> None:
         if (
             not isinstance(value, torch.Tensor)
             or not is_operation(maker.target)
+            or maker.target is _FRESH
             or any(each.alias_info is not None for each in returns_of(maker.target))
             or (storage := storage_of(value)) not in changed
         ):

@@ -129,3 +129,23 @@ class Adding(torch.nn.Module):
 
 def test_a_change_that_nobody_else_sees_is_not_refused(tmp_path):
     assert train_both(Adding, {"x": ROWS}, tmp_path, steps=1) == (Outcome.EQUAL, "")
+
+
+class Made(torch.nn.Module):
+    """Changes what it makes of numbers, anew in each call."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = torch.tensor([1.0, 2.0, 3.0])
+        made.add_(x[0])
+        return made * torch.tensor([1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_tensor_made_in_forward_is_made_anew(inference, tmp_path):
+    model, x = samba.from_torch_model(Made()), samba.from_torch_tensor(ROWS, name="x")
+    config = {"output_folder": str(tmp_path), "pef_name": "made"}
+    pef = samba.session.compile(model, x, inference=inference, config_dict=config)
+    outputs = utils.trace_graph(model, x, pef=pef)
+    for _ in range(2):
+        (got,) = samba.session.run(x, outputs, section_types=["FWD"])
+        torch.testing.assert_close(samba.to_torch(got), Made()(ROWS))
