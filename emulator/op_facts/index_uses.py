@@ -175,6 +175,15 @@ def _label_sets(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
     yield node.args[1], (-1, _shape(graph, node.args[0])[-1] - 1, None)
 
 
+def _ctc(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    """Lengths; and labels where all count, since rows may hold anything behind their ends."""
+    scores, targets = _shape(graph, node.args[0]), _shape(graph, node.args[1])
+    if len(targets) == 1 and len(scores) == 3:
+        yield node.args[1], (0, scores[-1] - 1, None)
+    yield node.args[2], (0, scores[0], None)
+    yield node.args[3], (0, targets[-1], None)
+
+
 def _classes(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
     del graph
     yield node.args[0], (0, _whole(_argument(node, 1, 0)) - 1, None)
@@ -224,6 +233,7 @@ _GROUPS: tuple[tuple[_Finder, str], ...] = (
         "aten.index.Tensor aten.index_put.default aten._index_put_impl.default",
     ),
     (_classes, "aten.one_hot.default"),
+    (_ctc, "samba.ctc_loss.default"),
     (_label_sets, "aten.multilabel_margin_loss.default"),
     (_pooled(2), "aten.max_unpool2d.default"),
     (_pooled(3), "aten.max_unpool3d.default"),

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import torch
 import torch.nn.functional as F
 
+from samba.tracer.ctc_sizes import check_ctc
 from samba.tracer.data_dependent.constant_shapes import SELECTED
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
@@ -242,6 +243,7 @@ def _ctc_loss(
 ) -> torch.Tensor:
     """``torch.nn.functional.ctc_loss`` as one operation, whose lengths may be tensors."""
     targets = _in_rows(targets, target_lengths)
+    check_ctc(log_probs, targets, input_lengths, target_lengths, blank)
     longest = targets.shape[-1]
     if not isinstance(target_lengths, torch.Tensor):
         longest = max(target_lengths, default=0)
