@@ -144,7 +144,7 @@ def test_changes_through_views(tmp_path, part):
     tally = Tally(f"changes through views, part {part + 1} of 2")
     cases = list(_cases().items())
     sweep_together(tally, dict(cases[part * 7 :: 13]), INPUTS, tmp_path, lr=0.01)
-    tally.close(at_least=120)
+    tally.close(at_least=183)
 
 
 @pytest.mark.slow
@@ -152,4 +152,4 @@ def test_changes_of_buffers_and_of_bases(tmp_path):
     tally = Tally("changes through views of buffers, and below views")
     cases = list({**_cases(of_buffer=True), **_cases(first=True)}.items())
     sweep_together(tally, dict(cases[::27]), INPUTS, tmp_path, lr=0.01)
-    tally.close(at_least=120)
+    tally.close(at_least=172)

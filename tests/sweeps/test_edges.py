@@ -97,12 +97,15 @@ def test_some_edges() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-def test_all_edges(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "equal"),
+    [("float32", 500), ("float64", 500), ("bfloat16", 418), ("float16", 368)],
+)
+def test_all_edges(dtype: str, equal: int) -> None:
     calls = [call for calls in CALLS.values() for call in calls]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of its ops
-        sweep(calls, getattr(torch, dtype)).close(at_least=300)
+        sweep(calls, getattr(torch, dtype)).close(at_least=equal)
 
 
 NARROW = ("elu", "celu", "selu", "logit", "smooth_l1_loss", "pow.Tensor_Scalar(edges, 0.5)")
