@@ -11,6 +11,7 @@ import torch
 
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.names import called_in_users_code, calling_line
+from samba.tracer.torch_internals import versions_of
 
 _T = torch.Tensor
 _STRIDES = frozenset({_T.stride, _T.is_contiguous, _T.dim_order})
@@ -45,7 +46,7 @@ class _MaybeCopy:
     """A tensor and what is its memory or a copy, with how often they had been changed by then."""
 
     both: tuple[torch.Tensor, torch.Tensor]
-    versions: tuple[int, int]
+    versions: tuple[int, ...]
     line: str
 
 
@@ -92,13 +93,15 @@ class Looks:
             tensor: Its first argument.
             result: What it returned.
         """
-        if getattr(func, "__name__", "").partition(".")[0] not in _MAYBE_COPIES:
-            return
-        if isinstance(tensor, torch.nn.Parameter) or not isinstance(tensor, torch.Tensor):
+        if str(getattr(func, "__name__", "")).partition(".")[0] not in _MAYBE_COPIES:
             return
         both = tensor, result
-        if not any(t.is_inference() for t in both):
-            versions = tensor._version, result._version
+        if isinstance(tensor, torch.nn.Parameter):
+            return
+        if not all(isinstance(each, torch.Tensor) for each in both):
+            return
+        versions = versions_of(both)
+        if versions is not None:
             self._maybe_copies.append(_MaybeCopy(both=both, versions=versions, line=calling_line()))
 
     def ask_of_changed(self) -> None:
@@ -107,9 +110,7 @@ class Looks:
         Elsewhere a copy and a view are the same to a graph.
         """
         noted, self._maybe_copies = self._maybe_copies, []
-        lines = [
-            each.line for each in noted if each.versions != tuple(t._version for t in each.both)
-        ]
+        lines = [each.line for each in noted if each.versions != versions_of(each.both)]
         self.lines = tuple(dict.fromkeys((*self.lines, *lines)))
 
     def of(self, tensor: torch.Tensor) -> Layout:

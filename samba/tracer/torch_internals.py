@@ -10,7 +10,7 @@ exporter when a model is traced.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeGuard
 
@@ -119,6 +119,7 @@ __all__ = [
     "tree_map",
     "tree_unflatten",
     "unchecked_distributions",
+    "versions_of",
     "with_apply",
     "with_backward_hooks",
     "with_call",
@@ -247,6 +248,17 @@ def contents_of(tensor: torch.Tensor) -> tuple[int, int]:
 def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor, or what shares its memory, has been changed in place."""
     return tensor._version
+
+
+def versions_of(tensors: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
+    """How often tensors were changed in place, without a mode that sees who asks, by ``_version``.
+
+    None if one has no such count, as those made for inference have none (1.9).
+    """
+    with DisableTorchFunction():
+        if any(t.is_inference() for t in tensors):
+            return None
+        return tuple([t._version for t in tensors])
 
 
 def storage_of(tensor: torch.Tensor) -> int:
