@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from samba.support.deviations import Deviations, some_of
 from samba.tracer.names import calling_line
-from samba.tracer.torch_internals import version_of
+from samba.tracer.torch_internals import changes_of
 
 __all__ = ["RepeatedState"]
 
@@ -96,4 +96,4 @@ class RepeatedState:
 
     def _versions(self) -> Versions:
         """Which tensors the buffers are, and how often they have been changed."""
-        return {n: (id(b), version_of(b)) for n, b in self._model.named_buffers()}
+        return {n: (id(b), changes_of(b)) for n, b in self._model.named_buffers()}

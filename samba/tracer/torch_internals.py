@@ -245,11 +245,6 @@ def contents_of(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor._version, tensor.data_ptr()
 
 
-def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor, or what shares its memory, has been changed in place."""
-    return tensor._version
-
-
 def versions_of(tensors: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
     """How often tensors were changed in place, without a mode that sees who asks, by ``_version``.
 
@@ -613,7 +608,7 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 
 
 def changes_of(tensor: torch.Tensor) -> int:
-    """How often a tensor was changed in place, by ``_version`` (0.2)."""
+    """How often a tensor, or what shares its memory, was changed in place, by ``_version`` (0.2)."""
     return tensor._version
 
 
