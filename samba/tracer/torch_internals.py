@@ -608,7 +608,7 @@ def is_transformed(tensor: torch.Tensor) -> bool:
 
 
 def changes_of(tensor: torch.Tensor) -> int:
-    """How often a tensor, or what shares its memory, was changed in place, by ``_version`` (0.2)."""
+    """How often a tensor, or what shares its memory, was changed in place: ``_version`` (0.2)."""
     return tensor._version
 
 
