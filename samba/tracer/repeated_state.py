@@ -73,8 +73,9 @@ class RepeatedState:
             self._deviations.tell(
                 "checkpointed-state",
                 f"{calling_line()}: a checkpointed part changes {some_of(found, _SHOWN)}. Torch "
-                "runs the part again in the backward pass, and changes buffers twice in a step; "
-                "the device changes them once, as without the checkpoint",
+                "runs the part again in the backward pass, as far as gradients need it, and "
+                "changes there what it comes to once more; the device changes buffers once in a "
+                "step, as without the checkpoint",
             )
 
     def note(

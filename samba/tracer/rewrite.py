@@ -256,6 +256,20 @@ def _ctc_loss(
     )
 
 
+def _multinomial(
+    input: torch.Tensor, num_samples: int, replacement: bool = False, **kwargs: Any
+) -> torch.Tensor:
+    """``multinomial``, of which torch asks the kernel how many samples there may be."""
+    if num_samples <= 0:
+        raise RuntimeError(f"cannot sample n_sample <= 0 samples: {num_samples}")
+    if not replacement and input.dim() and num_samples > input.shape[-1]:
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement: "
+            f"{num_samples} of {input.shape[-1]}"
+        )
+    return torch.multinomial(input, num_samples, replacement, **kwargs)
+
+
 def _linear_cross_entropy(*args: Any, options: Any = None, **kwargs: Any) -> torch.Tensor:
     """``linear_cross_entropy`` without the advice on how to cut it into chunks."""
     del options
@@ -313,6 +327,8 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         pack_padded_sequence: _pack_padded_sequence,
         F.instance_norm: _functional_instance_norm,
         F.ctc_loss: _ctc_loss,
+        torch.multinomial: _multinomial,
+        torch.Tensor.multinomial: _multinomial,
         F.gaussian_nll_loss: _gaussian_nll_loss,
         F.linear_cross_entropy: _linear_cross_entropy,
     }

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from samba.tracer.errors import TraceError
 from samba.tracer.rewrite import rewritten
 from tests.tracing import trace
 
@@ -152,3 +153,23 @@ def test_rrelu_in_place_of_what_it_reads_has_its_gradient(training):
     Slopes().train(training)(x).backward()  # torch takes it
     traced = trace(Slopes().train(training), (x,))
     assert "aten.rrelu.default" in [node.op for node in traced.nodes]
+
+
+class _Drawn(torch.nn.Module):
+    def __init__(self, samples: int, method: bool) -> None:
+        super().__init__()
+        self.samples, self.method = samples, method
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.multinomial(self.samples) if self.method else torch.multinomial(x, self.samples)
+
+
+@pytest.mark.parametrize("method", [False, True])
+@pytest.mark.parametrize(("samples", "text"), [(0, "n_sample <= 0"), (4, "n_sample > prob_dist")])
+def test_samples_that_there_are_not_are_refused(samples: int, text: str, method: bool) -> None:
+    x = torch.ones(2, 3)
+    with pytest.raises(RuntimeError, match=text):
+        _Drawn(samples, method)(x)
+    with pytest.raises(TraceError, match=text):
+        trace(_Drawn(samples, method), (x,))
+    assert trace(_Drawn(3, method), (x,)) is not None
