@@ -243,7 +243,8 @@ _LAYOUT = re.compile(
     r"is_contiguous|not compatible with input tensor's size and stride|"
     r"a last dimension with stride 1"
 )
-"""What torch says of strides: the row of `view` in docs/deviations.md."""
+"""What torch says of strides: a session refuses views that it refuses, see `viewed_inputs.py`, and
+the row of `native_group_norm` in docs/deviations.md is of the rest."""
 
 
 def run(entry: Entry, ways: Sequence[Variant]) -> tuple[Outcome, str] | End:

@@ -194,3 +194,21 @@ def test_a_graph_of_several_asks_for_its_views_too(tmp_path):
     samba.session.run(named(ROWS), graph_name="a")
     with pytest.raises(ShapeMismatch, match=COMPATIBLE):
         samba.session.run(named(CHANNELS), graph_name="a")
+
+
+class Grouped(torch.nn.Module):
+    """Calls the kernel of a group norm."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.native_group_norm(x, None, None, 2, 4, 6, 2, 1e-5)[0]
+
+
+def test_the_kernel_of_group_norm_takes_what_lies_otherwise(tmp_path):
+    x = torch.linspace(-1, 2, 48).square().reshape(2, 6, 4).transpose(1, 2)
+    with pytest.raises(RuntimeError, match="is_contiguous"):
+        Grouped()(x)
+    config = {"output_folder": str(tmp_path), "pef_name": "grouped"}
+    pef = samba.session.compile(Grouped(), named(x), inference=True, config_dict=config)
+    outputs = utils.trace_graph(Grouped(), named(x), pef=pef)
+    (got,) = samba.session.run((named(x),), outputs)
+    torch.testing.assert_close(samba.to_torch(got), Grouped()(x.contiguous()))
