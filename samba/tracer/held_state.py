@@ -7,7 +7,9 @@ entry. A state can be compared with a later one and put back, in the same contai
 
 from __future__ import annotations
 
+import functools
 import itertools
+import random
 import sys
 import types
 from collections import deque
@@ -74,8 +76,10 @@ class HeldState:
     def __init__(self, model: torch.nn.Module) -> None:
         self._holders: list[Holder] = []
         self._partial: dict[int, Holder] = {}
-        self._seen: set[int] = set()
+        self._seen: set[int] = set(_OF_THE_PROCESS)
         self._code: set[int] = set()
+        self._functions: set[int] = set()
+        self._cells: set[int] = set()
         self.tensors: dict[int, torch.Tensor] = {}
         self._outside = False
         modules = [(f"{path}." if path else "", module) for path, module in model.named_modules()]
@@ -272,6 +276,8 @@ class HeldState:
             self._hold(path, owner, attribute, value, dict(value))
         elif isinstance(value, types.FunctionType):
             self._walk_function(value)
+        elif isinstance(value, (types.MethodType, types.BuiltinMethodType, functools.partial)):
+            self._walk_bound(path, attribute, owner, value)
         elif isinstance(value, type):
             self._walk_class(f"{value.__name__}.", value)
         elif isinstance(value, np.ndarray):
@@ -281,10 +287,18 @@ class HeldState:
         else:
             self._walk_object(path, value)
 
+    def _walk_bound(self, path: str, attribute: str, owner: Any, value: Any) -> None:
+        """What a method or a partial application calls, and what it calls that with."""
+        for name in ("func", "args", "keywords", "__func__", "__self__"):
+            part = getattr(value, name, None)
+            if part is not None and not isinstance(part, types.ModuleType):
+                self._walk(f"{path}.{name}", attribute, owner, part)
+
     def _walk_object(self, path: str, value: Any) -> None:
         """Attributes of an object; of one that is not the user's, only which they are."""
         kind = type(value)
-        if isinstance(value, types.ModuleType) or kind.__module__.startswith(_NOT_LOOKED_INTO):
+        package = kind.__module__.partition(".")[0]
+        if isinstance(value, types.ModuleType) or package in _NOT_LOOKED_INTO:
             return
         if isinstance(value, torch.nn.Module):  # one that is not registered
             for name, module in value.named_modules():
@@ -320,27 +334,40 @@ class HeldState:
                     self._walk_function(function)
 
     def _walk_function(self, function: types.FunctionType) -> None:
+        """What a function reads beside its arguments, and what are their defaults.
+
+        Functions that one decorator has made share their code and so their global variables;
+        their closures and defaults are their own.
+        """
         code = function.__code__
-        if id(code) in self._code or not _is_own_file(code.co_filename):
+        if id(function) in self._functions or not _is_own_file(code.co_filename):
             return
-        self._code.add(id(code))
+        self._functions.add(id(function))
         outer, self._outside = self._outside, True
-        names = [name for name in _names(code) if name in function.__globals__]
-        entries = {name: function.__globals__[name] for name in names}
-        self._hold("", function, "", function.__globals__, _readable(entries), partial=True)
-        for module in entries.values():
-            if isinstance(module, types.ModuleType) and _is_own_file(
-                vars(module).get("__file__") or "<built-in>"
-            ):
-                self._walk_variables(module, code)
+        if id(code) not in self._code:
+            self._code.add(id(code))
+            self._walk_globals(function)
         if defaults := defaults_of(function):
             self._hold("", function, "", function, defaults)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            if id(cell) in self._cells:
+                continue  # of two functions in one
+            self._cells.add(id(cell))
             try:
                 self._hold("", function, name, cell, {name: cell.cell_contents})
             except ValueError:
                 continue  # an empty cell
         self._outside = outer
+
+    def _walk_globals(self, function: types.FunctionType) -> None:
+        code, own = function.__code__, function.__globals__
+        entries = {name: own[name] for name in _names(code) if name in own}
+        self._hold("", function, "", own, _readable(entries), partial=True)
+        for module in entries.values():
+            if isinstance(module, types.ModuleType) and _is_own_file(
+                vars(module).get("__file__") or "<built-in>"
+            ):
+                self._walk_variables(module, code)
 
     def _walk_variables(self, module: types.ModuleType, code: types.CodeType) -> None:
         """Variables of another file that a function may name."""
@@ -359,7 +386,12 @@ def _tensors_of(value: Any) -> list[torch.Tensor]:
 _MOST_BYTES = 1 << 20
 """Largest array of NumPy whose contents are held."""
 
-_NOT_LOOKED_INTO = ("torch", "samba", "sambaflow", "builtins", "jax")
+_OF_THE_PROCESS = frozenset({id(random.random.__self__), id(np.random.rand.__self__)})
+"""Identities of the generators behind the functions of ``random`` and ``numpy.random``: who traces
+looks at them by themselves."""
+
+_NOT_LOOKED_INTO = frozenset({"torch", "samba", "sambaflow", "builtins", "jax"})
+"""Packages whose objects are none of the user's; one of a longer name, as torchtune, may be."""
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
@@ -376,7 +408,8 @@ def _readable(entries: dict[str, Any]) -> dict[str, Any]:
         key: value
         for key, value in entries.items()
         if not key.startswith("__")
-        and not isinstance(value, (types.ModuleType, types.BuiltinFunctionType))
+        and not isinstance(value, types.ModuleType)
+        and not isinstance(getattr(value, "__self__", None), types.ModuleType)
         and value is not ShownType
     }
 
