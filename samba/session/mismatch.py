@@ -9,6 +9,7 @@ from pef_schema.errors import SambaError
 from pef_schema.fingerprint import renamed
 from pef_schema.program import Program
 from samba.session.check_pef import changed_constants
+from samba.session.forward_arguments import without_gradient_arguments
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.tracer.traced import Traced
 
@@ -93,6 +94,8 @@ def refuse_other_graph(traced: Traced, program: Program, *, pef: str) -> None:
         GraphMismatch: If the graph differs otherwise, or constants have other contents.
     """
     graph, given = program.graphs[0], traced.graph()
+    if program.inference:
+        graph, given = without_gradient_arguments(graph), without_gradient_arguments(given)
     difference = first_difference(graph, given)
     if difference is not None:
         compiled, now = dict(program.metadata).get(AUTOCAST, ""), autocast_in_force()

@@ -20,6 +20,7 @@ from samba.support.given import flag_of
 from samba.support.strict_json import parse_json
 from samba.support.tracing import NO_GRAPHAMP, is_tracing, is_tracing_again
 from samba.tensor.lazy_mode import current_mode
+from samba.tracer.torch_internals import FakeTensor
 
 
 class ConfigUnreadable(ArgumentError):
@@ -173,15 +174,18 @@ class Modes:
 
         Args:
             tensor: The tensor; once more under its name changes nothing, as where ``forward`` of a
-                model that is traced for several graphs adds it.
+                model that is traced for several graphs adds it. A tensor that one trace has made
+                gives its name to one of the same shape and dtype from a later trace: that is the
+                same constant, made anew for another graph.
             name: A name that :meth:`is_valid_aux_tensor_name` accepts.
 
         Raises:
             ArgumentError: The name is empty, or another tensor has it.
         """
-        if name in self._aux and (is_tracing_again() or self._aux[name] is tensor):
+        held = self._aux.get(name)
+        if held is not None and (is_tracing_again() or held is tensor):
             return
-        if not self.is_valid_aux_tensor_name(name):
+        if not self.is_valid_aux_tensor_name(name) and not _is_made_anew(held, tensor):
             raise ArgumentError(
                 where="session.add_aux_tensor(name)",
                 found=repr(name),
@@ -213,6 +217,16 @@ class Modes:
             func: What to run, with ``args`` and ``kwargs``; often ``main``.
         """
         SambaAtexit.run_with_abexit(func, *args, **kwargs)
+
+
+def _is_made_anew(held: Any, tensor: Any) -> bool:
+    """Whether two tensors are of two traces, and alike."""
+    return (
+        isinstance(held, FakeTensor)
+        and isinstance(tensor, FakeTensor)
+        and held.fake_mode is not tensor.fake_mode
+        and (held.shape, held.dtype) == (tensor.shape, tensor.dtype)
+    )
 
 
 _LIMITS = frozenset({"min", "max", "factor"})

@@ -16,6 +16,7 @@ from samba.session.compiling import compile_graphs
 from samba.session.host_tensors import host_tensors
 from samba.session.multigraph.conflicts import GraphPart
 from samba.session.multigraph.cut import parts_of
+from samba.session.multigraph.in_place import in_types_of_inputs
 from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
@@ -262,7 +263,8 @@ class GraphBuilder:
                 wanted="graphs from trace_multigraph and add_graph",
             )
         traces = self._slot.traces
-        return parts_of(list(self._graphs.values()), traces), traces.traces
+        parts = parts_of(list(self._graphs.values()), traces)
+        return in_types_of_inputs(parts, self._deviations), traces.traces
 
 
 def _mapping(traces: Sequence[GraphTrace]) -> str:

@@ -17,6 +17,7 @@ from samba.errors import ArgumentError
 from samba.sambatensor import SambaTensor
 from samba.session.check_pef import changed_constants
 from samba.session.chips import wanted_chips
+from samba.session.forward_arguments import without_gradient_arguments
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
 from samba.session.mismatch import GraphMismatch
@@ -152,7 +153,10 @@ def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: s
     arithmetic = compiled_arithmetic(dict(program.metadata))
     check_arithmetic(wanted_arithmetic(parsed_config(None)), arithmetic, pef=pef)
     for part, graph in zip(parts, program.graphs, strict=True):
-        difference = first_difference(graph, apply_arithmetic(part.traced, arithmetic).graph())
+        difference = first_difference(
+            without_gradient_arguments(graph),
+            without_gradient_arguments(apply_arithmetic(part.traced, arithmetic).graph()),
+        )
         if difference is not None:
             raise GraphMismatch(pef=pef, difference=f"graph {graph.name}, {difference}")
         changed = changed_constants(part.traced, graph, program)
