@@ -65,6 +65,7 @@ from samba.tracer.raising import refuse_raising
 from samba.tracer.refuse import describe, refuse_scripted, refused_ops
 from samba.tracer.repeated_calls import steady_trace
 from samba.tracer.samba_names import samba_names, show_names
+from samba.tracer.seeds import SeedWatch, refuse_seeded
 from samba.tracer.shown_types import shown_types
 from samba.tracer.static_modules import static_modules
 from samba.tracer.strided_views import exact_writes, name_elements
@@ -123,6 +124,7 @@ def trace_model(
     Raises:
         ChangedAttributes: If ``forward`` changes what is no buffer, and its results change too.
         DrawnNumbers: If it computes with what Python's or NumPy's generators draw.
+        SeededNumbers: If it draws from torch's generator after it has seeded it.
         DataDependentBranch: If ``forward`` branches on the value of a tensor.
         ShapeMismatch: If shapes in ``forward`` do not fit; torch's text is kept.
         UnsupportedOps: If operations have no lowering; names all of them.
@@ -135,13 +137,16 @@ def trace_model(
         told = _told.setdefault(model, Deviations())
         recorder = GradientRecorder(model, told)
         branches = CheckedBranches(model, recorder)
-        functions = TracedFunctions(model, recorder, told, looks, branches)
-        program = _export(model, given, inference, state, recorder, functions, branches, looks)
+        seeds = SeedWatch()
+        functions = TracedFunctions(model, recorder, told, looks, branches, seeds)
+        with seeds.watching():
+            program = _export(model, given, inference, state, recorder, functions, branches, looks)
         program = _decompose(program, root or root_name(model))
         with _quiet():
             _drop_checks(program.graph)
             _keep_statistics(program.graph)
             insert_casts(program.graph)
+        refuse_seeded(program.graph.nodes)
         traced = convert(
             program,
             model=model,

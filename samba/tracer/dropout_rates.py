@@ -14,6 +14,7 @@ import torch
 from emulator.op_facts.rates import RATE_ARGUMENT
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Graph, Node, Ref
+from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.torch_internals import arguments_of
 
 _RATE_NAMES = frozenset({"p", "dropout_p", "dropout"})
@@ -78,6 +79,12 @@ def is_training(node: torch.fx.Node) -> bool:
     if op.startswith("aten.scaled_dot_product_attention"):
         return True
     return bool(_argument(node, 6, False))
+
+
+def drops_nothing(node: torch.fx.Node) -> bool:
+    """Whether a node takes a dropout rate and was given 0."""
+    position = RATE_ARGUMENT.get(str(node.target))
+    return position is not None and _argument(node, position, 0.5) in (0, ZERO_RATE)
 
 
 def _argument(node: torch.fx.Node, position: int, default: Any) -> Any:

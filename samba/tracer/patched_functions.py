@@ -32,6 +32,7 @@ from samba.tracer.names import called_by_this_package, calling_line
 from samba.tracer.operand_types import float64_text, promotion_text
 from samba.tracer.refuse import refuse_constants
 from samba.tracer.rewrite import rewritten
+from samba.tracer.seeds import SeedWatch
 from samba.tracer.transforms import refuse_gradients
 
 _MODES = ("samba.tracer.patched_functions", "samba.tracer.data_dependent.loops")
@@ -55,6 +56,7 @@ class TracedFunctions(TorchFunctionMode):
         told: What has been said about the model; nothing if None.
         looks: Where to note what ``forward`` asks of how tensors lie in memory.
         branches: What decides branches on values; None to leave them to torch.
+        seeds: Where to note what draws from a generator that ``forward`` has seeded.
 
     Attributes:
         asks_gradient: The last line that called ``torch.autograd.grad``; empty if none has.
@@ -67,12 +69,14 @@ class TracedFunctions(TorchFunctionMode):
         told: Deviations | None = None,
         looks: Looks | None = None,
         branches: CheckedBranches | None = None,
+        seeds: SeedWatch | None = None,
     ) -> None:
         super().__init__()
         self._model, self._recorder, self._branches = model, recorder, branches
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
         self._deviations = told or Deviations()
         self.looks = looks or Looks()
+        self._seeds = seeds or SeedWatch()
         self._told_types: set[torch.dtype | frozenset[torch.dtype]] = set()
         self.asks_gradient = ""
 
@@ -84,13 +88,19 @@ class TracedFunctions(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         HELD.let_through()
+        with self._seeds.noted(func):
+            return self._call(func, types, args, kwargs or {})
+
+    def _call(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         refuse_gradients(func)
-        self.looks.note(func, args, kwargs or {})
+        self.looks.note(func, args, kwargs)
         if self._recorder is not None:
-            self._recorder.repeated.note(func, args, kwargs or {})
+            self._recorder.repeated.note(func, args, kwargs)
         if func is torch.autograd.grad and not called_by_this_package(_MODES):
             self.asks_gradient = calling_line()
-        args, kwargs = self._plain(types, args, kwargs or {})
+        args, kwargs = self._plain(types, args, kwargs)
         if traced_forward() is not None:
             refuse_constants(self._model, operands(args, kwargs))
         if self._branches is not None:

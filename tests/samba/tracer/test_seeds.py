@@ -1,0 +1,70 @@
+"""Random numbers behind a seed that ``forward`` gives torch's generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from samba.tracer.seeds import SeededNumbers
+from tests.samba.refusals import line_of
+from tests.tracing import trace
+
+
+class Draws(nn.Module):
+    def __init__(self, seed: Callable[[], object], rate: float = 0.5) -> None:
+        super().__init__()
+        self.seed, self.drop = seed, nn.Dropout(rate)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seed()
+        return x + torch.randn(4)  # draws
+
+
+class Drops(Draws):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seed()
+        return self.drop(x)  # drops
+
+
+class Forks(Draws):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            self.seed()
+            return x + torch.randn(4)  # forked
+
+
+def again() -> None:
+    torch.manual_seed(5)
+
+
+def own() -> None:
+    torch.default_generator.manual_seed(5)
+
+
+@pytest.mark.parametrize("seed", [again, own])
+@pytest.mark.parametrize(("kind", "mark"), [(Draws, "draws"), (Drops, "drops"), (Forks, "forked")])
+def test_draws_behind_a_seed_are_refused(
+    kind: type[Draws], mark: str, seed: Callable[[], object]
+) -> None:
+    torch.manual_seed(5)  # the same seed is a seed, too
+    state = torch.get_rng_state()
+    with pytest.raises(SeededNumbers, match="has given a seed") as caught:
+        trace(kind(seed), torch.ones(2, 4))
+    assert line_of(__file__, mark) in str(caught.value)
+    assert caught.value.deviation == "seeded-in-forward"
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        Draws(lambda: torch.set_rng_state(torch.get_rng_state())),
+        Draws(torch.initial_seed),
+        Drops(again, rate=0.0),
+    ],
+)
+def test_without_a_seed_or_a_draw_there_is_nothing_to_refuse(model: nn.Module) -> None:
+    trace(model, torch.ones(2, 4))
