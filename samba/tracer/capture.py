@@ -205,6 +205,7 @@ def _export(
 ) -> ExportedProgram:
     loops = HitLoops(model)
     branches.is_within_turn = lambda: loops.is_within_turn
+    recorder.in_left_state = state.left
     try:
         with ExitStack() as stack:
             for context in (

@@ -178,6 +178,18 @@ class TraceState:
             self._outer.put_back(outside=self._is_later)
             self._outer_hooks.put_back()
 
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """While active, the state is that which ``forward`` has left, as for its gradients."""
+        if self.before is None or self.after is None:
+            yield
+            return
+        self.after.put_back(outside=self._is_later)
+        try:
+            yield
+        finally:
+            self.before.put_back(outside=self._is_later)
+
     def assigned(self) -> list[torch.Tensor]:
         """Tensors that ``forward`` has made and left in the state."""
         if self.before is None or self.after is None:

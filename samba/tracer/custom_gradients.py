@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -121,6 +121,8 @@ class GradientRecorder:
         """Buffers that the model has given a history, by changing them in place; names of all."""
         self.asked = ("", "")
         """What asks for a gradient in its backward, and the line; empty if nothing does."""
+        self.in_left_state: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Gives the model's Python code the state that ``forward`` has left, for the backwards."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -168,7 +170,8 @@ class GradientRecorder:
             if self._open:
                 self._hooks_on_parameters()
             self._open, self._is_behind = False, True
-            gradients = self._run(result)
+            with self.in_left_state() if self._pending else nullcontext():
+                gradients = self._run(result)
             self.returned = () if self._pending or self.repeats else tensors_in(result)
             graded = {n: b for n, b in self._model.named_buffers() if b.grad_fn is not None}
             self.graded = {n: b for n, b in graded.items() if b is before.get(n)}

@@ -92,3 +92,31 @@ def test_a_gradient_that_the_exporter_loses_is_refused_with_the_reason() -> None
         trace(OfGrad(), torch.randn(2, 4))
     assert caught.value.function == "torch.autograd.grad"
     assert line_of(__file__, "differentiates") in str(caught.value)
+
+
+class ByLayer(torch.autograd.Function):
+    """Asks the layer, as reversible layers ask for the seeds that their forward has drawn."""
+
+    @staticmethod
+    def forward(ctx, x, layer):
+        ctx.layer = layer
+        return x * layer.scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.layer.scale, None
+
+
+class OfByLayer(OfReversible):
+    scale = 0.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.scale = 3.0
+        return ByLayer.apply(x * self.w, self).sum()
+
+
+def test_a_backward_finds_what_forward_has_left() -> None:
+    model = OfByLayer()
+    traced = trace(model, torch.ones(2, 4))
+    numbers = [arg for part in traced.gradients for n in part.nodes for arg in n.args[1:]]
+    assert numbers == [3.0] and model.scale == 0.0
