@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pef_schema.errors import SambaError, quoted
 
 __all__ = [
@@ -215,14 +217,22 @@ class NotTraced(DeviceAccessError):
 
 
 class UnknownTensor(DeviceAccessError, KeyError):
-    """The device holds no tensor of that name."""
+    """The device holds no tensor of that name.
 
-    def __init__(self, *, operation: str, name: str) -> None:
+    Args:
+        operation: What was asked.
+        name: The name; empty for a tensor without one.
+        near: Names of tensors that it may be meant for.
+    """
+
+    def __init__(self, *, operation: str, name: str, near: Sequence[str] = ()) -> None:
         if name:
             problem = (
                 "the device holds no tensor of that name. Only parameters, buffers, inputs and "
                 "outputs of the traced model are there; see samba.session.get_weight_names()."
             )
+            if near:
+                problem += f" Near are: {', '.join(near)}."
         else:
             problem = (
                 "the device finds tensors by name and this one has none. Make it with name=..., "

@@ -148,7 +148,9 @@ class Transfers:
         memory = self._slot.need(operation)
         for name in names:
             if not memory.knows(name):
-                raise UnknownTensor(operation=f"session.{operation}", name=name)
+                held = [other for other in self._slot.tensors if memory.knows(other)]
+                near = difflib.get_close_matches(name, held, 3)
+                raise UnknownTensor(operation=f"session.{operation}", name=name, near=near)
         return tuple(SambaTensor(memory.read(name), name=name) for name in names)
 
     def get_samba_tensor_by_name(self, name: str) -> SambaTensor:

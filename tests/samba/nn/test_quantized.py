@@ -92,6 +92,11 @@ def test_the_device_multiplies_as_the_host_does(tmp_path, qconfig):
     utils.trace_graph(other, (x,), pef=pef, config_dict=config)
     (found,) = samba.session.run((x,), other.output_tensors)
     close(found, host(samba.to_torch(x)).detach())
+    (held,) = samba.session.get_tensors_by_name(["net__head__weight_int8"])
+    assert torch.equal(samba.to_torch(held), host.head.weight_int8)
+    # Its dequantized values live inside a section: the device has no memory for them.
+    with pytest.raises(samba.SambaError, match=r"no tensor of that name.*net__head__weight_int8"):
+        samba.session.get_tensors_by_name(["net__head__weight"])
 
 
 def test_without_a_qconfig_there_is_one_scale():
