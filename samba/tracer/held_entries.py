@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from samba.tracer.held_caches import CACHED, clear_if_traced
 from samba.tracer.observed import Place, concrete, is_observed
 
 __all__ = [
@@ -53,6 +54,7 @@ class Change:
         places: Where it is held.
         old, new: What was there and is now: None where that is more than one value.
         draws: Whether it is a generator of random numbers that has drawn.
+        caches: Whether it is a function that has kept more results.
     """
 
     path: str
@@ -64,6 +66,7 @@ class Change:
     old: Any = None
     new: Any = None
     draws: bool = False
+    caches: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +153,11 @@ def differences(holder: Holder, later: Holder) -> list[Change]:
             return []
         drawn = _whole(holder, "a state", "another one")
         return [replace(drawn, draws=not isinstance(container, itertools.count))]
+    if isinstance(container, CACHED):
+        if len(old) == len(new):
+            return []
+        grown = _whole(holder, "the results that it keeps", "others")
+        return [replace(grown, caches=True)]
     if isinstance(container, np.ndarray):
         if np.array_equal(old["state"], new["state"], equal_nan=container.dtype.kind in "fc"):
             return []
@@ -241,6 +249,8 @@ def fill(holder: Holder) -> None:
         container.cell_contents = next(iter(entries.values()))
     elif isinstance(container, DRAWING):
         _set_drawing_state(container, entries["state"])
+    elif isinstance(container, CACHED):
+        clear_if_traced(container)
     elif isinstance(container, np.ndarray):
         container[...] = entries["state"]
     elif isinstance(container, types.FunctionType):

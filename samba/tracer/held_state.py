@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from samba.tracer.held_caches import CACHED, cached_results
 from samba.tracer.held_entries import (
     CONTAINERS,
     DRAWING,
@@ -137,6 +138,9 @@ class HeldState:
                         container[key] = old[key]
                     else:
                         container.pop(key, None)
+            elif isinstance(container, CACHED):
+                if gone:
+                    container.cache_clear()
             elif gone and isinstance(container, (list, deque)):
                 kept = [item for item in container if not _holds(item, known)]
                 container.clear()
@@ -276,6 +280,8 @@ class HeldState:
             self._hold(path, owner, attribute, value, dict(value))
         elif isinstance(value, types.FunctionType):
             self._walk_function(value)
+        elif isinstance(value, CACHED):
+            self._walk_cached(path, attribute, owner, value)
         elif isinstance(value, (types.MethodType, types.BuiltinMethodType, functools.partial)):
             self._walk_bound(path, attribute, owner, value)
         elif isinstance(value, type):
@@ -286,6 +292,15 @@ class HeldState:
                 self._hold(path, owner, attribute, value, entries, looks_into=False)
         else:
             self._walk_object(path, value)
+
+    def _walk_cached(self, path: str, attribute: str, owner: Any, value: Any) -> None:
+        """What a function of the user's calls, and the results that it keeps."""
+        function = value.__wrapped__
+        if isinstance(function, types.FunctionType) and _is_own_file(function.__code__.co_filename):
+            self._walk_function(function)
+            outer, self._outside = self._outside, True
+            self._hold(path, owner, attribute, value, dict(enumerate(cached_results(value))))
+            self._outside = outer
 
     def _walk_bound(self, path: str, attribute: str, owner: Any, value: Any) -> None:
         """What a method or a partial application calls, and what it calls that with."""
@@ -332,6 +347,8 @@ class HeldState:
                 function = getattr(function, "fget", function)
                 if isinstance(function, types.FunctionType):
                     self._walk_function(function)
+                elif isinstance(function, CACHED):
+                    self._walk(prefix + function.__name__, function.__name__, kind, function)
 
     def _walk_function(self, function: types.FunctionType) -> None:
         """What a function reads beside its arguments, and what are their defaults.

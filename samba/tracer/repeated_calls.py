@@ -130,7 +130,7 @@ class _Repeated:
     def tell(self) -> None:
         """Say once what a run on the device leaves out, although it computes what torch does."""
         name, deviations = type(self._model).__name__, _told.setdefault(self._model, Deviations())
-        changed = [path for path, change in self._changed.items() if not change.draws]
+        changed = [p for p, c in self._changed.items() if not c.draws and not c.caches]
         drawing = [path for path, change in self._changed.items() if change.draws]
         if changed:
             deviations.tell(

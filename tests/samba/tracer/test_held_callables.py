@@ -70,6 +70,29 @@ def scaled(draw: Callable[[], float], x: torch.Tensor) -> torch.Tensor:
     return x * draw()
 
 
+@functools.lru_cache
+def box(start: int) -> list[int]:
+    return [start]
+
+
+@functools.cache
+def boundless_box(start: int) -> list[int]:
+    return [start]
+
+
+def boxed(of: Callable[[int], list[int]], x: torch.Tensor) -> torch.Tensor:
+    return step(of(0), x)
+
+
+class Tables(nn.Module):
+    @functools.lru_cache(maxsize=4)  # noqa: B019  # as scripts have it
+    def table(self, size: int) -> torch.Tensor:
+        return torch.arange(size).cos()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.table(x.shape[1])
+
+
 @pytest.mark.parametrize(
     ("make", "names"),
     [
@@ -78,6 +101,8 @@ def scaled(draw: Callable[[], float], x: torch.Tensor) -> torch.Tensor:
         (lambda: Calls(functools.partial(step, [0])), r"called\.args\[0\]"),
         (lambda: Calls(functools.partial(Steps().__call__)), r"func\.__self__\.done"),
         (lambda: Calls(functools.partial(scaled, random.Random(2).random)), r"args\[0\]"),
+        (lambda: Calls(functools.partial(boxed, box)), "1 entries -> 1 entries"),
+        (lambda: Calls(functools.partial(boxed, boundless_box)), "1 entries -> 1 entries"),
     ],
 )
 def test_state_behind_a_call_is_the_models(make: Callable[[], nn.Module], names: str) -> None:
@@ -94,3 +119,11 @@ def test_a_package_whose_name_begins_as_torchs_is_not_torch(
     monkeypatch.setattr(Steps, "__module__", "torchlike")
     with pytest.raises(ChangedAttributes, match=r"called\.done"):
         trace(Calls(Steps()), torch.ones(2, 4))
+
+
+def test_a_kept_table_serves_each_graph_and_the_host(caplog: pytest.LogCaptureFixture) -> None:
+    model = Tables()
+    first, second = trace(model, torch.ones(2, 4)), trace(model, torch.ones(3, 4))
+    assert [node.op for node in first.nodes] == [node.op for node in second.nodes]
+    assert "deviation" not in caplog.text
+    assert torch.equal(model(torch.ones(1, 4))[0], torch.arange(4).cos())
