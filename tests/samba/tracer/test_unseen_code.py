@@ -103,8 +103,8 @@ class ByLayer(torch.autograd.Function):
         return x * layer.scale
 
     @staticmethod
-    def backward(ctx, gradient):
-        return gradient * ctx.layer.scale, None
+    def backward(ctx, *grad_outputs):
+        return grad_outputs[0] * ctx.layer.scale, None
 
 
 class OfByLayer(OfReversible):
