@@ -74,8 +74,8 @@ class RepeatedState:
                 "checkpointed-state",
                 f"{calling_line()}: a checkpointed part changes {some_of(found, _SHOWN)}. Torch "
                 "runs the part again in the backward pass, as far as gradients need it, and "
-                "changes there what it comes to once more; the device changes buffers once in a "
-                "step, as without the checkpoint",
+                "may change them a second time there; the device changes them once in a step, as "
+                "without the checkpoint",
             )
 
     def note(

@@ -14,13 +14,13 @@ def check_inputs(traced: Traced, position: int) -> frozenset[int]:
 
     Args:
         traced: A trace.
-        position: Of a node in it.
+        position: Of a node in it; -1 for what no node makes, such as an input.
 
     Returns:
         Values that a source gives, or that other nodes or results depend on, too; nothing if the
         node is no check.
     """
-    if traced.nodes[position].op != CHECKED_BRANCH:
+    if position < 0 or traced.nodes[position].op != CHECKED_BRANCH:
         return frozenset()
     own = _for_checks(traced)
     producer = {value: i for i, node in enumerate(traced.nodes) for value in node.outputs}

@@ -1,7 +1,7 @@
 """Whether Python looks at the object that ``item()`` or ``tolist()`` has given, not at its value.
 
-In a trace it is a symbolic number: ``n is True`` is false, and ``isinstance(n, int)`` as well,
-without a call that anybody could see. So the source is looked at.
+In a trace it is a symbolic number: ``n is True`` is false, and so is ``isinstance(n, int)``. Python
+asks no function of torch there that a trace could answer, so the source is read.
 """
 
 from __future__ import annotations

@@ -67,3 +67,23 @@ def test_a_graph_without_a_cut_has_all_checks(tmp_path: Path) -> None:
     program = read_pef(compiled(tmp_path))
     (top,) = [graph for graph in program.graphs if graph.name == "top"]
     assert sum(node.op == CHECKED_BRANCH for node in top.nodes) == 3
+
+
+def test_a_buffer_that_an_input_replaces_is_no_check() -> None:
+    class Replaced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 5)
+            self.register_buffer("seen", torch.zeros(2, 4))
+
+        def forward(self, x: T) -> T:
+            self.seen.copy_(x)
+            out = self.first(x)
+            if out.max() > 1e6:
+                raise ValueError("the output is too large")
+            return out
+
+    x, _ = pair()
+    out = utils.trace_multigraph(Replaced(), x)
+    samba.session.add_graph(FwdGraph(x, out, name="whole"))
+    samba.session.compile_multigraph(samba_only=True)
