@@ -140,7 +140,7 @@ def trace_model(
         seeds = SeedWatch()
         functions = TracedFunctions(model, recorder, told, looks, branches, seeds)
         with seeds.watching():
-            program = _export(model, given, inference, state, recorder, functions, branches, looks)
+            program = _export(model, given, inference, state, recorder, functions, branches)
         program = _decompose(program, root or root_name(model))
         with _quiet():
             _drop_checks(program.graph)
@@ -201,7 +201,6 @@ def _export(
     recorder: GradientRecorder,
     functions: TracedFunctions,
     branches: CheckedBranches,
-    looks: Looks,
 ) -> ExportedProgram:
     loops = HitLoops(model)
     branches.is_within_turn = lambda: loops.is_within_turn
@@ -236,7 +235,7 @@ def _export(
                 detach_ungraded(program, type(model).__name__)
             refuse_shared(program.graph, type(model).__name__)
             name_elements(program, type(model).__name__)
-            looks.viewed = viewed_inputs(program)
+            functions.looks.viewed = viewed_inputs(program)
             program = functional_form(program)
             branches.known.refuse_changed(program.graph_signature.buffers_to_mutate.values())
             branches.tell(_told[model])

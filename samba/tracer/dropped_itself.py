@@ -1,8 +1,8 @@
 """Changes in place that torch shows on both sides of a dropout of rate 0.
 
 There torch returns the tensor that it was given, and elsewhere a new one. The rate of a program may
-change from run to run, so its dropout always makes a new one: who could see the difference is
-refused.
+change from run to run, so its dropout always makes a new one. A change in place that would show the
+difference is refused.
 """
 
 from __future__ import annotations
