@@ -8,7 +8,7 @@ other way, runs change neither weights nor buffers nor optimizer state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import jax
@@ -17,9 +17,76 @@ import numpy as np
 
 from emulator.errors import BranchLine, OtherBranch
 from emulator.op_facts.checked_branches import is_held
-from pef_schema.program import Node, Program
+from emulator.op_facts.names import CHECKED_BRANCH
+from pef_schema.program import Graph, Node, Program
 
-__all__ = ["failed_branches", "held_back"]
+__all__ = ["any_failed", "checked_parts", "failed_branches", "held", "held_back"]
+
+
+def checked_parts(
+    graph: Graph, indices: Sequence[int], wanted: Set[int]
+) -> dict[int, tuple[int, ...]]:
+    """The nodes whose results lead to a check of a branch and nowhere else.
+
+    Compiled with what surrounds them they would make anew what they look at: ``isfinite(h)``
+    would compute ``h``, and all that leads to it, a second time.
+
+    Args:
+        graph: The graph.
+        indices: The nodes that run, in order.
+        wanted: Values that are wanted besides those that nodes read.
+
+    Returns:
+        Those nodes in order, the check last, by the check.
+    """
+    checks = [i for i in indices if graph.nodes[i].op == CHECKED_BRANCH]
+    if not checks:
+        return {}
+    readers: dict[int, set[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        for value in node.refs():
+            readers.setdefault(value, set()).add(i)
+    parts: dict[int, tuple[int, ...]] = {}
+    for check in checks:
+        members = {check}
+        values = set(graph.nodes[check].refs())
+        for i in reversed([i for i in indices if i < check]):
+            made = [v for v in graph.nodes[i].outputs if v >= 0]
+            if (
+                not values.isdisjoint(made)
+                and wanted.isdisjoint(made)
+                and not any(graph.values[v].needs_grad for v in made)
+                and all(readers.get(v, set()) <= members for v in made)
+            ):
+                members.add(i)
+                values.update(graph.nodes[i].refs())
+        parts[check] = tuple(sorted(members))
+    return parts
+
+
+def any_failed(checks: Set[int], state: Mapping[int, Any]) -> jax.Array | None:
+    """Whether a branch went the other way, in this run or in one before.
+
+    Args:
+        checks: The regions of a program's checks.
+        state: Device memory; of those regions it may hold some.
+
+    Returns:
+        One bool; None where memory holds no check.
+    """
+    found = [state[region] for region in sorted(checks & state.keys())]
+    return jnp.stack(found).any() if found else None
+
+
+def held(failed: jax.Array | None, before: Any, after: Any) -> Any:
+    """What a run leaves of an array that it changes.
+
+    Args:
+        failed: Whether a branch went the other way; None where none is checked.
+        before: The array before the run.
+        after: The array after it.
+    """
+    return after if failed is None else jnp.where(failed, before, after)
 
 
 def held_back(
@@ -29,22 +96,19 @@ def held_back(
 
     Args:
         program: The program.
-        checks: The regions of its checks; all of them are in ``after``.
+        checks: The regions of its checks.
         before: Device memory before the run.
-        after: Device memory after it.
+        after: Device memory after it: regions that were not held back when they were written.
 
     Returns:
         Those regions that keep their contents; nothing for a program without checks.
     """
-    written = [
-        region
+    failed = any_failed(checks, after)
+    return {
+        region: held(failed, before[region], array)
         for region, array in after.items()
         if region in before and array is not before[region] and is_held(program, region, checks)
-    ]
-    if not checks or not written:
-        return {}
-    failed = jnp.stack([after[region] for region in sorted(checks)]).any()
-    return {region: jnp.where(failed, before[region], after[region]) for region in written}
+    }
 
 
 def failed_branches(
@@ -63,12 +127,13 @@ def failed_branches(
     """
     failed: list[int] = []
     for region in checks:
-        if buffers[region] is seen.get(region) or not isinstance(buffers[region], jax.Array):
-            continue
         buffer: Any = buffers[region]
+        # One of numpy is what the host wrote; a test for jax.Array would be most of the time.
+        if buffer is seen.get(region) or buffer is None or type(buffer) is np.ndarray:
+            continue
         if buffer.is_deleted() or not (wait or buffer.is_ready()):
             continue
-        if np.asarray(buffer.addressable_data(0)).item():
+        if np.asarray(buffer):
             failed.append(region)
         else:
             seen[region] = buffer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, cast
 
 import jax
@@ -15,6 +16,8 @@ import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import LoweringError, OpLimit
+from emulator.kernels.unfused import compile_apart
+from emulator.lowering.branch_checks import checked_parts
 from emulator.lowering.channels_last import (
     channels_last_nodes,
     to_channels_last,
@@ -292,6 +295,7 @@ def run_nodes(
     env: dict[int, jax.Array],
     last: frozenset[int],
     tape: Tape | None = None,
+    apart: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> None:
     """Execute nodes in order and add their results to ``env``.
 
@@ -301,9 +305,15 @@ def run_nodes(
         env: Arrays by value index.
         last: Those to run channels last.
         tape: Nodes to differentiate at once; their pullbacks are put there.
+        apart: Nodes to compile apart from the others, by the last of them, which gives one value.
     """
     ops = load_ops()
+    together = {i for part in apart.values() for i in part}
     for i in indices:
+        if i in apart:
+            _run_apart(graph, apart[i], env, last)
+        if i in together:
+            continue
         node = graph.nodes[i]
         with failures_of(node), jax.named_scope(node.module or node.op):
             if tape is not None and i in tape:
@@ -313,6 +323,23 @@ def run_nodes(
         for index, array in zip(node.outputs, results, strict=True):
             if index >= 0:
                 env[index] = array
+
+
+def _run_apart(
+    graph: Graph, part: tuple[int, ...], env: dict[int, Any], last: frozenset[int]
+) -> None:
+    """Execute nodes as one function that XLA fuses with nothing around it."""
+    produced = {v for i in part for v in graph.nodes[i].outputs}
+    refs = dict.fromkeys(v for i in part for v in graph.nodes[i].refs() if v not in produced)
+    given = [v for v in refs if not isinstance(env[v], (bool, int, float))]
+    (result,) = graph.nodes[part[-1]].outputs
+
+    def run(*arrays: jax.Array) -> jax.Array:
+        inside = {**{v: env[v] for v in refs}, **dict(zip(given, arrays, strict=True))}
+        run_nodes(graph, part, inside, last)
+        return inside[result]
+
+    env[result] = compile_apart(run, *[env[v] for v in given])
 
 
 def forward(
@@ -343,8 +370,11 @@ def forward(
             if v not in produced and v not in env:
                 env[v] = state[graph.values[v].region]
     last = channels_last_nodes(graph, step.nodes, load_ops())
-    run_nodes(graph, step.nodes, env, last, tape)
     writes = set(step.writes)
+    wanted = {o.value for o in graph.outputs} | {u.value for u in graph.updates}
+    wanted |= {v for v in produced - {-1} if graph.values[v].region in writes}
+    wanted |= {entry.use.value for entry in watched if entry.graph == step.graph}
+    run_nodes(graph, step.nodes, env, last, tape, checked_parts(graph, step.nodes, wanted))
     result: State = {}
 
     def of(value: int) -> jax.Array:

@@ -62,9 +62,9 @@ def composed(made_of: Composition) -> Callable[..., tuple[jax.Array, ...]]:
         given = dict(zip(made_of.signature.takes, arrays, strict=True))
         state = _regions_of(made_of, given)
         before = dict(state)
-        _run_steps(made_of, state)
+        settled = _run_steps(made_of, state)
         if checks := made_of.variant.checks & state.keys():
-            changed = (made_of.footprint.writes | checks) & state.keys()
+            changed = (made_of.footprint.writes | checks) & state.keys() - settled
             written = {region: state[region] for region in sorted(changed)}
             state.update(held_back(made_of.program, checks, before, written))
         found = tuple([state[entry.key] for entry in made_of.watched])
@@ -86,8 +86,14 @@ def _regions_of(made_of: Composition, given: dict[int, jax.Array]) -> State:
     return state
 
 
-def _run_steps(made_of: Composition, state: State) -> None:
-    """Trace all steps over device memory, which changes."""
+def _run_steps(made_of: Composition, state: State) -> set[int]:
+    """Trace all steps over device memory, which changes.
+
+    Returns:
+        Regions that updates have held back already, by all checks of branches that there are.
+    """
+    settled: set[int] = set()
+    elsewhere: set[int] = set()
     sections, variant = made_of.program.sections, made_of.variant
     tapes = taped_nodes(made_of.program, [sections[s].steps[k] for s, k in made_of.steps])
     readers: Readers = {}
@@ -95,9 +101,17 @@ def _run_steps(made_of: Composition, state: State) -> None:
         section = sections[s]
         with jax.named_scope(section.name):
             step = section.steps[k]
-            state.update(
-                run_step(made_of.program, step, state, variant, tapes, readers, made_of.watched)
+            written = run_step(
+                made_of.program, step, state, variant, tapes, readers, made_of.watched
             )
+        state.update(written)
+        if step.kind is SectionKind.OPT:
+            settled |= written.keys()
+            continue
+        elsewhere |= written.keys()
+        if variant.checks & written.keys():
+            settled.clear()
+    return settled - elsewhere
 
 
 def _buffers_of(

@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
+from emulator.lowering.branch_checks import any_failed
 from emulator.lowering.section import State
 from emulator.lowering.update_rules.adaptive import adadelta, adagrad, rmsprop
 from emulator.lowering.update_rules.descent import sgd
 from emulator.lowering.update_rules.moments import adam, adamax, nadam, qadam, radam
-from emulator.lowering.update_rules.parameters import wide
+from emulator.lowering.update_rules.parameters import Update, wide
 from emulator.lowering.variant import Variant
 from emulator.ops._reduction import reduce_all
-from pef_schema.program import Optimizer, OptimizerKind, Program, Step
+from pef_schema.program import OptimizerKind, Program, Step
 
 
 def update(program: Program, step: Step, state: State, variant: Variant) -> State:
@@ -31,12 +32,13 @@ def update(program: Program, step: Step, state: State, variant: Variant) -> Stat
         step: The step. Of its optimizers it updates the weights that it writes, and counts a
             step where it writes the count; several steps may share an optimizer.
         state: Weights, gradients, optimizer states, step counts and argins.
-        variant: Which optimizers keep no momentum.
+        variant: Which optimizers keep no momentum, and the regions of checked branches.
 
     Returns:
-        Updated weights, states and step counts.
+        Updated weights, states and step counts; the old ones where a branch went the other way.
     """
     result: State = {}
+    failed = any_failed(variant.checks, state)
     writes = set(step.writes)
     for index in step.optimizers:
         optimizer = program.optimizers[index]
@@ -44,7 +46,15 @@ def update(program: Program, step: Step, state: State, variant: Variant) -> Stat
         if len(here) < len(optimizer.params):
             optimizer = replace(optimizer, params=here)
         with jax.named_scope(optimizer.name):
-            _RULES[optimizer.kind](optimizer, state, result, index in variant.no_momentum)
+            _RULES[optimizer.kind](
+                Update(
+                    optimizer=optimizer,
+                    state=state,
+                    failed=failed,
+                    no_momentum=index in variant.no_momentum,
+                    result=result,
+                )
+            )
         if optimizer.step not in writes:
             result.pop(optimizer.step, None)
     return result
@@ -82,27 +92,15 @@ def zerograd(program: Program, step: Step) -> State:
     return result
 
 
-_Rule = Callable[[Optimizer, State, State, bool], None]
-"""Takes an optimizer, device memory, what receives the new one, and whether momentum is off."""
-
-
-def _without_momentum(rule: Callable[[Optimizer, State, State], None]) -> _Rule:
-    def updated(optimizer: Optimizer, state: State, result: State, no_momentum: bool) -> None:
-        del no_momentum
-        rule(optimizer, state, result)
-
-    return updated
-
-
-_RULES: dict[OptimizerKind, _Rule] = {
+_RULES: dict[OptimizerKind, Callable[[Update], None]] = {
     OptimizerKind.SGD: sgd,
-    OptimizerKind.ADAM: _without_momentum(adam),
-    OptimizerKind.ADAMW: _without_momentum(adam),
-    OptimizerKind.QADAM: _without_momentum(qadam),
+    OptimizerKind.ADAM: adam,
+    OptimizerKind.ADAMW: adam,
+    OptimizerKind.QADAM: qadam,
     OptimizerKind.RMSPROP: rmsprop,
-    OptimizerKind.ADAGRAD: _without_momentum(adagrad),
-    OptimizerKind.ADADELTA: _without_momentum(adadelta),
-    OptimizerKind.ADAMAX: _without_momentum(adamax),
-    OptimizerKind.NADAM: _without_momentum(nadam),
-    OptimizerKind.RADAM: _without_momentum(radam),
+    OptimizerKind.ADAGRAD: adagrad,
+    OptimizerKind.ADADELTA: adadelta,
+    OptimizerKind.ADAMAX: adamax,
+    OptimizerKind.NADAM: nadam,
+    OptimizerKind.RADAM: radam,
 }

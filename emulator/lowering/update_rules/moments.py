@@ -7,30 +7,20 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from emulator.kernels.narrowing import narrow
-from emulator.lowering.section import State
-from emulator.lowering.update_rules.parameters import (
-    count_step,
-    lerp,
-    scalars_of,
-    stored,
-    update_each,
-    wide,
-)
-from pef_schema.program import Optimizer, OptimizerKind
+from emulator.lowering.update_rules.parameters import Keep, Update, lerp, update_each, wide
+from pef_schema.program import OptimizerKind
 
 
-def adam(optimizer: Optimizer, state: State, result: State) -> None:
+def adam(update: Update) -> None:
     """Adam, and AdamW, whose weight decay is decoupled."""
-    options: Mapping[str, float] = dict(optimizer.options)
-    argins = scalars_of(optimizer, state)
+    options, argins = update.options, update.argins
     beta1, beta2 = options["beta1"], options["beta2"]
-    decoupled = optimizer.kind is OptimizerKind.ADAMW
-    t = count_step(optimizer, state, result)
+    decoupled = update.optimizer.kind is OptimizerKind.ADAMW
+    t = update.count_step()
     step_size = argins["lr"] / (1.0 - beta1**t)
     correction = jnp.sqrt(1.0 - beta2**t)
 
-    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         old, gradient, *states, step_size, correction, lr, decay = arrays
         weight, grad, first, second = (wide(a) for a in (old, gradient, *states[:2]))
         dtype = weight.dtype
@@ -42,94 +32,91 @@ def adam(optimizer: Optimizer, state: State, result: State) -> None:
             grad = grad + decay.astype(dtype) * weight
         first = first + (1.0 - beta1) * (grad - first)
         second = beta2 * second + (1.0 - beta2) * (grad * grad)
-        new = [stored(first, old.dtype), stored(second, old.dtype)]
+        new = [keep(first, states[0]), keep(second, states[1])]
         first, largest = (wide(a) for a in new)
         if options["amsgrad"]:
-            new.append(stored(jnp.maximum(wide(states[2]), largest), old.dtype))
+            new.append(keep(jnp.maximum(wide(states[2]), largest), states[2]))
             largest = wide(new[2])
         denominator = jnp.sqrt(largest) / correction.astype(dtype) + options["eps"]
         weight = weight - step_size.astype(dtype) * (first / denominator)
-        return narrow(weight, old.dtype), *new
+        return weight, *new
 
     scalars = [step_size, correction, argins["lr"], argins["weight_decay"]]
-    update_each(optimizer, state, result, one, scalars)
+    update_each(update, one, scalars)
 
 
-def qadam(optimizer: Optimizer, state: State, result: State) -> None:
+def qadam(update: Update) -> None:
     """QAdam: Adam whose moments stay from step ``warmup_steps`` on, unless others write them."""
-    options: Mapping[str, float] = dict(optimizer.options)
-    argins = scalars_of(optimizer, state)
+    options, argins = update.options, update.argins
     beta1, beta2, warmup = options["beta1"], options["beta2"], options["warmup_steps"]
-    t = count_step(optimizer, state, result)
+    t = update.count_step()
     warm = t < warmup
     step_size = argins["lr"] / (1.0 - beta1**t)
     correction = jnp.sqrt(1.0 - beta2**t)
 
-    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        old, gradient, mean, square, warm, step_size, correction, decay = arrays
-        weight, grad, first, second = (wide(a) for a in (old, gradient, mean, square))
+    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        *old, warm, step_size, correction, decay = arrays
+        weight, grad, first, second = (wide(a) for a in old)
         dtype = weight.dtype
         grad = grad + decay.astype(dtype) * weight
         # After the warm-up the host has written the averaged moment before this runs.
         first = jnp.where(warm, first + (1.0 - beta1) * (grad - first), first)
         second = jnp.where(warm, beta2 * second + (1.0 - beta2) * (grad * grad), second)
-        new = [stored(first, old.dtype), stored(second, old.dtype)]
+        new = [keep(first, old[2]), keep(second, old[3])]
         first, second = (wide(a) for a in new)
         denominator = jnp.sqrt(second) / correction.astype(dtype) + options["eps"]
         weight = weight - step_size.astype(dtype) * (first / denominator)
-        return narrow(weight, old.dtype), *new
+        return weight, *new
 
     scalars = [warm, step_size, correction, argins["weight_decay"]]
-    update_each(optimizer, state, result, one, scalars)
+    update_each(update, one, scalars)
 
 
-def adamax(optimizer: Optimizer, state: State, result: State) -> None:
+def adamax(update: Update) -> None:
     """Adamax: Adam by the infinity norm of the gradients."""
-    options: Mapping[str, float] = dict(optimizer.options)
-    argins = scalars_of(optimizer, state)
+    options, argins = update.options, update.argins
     beta1, beta2 = options["beta1"], options["beta2"]
-    t = count_step(optimizer, state, result)
+    t = update.count_step()
     step_size = argins["lr"] / (1.0 - beta1**t)
 
-    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        old, gradient, mean, norm, step_size, decay = arrays
-        weight, grad, mean, norm = (wide(a) for a in (old, gradient, mean, norm))
+    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        *old, step_size, decay = arrays
+        weight, grad, mean, norm = (wide(a) for a in old)
         dtype = weight.dtype
         if options["maximize"]:
             grad = -grad
         grad = grad + decay.astype(dtype) * weight
         new = [
-            stored(lerp(mean, grad, 1.0 - beta1), old.dtype),
-            stored(jnp.maximum(norm * beta2, jnp.abs(grad) + options["eps"]), old.dtype),
+            keep(lerp(mean, grad, 1.0 - beta1), old[2]),
+            keep(jnp.maximum(norm * beta2, jnp.abs(grad) + options["eps"]), old[3]),
         ]
         mean, norm = (wide(a) for a in new)
         weight = weight - step_size.astype(dtype) * mean / norm
-        return narrow(weight, old.dtype), *new
+        return weight, *new
 
-    update_each(optimizer, state, result, one, [step_size, argins["weight_decay"]])
+    update_each(update, one, [step_size, argins["weight_decay"]])
 
 
-def nadam(optimizer: Optimizer, state: State, result: State) -> None:
+def nadam(update: Update) -> None:
     """NAdam: Adam with Nesterov's momentum, whose schedule is a product that each weight keeps."""
-    options: Mapping[str, float] = dict(optimizer.options)
-    argins = scalars_of(optimizer, state)
+    options, argins = update.options, update.argins
     beta1, beta2, falling = options["beta1"], options["beta2"], options["momentum_decay"]
-    t = count_step(optimizer, state, result)
+    t = update.count_step()
     correction = 1.0 - beta2**t
     now = beta1 * (1.0 - 0.5 * 0.96 ** (t * falling))
     following = beta1 * (1.0 - 0.5 * 0.96 ** ((t + 1.0) * falling))
 
-    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        old, gradient, mean, square, product, now, following, correction, lr, decay = arrays
-        weight, grad, mean, square = (wide(a) for a in (old, gradient, mean, square))
+    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        *old, last, now, following, correction, lr, decay = arrays
+        weight, grad, mean, square = (wide(a) for a in old)
         dtype = weight.dtype
         if options["maximize"]:
             grad = -grad
         weight, grad = _decayed(weight, grad, lr, decay, options)
-        product = product * now.astype(product.dtype)
+        product = keep(last * now.astype(last.dtype), last)
         new = [
-            stored(lerp(mean, grad, 1.0 - beta1), old.dtype),
-            stored(beta2 * square + (1.0 - beta2) * grad * grad, old.dtype),
+            keep(lerp(mean, grad, 1.0 - beta1), old[2]),
+            keep(beta2 * square + (1.0 - beta2) * grad * grad, old[3]),
         ]
         mean, square = (wide(a) for a in new)
         denominator = jnp.sqrt(square / correction.astype(dtype)) + options["eps"]
@@ -138,18 +125,17 @@ def nadam(optimizer: Optimizer, state: State, result: State) -> None:
         of_mean = lr * following / (1.0 - exact * following)
         weight = weight - of_grad.astype(dtype) * grad / denominator
         weight = weight - of_mean.astype(dtype) * mean / denominator
-        return narrow(weight, old.dtype), *new, product
+        return weight, *new, product
 
     scalars = [now, following, correction, argins["lr"], argins["weight_decay"]]
-    update_each(optimizer, state, result, one, scalars)
+    update_each(update, one, scalars)
 
 
-def radam(optimizer: Optimizer, state: State, result: State) -> None:
+def radam(update: Update) -> None:
     """RAdam: Adam whose first steps, while the variance is unknown, go by the mean alone."""
-    options: Mapping[str, float] = dict(optimizer.options)
-    argins = scalars_of(optimizer, state)
+    options, argins = update.options, update.argins
     beta1, beta2 = options["beta1"], options["beta2"]
-    t = count_step(optimizer, state, result)
+    t = update.count_step()
     correction = 1.0 - beta2**t
     most = 2.0 / (1.0 - beta2) - 1.0
     length = most - 2.0 * t * beta2**t / correction
@@ -159,26 +145,26 @@ def radam(optimizer: Optimizer, state: State, result: State) -> None:
     ratio = (counted - 4.0) * (counted - 2.0) * most / ((most - 4.0) * (most - 2.0) * counted)
     rectification = jnp.sqrt(jnp.where(rectified, ratio, 1.0))
 
-    def one(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        old, gradient, mean, square, rectified, rectification, bias, root, lr, decay = arrays
-        weight, grad, mean, square = (wide(a) for a in (old, gradient, mean, square))
+    def one(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+        *old, rectified, rectification, bias, root, lr, decay = arrays
+        weight, grad, mean, square = (wide(a) for a in old)
         dtype = weight.dtype
         if options["maximize"]:
             grad = -grad
         weight, grad = _decayed(weight, grad, lr, decay, options)
         new = [
-            stored(lerp(mean, grad, 1.0 - beta1), old.dtype),
-            stored(beta2 * square + (1.0 - beta2) * grad * grad, old.dtype),
+            keep(lerp(mean, grad, 1.0 - beta1), old[2]),
+            keep(beta2 * square + (1.0 - beta2) * grad * grad, old[3]),
         ]
         mean, square = (wide(a) for a in new)
         plain = mean / bias.astype(dtype) * lr.astype(dtype)
         adaptive = root.astype(dtype) / (jnp.sqrt(square) + options["eps"])
         change = jnp.where(rectified, plain * adaptive * rectification.astype(dtype), plain)
-        return narrow(weight - change, old.dtype), *new
+        return weight - change, *new
 
     scalars = [rectified, rectification, 1.0 - beta1**t, jnp.sqrt(correction)]
     scalars += [argins["lr"], argins["weight_decay"]]
-    update_each(optimizer, state, result, one, scalars)
+    update_each(update, one, scalars)
 
 
 def _decayed(

@@ -9,7 +9,9 @@ that neither could be overwritten without a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,16 +19,60 @@ import jax.numpy as jnp
 
 from emulator.kernels.narrowing import narrow
 from emulator.kernels.unfused import compile_apart
+from emulator.lowering.branch_checks import held
 from emulator.lowering.node_cache import call_once_traced
 from emulator.lowering.section import State
 from pef_schema.program import Optimizer
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """One update of an optimizer's parameters.
+
+    Args:
+        optimizer: The optimizer.
+        state: Weights, gradients, states, step counts and hyperparameters by region.
+        failed: Whether a branch of ``forward`` went the other way, so that weights and states
+            stay as they are; None where no branch is checked.
+        no_momentum: Whether its momentum is 0, so that no buffer is kept for it.
+        result: Receives the new weights, states and step count.
+    """
+
+    optimizer: Optimizer
+    state: State
+    failed: jax.Array | None
+    no_momentum: bool
+    result: State
+
+    @property
+    def options(self) -> Mapping[str, float]:
+        """The optimizer's options by name."""
+        return dict(self.optimizer.options)
+
+    @property
+    def argins(self) -> dict[str, jax.Array]:
+        """Its hyperparameters by name, float64."""
+        return {name: self.state[region] for name, region in self.optimizer.argins}
+
+    def count_step(self) -> jax.Array:
+        """Count a step; the number of the step that is made, from 1, in float64."""
+        region = self.optimizer.step
+        count = self.state[region] + 1.0
+        self.result[region] = held(self.failed, self.state[region], count)
+        return count.astype(jnp.float64)
+
+
+Keep = Callable[[jax.Array, jax.Array], jax.Array]
+"""Takes a new state and the old one; gives the new one as it is stored."""
+
+Rule = Callable[..., tuple[jax.Array, ...]]
+"""Takes how states are kept, a weight, its gradient, its states and the scalars; gives the new
+weight in the type that it is computed in, and the states as they are kept."""
+
+
 def update_each(
-    optimizer: Optimizer,
-    state: State,
-    result: State,
-    rule: Callable[..., tuple[jax.Array, ...]],
+    update: Update,
+    rule: Rule,
     scalars: Sequence[jax.Array],
     *,
     form: tuple[object, ...] = (),
@@ -35,51 +81,55 @@ def update_each(
     """Apply a rule to each parameter of an optimizer.
 
     Args:
-        optimizer: The optimizer.
-        state: Weights, gradients and states by region.
-        result: Receives the new weights and states.
-        rule: Takes a weight, its gradient, its states and the scalars; gives the new weight and
-            states.
+        update: The update.
+        rule: The rule of one parameter.
         scalars: Numbers that are the same for all parameters.
         form: What the rule depends on besides the optimizer's kind and options.
         idle: Regions of states that the rule does not take.
     """
+    optimizer, state = update.optimizer, update.state
+    flags = [] if update.failed is None else [update.failed]
     name = optimizer.kind.name.lower()
     by_parts = _by_parts(rule)
     for p in optimizer.params:
         regions = [r for r in p.states if r not in idle]
-        arrays = [state[p.weight], state[p.grad], *(state[r] for r in regions), *scalars]
-        key = (name, optimizer.options, *form)
+        arrays = [state[p.weight], state[p.grad], *(state[r] for r in regions), *scalars, *flags]
+        key = (name, optimizer.options, len(flags), *form)
         here = by_parts if jnp.iscomplexobj(state[p.weight]) else rule
-        result[p.weight], *states = call_once_traced(key, here, arrays, name)
-        result.update(zip(regions, states, strict=True))
+        one = partial(_updated, here, len(flags))
+        update.result[p.weight], *states = call_once_traced(key, one, arrays, name)
+        update.result.update(zip(regions, states, strict=True))
 
 
-def _by_parts(rule: Callable[..., tuple[jax.Array, ...]]) -> Callable[..., tuple[jax.Array, ...]]:
+def _updated(rule: Rule, flags: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """A weight and its states after an update.
+
+    A weight goes by states that stay as they are where the last of the arrays says so. XLA would
+    else make them a second time for the weight, and copy what it could have overwritten.
+    """
+    failed = arrays[-1] if flags else None
+
+    def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+        return held(failed, old, stored(new, old.dtype))
+
+    weight, *states = rule(keep, *arrays[: len(arrays) - flags])
+    old = arrays[0]
+    return held(failed, old, narrow(weight, old.dtype)), *states
+
+
+def _by_parts(rule: Rule) -> Rule:
     """A rule for complex arrays: torch's optimizers take their two parts for two parameters."""
 
     def parts(array: jax.Array) -> jax.Array:
         return jnp.stack([array.real, array.imag]) if jnp.iscomplexobj(array) else array
 
-    def updated(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+    def updated(keep: Keep, *arrays: jax.Array) -> tuple[jax.Array, ...]:
         shape = arrays[0].shape
-        results = rule(*(parts(a) for a in arrays))
+        results = rule(keep, *(parts(a) for a in arrays))
         # A state that is one number has no parts.
         return tuple(jax.lax.complex(y[0], y[1]) if y.shape == (2, *shape) else y for y in results)
 
     return updated
-
-
-def scalars_of(optimizer: Optimizer, state: State) -> dict[str, jax.Array]:
-    """The hyperparameters of an optimizer, float64, by name."""
-    return {name: state[region] for name, region in optimizer.argins}
-
-
-def count_step(optimizer: Optimizer, state: State, result: State) -> jax.Array:
-    """Count a step of an optimizer; the number of the step that is made, from 1, in float64."""
-    count = state[optimizer.step] + 1.0
-    result[optimizer.step] = count
-    return count.astype(jnp.float64)
 
 
 def _same(array: jax.Array) -> jax.Array:

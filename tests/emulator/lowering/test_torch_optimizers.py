@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -20,27 +19,19 @@ from torch import Tensor, nn
 
 from emulator.device import Device
 from emulator.errors import CannotRun
-from emulator.lowering.update_rules import update
-from emulator.lowering.variant import Variant
 from emulator.plans.step_choice import all_steps
-from emulator.wide_types import wide_types
-from pef_schema.optimizer_rules import OPTIMIZER_RULES, first_values, state_rules
+from pef_schema.optimizer_rules import OPTIMIZER_RULES, state_rules
 from pef_schema.program import (
-    DType,
-    Optimizer,
     OptimizerKind,
-    OptimizerParam,
     Program,
-    Region,
     Role,
-    SectionKind,
-    Step,
 )
 from samba.compiler.build import build_program
-from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
+from samba.compiler.optimizer_groups import describe_optimizers
 from samba.compiler.options import CompileOptions
 from samba.session.host_tensors import TORCH_STATES
 from samba.tensor.views import view_as_numpy, view_as_torch
+from tests.emulator.lowering.one_rule import OneRule
 from tests.pef_schema.cases import edit
 from tests.tracing import trace
 
@@ -394,72 +385,12 @@ def test_any_options_and_shapes_follow_torch(cls: type[torch.optim.Optimizer], d
     weight = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
     optimizer = cls([weight], **options)
     (group,) = describe_optimizers([optimizer])
-    device = _Rule(group, weight)
+    device = OneRule(group, weight)
     for _ in range(6):
         weight.grad = torch.randn(shape, generator=generator, dtype=torch.float64)
         device.step(weight.grad)
         optimizer.step()
     torch.testing.assert_close(device.weight(), weight.detach(), rtol=1e-9, atol=1e-9)
-
-
-class _Rule:
-    """One weight under one update rule, without a plan.
-
-    Args:
-        group: The optimizer, described.
-        weight: The weight that it starts from.
-    """
-
-    def __init__(self, group: GroupSpec, weight: Tensor) -> None:
-        count = len(group.states)
-        names = ["weight", "grad", *(state.name for state in group.states), "step"]
-        names += [name for _, name, _ in group.argins]
-        self.optimizer = Optimizer(
-            name="o",
-            kind=group.kind,
-            params=(OptimizerParam(weight=0, grad=1, states=tuple(range(2, 2 + count))),),
-            argins=tuple((name, 3 + count + i) for i, (_, name, _) in enumerate(group.argins)),
-            options=group.options,
-            step=2 + count,
-        )
-        self.program = Program(
-            name="rule",
-            mapping="section",
-            inference=False,
-            symbols=(),
-            graphs=(),
-            argins=(),
-            sections=(),
-            schedules=(),
-            regions=tuple(
-                Region(name=name, shape=(), dtype=DType.FLOAT64, role=Role.OPTIMIZER_STATE)
-                for name in names
-            ),
-            optimizers=(self.optimizer,),
-        )
-        first = first_values(self.optimizer)
-        self.state: dict[int, Any] = {0: weight.detach().numpy().copy()}
-        for place, rule in enumerate(group.states, 2):
-            shape = () if rule.is_number else weight.shape
-            dtype = np.float32 if rule.is_number else np.float64
-            self.state[place] = np.full(shape, first.get(place, 0.0), dtype)
-        self.state[2 + count] = np.zeros((), np.float32)
-        for place, (_, _, value) in enumerate(group.argins, 3 + count):
-            self.state[place] = np.asarray(value, np.float64)
-        momentum = dict(self.optimizer.argins).get("momentum")
-        idle = momentum is not None and self.state[momentum] == 0.0
-        self.variant = Variant(no_momentum=frozenset([0] if idle else []))
-
-    def step(self, grad: Tensor) -> None:
-        self.state[1] = grad.numpy()
-        writes = (0, *self.optimizer.params[0].states, self.optimizer.step)
-        step = Step(kind=SectionKind.OPT, optimizers=(0,), writes=writes)
-        with wide_types():
-            arrays = {region: jnp.asarray(array) for region, array in self.state.items()}
-            self.state.update(update(self.program, step, arrays, self.variant))
-
-    def weight(self) -> Tensor:
-        return torch.from_numpy(np.array(self.state[0]))
 
 
 @pytest.mark.parametrize("kind", OptimizerKind)

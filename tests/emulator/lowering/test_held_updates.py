@@ -1,0 +1,141 @@
+"""Updates that a check of a branch holds back, and those that it lets pass."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import samba
+from emulator.device import Device
+from emulator.errors import OtherBranch
+from emulator.plans.step_choice import all_steps
+from pef_schema import read_pef
+from pef_schema.program import OptimizerKind
+from samba import utils
+from samba.compiler.optimizer_groups import describe_optimizers
+from samba.distributed.bagua import QAdamOptimizer
+from tests.emulator.lowering.one_rule import OneRule
+from tests.samba.worlds import named
+
+BETAS = {"lr": 0.1, "weight_decay": 0.1}
+CASES: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
+    (torch.optim.SGD, {"lr": 0.1}),
+    (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3}),
+    (torch.optim.Adam, {**BETAS, "amsgrad": True}),
+    (torch.optim.AdamW, BETAS),
+    (QAdamOptimizer, {"lr": 0.1, "warmup_steps": 1}),
+    (torch.optim.RMSprop, {**BETAS, "momentum": 0.5, "centered": True}),
+    (torch.optim.RMSprop, BETAS),
+    (torch.optim.Adagrad, BETAS),
+    (torch.optim.Adadelta, BETAS),
+    (torch.optim.Adamax, BETAS),
+    (torch.optim.NAdam, BETAS),
+    (torch.optim.RAdam, BETAS),
+]
+
+
+def one_rule(cls: type[torch.optim.Optimizer], options: dict[str, Any]) -> OneRule:
+    weight = nn.Parameter(torch.linspace(-1.0, 1.0, 6, dtype=torch.float64).reshape(2, 3))
+    (group,) = describe_optimizers([cls([weight], **options)])
+    rule = OneRule(group, weight)
+    for scale in (1.0, -0.3):
+        rule.step(torch.full((2, 3), scale, dtype=torch.float64))
+    return rule
+
+
+def test_all_rules_are_tried() -> None:
+    kinds = {one_rule(cls, options).optimizer.kind for cls, options in CASES}
+    assert kinds == set(OptimizerKind)
+
+
+@pytest.mark.parametrize(("cls", "options"), CASES)
+@pytest.mark.parametrize("value", [0.7, float("nan"), float("inf")])
+def test_an_update_that_is_held_back_changes_nothing(
+    cls: type[torch.optim.Optimizer], options: dict[str, Any], value: float
+) -> None:
+    """Gradients of a run that went the other way are often no numbers."""
+    rule = one_rule(cls, options)
+    rule.check(failed=True)
+    before = dict(rule.state)
+    rule.step(torch.full((2, 3), value, dtype=torch.float64))
+    for region in rule.written:
+        np.testing.assert_array_equal(rule.state[region], before[region])
+
+
+@pytest.mark.parametrize(("cls", "options"), CASES)
+def test_an_update_that_passes_is_what_it_is_without_checks(
+    cls: type[torch.optim.Optimizer], options: dict[str, Any]
+) -> None:
+    plain, checked = one_rule(cls, options), one_rule(cls, options)
+    checked.check(failed=False)
+    for rule in (plain, checked):
+        rule.step(torch.full((2, 3), 0.7, dtype=torch.float64))
+    for region in plain.written:
+        np.testing.assert_array_equal(checked.state[region], plain.state[region])
+
+
+class Guarded(nn.Module):
+    """Two layers; the second reads what is looked at."""
+
+    def __init__(self, *, guard: bool, max_norm: float | None = None) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(6, 32, max_norm=max_norm)
+        self.first = nn.Linear(32, 48)
+        self.norm = nn.LayerNorm(48)
+        self.last = nn.Linear(48, 2)
+        self.guard = guard
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        h = self.norm(torch.tanh(self.first(self.rows(x)) * scale))
+        if self.guard and not torch.isfinite(h).all():
+            h = torch.clamp(h, -1.0, 1.0)
+        return torch.sigmoid(self.last(h)).mean()
+
+
+X, ONE, NAN = torch.arange(6), torch.ones(()), torch.tensor(float("nan"))
+
+
+def traced(folder: Path, model: nn.Module) -> str:
+    samba.from_torch_model_(model)
+    inputs = named({"x": X, "scale": ONE})
+    optimizer = samba.optim.AdamW(model.parameters(), lr=0.1)
+    config = {"output_folder": str(folder)}
+    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
+    utils.trace_graph(model, inputs, optimizer, pef=pef)
+    return pef
+
+
+def optimized(folder: Path, *, guard: bool) -> str:
+    pef = traced(folder, Guarded(guard=guard))
+    samba.session.reset()
+    device = Device(read_pef(pef))
+    return device.plan(all_steps(device.program)).compiled.as_text()
+
+
+def test_a_check_makes_nothing_twice_and_copies_no_weight(tmp_path: Path) -> None:
+    plain = optimized(tmp_path / "plain", guard=False)
+    guarded = optimized(tmp_path / "guarded", guard=True)
+    for text in (r" copy\(", r" tanh\(", r" rsqrt\(", r" subtract\(", r" dot\(| custom-call\("):
+        assert len(re.findall(text, guarded)) <= len(re.findall(text, plain)), text
+    assert " is-finite(" in guarded
+
+
+def test_rows_that_forward_shortens_are_held_back_too(tmp_path: Path) -> None:
+    """``max_norm`` changes a weight before the update, whose rule holds back its own change."""
+    model = Guarded(guard=True, max_norm=0.5)
+    traced(tmp_path, model)
+    before = samba.to_torch(model.rows.weight).detach().clone()
+    inputs = named({"x": X, "scale": NAN})
+    with pytest.raises(OtherBranch):
+        samba.session.run(inputs, model.output_tensors)
+    samba.session.to_cpu(model)
+    assert torch.equal(samba.to_torch(model.rows.weight), before)
+    samba.session.run(named({"x": X, "scale": ONE}), model.output_tensors)
+    samba.session.to_cpu(model)
+    assert not torch.equal(samba.to_torch(model.rows.weight), before)
