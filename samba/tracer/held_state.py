@@ -424,11 +424,16 @@ def _readable(entries: dict[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in entries.items()
-        if not key.startswith("__")
-        and not isinstance(value, types.ModuleType)
-        and not isinstance(getattr(value, "__self__", None), types.ModuleType)
-        and value is not ShownType
+        if not key.startswith("__") and not _is_no_state(concrete(value))
     }
+
+
+def _is_no_state(value: Any) -> bool:
+    return (
+        isinstance(value, types.ModuleType)
+        or isinstance(getattr(value, "__self__", None), types.ModuleType)
+        or value is ShownType
+    )
 
 
 def _of_user(kind: type) -> bool:

@@ -168,7 +168,10 @@ def _cases() -> Iterator[tuple[str, int]]:
     yield from itertools.product(HOMES, range(5))
 
 
-SLICE = (("an attribute", 0), ("an attribute", 4), ("a length of a list", 3))
+SLICE = (
+    *(("an attribute", 0), ("a global variable", 0)),
+    *(("an attribute", 4), ("a length of a list", 3)),
+)
 
 
 def _sweep(cases: list[tuple[str, int]], folder: Path) -> Tally:
