@@ -8,6 +8,7 @@ import jax
 from jax import lax
 
 from emulator.kernels.strides import strided
+from emulator.kernels.unfused import in_memory
 
 __all__ = ["GROUP", "Combine", "fold_middle", "pairwise"]
 
@@ -34,5 +35,5 @@ def fold_middle(x: jax.Array, combine: Combine) -> jax.Array:
         tails += [lax.slice_in_dim(x, i, i + 1, axis=1) for i in range(whole, size)]
         parts = [strided(x, i, whole, group, 1) for i in range(group)]
         # The barrier keeps XLA from making one loop of two passes, with all of their loads.
-        x = lax.optimization_barrier(pairwise(parts, combine))
+        x = in_memory(pairwise(parts, combine))
     return pairwise([x, *tails], combine)[:, 0]

@@ -18,7 +18,7 @@ from jax import lax
 from emulator.kernels.folding import fold_middle, pairwise
 from emulator.kernels.precision import widen
 from emulator.kernels.strides import strided
-from emulator.kernels.unfused import compile_apart
+from emulator.kernels.unfused import compile_apart, in_memory
 from emulator.kernels.windows import Window
 
 __all__ = ["weight_gradient_by_tap_sums"]
@@ -110,5 +110,5 @@ def _places_summed(parts: Sequence[jax.Array]) -> jax.Array:
     """The sum of arrays ``(..., C, O / C)`` over all but their last two axes."""
     shape = parts[0].shape[-2:]
     # The barrier keeps XLA from making one loop of two passes, with all of their loads.
-    total = lax.optimization_barrier(pairwise(parts, lax.add))
+    total = in_memory(pairwise(parts, lax.add))
     return fold_middle(total.reshape(1, -1, math.prod(shape)), lax.add).reshape(shape)

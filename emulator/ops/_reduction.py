@@ -26,7 +26,7 @@ import numpy as np
 from jax import lax
 
 from emulator.kernels.folding import GROUP, Combine, fold_middle, pairwise
-from emulator.kernels.unfused import compile_apart
+from emulator.kernels.unfused import compile_apart, in_memory
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reshape import reshaped
 
@@ -81,7 +81,7 @@ def _fold_last(x: jax.Array, combine: Combine, plain: Reduce) -> jax.Array:
     count = x.shape[1] // _LANES
     whole = count * _LANES
     parts = [lax.slice_in_dim(x, i, i + _LANES, axis=1) for i in range(0, whole, _LANES)]
-    total = plain(lax.optimization_barrier(pairwise(parts, combine)))
+    total = plain(in_memory(pairwise(parts, combine)))
     if whole == x.shape[1]:
         return total
     return combine(total, plain(lax.slice_in_dim(x, whole, x.shape[1], axis=1)))
@@ -98,7 +98,7 @@ def _reduce_last(x: jax.Array, combine: Combine, plain: Reduce, longest: int) ->
     length = next((n for n in range(longest, longest // 2, -1) if size % n == 0), size // rows)
     whole = size - size % length
     main = lax.slice_in_dim(x, 0, whole, axis=1).reshape(lead * (whole // length), length)
-    parts = lax.optimization_barrier(plain(main)).reshape(lead, -1)
+    parts = in_memory(plain(main)).reshape(lead, -1)
     total = _reduce_last(parts, combine, plain, longest)
     if whole == size:
         return total
@@ -243,7 +243,7 @@ def column_sums_within(make: Combine | Reduce, *rows: jax.Array) -> jax.Array:
             make(*(lax.slice_in_dim(x, at, at + length) for x in rows))
             for at in range(0, whole, length)
         ]
-        sums.append(lax.optimization_barrier(pairwise(blocks, lax.add)))
+        sums.append(in_memory(pairwise(blocks, lax.add)))
     if whole < size or not size:
         sums.append(make(*(lax.slice_in_dim(x, whole, size) for x in rows)))
     return pairwise([_reduce_over(y, (0,), lax.add, _plain_sum, _ROW) for y in sums], lax.add)

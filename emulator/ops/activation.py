@@ -18,6 +18,7 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import LOW, real, widen, widened
+from emulator.kernels.unfused import in_memory
 from emulator.ops import random
 from emulator.ops._dropping import MissingSeed
 from emulator.ops._gradient import with_gradient
@@ -54,14 +55,36 @@ def relu(x: jax.Array) -> jax.Array:
     return _relu_forward(x)[0]
 
 
+def _gelu_forward(x: jax.Array, tanh: bool) -> tuple[jax.Array, jax.Array]:
+    if tanh:
+        # (1 + tanh(u)) / 2 is sigmoid(2 u), which loses no digits where tanh is close to -1.
+        return x * jax.nn.sigmoid(_TANH_SCALE * (x + 0.044715 * x * x * x)), x
+    return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5))), x
+
+
+def _gelu_backward(tanh: bool, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
+    # What it shares with the forward pass, XLA would make once and write to memory, part by part.
+    x = in_memory(x)
+    if tanh:
+        s = jax.nn.sigmoid(_TANH_SCALE * (x + 0.044715 * x * x * x))
+        return (g * (s + x * (s * (1 - s)) * _TANH_SCALE * (1 + 3 * 0.044715 * x * x)),)
+    density = jnp.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
+    return (g * (0.5 * (1 + lax.erf(x * math.sqrt(0.5))) + x * density),)
+
+
+_TANH_SCALE = 2 * math.sqrt(2 / math.pi)
+
+
+@with_gradient(_gelu_forward, _gelu_backward, static=(1,))
+def _gelu(x: jax.Array, tanh: bool) -> jax.Array:
+    return _gelu_forward(x, tanh)[0]
+
+
 @op("aten.gelu.default", reads=(0,), cheap=True, channels=Channels.ANY)
 @widened
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     """Gaussian error linear unit, exact or with the tanh approximation."""
-    if approximate == "tanh":
-        # (1 + tanh(u)) / 2 is sigmoid(2 u), which loses no digits where tanh is close to -1.
-        return x * jax.nn.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
-    return 0.5 * x * (1 + jax.lax.erf(x * math.sqrt(0.5)))
+    return _gelu(x, approximate == "tanh")
 
 
 @op("aten.leaky_relu.default", reads=(0,), cheap=True, channels=Channels.ANY)

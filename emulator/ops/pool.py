@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.kernels.precision import widen
+from emulator.kernels.unfused import in_memory
 from emulator.kernels.windows import Window, expand, pad, taps, untaps
 from emulator.ops._gradient import with_gradient
 from emulator.ops._long_windows import (
@@ -127,7 +128,9 @@ def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.
 
 def _put_back(x: jax.Array, g: jax.Array, window: Window, inner: int) -> jax.Array:
     """Each cotangent where its maximum was."""
-    _, where = _argmax(x, window, inner)
+    # Else XLA would write every tap to memory, for the forward pass and for this; and it would
+    # look for each place once for each tap.
+    where = in_memory(_argmax(in_memory(x), window, inner)[1])
     zero = jnp.zeros((), g.dtype)
     parts = [jnp.where(where == tap, g, zero) for tap in range(math.prod(window.kernel))]
     return untaps(parts, window, x.shape[x.ndim - window.ndim - inner : x.ndim - inner], inner)

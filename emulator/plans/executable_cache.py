@@ -18,6 +18,7 @@ import platform
 import sys
 import time
 import zlib
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +31,7 @@ from emulator.counters import Source
 from emulator.handler_errors import raise_error_of_handler
 from emulator.kernels.onednn import CALLS
 from emulator.kernels.unkept import kept_nowhere
+from emulator.plans.extra_options import with_extra_options
 from emulator.plans.kept_files import KeptFiles
 
 __all__ = ["CACHE_VARIABLE", "Executable", "compiled_or_kept"]
@@ -58,80 +60,99 @@ class Executable:
     seconds: float
 
 
-def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
+def compiled_or_kept(lowered: Any, options: dict[str, Any], *, once: bool) -> Executable:
     """Compile, or read what an earlier process compiled.
 
     Args:
         lowered: A ``jax.stages.Lowered``.
         options: XLA's options for it.
+        once: Whether a value is fused only where it has one reader; on the CPU.
 
     Returns:
         The executable, and where it is from.
     """
     start = time.perf_counter()
-    compiled, source = _compiled(lowered, options)
+    compiled, source = _compiled(lowered, options, once)
     return Executable(compiled=compiled, source=source, seconds=time.perf_counter() - start)
 
 
-def _compiled(lowered: Any, options: dict[str, Any]) -> tuple[Any, Source]:
+def _compiled(lowered: Any, options: dict[str, Any], once: bool) -> tuple[Any, Source]:
     lowering = lowered._lowering
     arguments = lowering.compile_args
-    if CALLS.encode() in _code(lowering._hlo):
+    calls_onednn = CALLS.encode() in _code(lowering._hlo)
+    if calls_onednn:
         _LOG.info("not kept for later processes: XLA cannot write calls of oneDNN")
-        with kept_nowhere():
-            return lowered.compile(compiler_options=options), Source.UNKEPT
+    files, source = None, Source.UNKEPT
     # Functions of this process that an executable calls are not there in another one.
-    if arguments["host_callbacks"] or arguments["keepalive"]:
-        return lowered.compile(compiler_options=options), Source.UNKEPT
-    files = _files()
-    if files is None:
-        return lowered.compile(compiler_options=options), Source.NO_CACHE
+    if not (calls_onednn or arguments["host_callbacks"] or arguments["keepalive"]):
+        files, source = _files(), Source.NO_CACHE
     client = arguments["backend"]
-    arguments["backend"] = caching = _Client(client, files)
+    arguments["backend"] = ours = _Client(client, files, source)
+    ours.once = once and client.platform == "cpu"
     try:
-        compiled = lowered.compile(compiler_options=options)
+        with kept_nowhere() if calls_onednn else nullcontext():
+            compiled = lowered.compile(compiler_options=options)
     finally:
         arguments["backend"] = client
     # What runs it knows the device's own client.
     compiled._executable._unloaded_executable.backend = client
-    return compiled, caching.source
+    return compiled, ours.source
 
 
 class _Client:
     """XLA's client, but for compiling.
 
+    Args:
+        client: XLA's.
+        files: Where executables are kept; None where they are not.
+        source: Where an executable that is not kept counts as being from.
+
     Attributes:
         source: Where the executable that was asked for last is from.
+        once: Whether a value is fused only where it has one reader.
     """
 
-    __slots__ = ("_client", "_files", "source")
+    __slots__ = ("_client", "_files", "once", "source")
 
-    def __init__(self, client: Any, files: KeptFiles) -> None:
-        self._client, self._files = client, files
-        self.source = Source.COMPILED
+    def __init__(
+        self, client: Any, files: KeptFiles | None, source: Source = Source.COMPILED
+    ) -> None:
+        self._client, self._files, self.source = client, files, source
+        self.once = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
-    def compile_and_load(self, module: Any, executable_devices: Any, compile_options: Any) -> Any:
+    def compile_and_load(
+        self, module: Any, executable_devices: Any, compile_options: Any, **more: Any
+    ) -> Any:
+        if self.once:
+            compile_options = with_extra_options(compile_options)
+        if self._files is None:
+            return self._client.compile_and_load(
+                module,
+                executable_devices=executable_devices,
+                compile_options=compile_options,
+                **more,
+            )
+        return self._made_or_kept(self._files, module, executable_devices, compile_options)
+
+    def _made_or_kept(self, files: KeptFiles, module: Any, devices: Any, options: Any) -> Any:
         client = self._client
-        key = _key(client, module, executable_devices, compile_options)
-        kept = self._files.get(key)
+        key = _key(client, module, devices, options)
+        kept = files.get(key)
         if kept is not None:
             try:
-                found = client.deserialize_executable(
-                    zlib.decompress(kept), executable_devices, compile_options
-                )
+                found = client.deserialize_executable(zlib.decompress(kept), devices, options)
                 self.source = Source.CACHE
                 return found
             except Exception as error:
                 raise_error_of_handler(error)
                 # Whatever is wrong with it, compiling it anew is right.
                 _LOG.info("an executable that was kept cannot be loaded: %s", error)
-                self._files.drop(key)
-        made = client.compile_and_load(
-            module, executable_devices=executable_devices, compile_options=compile_options
-        )
+                files.drop(key)
+        made = client.compile_and_load(module, executable_devices=devices, compile_options=options)
+        self.source = Source.COMPILED
         try:
             data = zlib.compress(made.serialize(), 1)
         except Exception as error:  # a platform that cannot write executables out
@@ -139,7 +160,7 @@ class _Client:
             self.source = Source.UNKEPT
             _LOG.info("an executable cannot be kept: %s", error)
         else:
-            self._files.put(key, data)
+            files.put(key, data)
         return made
 
 

@@ -23,6 +23,7 @@ from emulator.memory.placement import Placement
 from emulator.mesh.whole import divided_by
 from emulator.plans.composition import Composition, composed
 from emulator.plans.direct_call import direct_call, ended_call
+from emulator.plans.evaluations import MOST_EVALUATIONS, evaluations
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
@@ -117,9 +118,10 @@ def compile_plan(
     chips = placement.chips
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = composition_of(program, buffer_map, steps, variant, watched)
-        lowered = _lowered(composition, placement)
+        lowered, jaxpr = _lowered(composition, placement)
+        once = evaluations(jaxpr) <= MOST_EVALUATIONS
         lowering_seconds = time.perf_counter() - start
-        executable = compiled_or_kept(lowered, xla_options(chips.first))
+        executable = compiled_or_kept(lowered, xla_options(chips.first), once=once)
         compiled = executable.compiled
         what = f"program {program.name}: a run of {len(steps)} step(s)"
         check_plan(compiled, what, chips)
@@ -178,7 +180,7 @@ def lower_plan(
     """
     with failures_of_plan(program, steps, "lowering"):
         composition = composition_of(program, buffer_map, steps, variant)
-        return _lowered(composition, placement, (platform,) if platform else None)
+        return _lowered(composition, placement, (platform,) if platform else None)[0]
 
 
 def composition_of(
@@ -207,8 +209,8 @@ def composition_of(
 
 def _lowered(
     composition: Composition, placement: Placement, platforms: tuple[str, ...] | None = None
-) -> Any:
-    """Composed steps as a ``jax.stages.Lowered`` for some chips, or for other platforms."""
+) -> tuple[Any, Any]:
+    """Composed steps as a ``jax.stages.Lowered`` for some chips, or for other platforms; traced."""
     forms, buffers = composition.buffer_map.form, composition.signature
     shapes = [
         jax.ShapeDtypeStruct(*forms(home), sharding=placement.sharding(home))
@@ -218,7 +220,7 @@ def _lowered(
     with traceable(composition, platform, placement) as jitted:
         traced = jitted.trace(*shapes)
         check_traced_sizes(traced.jaxpr)
-        return traced.lower(lowering_platforms=platforms)
+        return traced.lower(lowering_platforms=platforms), traced.jaxpr
 
 
 @contextmanager

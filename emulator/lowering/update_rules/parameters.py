@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.kernels.narrowing import narrow
-from emulator.kernels.unfused import compile_apart
+from emulator.kernels.unfused import in_memory
 from emulator.lowering.branch_checks import held
 from emulator.lowering.node_cache import call_once_traced
 from emulator.lowering.section import State
@@ -132,15 +132,11 @@ def _by_parts(rule: Rule) -> Rule:
     return updated
 
 
-def _same(array: jax.Array) -> jax.Array:
-    return array
-
-
 def stored(array: jax.Array, dtype: Any) -> jax.Array:
     """A state as it is stored; made once, while XLA would make it again for the weight."""
     if array.dtype == dtype:
         return array
-    return compile_apart(_same, narrow(array, dtype))
+    return in_memory(narrow(array, dtype))
 
 
 def wide(array: jax.Array) -> jax.Array:

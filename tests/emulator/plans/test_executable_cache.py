@@ -81,8 +81,8 @@ class Spy:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     found = Counts()
 
-    def client(real: Any, files: KeptFiles) -> _Client:
-        return _Client(Spy(real, found), files)
+    def client(real: Any, *rest: Any) -> _Client:
+        return _Client(Spy(real, found), *rest)
 
     monkeypatch.setattr(executable_cache, "_Client", client)
     return found
@@ -126,7 +126,7 @@ import sys
 from emulator.plans import executable_cache as cache
 from tests.emulator.plans.test_executable_cache import Counts, Spy, trained
 counts, client = Counts(), cache._Client
-cache._Client = lambda real, files: client(Spy(real, counts), files)
+cache._Client = lambda real, *rest: client(Spy(real, counts), *rest)
 trained()
 print(counts.compiled, counts.read)
 """
@@ -235,7 +235,7 @@ def theirs(tmp_path: Path) -> Iterator[Path]:
 def squared(multiply: Callable[[Any, Any], Any]) -> None:
     """Compile a product, as plans are."""
     matrix = jax.ShapeDtypeStruct((64, 64), np.float32)
-    compiled_or_kept(jax.jit(lambda a: multiply(a, a)).lower(matrix), {})
+    compiled_or_kept(jax.jit(lambda a: multiply(a, a)).lower(matrix), {}, once=True)
 
 
 @pytest.mark.parametrize("whose", ["kept", "theirs"])

@@ -232,7 +232,7 @@ def test_it_drops_no_executable_that_is_kept(tmp_path, monkeypatch):
     files = executable_cache._opened(tmp_path)
     files.put("a", zlib.compress(b"an executable"))
     monkeypatch.setattr(executable_cache, "_key", lambda *_: "a")
-    client: Any = SimpleNamespace(deserialize_executable=ring)
+    client: Any = SimpleNamespace(deserialize_executable=ring, platform="tpu")
     with handler(signal.SIGALRM, late), pytest.raises(Timeout):
         executable_cache._Client(client, files).compile_and_load(None, None, None)
     assert files.get("a") is not None
