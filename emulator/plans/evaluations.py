@@ -8,11 +8,13 @@ alone, so plans are looked at here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from emulator.plans.traced_sizes import functions_in
 
 __all__ = ["MOST_EVALUATIONS", "evaluations"]
 
@@ -139,7 +141,7 @@ class _Walk:
     def _read(self, eqn: Any, outs: Sequence[_Places]) -> list[_Places]:
         """Where an operation wants what it reads."""
         name = eqn.primitive.name
-        inner = list(_functions(eqn.params))
+        inner: list[Jaxpr] = list(functions_in(eqn.params.values()))
         if inner and name in _CALLS and not _is_apart(eqn):
             return self.through(inner[0], outs)
         self.apart += inner
@@ -179,17 +181,7 @@ def _joined(first: _Places, second: _Places) -> _Places:
     }
 
 
-def _functions(params: Mapping[str, Any]) -> Iterator[Jaxpr]:
-    """Functions among the parameters of an operation."""
-    for value in params.values():
-        for item in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(item, ClosedJaxpr):
-                yield item.jaxpr
-            elif isinstance(item, Jaxpr):
-                yield item
-
-
 def _is_apart(eqn: Any) -> bool:
     """Whether XLA is told not to inline a call."""
-    marks = getattr(getattr(eqn, "ctx", None), "xla_metadata", None) or {}
-    return dict(marks).get("inlineable") == "false"
+    marks: Mapping[str, str] = getattr(getattr(eqn, "ctx", None), "xla_metadata", None) or {}
+    return marks.get("inlineable") == "false"

@@ -46,7 +46,7 @@ def with_extra_options(options: Any) -> Any:
         True
     """
     try:
-        extended = type(options).ParseFromString(options.SerializeAsString() + _entry())
+        extended: Any = options.__class__.ParseFromString(options.SerializeAsString() + _entry())
         taken = ONE_READER in str(extended.executable_build_options.debug_options)
     except Exception as error:
         raise_error_of_handler(error)

@@ -57,7 +57,7 @@ way, at most 281474976710656 bytes are allowed. Use smaller shapes
         for equation in pending.pop().eqns:
             for result in equation.outvars:
                 _check(equation.primitive.name, result.aval)
-            for inner in _inner(equation.params.values()):
+            for inner in functions_in(equation.params.values()):
                 if id(inner) not in seen:
                     seen.add(id(inner))
                     pending.append(inner)
@@ -69,7 +69,7 @@ def _check(primitive: str, form: Any) -> None:
         raise OversizedResult(primitive=primitive, shape=tuple(shape))
 
 
-def _inner(parameters: Iterable[Any]) -> Iterator[Any]:
+def functions_in(parameters: Iterable[Any]) -> Iterator[Any]:
     """The programs inside of an operation's parameters: loops, branches, functions."""
     for parameter in parameters:
         if isinstance(parameter, ClosedJaxpr):
@@ -77,4 +77,4 @@ def _inner(parameters: Iterable[Any]) -> Iterator[Any]:
         elif isinstance(parameter, Jaxpr):
             yield parameter
         elif isinstance(parameter, (tuple, list)):
-            yield from _inner(cast("Sequence[Any]", parameter))
+            yield from functions_in(cast("Sequence[Any]", parameter))

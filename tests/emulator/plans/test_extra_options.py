@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax._src.lib import xla_client
+from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]  # jax makes its options of it
 
 from emulator.plans import extra_options, xla_options
 from emulator.plans.executable_cache import compiled_or_kept
