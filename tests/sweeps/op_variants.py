@@ -231,6 +231,7 @@ class End(enum.Enum):
     LAYOUT = "torch raises for how its arguments lie, which a program does not know"
     GRADIENT = "torch computes and refuses the gradient, for sizes or strides alone"
     NO_TENSOR = "no tensor among the results"
+    UNWRITTEN = "torch gives memory that it has not written"
 
 
 _VALUES = re.compile(
@@ -274,9 +275,28 @@ def run(entry: Entry, ways: Sequence[Variant]) -> tuple[Outcome, str] | End:
         if not eager.outputs:
             return End.NO_TENSOR
         found = _compared(entry, module, way, eager, seed)
+        if found[0] is Outcome.SILENT and _is_unwritten(module, way, eager, seed):
+            return End.UNWRITTEN
         is_right = wanted is not None and found[0] is Outcome.EQUAL
         return (_refused_gradient(entry, wanted, said) if is_right else None) or found
     return _refused(_call_of(entry, ways[0].sample), ways[0], said)
+
+
+def _is_unwritten(module: Call, way: Variant, eager: Eager, seed: int) -> bool:
+    """Whether results of torch are others where new memory of torch holds NaN."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(seed)
+            again = run_eager(module, way.sample.tensors, seed=seed, leaves=way.leaves)
+    finally:
+        torch.use_deterministic_algorithms(before)
+    return any(
+        bool((torch.isnan(new) & ~torch.isnan(old)).any())
+        for old, new in zip(eager.outputs, again.outputs, strict=True)
+    )
 
 
 def _refused_gradient(entry: Entry, way: Variant, said: str) -> tuple[Outcome, str] | End | None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
+from tests.opinfo.call import Eager, run_eager
 from tests.opinfo.catalog import entry_named
 from tests.processes import finished
 from tests.sweeps.op_variants import End, run, samples_of, sized, strided
@@ -56,6 +61,40 @@ def test_what_torch_refuses_and_the_device_computes_is_silent(
     assert not isinstance(found, End)
     assert found[0] is Outcome.SILENT
     assert "torch raises RuntimeError: max(): Expected" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [("nn.functional.multilabel_margin_loss", True), ("nn.functional.hardswish", False)],
+)
+def test_memory_that_torch_has_not_written_is_no_result(
+    name: str, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's kernel returns without a word for no rows, and leaves what lay in memory."""
+    found = (Outcome.SILENT, "another number")
+    monkeypatch.setattr("tests.sweeps.op_variants._compared", lambda *_: found)
+    monkeypatch.setattr("tests.sweeps.op_variants.run_eager", _with_zeros_for_nan(run_eager))
+    entry = entry_named(name)
+    ways = [
+        w
+        for sample in samples_of(entry, 1)
+        for w in sized(sample)
+        if "(0, 5)" in w[0].what or not ends
+    ]
+    assert ways
+    assert run(entry, ways[0]) == (End.UNWRITTEN if ends else found)
+
+
+def _with_zeros_for_nan(run_torch: Callable[..., Eager]) -> Callable[..., Eager]:
+    """Torch as it is where new memory holds zeros."""
+
+    def eager(*args: Any, **kwargs: Any) -> Eager:
+        found = run_torch(*args, **kwargs)
+        if torch.are_deterministic_algorithms_enabled():
+            return found
+        return dataclasses.replace(found, outputs=tuple(map(torch.nan_to_num, found.outputs)))
+
+    return eager
 
 
 @pytest.mark.slow
