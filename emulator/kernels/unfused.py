@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 import jax
@@ -20,7 +21,8 @@ def compile_apart(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     it is gone before fusion. A call that is not inlined stays.
 
     Args:
-        fn: A pure function of arrays, the same object at every call.
+        fn: A pure function of arrays; the same object at every call is traced once. What it calls
+            through ``jax.jit`` is a call of its own, too, but under :func:`inlined`.
         args, kwargs: Its arguments.
 
     Returns:
@@ -28,6 +30,13 @@ def compile_apart(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """
     with set_xla_metadata(inlineable="false"):
         return jax.jit(fn)(*args, **kwargs)
+
+
+@contextmanager
+def inlined() -> Iterator[None]:
+    """While active, inside of a part that is compiled apart, calls are parts of that."""
+    with set_xla_metadata(inlineable=None):
+        yield
 
 
 def _same(array: jax.Array) -> jax.Array:
@@ -38,7 +47,8 @@ def in_memory(array: jax.Array) -> jax.Array:
     """The same array, which XLA makes in memory here: a call of nothing that is not inlined.
 
     It parts two passes over data that XLA would make one of, with all of their loads, and keeps
-    readers of a value from making it anew. It copies nothing.
+    readers of a value from making it anew. It copies nothing. jax drops it where it derives a
+    gradient itself: it belongs into functions that have their own.
 
     Args:
         array: The array.

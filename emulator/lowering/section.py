@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import LoweringError, OpLimit
-from emulator.kernels.unfused import compile_apart
+from emulator.kernels.unfused import compile_apart, inlined
 from emulator.lowering.branch_checks import checked_parts
 from emulator.lowering.channels_last import (
     channels_last_nodes,
@@ -336,7 +336,8 @@ def _run_apart(
 
     def run(*arrays: jax.Array) -> jax.Array:
         inside = {**{v: env[v] for v in refs}, **dict(zip(given, arrays, strict=True))}
-        run_nodes(graph, part, inside, last)
+        with inlined():
+            run_nodes(graph, part, inside, last)
         return inside[result]
 
     env[result] = compile_apart(run, *[env[v] for v in given])

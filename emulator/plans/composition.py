@@ -110,7 +110,8 @@ def _run_steps(made_of: Composition, state: State) -> set[int]:
             continue
         elsewhere |= written.keys()
         if variant.checks & written.keys():
-            settled.clear()
+            # What was updated before this check is held back as a whole in the end.
+            elsewhere |= settled
     return settled - elsewhere
 
 

@@ -2,12 +2,13 @@
 
 XLA's option for that (``emulator/plans/extra_options.py``) makes a value in memory if two kernels
 read it. If one kernel does, at two places each, as ``roll(h) + h``, it is fused and computed twice;
-in a chain of these, two to the power of its length times. XLA watches that without the option
-alone, so plans are looked at here.
+in a chain of these, two to the power of its length times. Only without the option does XLA limit
+that, so plans are looked at here.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -39,11 +40,10 @@ _COMPUTING_NOTHING = frozenset(
 
 _ALONE = frozenset(
     {
-        *("dot_general", "conv_general_dilated", "sort", "fft", "top_k", "iota"),
+        *("sort", "fft", "top_k", "iota"),
         *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"),
         *("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
         *("select_and_scatter", "select_and_scatter_add", "select_and_gather_add"),
-        *("scatter", "scatter-add", "scatter_add", "scatter_mul", "scatter_min", "scatter_max"),
         *("while", "scan", "cond", "ffi_call", "rng_bit_generator", "threefry2x32"),
         *("cholesky", "eigh", "lu", "qr", "svd", "triangular_solve", "householder_product"),
     }
@@ -53,7 +53,7 @@ _ALONE = frozenset(
 _MOST_JOINED = 8
 """Arrays up to which XLA:CPU fuses a concatenation."""
 
-_CALLS = frozenset({"jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call"})
+_CALLS = frozenset({"jit", "closed_call", "custom_jvp_call", "custom_vjp_call", "remat2"})
 
 _Places = Mapping[int, frozenset[int]]
 """Where an element is wanted: places by kernel, both numbered."""
@@ -122,10 +122,11 @@ class _Walk:
             results: Where its results are.
         """
         wanted: dict[Any, _Places] = {}
+        makers = {v: eqn for eqn in jaxpr.eqns for v in eqn.outvars}
 
         def want(atoms: Sequence[Any], places: Sequence[_Places]) -> None:
             for atom, more in zip(atoms, places, strict=True):
-                if not isinstance(atom, Literal) and atom.aval.shape:
+                if not isinstance(atom, Literal):
                     wanted[atom] = _joined(wanted.get(atom, _NOWHERE), more)
 
         want(jaxpr.outvars, results)
@@ -133,20 +134,19 @@ class _Walk:
             outs = [wanted.get(v, _NOWHERE) for v in eqn.outvars]
             if not any(outs):
                 continue  # nobody reads it
-            want(eqn.invars, self._read(eqn, outs))
+            want(eqn.invars, self._read(eqn, outs, makers))
             if self.most > MOST_EVALUATIONS:
                 break
         return [wanted.get(v, _NOWHERE) for v in jaxpr.invars]
 
-    def _read(self, eqn: Any, outs: Sequence[_Places]) -> list[_Places]:
+    def _read(self, eqn: Any, outs: Sequence[_Places], makers: Mapping[Any, Any]) -> list[_Places]:
         """Where an operation wants what it reads."""
         name = eqn.primitive.name
         inner: list[Jaxpr] = list(functions_in(eqn.params.values()))
-        if inner and name in _CALLS and not _is_apart(eqn):
+        if inner and _is_walked_through(eqn):
             return self.through(inner[0], outs)
         self.apart += inner
-        joins_many = name == "concatenate" and len(eqn.invars) > _MOST_JOINED
-        if inner or name in _ALONE or joins_many:
+        if _is_alone(eqn, makers):
             alone = self.own_kernel()
             return [alone for _ in eqn.invars]
         if name == "optimization_barrier":  # it is gone before XLA fuses
@@ -161,8 +161,12 @@ class _Walk:
         shape = eqn.outvars[0].aval.shape
         moved: list[_Places] = []
         for atom in eqn.invars:
-            same = name not in _MOVING and atom.aval.shape == shape
-            moved.append(joined if same else self._moved(joined))
+            if shape and not atom.aval.shape:
+                moved.append(self.own_kernel())  # XLA makes a number before it is spread
+            elif name not in _MOVING and atom.aval.shape == shape:
+                moved.append(joined)
+            else:
+                moved.append(self._moved(joined))
         return moved
 
     def _moved(self, places: _Places) -> _Places:
@@ -173,12 +177,51 @@ class _Walk:
 
 
 def _joined(first: _Places, second: _Places) -> _Places:
-    if not first or not second:
-        return first or second
+    if len(first) > 1 or not second:  # of several kernels no more needs to be known
+        return first
+    if not first:
+        return second
     return {
         kernel: first.get(kernel, frozenset()) | second.get(kernel, frozenset())
         for kernel in dict.fromkeys((*first, *second))
     }
+
+
+def _is_walked_through(eqn: Any) -> bool:
+    """Whether an operation is a function that XLA inlines."""
+    name = eqn.primitive.name
+    if name == "scan":
+        return eqn.params["length"] == 1
+    return name in _CALLS and not _is_apart(eqn)
+
+
+def _is_alone(eqn: Any, makers: Mapping[Any, Any]) -> bool:
+    """Whether XLA fuses an operation with nothing.
+
+    Args:
+        eqn: The operation.
+        makers: What makes each value of its function.
+    """
+    name = eqn.primitive.name
+    if name in _MOVING and name != "concatenate":
+        return False
+    shapes = [atom.aval.shape for atom in eqn.invars]
+    if name == "concatenate":  # neighbouring slices of one array are that array again
+        cuts = sum(_is_cut(makers.get(a)) for a in eqn.invars if not isinstance(a, Literal))
+        return len(shapes) > _MOST_JOINED and cuts < 2
+    if name == "dot_general":  # a sum of one product is a product
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        return math.prod(shapes[0][axis] for axis in contracted) > 1
+    if name == "conv_general_dilated":
+        features = eqn.params["dimension_numbers"].rhs_spec[0]
+        return math.prod(shapes[1]) > shapes[1][features]
+    if name.startswith("scatter"):  # one place is an update of a slice
+        return math.prod(shapes[1][:-1]) > 1
+    return name in _ALONE or any(True for _ in functions_in(eqn.params.values()))
+
+
+def _is_cut(eqn: Any) -> bool:
+    return eqn is not None and eqn.primitive.name in ("slice", "split", "dynamic_slice")
 
 
 def _is_apart(eqn: Any) -> bool:

@@ -87,8 +87,9 @@ def _compiled(lowered: Any, options: dict[str, Any], once: bool) -> tuple[Any, S
     if not (calls_onednn or arguments["host_callbacks"] or arguments["keepalive"]):
         files, source = _files(), Source.NO_CACHE
     client = arguments["backend"]
-    arguments["backend"] = ours = _Client(client, files, source)
-    ours.once = once and client.platform == "cpu"
+    arguments["backend"] = ours = _Client(
+        client, files, source, once=once and client.platform == "cpu"
+    )
     try:
         with kept_nowhere() if calls_onednn else nullcontext():
             compiled = lowered.compile(compiler_options=options)
@@ -106,19 +107,23 @@ class _Client:
         client: XLA's.
         files: Where executables are kept; None where they are not.
         source: Where an executable that is not kept counts as being from.
+        once: Whether a value is fused only where it has one reader.
 
     Attributes:
         source: Where the executable that was asked for last is from.
-        once: Whether a value is fused only where it has one reader.
     """
 
-    __slots__ = ("_client", "_files", "once", "source")
+    __slots__ = ("_client", "_files", "_once", "source")
 
     def __init__(
-        self, client: Any, files: KeptFiles | None, source: Source = Source.COMPILED
+        self,
+        client: Any,
+        files: KeptFiles | None,
+        source: Source = Source.COMPILED,
+        *,
+        once: bool = False,
     ) -> None:
-        self._client, self._files, self.source = client, files, source
-        self.once = False
+        self._client, self._files, self.source, self._once = client, files, source, once
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -126,7 +131,7 @@ class _Client:
     def compile_and_load(
         self, module: Any, executable_devices: Any, compile_options: Any, **more: Any
     ) -> Any:
-        if self.once:
+        if self._once:
             compile_options = with_extra_options(compile_options)
         if self._files is None:
             return self._client.compile_and_load(

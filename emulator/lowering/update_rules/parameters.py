@@ -94,8 +94,9 @@ def update_each(
     for p in optimizer.params:
         regions = [r for r in p.states if r not in idle]
         arrays = [state[p.weight], state[p.grad], *(state[r] for r in regions), *scalars, *flags]
-        key = (name, optimizer.options, len(flags), *form)
-        here = by_parts if jnp.iscomplexobj(state[p.weight]) else rule
+        has_parts = bool(jnp.iscomplexobj(state[p.weight]))
+        key = (name, optimizer.options, len(flags), has_parts, *form)
+        here = by_parts if has_parts else rule
         one = partial(_updated, here, len(flags))
         update.result[p.weight], *states = call_once_traced(key, one, arrays, name)
         update.result.update(zip(regions, states, strict=True))

@@ -139,3 +139,34 @@ def test_rows_that_forward_shortens_are_held_back_too(tmp_path: Path) -> None:
     samba.session.run(named({"x": X, "scale": ONE}), model.output_tensors)
     samba.session.to_cpu(model)
     assert not torch.equal(samba.to_torch(model.rows.weight), before)
+
+
+class Counted(nn.Module):
+    """One weight, which a rate beyond all bounds sends to infinity in one step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(3))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        h = x * self.w
+        if not torch.isfinite(h).all():
+            h = torch.clamp(h, -1.0, 1.0)
+        return h.sum()
+
+
+def test_a_plan_with_two_updates_is_held_back_as_a_whole(tmp_path: Path) -> None:
+    """The check of the second forward pass fails, and the first update is of the same run."""
+    model = samba.from_torch_model_(Counted())
+    inputs = named({"x": torch.full((3,), 4.0)})
+    optimizer = samba.optim.SGD(model.parameters(), lr=2e38)
+    config = {"output_folder": str(tmp_path)}
+    pef = samba.session.compile(model, inputs, optimizer, config_dict=config)
+    outputs = utils.trace_graph(model, inputs, optimizer, pef=pef)
+    with pytest.raises(OtherBranch):
+        samba.session.run(inputs, outputs, section_types=["fwd", "bckwd", "opt"] * 2)
+    samba.session.to_cpu(model)
+    assert torch.equal(samba.to_torch(model.w).detach(), torch.ones(3))
+    assert float(samba.to_torch(model.calls)) == 0.0

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
+from jax import lax
 from torch import nn
 
 from emulator.device import Device
@@ -44,11 +45,18 @@ def counted(function: Step) -> int:
         lambda x: jnp.pad(x, 1)[2:, 1:-1] - x,
         lambda x: x - x.max(1, keepdims=True),
         jax.jit(lambda x: x.T + x),
+        jax.checkpoint(lambda x: x.T + x),
+        lambda x: lax.fori_loop(0, 1, lambda _, h: h.T + h, x),
+        lambda x: x.at[jnp.array([1])].set(x[3:4] * 2.0) + jnp.roll(x, 1),
+        lambda x: x[:, :1] @ x[:1] + x.T,
+        lambda x: lax.reduce(jnp.stack([x.T, x], 2), 0.0, lambda a, b: a + b * b, (2,)),
+        lambda x: jnp.concatenate([*jnp.split(x, 8, 1)[1:], x[:, :1], x[:, :1]], 1)[:, :8] + x,
     ],
 )
 def test_chains_that_move_elements_grow(step: Step) -> None:
-    assert counted(chained(step, 2)) <= MOST_EVALUATIONS
+    assert counted(chained(step, 1)) <= MOST_EVALUATIONS
     assert counted(chained(step, 20)) > MOST_EVALUATIONS
+    assert counted(lambda x: chained(step, 20)(x).sum()) > MOST_EVALUATIONS
 
 
 @pytest.mark.parametrize(
@@ -59,6 +67,8 @@ def test_chains_that_move_elements_grow(step: Step) -> None:
         lambda x: x @ x + x.T,
         lambda x: in_memory(jnp.roll(x, 1) + x),
         lambda x: jnp.cumsum(x, 0) + jnp.roll(x, 1),
+        lambda x: x.at[jnp.array([1, 2])].set(x[3:5] * 2.0) + jnp.roll(x, 1),
+        lambda x: x * 0.5 + x.sum(),
     ],
 )
 def test_chains_that_are_cut_or_move_nothing_do_not(step: Step) -> None:
@@ -73,27 +83,30 @@ def test_loops_and_calls_are_looked_into() -> None:
 
 
 class Rolling(nn.Module):
-    """Thirty steps of a stencil, which a fusion would compute 3 to the power of 30 times."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(()))
+    """Steps of a stencil, each of which wants two places of the one before."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(30):
-            x = torch.roll(x, 1, 0) * self.w + 0.5 * x
+            x = torch.roll(x, 1, 0) + 0.5 * x
         return x.mean()
 
 
 def test_a_stencil_is_compiled_in_time() -> None:
-    model = Rolling()
-    program = build_program(
-        trace(model, (torch.ones(64, 4),)),
-        [torch.optim.SGD(model.parameters(), lr=0.1)],
-        CompileOptions(name="rolling"),
-    )
-    device = Device(program)
+    options = CompileOptions(name="rolling", inference=True)
+    device = Device(build_program(trace(Rolling(), (torch.ones(64, 4),)), [], options))
     before = time.process_time()
-    device.plan(all_steps(program))
-    # A limit that no load can reach: with the option it takes hours. It took 1.5 seconds.
+    device.plan(all_steps(device.program))
+    # A limit that no load can reach. It took 1.5 seconds; with the option each step more takes
+    # twice as long, and 17 steps take 4 seconds.
     assert time.process_time() - before < 120
+
+
+def test_many_readers_are_counted_in_time() -> None:
+    def read(x: jax.Array) -> jax.Array:
+        y = jnp.cos(x)
+        return jnp.stack([y @ x * i for i in range(1500)])
+
+    traced = jax.make_jaxpr(read)(jnp.ones((8, 8)))
+    before = time.process_time()
+    assert evaluations(traced) == 1
+    assert time.process_time() - before < 5, "it took 0.05 seconds"

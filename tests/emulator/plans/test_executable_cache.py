@@ -81,8 +81,8 @@ class Spy:
 def counts(monkeypatch: pytest.MonkeyPatch) -> Counts:
     found = Counts()
 
-    def client(real: Any, *rest: Any) -> _Client:
-        return _Client(Spy(real, found), *rest)
+    def client(real: Any, *rest: Any, **how: Any) -> _Client:
+        return _Client(Spy(real, found), *rest, **how)
 
     monkeypatch.setattr(executable_cache, "_Client", client)
     return found
@@ -126,7 +126,7 @@ import sys
 from emulator.plans import executable_cache as cache
 from tests.emulator.plans.test_executable_cache import Counts, Spy, trained
 counts, client = Counts(), cache._Client
-cache._Client = lambda real, *rest: client(Spy(real, counts), *rest)
+cache._Client = lambda real, *rest, **how: client(Spy(real, counts), *rest, **how)
 trained()
 print(counts.compiled, counts.read)
 """
