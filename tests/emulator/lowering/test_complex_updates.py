@@ -14,6 +14,9 @@ from tests.emulator.lowering.test_update_rules import load
 class Both(nn.Module):
     """A real and a complex weight of one shape, in either order."""
 
+    a: Tensor
+    b: Tensor
+
     def __init__(self, *, real_first: bool) -> None:
         super().__init__()
         weights = {"a": torch.tensor([0.5, -1.0]), "b": torch.tensor([0.3 + 0.8j, -0.6 + 0.1j])}
@@ -30,7 +33,7 @@ def test_real_and_complex_weights_of_one_optimizer(
     cls: type[torch.optim.Optimizer], real_first: bool
 ) -> None:
     model, x = Both(real_first=real_first), torch.tensor([0.7, -0.4])
-    optimizer = cls(model.parameters(), lr=0.1)  # pyright: ignore[reportCallIssue]  # all three have it
+    optimizer = cls(model.parameters(), lr=0.1)
     device, program = load(model, x, optimizer)
     device.write(device.region_of("x"), view_as_numpy(x))
     plan = device.plan(all_steps(program))
