@@ -34,6 +34,6 @@ def fold_middle(x: jax.Array, combine: Combine) -> jax.Array:
         whole = size - size % group
         tails += [lax.slice_in_dim(x, i, i + 1, axis=1) for i in range(whole, size)]
         parts = [strided(x, i, whole, group, 1) for i in range(group)]
-        # It keeps XLA from making one loop of two passes, with all of their loads.
+        # Else XLA makes one loop of two passes, with the loads of both.
         x = in_memory(pairwise(parts, combine))
     return pairwise([x, *tails], combine)[:, 0]

@@ -109,6 +109,6 @@ def _tap(x: jax.Array, g: jax.Array, spans: Sequence[tuple[_Span, _Span]]) -> ja
 def _places_summed(parts: Sequence[jax.Array]) -> jax.Array:
     """The sum of arrays ``(..., C, O / C)`` over all but their last two axes."""
     shape = parts[0].shape[-2:]
-    # It keeps XLA from making one loop of two passes, with all of their loads.
+    # Else XLA makes one loop of two passes, with the loads of both.
     total = in_memory(pairwise(parts, lax.add))
     return fold_middle(total.reshape(1, -1, math.prod(shape)), lax.add).reshape(shape)

@@ -34,7 +34,7 @@ def compile_apart(fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 @contextmanager
 def inlined() -> Iterator[None]:
-    """While active, inside of a part that is compiled apart, calls are parts of that."""
+    """While active, XLA inlines calls: those inside of a part that is compiled apart, too."""
     with set_xla_metadata(inlineable=None):
         yield
 
@@ -46,9 +46,8 @@ def _same(array: jax.Array) -> jax.Array:
 def in_memory(array: jax.Array) -> jax.Array:
     """The same array, which XLA makes in memory here: a call of nothing that is not inlined.
 
-    It parts two passes over data that XLA would make one of, with all of their loads, and keeps
-    readers of a value from making it anew. It copies nothing. jax drops it where it derives a
-    gradient itself: it belongs into functions that have their own.
+    What makes the array and what reads it are then two kernels. The call copies nothing. jax drops
+    it where it derives a gradient by itself: use it in functions that have a gradient of their own.
 
     Args:
         array: The array.

@@ -26,7 +26,7 @@ slices of a reduction in groups (``emulator/kernels/folding.py``)."""
 _MOVING = frozenset(
     {
         *("slice", "dynamic_slice", "dynamic_update_slice", "pad", "concatenate", "rev"),
-        *("gather", "transpose", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"),
+        *("gather", "transpose", "broadcast_in_dim", "reshape", "squeeze"),
         *("reduce", "reduce_sum", "reduce_prod", "reduce_max", "reduce_min"),
         *("reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin", "split"),
     }
@@ -34,7 +34,7 @@ _MOVING = frozenset(
 """Operations that XLA fuses, and that read other places than the one that they make."""
 
 _COMPUTING_NOTHING = frozenset(
-    {"slice", "rev", "transpose", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"}
+    {"slice", "rev", "transpose", "broadcast_in_dim", "reshape", "squeeze"}
 )
 """Those of them that a fusion may have as often as it likes."""
 
@@ -44,11 +44,11 @@ _ALONE = frozenset(
         *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"),
         *("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
         *("select_and_scatter", "select_and_scatter_add", "select_and_gather_add"),
-        *("while", "scan", "cond", "ffi_call", "rng_bit_generator", "threefry2x32"),
+        *("ffi_call", "rng_bit_generator", "threefry2x32"),
         *("cholesky", "eigh", "lu", "qr", "svd", "triangular_solve", "householder_product"),
     }
 )
-"""Operations that XLA fuses with nothing."""
+"""Operations that XLA fuses with nothing, beside those that hold functions."""
 
 _MOST_JOINED = 8
 """Arrays up to which XLA:CPU fuses a concatenation."""

@@ -66,7 +66,7 @@ def compiled_or_kept(lowered: Any, options: dict[str, Any], *, once: bool) -> Ex
     Args:
         lowered: A ``jax.stages.Lowered``.
         options: XLA's options for it.
-        once: Whether a value is fused only where it has one reader; on the CPU.
+        once: Whether a value is fused only where it has one reader; the CPU's compiler can.
 
     Returns:
         The executable, and where it is from.
@@ -87,9 +87,7 @@ def _compiled(lowered: Any, options: dict[str, Any], once: bool) -> tuple[Any, S
     if not (calls_onednn or arguments["host_callbacks"] or arguments["keepalive"]):
         files, source = _files(), Source.NO_CACHE
     client = arguments["backend"]
-    arguments["backend"] = ours = _Client(
-        client, files, source, once=once and client.platform == "cpu"
-    )
+    arguments["backend"] = ours = _Client(client, files, source, once=once)
     try:
         with kept_nowhere() if calls_onednn else nullcontext():
             compiled = lowered.compile(compiler_options=options)

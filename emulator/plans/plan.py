@@ -119,7 +119,8 @@ def compile_plan(
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = composition_of(program, buffer_map, steps, variant, watched)
         lowered, jaxpr = _lowered(composition, placement)
-        once = evaluations(jaxpr) <= MOST_EVALUATIONS
+        is_cpu = chips.first.platform == "cpu"
+        once = is_cpu and evaluations(jaxpr) <= MOST_EVALUATIONS
         lowering_seconds = time.perf_counter() - start
         executable = compiled_or_kept(lowered, xla_options(chips.first), once=once)
         compiled = executable.compiled
