@@ -213,7 +213,7 @@ def _gate(args: argparse.Namespace) -> int:
     if args.base is None or any((args.keep, args.script, args.base_script)):
         raise UserGateUsage("give --base REV, or --pef PEF with --base FILE or --keep FILE")
     check_outputs((args.json, args.smaller_is_better))
-    different = counts.check()
+    different = counts.check() + counts.check_fused()
     say_text("\n".join(different) or "counts: as kept")
     earlier = file_at(args.base, "bench/counts.json")
     if earlier is not None:
@@ -241,7 +241,7 @@ def _counts(args: argparse.Namespace) -> int:
     if args.update:
         counts.update()
         return 0
-    different = counts.check()
+    different = counts.check() + counts.check_fused()
     say_text("\n".join(different) or "counts: as kept")
     return int(bool(different))
 

@@ -1,8 +1,9 @@
 """Exact counts of every family of cases: they do not jitter, so any change is a change.
 
 Nothing is compiled by XLA for them: plans are lowered to StableHLO, and an executable that gives
-zeros stands in for the compiled one. ``bench/counts.json`` keeps them; ``python -m bench counts``
-compares, ``--update`` writes them anew after a change that was meant.
+zeros stands in for the compiled one. ``bench/counts.json`` keeps them, and beside them what XLA
+makes of each case (``bench/fusion.py``); ``python -m bench counts`` compares, ``--update`` writes
+them anew after a change that was meant.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy as np
 import samba
 from bench.case import Case
 from bench.errors import BadResults
+from bench.fusion import fused, kept_form, problems
 from bench.models import SMALL
 from bench.peers import ours
 from emulator.counters import Source
@@ -36,6 +38,9 @@ COUNTED = tuple(name for name in SMALL if name != "gpt2")
 """Cases that are counted; a second GPT would tell nothing new."""
 
 FILE = Path(__file__).with_name("counts.json")
+CASES, FUSED = "cases", "fused"
+"""Its parts: exact counts, and what XLA makes."""
+
 VERSIONS = ("torch", "jax")
 """Packages that the counts depend on."""
 
@@ -187,8 +192,12 @@ def differences(found: Counts, kept: dict[str, int] | None) -> list[str]:
     ]
 
 
-def kept_counts(path: Path = FILE) -> dict[str, Any]:
-    """The file's contents.
+def kept_counts(path: Path = FILE, part: str = CASES) -> dict[str, Any]:
+    """A part of the file's contents, by case.
+
+    Args:
+        path: The file.
+        part: ``CASES`` for the exact counts, ``FUSED`` for what XLA makes.
 
     Raises:
         BadResults: If it cannot be used, or is of other versions than those installed.
@@ -205,7 +214,7 @@ def kept_counts(path: Path = FILE) -> dict[str, Any]:
             reason=f"counted with {found['versions']}, installed are {here}: install what "
             "constraints.txt names, or run `python -m bench counts --update`",
         )
-    return found["cases"]
+    return found[part]
 
 
 def parsed_counts(text: str, where: str) -> dict[str, Any]:
@@ -220,9 +229,9 @@ def parsed_counts(text: str, where: str) -> dict[str, Any]:
     """
     try:
         found = json.loads(text)
-        if isinstance(found["versions"], dict) and all(
-            isinstance(case, dict) for case in found["cases"].values()
-        ):
+        found.setdefault(FUSED, {})  # earlier revisions have none
+        cases = [*found[CASES].values(), *found[FUSED].values()]
+        if isinstance(found["versions"], dict) and all(isinstance(case, dict) for case in cases):
             return found
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         pass
@@ -236,6 +245,14 @@ def check(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:
         f"{name}: {line}"
         for name in names
         for line in differences(count(SMALL[name]), kept.get(name))
+    ]
+
+
+def check_fused(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:
+    """What is wrong with what XLA makes of cases, a line each; it compiles them."""
+    kept = kept_counts(path, FUSED)
+    return [
+        f"{name}: {line}" for name in names for line in problems(fused(SMALL[name]), kept.get(name))
     ]
 
 
@@ -264,6 +281,7 @@ def update(path: Path = FILE) -> None:
     """Write the counts of all cases."""
     found = {
         "versions": _versions(),
-        "cases": {name: asdict(count(SMALL[name])) for name in COUNTED},
+        CASES: {name: asdict(count(SMALL[name])) for name in COUNTED},
+        FUSED: {name: kept_form(fused(SMALL[name])) for name in COUNTED},
     }
     path.write_text(json.dumps(found, indent=1) + "\n")

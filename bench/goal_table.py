@@ -8,12 +8,12 @@ from types import MappingProxyType
 
 from bench.environment import described, heading
 from bench.measurement import OURS, SELECTIONS, Results
-from bench.models import TIMED
+from bench.models import TIMED, suite_of
 from bench.peers import CONTENDERS
 from bench.report import in_columns, shown
 from bench.run import SUITES
 from bench.suites.limit import LIMIT
-from bench.targets import TORCH, Row, over_peer, rows, suite_of
+from bench.targets import TORCH, Row, over_peer, rows
 
 MET: Mapping[bool | None, str] = MappingProxyType({True: "yes", False: "NO", None: "-"})
 

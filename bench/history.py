@@ -10,6 +10,7 @@ from pathlib import Path
 from bench.environment import described
 from bench.errors import BadResults
 from bench.measurement import OURS, Results
+from bench.models import STEP_SUITES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class Entry:
 def entry(results: Results) -> Entry:
     """Results as a line of history."""
     seconds, ratios = {}, {}
-    for suite, case in [(s, c) for s in ("steps", "unseen") for c in results.cases(s)]:
+    for suite, case in [(s, c) for s in STEP_SUITES for c in results.cases(s)]:
         ours = results.get(suite, case, OURS, "step")
         if ours is None:
             continue

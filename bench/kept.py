@@ -15,6 +15,7 @@ from bench.environment import described, heading, processor_of
 from bench.errors import BadResults
 from bench.goal_table import model_cells, side_by_side, summary
 from bench.measurement import Measurement, Results, load
+from bench.models import STEP_SUITES
 from bench.suites.sections import FULL, SUM
 from bench.suites.thunks import OP, THUNK
 from bench.targets import rows
@@ -22,7 +23,7 @@ from bench.targets import rows
 FOLDER = Path(__file__).with_name("results")
 PAGE = "README.md"
 
-IN_TURNS = frozenset({"steps", "unseen", "overlap", "alone", "ddp"})
+IN_TURNS = frozenset({*STEP_SUITES, "overlap", "alone", "ddp"})
 """Suites whose samples belong together: a ratio's quartiles need all of them."""
 
 DIGITS = 5

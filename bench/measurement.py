@@ -70,7 +70,7 @@ class Measurement:
     Args:
         suite: Name of the suite: ``steps``, ``sections``, ``compile``, ``memory``,
             ``transfer``, ``host``, ``limit``, ``overlap``, ``alone``, ``ddp``, ``scaling``,
-            ``unseen`` or ``thunks``.
+            ``unseen``, ``ordinary`` or ``thunks``.
         case: Name of the case, empty where there is none.
         contender: Whose it is.
         what: Which quantity of the suite.

@@ -10,6 +10,7 @@ import numpy as np
 
 from bench import nets
 from bench.case import ADAMW, Batch, Case, Sgd, classifier
+from bench.ordinary import ORDINARY, SMALL_ORDINARY
 from bench.unseen import SMALL_UNSEEN, UNSEEN
 
 
@@ -170,7 +171,12 @@ CASES: Mapping[str, Case] = _by_name(
 )
 """What this project's speed was worked on, by name."""
 
-TIMED: Mapping[str, Case] = MappingProxyType({**CASES, **UNSEEN})
+STEP_SUITES: Mapping[str, Mapping[str, Case]] = MappingProxyType(
+    {"steps": CASES, "unseen": UNSEEN, "ordinary": ORDINARY}
+)
+"""The suites that time steps, each with its cases by name."""
+
+TIMED: Mapping[str, Case] = MappingProxyType({**CASES, **UNSEEN, **ORDINARY})
 """What ``python -m bench run`` times, by name."""
 
 SMALL: Mapping[str, Case] = _by_name(
@@ -184,6 +190,7 @@ SMALL: Mapping[str, Case] = _by_name(
     mlp_bf16(batch=8, width=32),
     chain_o0(batch=4, width=16),
     *SMALL_UNSEEN.values(),
+    *SMALL_ORDINARY.values(),
 )
 """Every family of cases, as small as its mathematics allows: for tests and for exact counts."""
 
@@ -203,3 +210,13 @@ OVERLAP: Mapping[str, Case] = _by_name(deep_mlp(), gpt())
 
 ALL: Mapping[str, Case] = MappingProxyType({**TIMED, **GROWTH, **HOST, **OVERLAP})
 """Every case that a worker can be asked for."""
+
+
+def suite_of(case: str) -> str:
+    """The suite that times the steps of a case.
+
+    Example:
+        >>> suite_of("moe")
+        'unseen'
+    """
+    return next(suite for suite, cases in STEP_SUITES.items() if case in cases)

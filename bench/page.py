@@ -9,12 +9,12 @@ from bench import goal_table
 from bench.environment import described, heading
 from bench.history import Entry
 from bench.measurement import FULL, OURS, Results
+from bench.models import STEP_SUITES, suite_of
 from bench.peers import PEERS
 from bench.report import shown
 from bench.suites.limit import LIMIT
 from bench.suites.sections import SUM
 from bench.suites.thunks import KIND
-from bench.targets import suite_of
 from pef_schema.printable import printable
 
 MOST_SECTIONS = 16
@@ -152,7 +152,7 @@ def _goals(results: Results) -> str:
 
 def _ratios(results: Results) -> str:
     rows = []
-    for case in (*results.cases("steps"), *results.cases("unseen")):
+    for case in (case for suite in STEP_SUITES for case in results.cases(suite)):
         group = []
         for peer in PEERS:
             suite = suite_of(case)

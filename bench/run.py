@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from bench.environment import environment
 from bench.measurement import Results
+from bench.models import STEP_SUITES
 from bench.suites import Settings, Suite
 from bench.suites.alone import alone
 from bench.suites.compile import compile
@@ -18,7 +19,7 @@ from bench.suites.memory import memory
 from bench.suites.overlap import overlap
 from bench.suites.scaling import scaling
 from bench.suites.sections import sections
-from bench.suites.steps import steps, unseen
+from bench.suites.steps import steps_of
 from bench.suites.thunks import thunks
 from bench.suites.transfer import transfer
 
@@ -27,8 +28,7 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         # First, so that the others find what torch.compile leaves in its cache.
         "compile": compile,
         "limit": limit,
-        "steps": steps,
-        "unseen": unseen,
+        **{name: steps_of(name) for name in STEP_SUITES},
         "sections": sections,
         "thunks": thunks,
         "host": host,

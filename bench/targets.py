@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from bench.environment import processor_of
 from bench.measurement import FULL, OURS, Results, Spread
-from bench.models import CASES, GROWTH, OVERLAP, TIMED
+from bench.models import CASES, GROWTH, OVERLAP, TIMED, suite_of
 from bench.peers import DDP, REPLICA
 from bench.suites.alone import ALONE_CASES
 from bench.suites.compile import COLD, COMPILED_CASES, WARM
@@ -17,7 +17,6 @@ from bench.suites.host import line
 from bench.suites.limit import LIMIT
 from bench.suites.overlap import MODES
 from bench.suites.sections import SUM
-from bench.unseen import UNSEEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +82,6 @@ DDP_REACH = 1.05
 
 def _missing(what: str, reach: str) -> Row:
     return Row(what=what, reach=reach, measured="", met=None)
-
-
-def suite_of(case: str) -> str:
-    """The suite that times the steps of a case."""
-    return "unseen" if case in UNSEEN else "steps"
 
 
 def over_peer(results: Results, case: str, *peers: str) -> tuple[Spread, str] | None:

@@ -13,11 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from bench.errors import LossesDiffer, WorkerFailed
 from bench.measurement import ALLOC, OURS, Results
-from bench.models import ALL, SMALL
+from bench.models import ALL, SMALL, STEP_SUITES
 from bench.peers import REFERENCE
 from bench.process import Worker
-from bench.suites import Settings
-from bench.unseen import UNSEEN
+from bench.suites import Settings, Suite
 
 CHECKED_LOSSES = 4
 
@@ -31,7 +30,10 @@ AMPLIFIED = 2
 """Losses before which no step has amplified a difference."""
 
 BY_HAND = "jax"
-"""A contender that takes the model's mathematics by hand: nobody wrote the unseen ones'."""
+"""A contender that takes the model's mathematics by hand."""
+
+WRITTEN = "steps"
+"""The suite whose models somebody wrote by hand."""
 
 
 def check_losses(case: str, losses: dict[str, list[float]], rtol: float) -> None:
@@ -62,35 +64,35 @@ def check_losses(case: str, losses: dict[str, list[float]], rtol: float) -> None
             raise LossesDiffer(case=case, losses=losses)
 
 
-def steps(settings: Settings, results: Results) -> None:
-    """Time training steps of the models that speed was worked on.
+def steps_of(suite: str) -> Suite:
+    """The suite that times training steps of some models.
 
     Args:
-        settings: What to measure. A peer that fails is left out with its reason; a failure
-            of ours is an error.
-        results: Gets ``step`` seconds, a sample a round.
+        suite: Its name, a key of ``STEP_SUITES``.
 
-    Raises:
-        WorkerFailed: If this project's own worker fails.
-        LossesDiffer: If the contenders do not compute the same.
+    Returns:
+        The suite. A peer that fails is left out with its reason. Results get ``step`` seconds, a
+        sample a round. It raises ``WorkerFailed`` if this project's own worker fails, and
+        ``LossesDiffer`` if the contenders do not compute the same.
     """
-    for case in settings.cases:
-        if case not in UNSEEN:
-            one_case("steps", case, settings, results, list(settings.contenders))
 
+    def steps(settings: Settings, results: Results) -> None:
+        names = [
+            name
+            for name in settings.contenders
+            if suite == WRITTEN or name.removesuffix(ALLOC) != BY_HAND
+        ]
+        for case in settings.cases:
+            if case in STEP_SUITES[suite]:
+                one_case(suite, case, settings, results, names)
 
-def unseen(settings: Settings, results: Results) -> None:
-    """Time training steps of the models of other families, as :func:`steps` does the others'."""
-    names = [name for name in settings.contenders if name.removesuffix(ALLOC) != BY_HAND]
-    for case in settings.cases:
-        if case in UNSEEN:
-            one_case("unseen", case, settings, results, names)
+    return steps
 
 
 def one_case(
     suite: str, case: str, settings: Settings, results: Results, contenders: list[str]
 ) -> None:
-    """Time one case for a suite; see :func:`steps`."""
+    """Time one case for a suite; see :func:`steps_of`."""
     settings.tell(f"{suite}: {case}")
     with contextlib.ExitStack() as stack:
         workers = {name: settings.start(case, name) for name in contenders}

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.choice import Candidate, choose
+from emulator.kernels.narrow_products import narrow_product
 from emulator.kernels.onednn import matmul
 from emulator.kernels.precision import compute_dtype, product_precision
 from emulator.kernels.problems import Product
@@ -59,16 +60,13 @@ def _by_xla(
     bias: jax.Array | None = None,
 ) -> jax.Array:
     """``lax.dot_general``, and a transposition where the result's axes want one."""
+    if a.dtype == jnp.bfloat16:
+        return _finished(narrow_product(spec, a, b), dtype, bias)
     left, right = spec.left, spec.right
     dims = (
         (tuple(left.index(c) for c in spec.summed), tuple(right.index(c) for c in spec.summed)),
         (tuple(left.index(c) for c in spec.batch), tuple(right.index(c) for c in spec.batch)),
     )
-    if a.ndim == 2 and dims[0][0] == (0,) and a.dtype.itemsize == 2:
-        # XLA:CPU has a fast kernel for 16-bit types only where the left rows are contiguous; the
-        # barrier keeps it from folding the transpose back into the product.
-        a = lax.optimization_barrier(a.T)
-        dims = (((1,), dims[0][1]), dims[1])
     y = lax.dot_general(
         a,
         b,

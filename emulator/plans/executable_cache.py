@@ -31,7 +31,7 @@ from emulator.counters import Source
 from emulator.handler_errors import raise_error_of_handler
 from emulator.kernels.onednn import CALLS
 from emulator.kernels.unkept import kept_nowhere
-from emulator.plans.extra_options import with_extra_options
+from emulator.plans.extra_options import has_emitters, with_extra_options
 from emulator.plans.kept_files import KeptFiles
 
 __all__ = ["CACHE_VARIABLE", "Executable", "compiled_or_kept"]
@@ -129,7 +129,7 @@ class _Client:
     def compile_and_load(
         self, module: Any, executable_devices: Any, compile_options: Any, **more: Any
     ) -> Any:
-        if self._once:
+        if self._once and has_emitters(compile_options):
             compile_options = with_extra_options(compile_options)
         if self._files is None:
             return self._client.compile_and_load(

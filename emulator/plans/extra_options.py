@@ -12,7 +12,7 @@ from typing import Any
 
 from emulator.handler_errors import raise_error_of_handler
 
-__all__ = ["ONE_READER", "with_extra_options"]
+__all__ = ["ONE_READER", "has_emitters", "with_extra_options"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,9 +25,31 @@ further pass, which joins fusions that read the same; ``xla_options`` leaves tha
 core alone computes what it joins.
 """
 
+_NO_EMITTERS = "xla_cpu_use_fusion_emitters: false"
+
 _BUILD_OPTIONS = 3  # CompileOptionsProto.executable_build_options, in xla/pjrt/proto
 _DEBUG_OPTIONS = 3  # ExecutableBuildOptionsProto.debug_options
 _EXTRA = 500  # DebugOptions.xla_backend_extra_options, a map of strings, in xla/xla.proto
+
+
+def has_emitters(options: Any) -> bool:
+    """Whether XLA emits fusions by its present code; ``XLA_FLAGS`` can ask for the earlier one.
+
+    With the earlier one :data:`ONE_READER` is wrong: XLA forgets a copy that stands alone and puts
+    the axes of a convolution's operand in order, where the kernel has one element (jaxlib 0.10.2).
+    With the present one a copy is a fusion by then, which XLA does not look into.
+
+    Args:
+        options: jaxlib's ``CompileOptions``.
+
+    Example:
+        >>> import os
+        >>> from jax._src.lib import xla_client
+        >>> has_emitters(xla_client.CompileOptions()) == ("emitters=false" not in os.environ.get(
+        ...     "XLA_FLAGS", ""))
+        True
+    """
+    return _NO_EMITTERS not in str(options.executable_build_options.debug_options)
 
 
 def with_extra_options(options: Any) -> Any:

@@ -9,6 +9,7 @@ import pytest
 
 from bench import counts, models
 from bench.errors import BadResults
+from bench.ordinary import SMALL_ORDINARY
 from bench.unseen import SMALL_UNSEEN
 from pef_schema.program import (
     Call,
@@ -23,7 +24,7 @@ from pef_schema.program import (
 )
 
 FAST_UNSEEN = {"dlrm", "moe"}
-SLOW = dict.fromkeys({"resnet18", *SMALL_UNSEEN} - FAST_UNSEEN, pytest.mark.slow)
+SLOW = dict.fromkeys({"resnet18", *SMALL_UNSEEN, *SMALL_ORDINARY} - FAST_UNSEEN, pytest.mark.slow)
 """LeNet is counted in the fast tests too: convolutions, pooling and a loss."""
 
 
@@ -35,7 +36,8 @@ def test_counts_are_as_kept(name):
 
 
 def test_every_counted_case_is_kept():
-    assert tuple(counts.kept_counts()) == counts.COUNTED
+    for part in (counts.CASES, counts.FUSED):
+        assert tuple(counts.kept_counts(part=part)) == counts.COUNTED
 
 
 def test_a_change_is_seen(tmp_path):

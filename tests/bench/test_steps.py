@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,16 +13,33 @@ from bench.errors import LossesDiffer, WorkerFailed
 from bench.inside import Contestant
 from bench.inside.steps import first, steps
 from bench.measurement import Results
+from bench.ordinary import MASKED, ORDINARY, SMALL_ORDINARY
 from bench.process import Worker
 from bench.suites import cache_variables
-from bench.suites.steps import check_losses, first_losses_of
-from bench.suites.steps import steps as steps_suite
-from bench.suites.steps import unseen as unseen_suite
-from bench.unseen import UNSEEN
+from bench.suites.steps import check_losses, first_losses_of, steps_of
+from bench.unseen import SMALL_UNSEEN, UNSEEN
 from tests.bench.shortest import settings
 
 FEW = {"logreg-1", "lenet", "lstm", "dlrm"}
 """Cases whose contenders the fast tests compare; the rest is slow to compile."""
+
+
+DROPOUTS = ("dropout", "p", "share")
+"""Attributes that say what share is dropped."""
+
+
+def without_dropout(case: models.Case) -> models.Case:
+    """A case whose model drops nothing."""
+
+    def build() -> torch.nn.Module:
+        model = case.build()
+        for module in model.modules():
+            for name in DROPOUTS:
+                if isinstance(getattr(module, name, None), float):
+                    setattr(module, name, 0.0)
+        return model
+
+    return replace(case, build=build)
 
 
 def first_losses(contender: str, case: models.Case, count: int = 6) -> list[float]:
@@ -34,21 +53,53 @@ def first_losses(contender: str, case: models.Case, count: int = 6) -> list[floa
         pytest.param(name, contender, marks=() if name in FEW else pytest.mark.slow)
         for name in models.SMALL
         for contender in ("jax", "ours")
-        if contender == "ours" or name not in UNSEEN  # nobody wrote those by hand
+        if contender == "ours" or name not in {**SMALL_UNSEEN, **SMALL_ORDINARY}  # not by hand
     ],
 )
 def test_contenders_compute_what_torch_does(name, contender):
     """Six steps: the later losses are right only if backward pass and optimizer are."""
     case = models.SMALL[name]
+    if case.loss_rtol == MASKED:
+        case = without_dropout(case)
     # Bfloat16 keeps 8 bits, and its sums may be rounded at other places.
     rel = 2e-3 if name == "mlp_bf16" else 2e-6
     expected = first_losses(peers.REFERENCE, case)
     assert first_losses(contender, case) == pytest.approx(expected, rel=rel)
 
 
+MASKED_CASES = [name for name, case in SMALL_ORDINARY.items() if case.loss_rtol == MASKED]
+
+
+def test_masks_move_losses_less_than_is_allowed():
+    """Of torch with other seeds; with none dropped the losses are the same each time."""
+    assert [
+        *("post_norm_dropout", "gpt2_dropout", "bert", "vit_drop_path", "mlp_dropout")
+    ] == MASKED_CASES
+    for name in MASKED_CASES:
+        case = ORDINARY[name]
+        batch = tuple(map(torch.from_numpy, case.batches()[0]))
+        model, plain = case.model(), without_dropout(case).model()
+        with torch.no_grad():
+            losses = [model(*batch)[0].item() for _ in range(4)]
+            kept = [plain(*batch)[0].item() for _ in range(2)]
+        assert kept[0] == kept[1] and len(set(losses)) == 4, name
+        assert max(losses) < min(losses) * (1 + MASKED), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MASKED_CASES)
+def test_masked_cases_train(name):
+    """As they are: each contender draws masks of its own."""
+    case = models.SMALL[name]
+    losses = {who: first_losses(who, case) for who in (peers.REFERENCE, "ours")}
+    check_losses(name, losses, case.loss_rtol)
+
+
 def test_losses_move():
     """The comparison above would pass for a contender that does not train otherwise."""
     for name, case in models.SMALL.items():
+        if case.loss_rtol == MASKED:
+            case = without_dropout(case)
         convert, step = peers.prepare(peers.REFERENCE, case)
         batch = convert(case.batches()[0])
         losses = [step(batch) for _ in range(3)]
@@ -92,7 +143,11 @@ def test_case_names():
         *("mixer", "encoder", "unet", "dlrm", "gru"),
         *("vit", "mobilenet", "generator", "wavenet", "moe"),
     ]
-    assert list(models.TIMED) == [*models.CASES, *UNSEEN]
+    assert list(ORDINARY) == [
+        *("post_norm_dropout", "post_norm", "gpt2_dropout", "bert", "vit_drop_path"),
+        *("mlp_dropout", "steps-50", "steps-200", "steps-1000"),
+    ]
+    assert list(models.TIMED) == [*models.CASES, *UNSEEN, *ORDINARY]
     families = {case.family for case in models.TIMED.values()}
     assert families == {case.family for case in models.SMALL.values()}
 
@@ -142,7 +197,7 @@ def test_a_worker_that_fails_says_why():
 def test_a_peer_that_fails_is_reported_and_left_out(tmp_path):
     results = Results()
     wanted = {"cases": ("logreg-1",), "contenders": ("nobody", "eager+alloc")}
-    steps_suite(settings(tmp_path, round_seconds=0.01, **wanted), results)
+    steps_of("steps")(settings(tmp_path, round_seconds=0.01, **wanted), results)
     assert [f.contender for f in results.failures] == ["nobody"]
     [found] = results.measurements
     assert found.contender == "eager+alloc" and len(found.values) == 2 and min(found.values) > 0
@@ -157,13 +212,13 @@ def test_unseen_models_have_a_suite_of_their_own(tmp_path):
         round_seconds=0.01,
     )
     results = Results()
-    unseen_suite(wanted, results)
+    steps_of("unseen")(wanted, results)
     assert [m.key[:3] for m in results.measurements] == [
         ("unseen", "moe", "eager"),
         ("unseen", "moe", "eager+alloc"),
     ]
     results = Results()
-    steps_suite(wanted, results)
+    steps_of("steps")(wanted, results)
     assert {m.case for m in results.measurements} == {"logreg-1"} and not results.failures
 
 

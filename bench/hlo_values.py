@@ -1,0 +1,220 @@
+"""How much XLA computes, against what it was given: whether fusion computes values anew.
+
+The optimized program is taken apart: fusions and calls are opened, and every operation gets the
+number of the value that it computes, by its opcode, its attributes and the numbers of its operands.
+A value that several kernels compute stands there several times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = ["Computed", "computed"]
+
+_MOVING = frozenset(
+    {
+        *("parameter", "constant", "iota", "tuple", "get-tuple-element", "copy", "bitcast"),
+        *("bitcast-convert", "broadcast", "reshape", "transpose", "slice", "pad", "concatenate"),
+        *("reverse", "convert", "dynamic-slice", "dynamic-update-slice", "optimization-barrier"),
+        *("after-all", "partition-id", "replica-id", "fusion", "call", "while", "conditional"),
+        *("custom-call", "copy-start", "copy-done", "add-dependency", "get-dimension-size"),
+    }
+)
+"""Opcodes that compute no number, and those that hold computations."""
+
+_LIGHT = frozenset(
+    {
+        *("add", "subtract", "multiply", "maximum", "minimum", "negate", "abs", "compare"),
+        *("select", "and", "or", "not", "xor", "clamp", "sign", "is-finite"),
+        *("shift-left", "shift-right-logical", "shift-right-arithmetic"),
+    }
+)
+"""One of these, of values that lie in memory, is made anew as fast as it is read."""
+
+_LINE = re.compile(
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=]*\)|\S+) (?P<opcode>[a-z][\w\-]*)\("
+)
+_HEAD = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) (?:\(.*\) -> .*)?\{$")
+_OPERAND = re.compile(r"%?([\w.\-]+)(?:,|$)")
+_CALLEE = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
+_HELD = re.compile(r"(?:body|condition|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_IGNORED = re.compile(
+    r", (?:metadata|backend_config|frontend_attributes|sharding|operand_precision|origin)="
+    r"(?:\{(?:[^{}\"]|\"(?:\\.|[^\"\\])*\"|\{[^{}]*\})*\})"
+)
+_COMMENT = re.compile(r"/\*.*?\*/")
+_LAYOUT = re.compile(r"\{[\d,:TSE()]*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+    root: bool
+    callee: str | None
+    held: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What a program computes.
+
+    Args:
+        operations: Operations that compute numbers, fusions and calls opened.
+        values: The different values that they compute.
+        most: How often the value that is computed most often is; one light operation on values
+            in memory does not count, since it is made anew as fast as it is read.
+        which: What that is: its opcode and its shape.
+    """
+
+    operations: int
+    values: int
+    most: int
+    which: str
+
+
+def _operand_text(line: str, start: int) -> tuple[str, str]:
+    """What stands between the parentheses that are open at a place, and what comes after."""
+    depth = 1
+    for place in range(start, len(line)):
+        if line[place] == "(":
+            depth += 1
+        elif line[place] == ")":
+            depth -= 1
+            if not depth:
+                return line[start:place], line[place + 1 :]
+    return line[start:], ""
+
+
+def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
+    """Computations by name, and the name of the entry."""
+    found: dict[str, list[_Operation]] = {}
+    entry, current = "", []
+    for line in _COMMENT.sub("", text).splitlines():
+        head = _HEAD.match(line)
+        if head:
+            current = found.setdefault(head["name"], [])
+            entry = head["name"] if line.startswith("ENTRY") else entry
+            continue
+        match = _LINE.match(line)
+        if not match:
+            continue
+        inside, after = _operand_text(line, match.end())
+        opcode = match["opcode"]
+        callee = _CALLEE.search(after) if opcode in ("fusion", "call") else None
+        held = tuple(_HELD.findall(after)) if callee is None else ()
+        branches = _BRANCHES.search(after)
+        if branches:
+            held += tuple(_OPERAND.findall(branches[1].replace(" ", "")))
+        literal = inside if opcode in ("constant", "parameter") else ""
+        operands = () if literal else tuple(_OPERAND.findall(inside))
+        current.append(
+            _Operation(
+                name=match["name"],
+                shape=_LAYOUT.sub("", match["shape"]),
+                opcode=opcode,
+                operands=operands,
+                attributes=literal + _LAYOUT.sub("", _IGNORED.sub("", after)),
+                root=line.lstrip().startswith("ROOT "),
+                callee=callee[1] if callee else None,
+                held=held if opcode in ("while", "conditional") else (),
+            )
+        )
+    return found, entry
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Numbers the values of a program."""
+
+    computations: Mapping[str, Sequence[_Operation]]
+    numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+    operations: int = 0
+    values: set[int] = field(default_factory=set)
+    times: Counter[int] = field(default_factory=Counter)
+    texts: dict[int, str] = field(default_factory=dict)
+    apart: list[str] = field(default_factory=list)
+
+    def number(self, *key: object) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def through(self, name: str, arguments: Sequence[int]) -> int:
+        """Number what a computation gives for arguments with these numbers."""
+        here: dict[str, int] = {}
+        made: set[str] = set()  # by this kernel, if the computation is a fusion's
+        result = 0
+        for op in self.computations[name]:
+            operands = tuple(here[o] for o in op.operands)
+            if op.opcode == "parameter":
+                place = int(op.attributes.partition(",")[0])
+                found = arguments[place]
+            elif op.callee is not None:
+                found = self.through(op.callee, operands)
+                made.add(op.name)
+            elif op.opcode in ("copy", "optimization-barrier"):
+                found = operands[0]
+                made.update(op.name for o in op.operands if o in made)
+            else:
+                self.apart += [h for h in op.held if h not in self.apart]
+                found = self.number(op.opcode, op.shape, op.attributes, operands)
+                in_kernel = any(o in made for o in op.operands)
+                if in_kernel or op.opcode not in _MOVING:
+                    made.add(op.name)
+                if op.opcode not in _MOVING:
+                    self.operations += 1
+                    self.values.add(found)
+                    if in_kernel or op.opcode not in _LIGHT:
+                        self.times[found] += 1
+                    self.texts.setdefault(found, f"{op.opcode} {op.shape}")
+            here[op.name] = found
+            if op.root:
+                result = found
+        return result
+
+
+def computed(text: str) -> Computed:
+    """What an optimized program computes.
+
+    Args:
+        text: It, as ``jax.stages.Compiled.as_text`` gives it.
+
+    Example:
+        >>> found = computed(\"\"\"HloModule m
+        ... %twice (p: f32[8]) -> f32[8] {
+        ...   %p = f32[8]{0} parameter(0)
+        ...   %c = f32[8]{0} cosine(%p)
+        ...   ROOT %n = f32[8]{0} negate(%c)
+        ... }
+        ... %again (p.1: f32[8]) -> f32[8] {
+        ...   %p.1 = f32[8]{0} parameter(0)
+        ...   ROOT %c.1 = f32[8]{0} cosine(%p.1)
+        ... }
+        ... ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
+        ...   %x = f32[8]{0} parameter(0)
+        ...   %a = f32[8]{0} fusion(%x), kind=kLoop, calls=%twice
+        ...   %b = f32[8]{0} fusion(%x), kind=kLoop, calls=%again
+        ...   ROOT %t = (f32[8]{0}, f32[8]{0}) tuple(%a, %b)
+        ... }\"\"\")
+        >>> found.operations, found.values, found.most, found.which
+        (3, 2, 2, 'cosine f32[8]')
+    """
+    computations, entry = _parsed(text)
+    walk = _Walk(computations)
+    walk.apart.append(entry)
+    for name in walk.apart:  # which grows
+        arguments = [walk.number(name, i) for i in range(len(computations[name]))]
+        walk.through(name, arguments)
+    value, most = max(walk.times.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
+    return Computed(
+        operations=walk.operations,
+        values=len(walk.values),
+        most=most,
+        which=walk.texts.get(value, ""),
+    )

@@ -1,0 +1,248 @@
+"""Networks as they are trained: with the dropout of their papers, and long chains."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bench.nets import Outputs
+
+
+class PostNorm(nn.Module):
+    """Torch's own transformer encoder as it comes: ReLU, layer norm after each bridge, dropout."""
+
+    def __init__(self, width: int, heads: int, layers: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, dropout=dropout, batch_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, sequence: torch.Tensor, label: torch.Tensor) -> Outputs:
+        out = self.head(self.encoder(sequence).mean(1))
+        return F.cross_entropy(out, label), out
+
+
+class Attention(nn.Module):
+    """Attention with dropout on its weights and on what it gives.
+
+    Args:
+        width: Features of a token.
+        heads: Heads, which share them.
+        dropout: The share that is dropped.
+        causal: Whether tokens see those before them alone.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float, *, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.dropout, self.causal = heads, dropout, causal
+        self.qkv = nn.Linear(width, 3 * width)
+        self.proj = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (
+            part.view(batch, length, self.heads, -1).transpose(1, 2)
+            for part in self.qkv(x).split(width, dim=2)
+        )
+        dropped = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, mask, dropped, self.causal)
+        y = self.proj(y.transpose(1, 2).reshape(batch, length, width))
+        return F.dropout(y, self.dropout, self.training)
+
+
+class PreNormBlock(nn.Module):
+    """One layer of :class:`GPT2`."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout, causal=True)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+        self.dropped = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm1(x))
+        y = F.gelu(self.up(self.norm2(x)), approximate="tanh")
+        return x + self.dropped(self.down(y))
+
+
+class GPT2(nn.Module):
+    """A small GPT-2 with its dropouts."""
+
+    def __init__(
+        self, vocabulary: int, length: int, layers: int, heads: int, width: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.dropped = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*(PreNormBlock(width, heads, dropout) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        self.head.weight = self.words.weight
+        for weight in (self.words.weight, self.positions.weight):
+            nn.init.normal_(weight, std=0.02)
+
+    def forward(self, token_ids: torch.Tensor, targets: torch.Tensor) -> Outputs:
+        x = self.dropped(self.words(token_ids) + self.positions.weight)
+        logits = self.head(self.norm(self.blocks(x)))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
+
+
+class PostNormBlock(nn.Module):
+    """One layer of :class:`BERT`."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads, dropout, causal=False)
+        self.norm1 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+        self.dropped = nn.Dropout(dropout)
+        self.norm2 = nn.LayerNorm(width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.norm1(x + self.attention(x, mask))
+        return self.norm2(x + self.dropped(self.down(F.gelu(self.up(x)))))
+
+
+class BERT(nn.Module):
+    """A small BERT that fills masked words in; padding is not seen."""
+
+    def __init__(
+        self, vocabulary: int, length: int, layers: int, heads: int, width: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
+        self.kinds = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width)
+        self.dropped = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(PostNormBlock(width, heads, dropout) for _ in range(layers))
+        self.turn = nn.Linear(width, width)
+        self.turned = nn.LayerNorm(width)
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+        for table in (self.words, self.positions, self.kinds):
+            nn.init.normal_(table.weight, std=0.02)
+
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        kinds: torch.Tensor,
+        seen: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> Outputs:
+        x = self.words(token_ids) + self.positions.weight + self.kinds(kinds)
+        x = self.dropped(self.norm(x))
+        mask = seen[:, None, None, :]
+        for block in self.blocks:
+            x = block(x, mask)
+        x = self.turned(F.gelu(self.turn(x)))
+        logits = x @ self.words.weight.t() + self.bias
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100), logits
+
+
+class DropPath(nn.Module):
+    """Leaves a branch out for some items of a batch (https://arxiv.org/abs/1603.09382)."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training or self.share == 0.0:
+            return x
+        kept = x.new_empty((len(x),) + (1,) * (x.dim() - 1)).bernoulli_(1 - self.share)
+        return x * kept / (1 - self.share)
+
+
+class DropPathBlock(nn.Module):
+    """One layer of :class:`DropPathViT`."""
+
+    def __init__(self, width: int, heads: int, dropout: float, share: float) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads, dropout, causal=False)
+        self.path1 = DropPath(share)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width),
+            nn.GELU(),
+            nn.Dropout(dropout),
+            nn.Linear(4 * width, width),
+            nn.Dropout(dropout),
+        )
+        self.path2 = DropPath(share)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.path1(self.attention(self.norm1(x)))
+        return x + self.path2(self.mlp(self.norm2(x)))
+
+
+class DropPathViT(nn.Module):
+    """A vision transformer with dropout and drop path, which grows from layer to layer."""
+
+    def __init__(
+        self,
+        size: int,
+        patch: int,
+        width: int,
+        layers: int,
+        heads: int,
+        classes: int,
+        dropout: float,
+        share: float,
+    ) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, patch, patch)
+        self.positions = nn.Parameter(0.02 * torch.randn(1, (size // patch) ** 2, width))
+        shares = [share * i / max(layers - 1, 1) for i in range(layers)]
+        self.blocks = nn.Sequential(*(DropPathBlock(width, heads, dropout, s) for s in shares))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, image: torch.Tensor, label: torch.Tensor) -> Outputs:
+        x = self.patches(image).flatten(2).transpose(1, 2) + self.positions
+        out = self.head(self.norm(self.blocks(x)).mean(1))
+        return F.cross_entropy(out, label), out
+
+
+class DeepMLP(nn.Module):
+    """Layers with batch norm, ReLU and dropout."""
+
+    def __init__(self, width: int, layers: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        parts: list[nn.Module] = []
+        for _ in range(layers):
+            parts += [
+                *(nn.Linear(width, width), nn.BatchNorm1d(width)),
+                *(nn.ReLU(), nn.Dropout(dropout)),
+            ]
+        self.layers = nn.Sequential(*parts)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, image: torch.Tensor, label: torch.Tensor) -> Outputs:
+        out = self.head(self.layers(image))
+        return F.cross_entropy(out, label), out
+
+
+class Steps(nn.Module):
+    """A chain of cheap steps that all read one weight, as a solver of an equation has them."""
+
+    def __init__(self, width: int, steps: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.99 * torch.eye(width) + 0.02 * torch.randn(width, width))
+        self.steps = steps
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, image: torch.Tensor, label: torch.Tensor) -> Outputs:
+        h = image
+        for step in range(self.steps):
+            h = torch.tanh(h @ self.weight) + 0.1 * torch.cos(h) * float(step % 3)
+        out = self.head(h)
+        return F.cross_entropy(out, label), out

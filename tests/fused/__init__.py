@@ -1,0 +1,1 @@
+"""Tests of what XLA fuses; they need its emitters of fusions, see ``tests/conftest.py``."""

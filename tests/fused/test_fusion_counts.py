@@ -1,0 +1,66 @@
+"""XLA makes of each model no more than it was given, and no value more than twice."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from bench import counts, fusion
+from bench.hlo_values import computed
+from bench.models import SMALL
+from emulator.plans import plan, xla_options
+from emulator.plans.executable_cache import compiled_or_kept
+
+FAST = ("res_ffn", "gpt", "mixer", "post_norm_dropout", "mlp_dropout", "steps")
+"""One of each kind; the rest takes longer to compile."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in counts.COUNTED],
+)
+def test_nothing_is_computed_anew(name):
+    assert counts.check_fused([name]) == []
+
+
+def test_kept_counts_are_within_the_limits():
+    for name, kept in counts.kept_counts(part=counts.FUSED).items():
+        found = fusion.Fused(**kept, which="")
+        assert found.ratio <= fusion.LIMIT and found.most <= fusion.MOST, name
+
+
+def test_values_that_are_computed_anew_are_seen(monkeypatch: pytest.MonkeyPatch):
+    """As XLA fuses by itself: each reader of a value makes it anew."""
+    monkeypatch.setattr(plan, "MOST_EVALUATIONS", 0)
+    found = counts.check_fused(["steps"])
+    assert len(found) == 2 and all(line.startswith("steps: fusion: ") for line in found)
+
+
+def test_a_planted_duplicate_is_seen():
+    """Three slow readers of one cosine, each in a kernel of its own."""
+
+    def readers(x: jax.Array) -> tuple[jax.Array, ...]:
+        shared = jnp.cos(x) * 2.0
+        return tuple(jnp.tanh(shared + n).sum(axis=0) for n in range(3))
+
+    def most(once: bool) -> int:
+        lowered = jax.jit(lambda x: readers(x)).lower(jnp.ones((64, 64)))
+        options = xla_options.xla_options(jax.devices("cpu")[0])
+        made = computed(compiled_or_kept(lowered, options, once=once).compiled.as_text())
+        return made.most
+
+    assert most(once=True) == 1
+    assert most(once=False) == 3
+
+
+def test_loops_count_once():
+    def loop(x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 9, lambda _, h: jnp.tanh(h) * 0.5, x)
+
+    made = computed(jax.jit(loop).lower(jnp.ones(8)).compile().as_text())
+    assert made.most == 1 and 3 <= made.operations <= 6
+
+
+def test_every_case_is_counted():
+    assert set(FAST) < set(counts.COUNTED) < set(SMALL)
