@@ -24,6 +24,7 @@ from emulator.kernels.problems import Convolution, Part, Problem, Product
 from emulator.kernels.rules import PLAIN, Measured, Rule, chosen_by
 from emulator.kernels.unkept import kept_nowhere
 from emulator.kernels.windows import Window
+from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.xla_options import xla_options
 from emulator.processor import processor
 
@@ -80,7 +81,7 @@ def _compiled(
         lowered: Any = jax.jit(_chained(compute, count)).lower(*arrays)
     device = jax.local_devices()[0]
     with kept_nowhere():
-        run = lowered.compile(compiler_options=xla_options(device))
+        run = compiled_or_kept(lowered, xla_options(device), once=True).compiled
     return Trial(name=name, count=count, call=lambda: jax.block_until_ready(run(*arrays)))
 
 

@@ -11,13 +11,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.choice import Candidate, choose
-from emulator.kernels.narrow_products import narrow_product
 from emulator.kernels.onednn import matmul
 from emulator.kernels.precision import compute_dtype, product_precision
 from emulator.kernels.problems import Product
 from emulator.kernels.proof import Call
+from emulator.kernels.row_products import row_product, with_rows
 
 __all__ = ["CANDIDATES", "Spec", "is_of_matrices", "plain_product", "product"]
+
+
+_SMALL = 3 * 10**7
+"""Operations up to which the left factor of a float32 product is copied to be one of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +65,10 @@ def _by_xla(
 ) -> jax.Array:
     """``lax.dot_general``, and a transposition where the result's axes want one."""
     if a.dtype == jnp.bfloat16:
-        return _finished(narrow_product(spec, a, b), dtype, bias)
+        return _finished(row_product(spec, a, b), dtype, bias)
     left, right = spec.left, spec.right
+    if a.dtype == jnp.float32 and a.ndim == 2 and _is_small(spec, a, b):
+        left, a = with_rows(spec, a)
     dims = (
         (tuple(left.index(c) for c in spec.summed), tuple(right.index(c) for c in spec.summed)),
         (tuple(left.index(c) for c in spec.batch), tuple(right.index(c) for c in spec.batch)),
@@ -77,6 +83,13 @@ def _by_xla(
     order = spec.batch + spec.rows + spec.columns
     y = y if order == spec.out else jnp.transpose(y, [order.index(c) for c in spec.out])
     return _finished(y, dtype, bias)
+
+
+def _is_small(spec: Spec, a: jax.Array, b: jax.Array) -> bool:
+    columns = math.prod(
+        n for axis, n in zip(spec.right, b.shape, strict=True) if axis in spec.columns
+    )
+    return 2 * a.size * columns <= _SMALL
 
 
 def _finished(y: jax.Array, dtype: Any, bias: jax.Array | None) -> jax.Array:

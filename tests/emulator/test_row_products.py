@@ -1,4 +1,4 @@
-"""bfloat16 products in every order of axes: XLA:CPU has no kernel for some it makes of them."""
+"""Products in every order of axes: XLA:CPU has no kernel for some that it makes of them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jax import lax
 from torch import nn
 
 import samba
-from emulator.kernels.narrow_products import narrow_product
 from emulator.kernels.products import Spec, plain_product
+from emulator.kernels.row_products import row_product
 from samba import utils
 
 SIZES = {"b": 2, "c": 3, "i": 8, "j": 16, "k": 24, "l": 5}
@@ -46,14 +46,15 @@ def _operands(spec: str) -> tuple[np.ndarray, np.ndarray]:
     return a, b
 
 
-def test_every_order_of_axes_has_a_kernel():
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32], ids=["bfloat16", "float32"])
+def test_every_order_of_axes_has_a_kernel(dtype):
     """Eighths below one, and few of them: float32 holds their sums exactly."""
     given = [_operands(spec) for spec in SPECS]
 
     def run(*pairs):
         return [plain_product(s, *pair) for s, pair in zip(SPECS, pairs, strict=True)]
 
-    pairs = [tuple(jnp.asarray(x, jnp.bfloat16) for x in pair) for pair in given]
+    pairs = [tuple(jnp.asarray(x, dtype) for x in pair) for pair in given]
     for spec, found, (a, b) in zip(SPECS, jax.jit(run)(*pairs), given, strict=True):
         assert found.dtype == jnp.float32
         np.testing.assert_array_equal(found, np.einsum(spec, a, b), err_msg=spec)
@@ -75,7 +76,7 @@ def test_a_left_factor_that_is_a_transpose_has_a_kernel(factor: Callable[[jax.Ar
     """XLA folds the transpose, or what it moved it through, into the product."""
     rng = np.random.default_rng(0)
     a, b = (jnp.asarray(rng.integers(-8, 9, (16, 16)) / 8, jnp.bfloat16) for _ in range(2))
-    found = jax.jit(lambda a, b: narrow_product(SIMPLE, factor(a), b))(a, b)
+    found = jax.jit(lambda a, b: row_product(SIMPLE, factor(a), b))(a, b)
     wide = np.asarray(factor(a), np.float64) @ np.asarray(b, np.float64)
     np.testing.assert_array_equal(found, wide)
 

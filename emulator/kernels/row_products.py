@@ -1,0 +1,92 @@
+"""Products in the one form for which XLA:CPU has its fast kernel: rows times a matrix.
+
+XLA asks twice whether that kernel takes a product: before it lays arrays out, and after. In between
+it exchanges the factors of a product that is transposed, and folds transposes of the factors into
+the product, which then is no longer of that form.
+
+* bfloat16 factors stay as they are if the first answer is yes. If the second one is no, there is no
+  kernel for them, and the plan fails when it runs (``DotThunk ... BF16 x BF16 = F32``). If the
+  first one is no, XLA widens them to float32, which is right, and two to four times as slow.
+* float32 products go to the other library, which is up to twice as slow for small ones. For large
+  ones it is as fast, and a transposed factor does not have to be copied for it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from emulator.kernels.precision import compute_dtype, product_precision
+
+if TYPE_CHECKING:
+    from emulator.kernels.products import Spec
+
+__all__ = ["row_product", "with_rows"]
+
+
+def row_product(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
+    """A contraction as rows times a matrix, or a batch of those.
+
+    The left factor has the summed axes last, and nothing is left for XLA to fold or to exchange:
+    barriers are gone only after that. What they hold is flat, so that it has but one layout. One of
+    several axes is laid out as what reads it likes it, a transpose folded in, and for a batch XLA
+    then ends the process.
+
+    Args:
+        spec: The contraction.
+        a, b: Its operands, of one dtype.
+
+    Returns:
+        The product, float32 for 16-bit types, its axes as ``spec.out`` has them.
+    """
+    sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
+    lead = [sizes[c] for c in spec.batch]
+    rows, columns, summed = (
+        math.prod(sizes[c] for c in axes) for axes in (spec.rows, spec.columns, spec.summed)
+    )
+    a = _flat(_moved(a, spec.left, spec.batch + spec.rows + spec.summed))
+    # XLA's kernel reads a right factor of either order.
+    turned = spec.right == spec.batch + spec.columns + spec.summed
+    order = spec.batch + spec.summed + spec.columns
+    if not turned and spec.right != order:
+        b = _flat(_moved(b, spec.right, order))
+    n = len(lead)
+    y = lax.dot_general(
+        a.reshape(*lead, rows, summed),
+        b.reshape(*lead, *((columns, summed) if turned else (summed, columns))),
+        (((n + 1,), (n + turned,)), (tuple(range(n)), tuple(range(n)))),
+        precision=product_precision(a.dtype),
+        preferred_element_type=compute_dtype(a.dtype),
+    )
+    order = spec.batch + spec.rows + spec.columns
+    return _moved(_flat(y).reshape([sizes[c] for c in order]), order, spec.out)
+
+
+def with_rows(spec: Spec, a: jax.Array) -> tuple[str, jax.Array]:
+    """The left factor of a contraction with the summed axes last, copied if it lies otherwise.
+
+    Args:
+        spec: The contraction.
+        a: The factor.
+
+    Returns:
+        Its axes in their order, and the factor.
+    """
+    if spec.left.endswith(spec.summed):
+        return spec.left, a
+    order = spec.batch + spec.rows + spec.summed
+    moved = _moved(a, spec.left, order)
+    return order, _flat(moved).reshape(moved.shape)
+
+
+def _flat(array: jax.Array) -> jax.Array:
+    return lax.optimization_barrier(array.reshape(-1))
+
+
+def _moved(array: jax.Array, axes: str, order: str) -> jax.Array:
+    """An array whose axes come in another order."""
+    return array if axes == order else jnp.transpose(array, [axes.index(c) for c in order])
