@@ -25,7 +25,7 @@ import numpy as np
 import samba
 from bench.case import Case
 from bench.errors import BadResults
-from bench.fusion import fused, kept_form, problems
+from bench.fusion import KEPT, fused, kept_form, problems
 from bench.models import SMALL
 from bench.peers import ours
 from emulator.counters import Source
@@ -230,8 +230,10 @@ def parsed_counts(text: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
         found.setdefault(FUSED, {})  # earlier revisions have none
-        cases = [*found[CASES].values(), *found[FUSED].values()]
-        if isinstance(found["versions"], dict) and all(isinstance(case, dict) for case in cases):
+        of_xla = [*found[FUSED].values()]
+        cases = [*found[CASES].values(), *of_xla]
+        whole = all(isinstance(c, dict) for c in cases) and all({*c} >= KEPT for c in of_xla)
+        if isinstance(found["versions"], dict) and whole:
             return found
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         pass
@@ -249,7 +251,15 @@ def check(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:
 
 
 def check_fused(names: Sequence[str] = COUNTED, path: Path = FILE) -> list[str]:
-    """What is wrong with what XLA makes of cases, a line each; it compiles them."""
+    """What is wrong with what XLA makes of cases, a line each; it compiles them.
+
+    Args:
+        names: The small cases.
+        path: The file with what was kept.
+
+    Raises:
+        BadResults: As :func:`kept_counts`.
+    """
     kept = kept_counts(path, FUSED)
     return [
         f"{name}: {line}" for name in names for line in problems(fused(SMALL[name]), kept.get(name))

@@ -20,13 +20,16 @@ from bench.peers import ours
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.plans import plan
 
-__all__ = ["LIMIT", "MOST", "SLACK", "Fused", "fused", "kept_form", "problems"]
+__all__ = ["KEPT", "LIMIT", "MOST", "SLACK", "Fused", "fused", "kept_form", "problems"]
 
 LIMIT = 1.25
 """Operations of an executable over those that XLA was given, at most."""
 
 MOST = 2
 """How often a value may be computed."""
+
+KEPT = frozenset({"given", "made", "most"})
+"""What is kept of a case."""
 
 SLACK = 0.03
 """By how much the ratio may be above the one that is kept: processors differ a little."""
@@ -73,7 +76,14 @@ def _texts() -> Iterator[list[tuple[str, str]]]:
 
 
 def fused(case: Case) -> Fused:
-    """Compile a case's full schedule; loads it into the global session and resets that."""
+    """Compile a case's full schedule; loads it into the global session and resets that.
+
+    Args:
+        case: The case.
+
+    Returns:
+        What XLA was given, and what it made.
+    """
     samba.session.reset()
     try:
         # Kernels are the same on every processor here.
@@ -99,6 +109,8 @@ def problems(found: Fused, kept: Mapping[str, int] | None) -> list[str]:
         []
         >>> problems(Fused(given=100, made=90, most=3, which="tanh f32[8]"), kept)
         ['fusion: 90 operations of 100, kept 80 of 100', 'fusion: tanh f32[8] is computed 3 times']
+        >>> problems(Fused(given=100, made=80, most=2, which="cosine f32[8]"), kept)
+        ['fusion: cosine f32[8] is computed 2 times']
     """
     if kept is None:
         return ["fusion: nothing is kept"]
@@ -107,11 +119,18 @@ def problems(found: Fused, kept: Mapping[str, int] | None) -> list[str]:
     if found.ratio > min(LIMIT, before + SLACK):
         was = f"{kept['made']} of {kept['given']}"
         lines.append(f"fusion: {found.made} operations of {found.given}, kept {was}")
-    if found.most > MOST:
+    if found.most > min(MOST, kept["most"]):
         lines.append(f"fusion: {found.which} is computed {found.most} times")
     return lines
 
 
 def kept_form(found: Fused) -> dict[str, int]:
-    """What ``counts.json`` keeps of it."""
-    return {key: value for key, value in asdict(found).items() if key != "which"}
+    """What ``counts.json`` keeps of it.
+
+    Args:
+        found: What was found.
+
+    Returns:
+        Its numbers by name.
+    """
+    return {key: value for key, value in asdict(found).items() if key in KEPT}

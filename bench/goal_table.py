@@ -8,12 +8,14 @@ from types import MappingProxyType
 
 from bench.environment import described, heading
 from bench.measurement import OURS, SELECTIONS, Results
-from bench.models import TIMED, suite_of
+from bench.models import CASES, TIMED, suite_of
+from bench.ordinary import ORDINARY
 from bench.peers import CONTENDERS
 from bench.report import in_columns, shown
 from bench.run import SUITES
 from bench.suites.limit import LIMIT
 from bench.targets import TORCH, Row, over_peer, rows
+from bench.unseen import UNSEEN
 
 MET: Mapping[bool | None, str] = MappingProxyType({True: "yes", False: "NO", None: "-"})
 
@@ -133,10 +135,11 @@ def model_cells(results: Results) -> list[tuple[str, ...]]:
                 "-" if bound is None else f"{ours.median / bound.median:.2f}",
             )
         )
-    ratios = [ratio[0].median for case in TIMED if (ratio := over_peer(results, case, *TORCH))]
-    if ratios:
-        mean = f"{statistics.geometric_mean(ratios):.3f}"
-        cells.append(("geometric mean", "", "", "", mean, "", ""))
+    for title, cases in (("geometric mean", (*CASES, *UNSEEN)), ("of ordinary models", ORDINARY)):
+        ratios = [ratio[0].median for case in cases if (ratio := over_peer(results, case, *TORCH))]
+        if ratios:
+            mean = f"{statistics.geometric_mean(ratios):.3f}"
+            cells.append((title, "", "", "", mean, "", ""))
     return cells
 
 

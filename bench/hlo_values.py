@@ -18,12 +18,12 @@ _MOVING = frozenset(
     {
         *("parameter", "constant", "iota", "tuple", "get-tuple-element", "copy", "bitcast"),
         *("bitcast-convert", "broadcast", "reshape", "transpose", "slice", "pad", "concatenate"),
-        *("reverse", "convert", "dynamic-slice", "dynamic-update-slice", "optimization-barrier"),
+        *("reverse", "convert", "dynamic-slice", "dynamic-update-slice", "opt-barrier"),
         *("after-all", "partition-id", "replica-id", "fusion", "call", "while", "conditional"),
         *("custom-call", "copy-start", "copy-done", "add-dependency", "get-dimension-size"),
     }
 )
-"""Opcodes that compute no number, and those that hold computations."""
+"""Opcodes that move numbers or cast them, that hold computations, and calls of libraries."""
 
 _LIGHT = frozenset(
     {
@@ -38,7 +38,7 @@ _LINE = re.compile(
     r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=]*\)|\S+) (?P<opcode>[a-z][\w\-]*)\("
 )
 _HEAD = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) (?:\(.*\) -> .*)?\{$")
-_OPERAND = re.compile(r"%?([\w.\-]+)(?:,|$)")
+_OPERAND = re.compile(r"%?([\w.\-]+)\s*(?:,|$)")
 _CALLEE = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
 _HELD = re.compile(r"(?:body|condition|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
@@ -46,8 +46,9 @@ _IGNORED = re.compile(
     r", (?:metadata|backend_config|frontend_attributes|sharding|operand_precision|origin)="
     r"(?:\{(?:[^{}\"]|\"(?:\\.|[^\"\\])*\"|\{[^{}]*\})*\})"
 )
+_REGION = re.compile(r", (?:to_apply|select|scatter)=%?[\w.\-]+")
 _COMMENT = re.compile(r"/\*.*?\*/")
-_LAYOUT = re.compile(r"\{[\d,:TSE()]*\}")
+_LAYOUT = re.compile(r"(?<=\])\{[\d,:TSE()]*\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +69,12 @@ class Computed:
 
     Args:
         operations: Operations that compute numbers, fusions and calls opened.
-        values: The different values that they compute.
         most: How often the value that is computed most often is; one light operation on values
             in memory does not count, since it is made anew as fast as it is read.
         which: What that is: its opcode and its shape.
     """
 
     operations: int
-    values: int
     most: int
     which: str
 
@@ -113,6 +112,8 @@ def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
         branches = _BRANCHES.search(after)
         if branches:
             held += tuple(_OPERAND.findall(branches[1].replace(" ", "")))
+        if inside == "{...}":  # too large to be printed; each is taken for another one
+            inside = f"{inside} {match['name']}"
         literal = inside if opcode in ("constant", "parameter") else ""
         operands = () if literal else tuple(_OPERAND.findall(inside))
         current.append(
@@ -121,7 +122,7 @@ def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
                 shape=_LAYOUT.sub("", match["shape"]),
                 opcode=opcode,
                 operands=operands,
-                attributes=literal + _LAYOUT.sub("", _IGNORED.sub("", after)),
+                attributes=literal + _REGION.sub("", _LAYOUT.sub("", _IGNORED.sub("", after))),
                 root=line.lstrip().startswith("ROOT "),
                 callee=callee[1] if callee else None,
                 held=held if opcode in ("while", "conditional") else (),
@@ -137,7 +138,6 @@ class _Walk:
     computations: Mapping[str, Sequence[_Operation]]
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
     operations: int = 0
-    values: set[int] = field(default_factory=set)
     times: Counter[int] = field(default_factory=Counter)
     texts: dict[int, str] = field(default_factory=dict)
     apart: list[str] = field(default_factory=list)
@@ -145,10 +145,16 @@ class _Walk:
     def number(self, *key: object) -> int:
         return self.numbers.setdefault(key, len(self.numbers))
 
-    def through(self, name: str, arguments: Sequence[int]) -> int:
-        """Number what a computation gives for arguments with these numbers."""
+    def through(self, name: str, arguments: Sequence[int], *, is_kernel: bool = False) -> int:
+        """Number what a computation gives for arguments with these numbers.
+
+        Args:
+            name: The computation.
+            arguments: The numbers.
+            is_kernel: Whether it is a fusion's; else each of its operations is a kernel.
+        """
         here: dict[str, int] = {}
-        made: set[str] = set()  # by this kernel, if the computation is a fusion's
+        made: set[str] = set()  # by this kernel
         result = 0
         for op in self.computations[name]:
             operands = tuple(here[o] for o in op.operands)
@@ -156,20 +162,18 @@ class _Walk:
                 place = int(op.attributes.partition(",")[0])
                 found = arguments[place]
             elif op.callee is not None:
-                found = self.through(op.callee, operands)
-                made.add(op.name)
-            elif op.opcode in ("copy", "optimization-barrier"):
+                found = self.through(op.callee, operands, is_kernel=op.opcode == "fusion")
+            elif op.opcode == "copy":
                 found = operands[0]
                 made.update(op.name for o in op.operands if o in made)
             else:
                 self.apart += [h for h in op.held if h not in self.apart]
                 found = self.number(op.opcode, op.shape, op.attributes, operands)
                 in_kernel = any(o in made for o in op.operands)
-                if in_kernel or op.opcode not in _MOVING:
+                if is_kernel and (in_kernel or op.opcode not in _MOVING):
                     made.add(op.name)
                 if op.opcode not in _MOVING:
                     self.operations += 1
-                    self.values.add(found)
                     if in_kernel or op.opcode not in _LIGHT:
                         self.times[found] += 1
                     self.texts.setdefault(found, f"{op.opcode} {op.shape}")
@@ -183,7 +187,11 @@ def computed(text: str) -> Computed:
     """What an optimized program computes.
 
     Args:
-        text: It, as ``jax.stages.Compiled.as_text`` gives it.
+        text: It, as ``jax.stages.Compiled.as_text`` gives it; or what XLA is given, as
+            ``jax.stages.Lowered.as_text("hlo")`` does.
+
+    Returns:
+        Its operations, and the value that is computed most often.
 
     Example:
         >>> found = computed(\"\"\"HloModule m
@@ -202,8 +210,8 @@ def computed(text: str) -> Computed:
         ...   %b = f32[8]{0} fusion(%x), kind=kLoop, calls=%again
         ...   ROOT %t = (f32[8]{0}, f32[8]{0}) tuple(%a, %b)
         ... }\"\"\")
-        >>> found.operations, found.values, found.most, found.which
-        (3, 2, 2, 'cosine f32[8]')
+        >>> found.operations, found.most, found.which
+        (3, 2, 'cosine f32[8]')
     """
     computations, entry = _parsed(text)
     walk = _Walk(computations)
@@ -214,7 +222,6 @@ def computed(text: str) -> Computed:
     value, most = max(walk.times.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
     return Computed(
         operations=walk.operations,
-        values=len(walk.values),
         most=most,
         which=walk.texts.get(value, ""),
     )

@@ -42,10 +42,10 @@ TORCH = ("eager", "compile")
 """Peers of which the better one counts, each as it comes and with our allocator settings."""
 
 BETTER = 1.0
-"""What the step time over the better peer's stays below, for every model."""
+"""What the step time over the better peer's stays below, for each of ``steps`` and ``unseen``."""
 
 MEAN: Mapping[str, float] = MappingProxyType({"amd": 0.75, "intel": 0.85})
-"""Largest geometric mean of those ratios over all models, by the processor's vendor."""
+"""Largest geometric mean of those ratios, by the processor's vendor."""
 
 ORDINARY_MOST, ORDINARY_MEAN = 0.95, 0.80
 """The same of the ordinary models: each of them, and their geometric mean."""

@@ -24,9 +24,6 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 )
 
-# What XLA fuses with its emitters is tested with them: `make test` runs these tests by themselves.
-collect_ignore = ["fused"] if "fusion_emitters=false" in os.environ["XLA_FLAGS"] else []
-
 # No test writes into the cache of whoever runs it, and none finds what an earlier run left there.
 os.environ["EMULATOR_CACHE"] = "0"
 

@@ -1,4 +1,4 @@
-"""Models as they are trained every day, with their dropouts, and long chains of cheap steps.
+"""Ordinary models with their dropouts, and long chains of cheap steps.
 
 What XLA fuses decides how fast these are: each value that several others read can be made once, or
 in each of them.
@@ -95,7 +95,7 @@ def bert(
         name="bert",
         family="bert",
         build=lambda: networks.BERT(vocabulary, length, layers, 4, width, dropout),
-        input_names=("token_ids", "kinds", "seen", "targets"),
+        input_names=("token_ids", "token_types", "attention_mask", "targets"),
         make_batch=make,
         optimizer=ADAMW,
         loss_rtol=_tolerance(dropout),

@@ -1,4 +1,4 @@
-"""Networks as they are trained: with the dropout of their papers, and long chains."""
+"""Networks with the dropout of their papers, and long chains, in plain torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.nets import Outputs
 
 
 class PostNorm(nn.Module):
-    """Torch's own transformer encoder as it comes: ReLU, layer norm after each bridge, dropout."""
+    """Torch's own transformer encoder as it comes: ReLU, layer norm after each sum, dropout."""
 
     def __init__(self, width: int, heads: int, layers: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -63,12 +63,12 @@ class PreNormBlock(nn.Module):
         self.norm2 = nn.LayerNorm(width)
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
-        self.dropped = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
         y = F.gelu(self.up(self.norm2(x)), approximate="tanh")
-        return x + self.dropped(self.down(y))
+        return x + self.dropout(self.down(y))
 
 
 class GPT2(nn.Module):
@@ -80,7 +80,7 @@ class GPT2(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
-        self.dropped = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.blocks = nn.Sequential(*(PreNormBlock(width, heads, dropout) for _ in range(layers)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
@@ -89,7 +89,7 @@ class GPT2(nn.Module):
             nn.init.normal_(weight, std=0.02)
 
     def forward(self, token_ids: torch.Tensor, targets: torch.Tensor) -> Outputs:
-        x = self.dropped(self.words(token_ids) + self.positions.weight)
+        x = self.dropout(self.words(token_ids) + self.positions.weight)
         logits = self.head(self.norm(self.blocks(x)))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
 
@@ -103,12 +103,12 @@ class PostNormBlock(nn.Module):
         self.norm1 = nn.LayerNorm(width)
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
-        self.dropped = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.norm2 = nn.LayerNorm(width)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.norm1(x + self.attention(x, mask))
-        return self.norm2(x + self.dropped(self.down(F.gelu(self.up(x)))))
+        return self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
 
 
 class BERT(nn.Module):
@@ -120,29 +120,29 @@ class BERT(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
-        self.kinds = nn.Embedding(2, width)
+        self.token_types = nn.Embedding(2, width)
         self.norm = nn.LayerNorm(width)
-        self.dropped = nn.Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(PostNormBlock(width, heads, dropout) for _ in range(layers))
-        self.turn = nn.Linear(width, width)
-        self.turned = nn.LayerNorm(width)
+        self.transform = nn.Linear(width, width)
+        self.transform_norm = nn.LayerNorm(width)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
-        for table in (self.words, self.positions, self.kinds):
+        for table in (self.words, self.positions, self.token_types):
             nn.init.normal_(table.weight, std=0.02)
 
     def forward(
         self,
         token_ids: torch.Tensor,
-        kinds: torch.Tensor,
-        seen: torch.Tensor,
+        token_types: torch.Tensor,
+        attention_mask: torch.Tensor,
         targets: torch.Tensor,
     ) -> Outputs:
-        x = self.words(token_ids) + self.positions.weight + self.kinds(kinds)
-        x = self.dropped(self.norm(x))
-        mask = seen[:, None, None, :]
+        x = self.words(token_ids) + self.positions.weight + self.token_types(token_types)
+        x = self.dropout(self.norm(x))
+        mask = attention_mask[:, None, None, :]
         for block in self.blocks:
             x = block(x, mask)
-        x = self.turned(F.gelu(self.turn(x)))
+        x = self.transform_norm(F.gelu(self.transform(x)))
         logits = x @ self.words.weight.t() + self.bias
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100), logits
 
@@ -150,25 +150,25 @@ class BERT(nn.Module):
 class DropPath(nn.Module):
     """Leaves a branch out for some items of a batch (https://arxiv.org/abs/1603.09382)."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, rate: float) -> None:
         super().__init__()
-        self.share = share
+        self.rate = rate
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not self.training or self.share == 0.0:
+        if not self.training or self.rate == 0.0:
             return x
-        kept = x.new_empty((len(x),) + (1,) * (x.dim() - 1)).bernoulli_(1 - self.share)
-        return x * kept / (1 - self.share)
+        kept = x.new_empty((len(x),) + (1,) * (x.dim() - 1)).bernoulli_(1 - self.rate)
+        return x * kept / (1 - self.rate)
 
 
 class DropPathBlock(nn.Module):
     """One layer of :class:`DropPathViT`."""
 
-    def __init__(self, width: int, heads: int, dropout: float, share: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, rate: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
         self.attention = Attention(width, heads, dropout, causal=False)
-        self.path1 = DropPath(share)
+        self.path1 = DropPath(rate)
         self.norm2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
             nn.Linear(width, 4 * width),
@@ -177,7 +177,7 @@ class DropPathBlock(nn.Module):
             nn.Linear(4 * width, width),
             nn.Dropout(dropout),
         )
-        self.path2 = DropPath(share)
+        self.path2 = DropPath(rate)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.path1(self.attention(self.norm1(x)))
@@ -196,13 +196,13 @@ class DropPathViT(nn.Module):
         heads: int,
         classes: int,
         dropout: float,
-        share: float,
+        rate: float,
     ) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, patch, patch)
         self.positions = nn.Parameter(0.02 * torch.randn(1, (size // patch) ** 2, width))
-        shares = [share * i / max(layers - 1, 1) for i in range(layers)]
-        self.blocks = nn.Sequential(*(DropPathBlock(width, heads, dropout, s) for s in shares))
+        rates = [rate * i / max(layers - 1, 1) for i in range(layers)]
+        self.blocks = nn.Sequential(*(DropPathBlock(width, heads, dropout, r) for r in rates))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 

@@ -12,16 +12,20 @@ from jax import lax
 
 from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.onednn import matmul
-from emulator.kernels.precision import compute_dtype, product_precision
+from emulator.kernels.precision import compute_dtype, product_precision, widen
 from emulator.kernels.problems import Product
 from emulator.kernels.proof import Call
 from emulator.kernels.row_products import row_product, with_rows
+from emulator.kernels.target import Target, present_target
 
 __all__ = ["CANDIDATES", "Spec", "is_of_matrices", "plain_product", "product"]
 
 
-_SMALL = 3 * 10**7
-"""Operations up to which the left factor of a float32 product is copied to be one of rows."""
+_FEW_COLUMNS, _MOST_COPIED, _MOST_PRODUCTS = 8, 1 << 18, 16_000_000
+"""A left factor is copied from so many columns of the right one on, up to so many elements and
+products: a copy takes longer than a product with a few columns, and large products of either
+library take as long. Measured from (96, 64) to (16384, 256) with 1 to 8,192 columns on an Intel
+Xeon (AMX, 2 cores)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +67,15 @@ def _by_xla(
     dtype: Any = None,
     bias: jax.Array | None = None,
 ) -> jax.Array:
-    """``lax.dot_general``, and a transposition where the result's axes want one."""
-    if a.dtype == jnp.bfloat16:
+    """``lax.dot_general``, of factors that lie as XLA's kernels for this target want them."""
+    target = present_target()
+    if a.dtype == jnp.bfloat16 and target is Target.PROCESSOR:
         return _finished(row_product(spec, a, b), dtype, bias)
+    if a.dtype == jnp.bfloat16 and target is Target.CHIPS:
+        # The form of rows cannot be divided, and others may have no kernel for bfloat16.
+        a, b = widen(a), widen(b)
     left, right = spec.left, spec.right
-    if a.dtype == jnp.float32 and a.ndim == 2 and _is_small(spec, a, b):
+    if target is Target.PROCESSOR and _gains_by_rows(spec, a, b):
         left, a = with_rows(spec, a)
     dims = (
         (tuple(left.index(c) for c in spec.summed), tuple(right.index(c) for c in spec.summed)),
@@ -85,11 +93,14 @@ def _by_xla(
     return _finished(y, dtype, bias)
 
 
-def _is_small(spec: Spec, a: jax.Array, b: jax.Array) -> bool:
+def _gains_by_rows(spec: Spec, a: jax.Array, b: jax.Array) -> bool:
+    """Whether a product is faster with its left factor copied, so that rows lie side by side."""
     columns = math.prod(
         n for axis, n in zip(spec.right, b.shape, strict=True) if axis in spec.columns
     )
-    return 2 * a.size * columns <= _SMALL
+    if a.dtype not in (jnp.float32, jnp.float16) or a.ndim != 2 or columns < _FEW_COLUMNS:
+        return False
+    return a.size <= _MOST_COPIED and a.size * columns <= _MOST_PRODUCTS
 
 
 def _finished(y: jax.Array, dtype: Any, bias: jax.Array | None) -> jax.Array:

@@ -7,8 +7,8 @@ the product, which then is no longer of that form.
 * bfloat16 factors stay as they are if the first answer is yes. If the second one is no, there is no
   kernel for them, and the plan fails when it runs (``DotThunk ... BF16 x BF16 = F32``). If the
   first one is no, XLA widens them to float32, which is right, and two to four times as slow.
-* float32 products go to the other library, which is up to twice as slow for small ones. For large
-  ones it is as fast, and a transposed factor does not have to be copied for it.
+* float32 products of another form go to Eigen, which is up to twice as slow for small ones. For
+  large ones it is as fast, and needs no copy of a transposed factor.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["row_product", "with_rows"]
 def row_product(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
     """A contraction as rows times a matrix, or a batch of those.
 
-    The left factor has the summed axes last, and nothing is left for XLA to fold or to exchange:
-    barriers are gone only after that. What they hold is flat, so that it has but one layout. One of
-    several axes is laid out as what reads it likes it, a transpose folded in, and for a batch XLA
-    then ends the process.
+    The left factor has the summed axes last. XLA removes barriers only after the passes that fold
+    and exchange. The arrays behind them have one axis: XLA may give an array of several axes
+    another layout, fold a transpose into it, and with a batch abort the process. ``jax.vmap`` of
+    one factor alone undoes that.
 
     Args:
         spec: The contraction.
@@ -42,6 +42,12 @@ def row_product(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
 
     Returns:
         The product, float32 for 16-bit types, its axes as ``spec.out`` has them.
+
+    Example:
+        >>> from emulator.kernels.products import Spec
+        >>> ones = jnp.ones((3, 2), jnp.bfloat16)
+        >>> row_product(Spec.of("ni,no->io"), ones, ones).tolist()
+        [[3.0, 3.0], [3.0, 3.0]]
     """
     sizes = dict(zip(spec.left + spec.right, a.shape + b.shape, strict=True))
     lead = [sizes[c] for c in spec.batch]
@@ -75,6 +81,12 @@ def with_rows(spec: Spec, a: jax.Array) -> tuple[str, jax.Array]:
 
     Returns:
         Its axes in their order, and the factor.
+
+    Example:
+        >>> from emulator.kernels.products import Spec
+        >>> axes, factor = with_rows(Spec.of("ni,no->io"), jnp.ones((3, 2)))
+        >>> axes, factor.shape
+        ('in', (2, 3))
     """
     if spec.left.endswith(spec.summed):
         return spec.left, a

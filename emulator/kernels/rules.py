@@ -12,7 +12,7 @@ import functools
 import json
 import math
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from emulator.kernels.problems import Problem
+from emulator.kernels.target import Target, lowered_for
 from emulator.processor import BEST, Processor, processor
 
 __all__ = [
@@ -214,17 +215,21 @@ def rule_for(found: Processor) -> Rule:
     return own or PLAIN
 
 
-def kernels_for(platform: str) -> AbstractContextManager[None]:
+@contextmanager
+def kernels_for(platform: str, chips: int = 1) -> Generator[None, None, None]:
     """While active, what is lowered for a platform takes kernels that were measured there.
 
     Args:
         platform: As ``jax.Device`` names it. Only processors were measured; others take the plain
             candidates.
-
-    Returns:
-        A context manager.
+        chips: How many run it. Several take the plain candidates, too: XLA divides what it knows,
+            not calls into libraries.
     """
-    return nullcontext() if platform == "cpu" else chosen_by(PLAIN)
+    on_host = Target.PROCESSOR if chips == 1 else Target.CHIPS
+    target = on_host if platform == "cpu" else Target.OTHER
+    kernels = nullcontext() if target is Target.PROCESSOR else chosen_by(PLAIN)
+    with lowered_for(target), kernels:
+        yield
 
 
 _CHOSEN: ContextVar[Rule | None] = ContextVar("rule of kernels", default=None)

@@ -35,19 +35,21 @@ _EXTRA = 500  # DebugOptions.xla_backend_extra_options, a map of strings, in xla
 def has_emitters(options: Any) -> bool:
     """Whether XLA emits fusions by its present code; ``XLA_FLAGS`` can ask for the earlier one.
 
-    With the earlier one :data:`ONE_READER` is wrong: XLA forgets a copy that stands alone and puts
-    the axes of a convolution's operand in order, where the kernel has one element (jaxlib 0.10.2).
-    With the present one a copy is a fusion by then, which XLA does not look into.
+    With the earlier one :data:`ONE_READER` gives wrong numbers (``docs/decisions/0015-fusion.md``).
 
     Args:
         options: jaxlib's ``CompileOptions``.
 
+    Returns:
+        Whether it does.
+
     Example:
-        >>> import os
-        >>> from jax._src.lib import xla_client
-        >>> has_emitters(xla_client.CompileOptions()) == ("emitters=false" not in os.environ.get(
-        ...     "XLA_FLAGS", ""))
-        True
+        >>> from types import SimpleNamespace
+        >>> def options(debug):
+        ...     build = SimpleNamespace(debug_options=f"xla_cpu_use_fusion_emitters: {debug}")
+        ...     return SimpleNamespace(executable_build_options=build)
+        >>> has_emitters(options("true")), has_emitters(options("false"))
+        (True, False)
     """
     return _NO_EMITTERS not in str(options.executable_build_options.debug_options)
 

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from emulator.counters import Making
-from emulator.kernels.rules import PLAIN, chosen_by, kernels_for
+from emulator.kernels.rules import kernels_for
 from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.variant import Variant
@@ -240,14 +240,14 @@ def traceable(
     """
     donated = () if composition.watched else tuple(range(composition.signature.donated))
     results: dict[str, Any] = {}
-    kernels: Any = kernels_for(platform)
+    chips = 1 if placement is None else placement.chips.count
     division: Any = nullcontext()
-    if placement is not None and placement.chips.count > 1:
+    if placement is not None and chips > 1:
         gives = [placement.sharding(home) for home in composition.signature.gives]
         on_each = placement.chips.sharding(-1)
         results["out_shardings"] = (*gives, *[on_each] * len(composition.watched))
-        kernels = chosen_by(PLAIN)  # XLA divides what it knows, not calls into libraries
         division = divided_by(on_each)
+    kernels = kernels_for(platform, chips)
     with wide_types(), full_products(), shared_forms(), kernels, division:
         yield jax.jit(composed(composition), donate_argnums=donated, keep_unused=True, **results)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 

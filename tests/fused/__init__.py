@@ -1,1 +1,1 @@
-"""Tests of what XLA fuses; they need its emitters of fusions, see ``tests/conftest.py``."""
+"""Tests of what XLA fuses; `make test` runs them by themselves, with XLA's fusion emitters."""

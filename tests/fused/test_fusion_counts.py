@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from bench import counts, fusion
@@ -52,6 +53,24 @@ def test_a_planted_duplicate_is_seen():
 
     assert most(once=True) == 1
     assert most(once=False) == 3
+
+
+def test_products_over_other_axes_are_other_values():
+    def products(x: jax.Array) -> tuple[jax.Array, ...]:
+        return x @ x, x.T @ x, x @ x.T, x.T @ x.T
+
+    made = computed(jax.jit(products).lower(jnp.ones((16, 16))).compile().as_text())
+    assert made.most == 1
+
+
+def test_large_constants_are_other_values():
+    tables = np.random.default_rng(0).standard_normal((3, 64, 64)).astype(np.float32)
+
+    def looked_up(x: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(jnp.tanh(x * table) for table in tables)
+
+    made = computed(jax.jit(looked_up).lower(jnp.ones((64, 64))).compile().as_text())
+    assert made.most == 1
 
 
 def test_loops_count_once():

@@ -1,7 +1,7 @@
 """Convolutions with kernels of one element, whichever way XLA emits fusions.
 
-With its earlier emitters, which these tests run with unless `XLA_FLAGS` says otherwise, and the
-option of ``extra_options``, it lost the transposition of a cotangent that two others read.
+With its earlier emitters and the option of ``extra_options`` it lost the transposition of a
+cotangent that two others read.
 """
 
 from __future__ import annotations
@@ -43,4 +43,4 @@ def test_gradients_are_torchs(conv, shape, tmp_path):
     outputs = utils.trace_graph(model, inputs, optimizer, pef=pef)
     samba.session.run(inputs, outputs)
     for name, p in model.named_parameters():
-        torch.testing.assert_close(p.sn_grad, wanted[name], rtol=1e-5, atol=1e-5, msg=name)
+        torch.testing.assert_close(p.sn_grad, wanted[name], rtol=1e-5, atol=1e-5)

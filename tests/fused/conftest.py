@@ -1,0 +1,19 @@
+"""These tests are about XLA's fusion emitters, which the other fast tests run without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from jax._src.lib import xla_client  # pyright: ignore[reportPrivateImportUsage]  # jax makes its options of it
+
+from emulator.plans.extra_options import has_emitters
+
+
+def pytest_collection_modifyitems(items):
+    if has_emitters(xla_client.CompileOptions()):
+        return
+    reason = "needs XLA's fusion emitters: XLA_FLAGS=--xla_backend_optimization_level=0"
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=reason))
