@@ -46,7 +46,7 @@ _IGNORED = re.compile(
     r", (?:metadata|backend_config|frontend_attributes|sharding|operand_precision|origin)="
     r"(?:\{(?:[^{}\"]|\"(?:\\.|[^\"\\])*\"|\{[^{}]*\})*\})"
 )
-_REGION = re.compile(r", (?:to_apply|select|scatter)=%?[\w.\-]+")
+_REGION = re.compile(r", (?:to_apply|select|scatter)=%?([\w.\-]+)")
 _COMMENT = re.compile(r"/\*.*?\*/")
 _LAYOUT = re.compile(r"(?<=\])\{[\d,:TSE()]*\}")
 
@@ -60,6 +60,7 @@ class _Operation:
     attributes: str
     root: bool
     callee: str | None
+    regions: tuple[str, ...]
     held: tuple[str, ...]
 
 
@@ -125,6 +126,7 @@ def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
                 attributes=literal + _REGION.sub("", _LAYOUT.sub("", _IGNORED.sub("", after))),
                 root=line.lstrip().startswith("ROOT "),
                 callee=callee[1] if callee else None,
+                regions=tuple(_REGION.findall(after)) if callee is None else (),
                 held=held if opcode in ("while", "conditional") else (),
             )
         )
@@ -168,7 +170,8 @@ class _Walk:
                 made.update(op.name for o in op.operands if o in made)
             else:
                 self.apart += [h for h in op.held if h not in self.apart]
-                found = self.number(op.opcode, op.shape, op.attributes, operands)
+                regions = tuple(r.opcode for name in op.regions for r in self.computations[name])
+                found = self.number(op.opcode, op.shape, op.attributes, regions, operands)
                 in_kernel = any(o in made for o in op.operands)
                 if is_kernel and (in_kernel or op.opcode not in _MOVING):
                     made.add(op.name)

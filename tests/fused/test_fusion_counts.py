@@ -63,6 +63,14 @@ def test_products_over_other_axes_are_other_values():
     assert made.most == 1
 
 
+def test_reductions_of_one_value_are_other_values():
+    def reduced(x: jax.Array) -> tuple[jax.Array, ...]:
+        return x.sum(), x.max(), x.min(), x.prod()
+
+    made = computed(jax.jit(reduced).lower(jnp.ones((16, 16))).compile().as_text())
+    assert made.most == 1
+
+
 def test_large_constants_are_other_values():
     tables = np.random.default_rng(0).standard_normal((3, 64, 64)).astype(np.float32)
 
