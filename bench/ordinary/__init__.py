@@ -15,9 +15,9 @@ from bench.case import ADAMW, Batch, Case, classifier
 from bench.ordinary import networks
 
 MASKED = 0.3
-"""How far the first losses of contenders may be apart that draw masks of their own. Those of one
-contender with other seeds are apart by up to 0.2; that the rest is right is shown by the same
-networks without dropout, at the tolerance of any other case."""
+"""How far the first losses of contenders may be apart that draw masks of their own: more than
+torch's are with other seeds, as a test shows. The tests compare the same networks without dropout
+at the tolerance of any other case."""
 
 
 def _tolerance(dropout: float) -> float:
