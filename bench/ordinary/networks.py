@@ -53,17 +53,21 @@ class Attention(nn.Module):
         return F.dropout(y, self.dropout, self.training)
 
 
-class PreNormBlock(nn.Module):
-    """One layer of :class:`GPT2`."""
+class Block(nn.Module):
+    """The parts of a transformer layer."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, *, causal: bool) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, dropout, causal=True)
+        self.attention = Attention(width, heads, dropout, causal=causal)
         self.norm2 = nn.LayerNorm(width)
         self.up = nn.Linear(width, 4 * width)
         self.down = nn.Linear(4 * width, width)
         self.dropout = nn.Dropout(dropout)
+
+
+class PreNormBlock(Block):
+    """One layer of :class:`GPT2`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attention(self.norm1(x))
@@ -81,7 +85,9 @@ class GPT2(nn.Module):
         self.words = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(PreNormBlock(width, heads, dropout) for _ in range(layers)))
+        self.blocks = nn.Sequential(
+            *(PreNormBlock(width, heads, dropout, causal=True) for _ in range(layers))
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, vocabulary, bias=False)
         self.head.weight = self.words.weight
@@ -94,17 +100,8 @@ class GPT2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten()), logits
 
 
-class PostNormBlock(nn.Module):
+class PostNormBlock(Block):
     """One layer of :class:`BERT`."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.attention = Attention(width, heads, dropout, causal=False)
-        self.norm1 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-        self.dropout = nn.Dropout(dropout)
-        self.norm2 = nn.LayerNorm(width)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         x = self.norm1(x + self.attention(x, mask))
@@ -123,7 +120,9 @@ class BERT(nn.Module):
         self.token_types = nn.Embedding(2, width)
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(PostNormBlock(width, heads, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            PostNormBlock(width, heads, dropout, causal=False) for _ in range(layers)
+        )
         self.transform = nn.Linear(width, width)
         self.transform_norm = nn.LayerNorm(width)
         self.bias = nn.Parameter(torch.zeros(vocabulary))
