@@ -155,24 +155,25 @@ class Device(DeviceMemory):
 
     # -- plans --------------------------------------------------------------
 
-    def plan(self, steps: StepKey) -> Plan:
-        """The executable for a list of steps; compiles it at first use.
+    def plan(self, steps: StepKey, *, whole: bool = False) -> Plan:
+        """The plan for a list of steps; compiles it at first use.
 
         Args:
             steps: ``(section, step)`` pairs in the order to run.
+            whole: Whether it has to be one executable.
 
         Returns:
             The plan for the present variant.
         """
         key = (steps, self.variant)
-        found = self._plans.get(key)
-        if found is None:
-            if not self._ones:
-                check_seeds(self.program, steps, self._seeded)
-            found = self._shared(steps) or self._compile(steps)
-            while len(self._plans) >= self.most_plans:
-                self._plans.pop(next(iter(self._plans)))
-            self._plans[key] = found
+        if self.is_compiled(steps, whole=whole):
+            return self._plans[key]
+        if not self._ones:
+            check_seeds(self.program, steps, self._seeded)
+        found = self._shared(steps, whole) or self._compile(steps, whole)
+        while len(self._plans) >= self.most_plans:
+            self._plans.pop(next(iter(self._plans)))
+        self._plans[key] = found
         return found
 
     @property
@@ -180,7 +181,7 @@ class Device(DeviceMemory):
         """How many plans are kept: all sections one by one, and as many lists of them."""
         return MOST_PLANS + len(self.program.sections)
 
-    def _compile(self, steps: StepKey) -> Plan:
+    def _compile(self, steps: StepKey, whole: bool) -> Plan:
         refuse_in_child("compiling for the device")
         self.counters.compiles += 1
         with garbage_given_back():
@@ -191,6 +192,7 @@ class Device(DeviceMemory):
                 self.variant,
                 self.placement,
                 self._watched,
+                whole=whole,
             )
         self.counters.note_plan(plan.making)
         return plan
@@ -224,13 +226,13 @@ class Device(DeviceMemory):
             platform=platform,
         )
 
-    def _shared(self, steps: StepKey) -> Plan | None:
+    def _shared(self, steps: StepKey, whole: bool) -> Plan | None:
         """The plan of a section of the same structure, over the memory of this one."""
         found = None if self._watched else self._sharing.places(steps, self.variant)
         if found is None:
             return None
         twin, places = found
-        plan = self.plan(tuple((twin, k) for k in range(len(steps))))
+        plan = self.plan(tuple((twin, k) for k in range(len(steps))), whole=whole)
         return rebind(plan, places)
 
     def leave_losses_alone(self) -> None:
@@ -238,9 +240,14 @@ class Device(DeviceMemory):
         self._ones = False
         self._respecialise()
 
-    def is_compiled(self, steps: StepKey) -> bool:
-        """Whether there is a plan for these steps in the present variant."""
-        return (steps, self.variant) in self._plans
+    def is_compiled(self, steps: StepKey, *, whole: bool = False) -> bool:
+        """Whether there is a plan for these steps in the present variant.
+
+        Args:
+            steps, whole: As for :meth:`plan`.
+        """
+        found = self._plans.get((steps, self.variant))
+        return found is not None and not (whole and len(found.executables) > 1)
 
     def run(self, plan: Plan, count: int = 1) -> None:
         """Start a plan and return without waiting for it.

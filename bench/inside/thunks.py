@@ -55,11 +55,11 @@ def thunks(contestant: Contestant, count: int) -> dict[str, Any]:
         the seconds of a step in which no thunk runs: the host's, and dispatch.
     """
     step = contestant.step
+    device = device_of_session()
+    plan = device.plan(all_steps(device.program), whole=True)  # its instructions have names
     for batch in contestant.batches(WARM):
         step(batch)
     plain = _timed(step, contestant.batches(count))
-    device = device_of_session()
-    plan = device.plan(all_steps(device.program))
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def thunks(contestant: Contestant, count: int) -> dict[str, Any]:
             traced = _timed(step, contestant.batches(count), _noted)
         (file,) = Path(folder).rglob("*.xplane.pb")
         events = _events(file)
-    module = parsed(plan.compiled.as_text())
+    module = parsed(plan.executables[0].as_text())
     found = step_times(events, module)
     origin = _Origin(device.program, plan, module)
     return {

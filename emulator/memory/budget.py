@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from emulator.errors import DeviceError, OutOfMemory
-from emulator.memory.measured import measured_memory
+from emulator.memory.measured import MeasuredMemory
 from emulator.mesh.chips import Chips
 from emulator.mesh.layout import bytes_per_chip
 from emulator.start import HOST_PLATFORMS
@@ -122,20 +122,19 @@ def _check_values(graph: Graph, limit: int) -> None:
                 )
 
 
-def check_plan(executable: Any, what: str, chips: Chips) -> None:
-    """Refuse an executable that needs more than a chip may take.
+def check_plan(found: MeasuredMemory | None, what: str, chips: Chips) -> None:
+    """Refuse a plan that needs more than a chip may take.
 
     Args:
-        executable: A ``jax.stages.Compiled``; what it says of its memory is that of each chip.
+        found: What it takes on each chip; None if the backend does not say.
         what: What it runs, for the message.
         chips: Where it runs.
 
     Raises:
         OutOfMemory: If its arguments, results and intermediate values together need more.
     """
-    found = measured_memory(executable)
     if found is None:
-        return  # a backend that does not say
+        return
     limit = memory_limit(chips.first)
     if found.peak > limit:
         raise OutOfMemory(what=what, need=found.peak, have=limit)

@@ -83,16 +83,15 @@ def direct_call(compiled: Any) -> Callable[..., Any]:
     return call
 
 
-def ended_call(compiled: Any) -> Callable[..., Any]:
-    """A compiled executable that has ended when the call returns.
+def ended_call(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An executable that has ended when the call returns.
 
     Args:
-        compiled: A ``jax.stages.Compiled``.
+        call: The executable, a function of arrays.
 
     Returns:
         A function of arrays that gives arrays; who calls it does as for :func:`direct_call`.
     """
-    call = direct_call(compiled)
 
     def run(*arrays: Any) -> Any:
         SLOW.begin()  # what is donated is gone, and the results are not stored yet

@@ -10,7 +10,7 @@ import numpy as np
 
 from emulator.lowering.variant import Variant
 from emulator.mesh.processes import Processes
-from emulator.plans.direct_call import SLOW, direct_call
+from emulator.plans.direct_call import SLOW
 from emulator.plans.step_choice import StepKey
 from emulator.wide_types import wide_types
 from pef_schema.program import Program
@@ -37,12 +37,12 @@ def operation_of(program: Program, steps: StepKey, variant: Variant) -> str:
 
 
 def joint_call(
-    compiled: Any, processes: Processes, operation: str, names: Sequence[str]
+    call: Callable[..., Any], processes: Processes, operation: str, names: Sequence[str]
 ) -> Callable[..., Any]:
-    """A compiled executable that has ended in this process when the call returns.
+    """An executable that has ended in this process when the call returns.
 
     Args:
-        compiled: A ``jax.stages.Compiled`` over the chips of all processes.
+        call: The executable over the chips of all processes, as a function of arrays.
         processes: The processes; all of them call it.
         operation: What it is, for errors.
         names: What its arguments are, in their order.
@@ -51,8 +51,6 @@ def joint_call(
         A function of arrays that gives arrays; who calls it does as for
         :func:`~emulator.plans.direct_call.direct_call`.
     """
-    call = direct_call(compiled)
-
     def run(*arrays: Any) -> Any:
         def own_part() -> Any:
             # On a thread of its own, which has jax's settings of its own.

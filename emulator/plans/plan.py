@@ -11,14 +11,16 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
+from jax.extend.core import ClosedJaxpr
 
-from emulator.counters import Making
+from emulator.counters import Making, Source
 from emulator.kernels.rules import kernels_for
 from emulator.lowering.index_watch import Watched, checked_call, watched_indices
 from emulator.lowering.node_cache import shared_forms
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.budget import check_plan
+from emulator.memory.measured import MeasuredMemory, measured_memory
 from emulator.memory.placement import Placement
 from emulator.mesh.whole import divided_by
 from emulator.plans.composition import Composition, composed
@@ -28,6 +30,8 @@ from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.joint_call import joint_call, operation_of
+from emulator.plans.linked.compiling import link
+from emulator.plans.linked.parts import parts_of
 from emulator.plans.step_choice import StepKey
 from emulator.plans.traced_sizes import check_traced_sizes
 from emulator.plans.xla_options import xla_options
@@ -45,7 +49,9 @@ class Plan:
     Args:
         call: The compiled executable, a function of arrays in the order of ``reads``. It holds
             signals back where it has to: ``Device.run`` is who may call it.
-        compiled: The same as jax describes it.
+        executables: What it calls, as jax describes it: one ``jax.stages.Compiled``, or those of
+            its parts, each once.
+        memory: What it takes of memory; None where the backend does not say.
         reads: Buffers it takes; the first ``donated`` of them are consumed. A buffer's number is
             that of its region, or that of a bucket of regions, see ``emulator.memory.buckets``.
         writes: Buffers it gives back, in order.
@@ -59,7 +65,8 @@ class Plan:
     """
 
     call: Callable[..., Any]
-    compiled: Any
+    executables: tuple[Any, ...]
+    memory: MeasuredMemory | None
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     drops: tuple[int, ...]
@@ -94,8 +101,13 @@ def compile_plan(
     variant: Variant,
     placement: Placement,
     watched: Watched = _UNWATCHED,
+    *,
+    whole: bool = False,
 ) -> Plan:
-    """Compose steps and compile them as one executable; takes up to seconds.
+    """Compose steps and compile them; takes up to seconds.
+
+    They are one executable, or on one processor several that follow one another, where layers are
+    equal and share theirs (``emulator.plans.linked``).
 
     Args:
         program: The program.
@@ -105,6 +117,7 @@ def compile_plan(
         placement: The chips where to run, and what each of them has of a buffer.
         watched: Indices to look at: the plan raises where one is out of range, and then has
             consumed nothing.
+        whole: Whether it has to be one executable.
 
     Returns:
         The plan.
@@ -118,28 +131,24 @@ def compile_plan(
     chips = placement.chips
     with failures_of_plan(program, steps, "compiling"), wide_types():
         composition = composition_of(program, buffer_map, steps, variant, watched)
-        lowered, jaxpr = _lowered(composition, placement)
-        is_cpu = chips.first.platform == "cpu"
-        once = is_cpu and evaluations(jaxpr) <= MOST_EVALUATIONS
-        lowering_seconds = time.perf_counter() - start
-        executable = compiled_or_kept(lowered, xla_options(chips.first), once=once)
-        compiled = executable.compiled
-        what = f"program {program.name}: a run of {len(steps)} step(s)"
-        check_plan(compiled, what, chips)
+        made = _made(composition, placement, start, whole=whole)
+        check_plan(made.memory, f"program {program.name}: a run of {len(steps)} step(s)", chips)
     if chips.processes is not None:
         names = [
             program.regions[buffer_map.first_region(home)].name
             for home in composition.signature.takes
         ]
-        call = joint_call(compiled, chips.processes, operation_of(program, steps, variant), names)
+        operation = operation_of(program, steps, variant)
+        call = joint_call(made.call, chips.processes, operation, names)
     else:
-        call = ended_call(compiled) if chips.waits else direct_call(compiled)
+        call = ended_call(made.call) if chips.waits else made.call
     touched, buffers = composition.footprint, composition.signature
     if composition.watched:
         call = checked_call(call, program, composition.watched)
     return Plan(
         call=call,
-        compiled=compiled,
+        executables=made.executables,
+        memory=made.memory,
         reads=buffers.takes,
         writes=buffers.gives,
         drops=tuple(sorted(touched.drops)),
@@ -148,11 +157,7 @@ def compile_plan(
         overwritten=buffers.overwritten,
         kinds=frozenset(program.sections[s].steps[k].kind for s, k in steps),
         wide=any(buffer_map.form(home)[1].itemsize == 8 for home in buffers.takes),
-        making=Making(
-            source=executable.source,
-            lowering_seconds=lowering_seconds,
-            xla_seconds=executable.seconds,
-        ),
+        making=made.making,
     )
 
 
@@ -181,7 +186,11 @@ def lower_plan(
     """
     with failures_of_plan(program, steps, "lowering"):
         composition = composition_of(program, buffer_map, steps, variant)
-        return _lowered(composition, placement, (platform,) if platform else None)[0]
+        with traceable(
+            composition, platform or placement.chips.first.platform, placement
+        ) as jitted:
+            traced = _traced(jitted, composition, placement)
+            return traced.lower(lowering_platforms=(platform,) if platform else None)
 
 
 def composition_of(
@@ -208,20 +217,60 @@ def composition_of(
     )
 
 
-def _lowered(
-    composition: Composition, placement: Placement, platforms: tuple[str, ...] | None = None
-) -> tuple[Any, Any]:
-    """Composed steps as a ``jax.stages.Lowered`` for some chips, or for other platforms; traced."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """What XLA has made of composed steps."""
+
+    call: Callable[..., Any]
+    executables: tuple[Any, ...]
+    memory: MeasuredMemory | None
+    making: Making
+
+
+def _made(composition: Composition, placement: Placement, start: float, *, whole: bool) -> _Made:
+    """Trace composed steps and have XLA compile them, in parts where layers are equal."""
+    chips, donated = placement.chips, composition.signature.donated
+    platform = chips.first.platform
+    is_cpu = platform == "cpu"
+    seconds: list[float] = []
+    sources: list[Source] = []
+
+    def compiled(lowered: Any, traced: ClosedJaxpr) -> Any:
+        once = is_cpu and evaluations(traced) <= MOST_EVALUATIONS
+        executable = compiled_or_kept(lowered, xla_options(chips.first), once=once)
+        seconds.append(executable.seconds)
+        sources.append(executable.source)
+        return executable.compiled
+
+    with traceable(composition, platform, placement) as jitted:
+        traced = _traced(jitted, composition, placement)
+        divided = None
+        if is_cpu and chips.count == 1 and not (whole or composition.watched or chips.processes):
+            divided = parts_of(traced.jaxpr, donated)
+        if divided is not None:
+            linked = link(traced.jaxpr, divided, compiled)
+            call, executables, memory = linked.call, linked.executables, linked.memory
+        else:
+            only = compiled(traced.lower(), traced.jaxpr)
+            call, executables, memory = direct_call(only), (only,), measured_memory(only)
+    making = Making(
+        source=max(sources, key=[*Source].index),
+        lowering_seconds=time.perf_counter() - start - sum(seconds),
+        xla_seconds=sum(seconds),
+    )
+    return _Made(call=call, executables=executables, memory=memory, making=making)
+
+
+def _traced(jitted: Any, composition: Composition, placement: Placement) -> Any:
+    """The function of composed steps as a ``jax.stages.Traced``."""
     forms, buffers = composition.buffer_map.form, composition.signature
     shapes = [
         jax.ShapeDtypeStruct(*forms(home), sharding=placement.sharding(home))
         for home in buffers.takes
     ]
-    platform = platforms[0] if platforms else placement.chips.first.platform
-    with traceable(composition, platform, placement) as jitted:
-        traced = jitted.trace(*shapes)
-        check_traced_sizes(traced.jaxpr)
-        return traced.lower(lowering_platforms=platforms), traced.jaxpr
+    traced = jitted.trace(*shapes)
+    check_traced_sizes(traced.jaxpr)
+    return traced
 
 
 @contextmanager

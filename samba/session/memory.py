@@ -11,7 +11,7 @@ from typing import Any
 
 from emulator.costs.memory import memory_need
 from emulator.device import Device
-from emulator.memory.measured import MeasuredMemory, measured_memory
+from emulator.memory.measured import MeasuredMemory
 from emulator.plans.step_choice import StepKey
 from pef_schema.program import Program, Role
 from samba.session.loaded import Loaded
@@ -141,7 +141,7 @@ def _plans(device: Device, purpose: str) -> list[PlanMemory]:
                 predicted=MeasuredMemory(
                     argument=need.argument, output=need.output, alias=need.alias, temp=need.temp
                 ),
-                measured=measured_memory(plan.compiled),
+                measured=plan.memory,
             )
         )
     return found

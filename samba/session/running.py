@@ -456,11 +456,13 @@ class Runner:
                 return prepared
         else:
             self.replicas.tell_if_unreduced(steps)
-        if noted is None or not steps or self._device.is_compiled(steps):
+        if noted is None:
             return self._plan_for(steps)
+        if not steps or self._device.is_compiled(steps, whole=True):
+            return self._plan_for(steps, whole=True)
         timeline, piece = noted
         with timeline.span(Track.HOST, "compile", piece.facts):
-            return self._plan_for(steps)
+            return self._plan_for(steps, whole=True)
 
     def _go(self, plan: Plan | PreparedRun, noted: Noted | None = None) -> None:
         if noted is not None:
@@ -478,17 +480,17 @@ class Runner:
             if type(plan) is Plan:
                 self._device.wait_for(plan)
         if type(plan) is Plan:
-            timeline.executed(piece.name, plan.compiled, self._device.program)
+            timeline.executed(piece.name, plan.executables[0], self._device.program)
 
-    def _plan_for(self, steps: StepKey) -> Plan | None:
+    def _plan_for(self, steps: StepKey, *, whole: bool = False) -> Plan | None:
         if not steps:
             return None
-        if self._device.is_compiled(steps):
-            return self._device.plan(steps)
+        if self._device.is_compiled(steps, whole=whole):
+            return self._device.plan(steps, whole=whole)
         what = f"compiling {len(steps)} section steps"
         with stages(self._device.program.name, what) as stage:
             stage.start(what)
-            return self._device.plan(steps)
+            return self._device.plan(steps, whole=whole)
 
     # -- what a call asks for -----------------------------------------------
 

@@ -204,10 +204,10 @@ def sharing_executables() -> Iterator[None]:
 
     compile_plan, plans = device.compile_plan, {}
 
-    def shared(program, memory, steps, variant, where, watched):
-        key = (program, memory.buckets != (), steps, variant, where.chips, repr(watched))
+    def shared(program, memory, steps, variant, where, watched, *, whole):
+        key = (program, memory.buckets != (), steps, variant, where.chips, repr(watched), whole)
         if key not in plans:
-            plans[key] = compile_plan(program, memory, steps, variant, where, watched)
+            plans[key] = compile_plan(program, memory, steps, variant, where, watched, whole=whole)
         return plans[key]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -17,7 +17,6 @@ from emulator.device import Device
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
-from emulator.memory.measured import measured_memory
 from emulator.op_facts.fusing import Fusing
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import all_steps
@@ -59,7 +58,7 @@ def assert_close(program: Program, tolerance: float) -> None:
     need = memory_need(program, schedule_steps(program, 0))
     device = Device(program)
     plan = device.plan(all_steps(program))
-    found = measured_memory(plan.compiled)
+    found = plan.memory
     assert found is not None
     assert (need.argument, need.alias) == (found.argument, found.alias)
     assert need.output == found.output - POINTER * len(plan.writes)
@@ -105,7 +104,7 @@ def test_arguments_and_results_of_every_section_are_exact(name: str) -> None:
         if section.twin != index:
             continue
         plan = device.plan(tuple((index, k) for k in range(len(section.steps))))
-        found = measured_memory(plan.compiled)
+        found = plan.memory
         need = memory_need(program, section.steps)
         assert found is not None
         assert (need.argument, need.alias) == (found.argument, found.alias)

@@ -115,7 +115,7 @@ def optimized(folder: Path, *, guard: bool) -> str:
     pef = traced(folder, Guarded(guard=guard))
     samba.session.reset()
     device = Device(read_pef(pef))
-    return device.plan(all_steps(device.program)).compiled.as_text()
+    return device.plan(all_steps(device.program)).executables[0].as_text()
 
 
 def test_a_check_makes_nothing_twice_and_copies_no_weight(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def device_of(model: nn.Module) -> Device:
 
 def text_of(plan: Plan) -> str:
     """What XLA made of a plan."""
-    return plan.compiled.as_text()
+    return plan.executables[0].as_text()
 
 
 def test_every_buffer_is_its_own_successor() -> None:

@@ -155,14 +155,14 @@ def test_a_plan_for_a_gpu_is_compiled_without_the_cpus_options(
     monkeypatch.delenv(LIMIT_VARIABLE, raising=False)
     device = Device(program)
     given: list[dict[str, Any]] = []
-    real, lowered = jax.stages.Lowered.compile, plans._lowered
+    real, traced = jax.stages.Lowered.compile, plans._traced
 
     def compile_(self: Any, compiler_options: Any = None, **keywords: Any) -> Any:
         given.append(dict(compiler_options or {}))
         return real(self, compiler_options, **keywords)
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", compile_)
-    monkeypatch.setattr(plans, "_lowered", lambda c, _: lowered(c, device.placement))
+    monkeypatch.setattr(plans, "_traced", lambda f, c, _: traced(f, c, device.placement))
     arguments = (program, device.buffer_map, all_steps(program, 0), device.variant)
     compile_plan(*arguments, placed(device, gpu(bytes_limit=2**30)))
     with pytest.raises(OutOfMemory):

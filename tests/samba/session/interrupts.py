@@ -140,7 +140,7 @@ def forget_calls(plan: Any) -> None:
     except ImportError:
         plan.call._call = None
     else:
-        object.__setattr__(plan, "call", direct_call(plan.compiled))
+        object.__setattr__(plan, "call", direct_call(plan.executables[0]))
 
 
 class Injection:

@@ -110,7 +110,7 @@ class Script:
         loaded = samba.session._slot.loaded
         assert loaded is not None
         loaded.device._plans.clear()
-        return loaded.device.plan(self._steps).compiled.as_text()
+        return loaded.device.plan(self._steps).executables[0].as_text()
 
     def ready(self, what: str) -> Callable[[], Any]:
         """What does one of the three, after what must be done before."""

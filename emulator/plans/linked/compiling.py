@@ -1,0 +1,184 @@
+"""The parts of a plan are compiled, equal ones once, and linked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+from emulator.memory.measured import MeasuredMemory, measured_memory
+from emulator.plans.direct_call import direct_call
+from emulator.plans.linked.call import Link, linked_call
+from emulator.plans.linked.operations import bytes_of
+from emulator.plans.linked.parts import Part, Parts
+
+__all__ = ["Compile", "Linked", "link"]
+
+_jit = cast("Any", jax).jit
+
+Compile = Callable[[Any, ClosedJaxpr], Any]
+"""Makes a ``jax.stages.Compiled`` of a ``jax.stages.Lowered`` and what was lowered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linked:
+    """A plan in parts that are compiled.
+
+    Args:
+        call: A function of arrays, as the whole plan's executable would be.
+        executables: Those of the parts, each once, in the order in which they run first.
+        memory: What they take together; None where the backend does not say.
+    """
+
+    call: Callable[..., Any]
+    executables: tuple[Any, ...]
+    memory: MeasuredMemory | None
+
+
+def link(traced: ClosedJaxpr, divided: Parts, compiled: Compile) -> Linked:
+    """Compile parts and link them; takes up to seconds.
+
+    Args:
+        traced: The plan.
+        divided: Its parts.
+        compiled: Compiles one part.
+
+    Returns:
+        What runs them.
+    """
+    jaxpr = traced.jaxpr
+    given = (*jaxpr.invars, *jaxpr.constvars)
+    place: dict[Any, int] = {v: number for number, v in enumerate(given)}
+    made: dict[Hashable, Any] = {}
+    links: list[Link] = []
+    last = _last_readers(divided)
+    for number, part in enumerate(divided.parts):
+        if part.form not in made:
+            made[part.form] = compiled(*_lowered(traced, part))
+        for v in part.gives:
+            place[v] = len(place)
+        ends = [v for v in (*part.takes, *part.gives) if last.get(v, number) <= number]
+        links.append(
+            Link(
+                call=direct_call(made[part.form]),
+                takes=tuple([place[v] for v in part.takes]),
+                gives=tuple([place[v] for v in part.gives]),
+                ends=tuple([place[v] for v in ends]),
+            )
+        )
+    memory = _memory(jaxpr.invars, divided, last, {k: measured_memory(e) for k, e in made.items()})
+    results = [place.get(a, -1) if not isinstance(a, Literal) else -1 for a in divided.results]
+    copied = [
+        k
+        for k, number in enumerate(results)
+        if number < len(given) or results.index(number) < k  # no two results are one array
+    ]
+    executables = [*made.values()]
+    if copied:
+        atoms = [divided.results[k] for k in copied]
+        executable = compiled(*_lowered_copies(atoms))
+        executables.append(executable)
+        gives = tuple(range(len(place), len(place) + len(copied)))
+        links.append(
+            Link(
+                call=direct_call(executable),
+                takes=tuple([place[a] for a in _variables(atoms)]),
+                gives=gives,
+                ends=(),
+            )
+        )
+        for k, number in zip(copied, gives, strict=True):
+            results[k] = number
+    count = len(place) + len(copied) - len(given)
+    return Linked(
+        call=linked_call(links, count, traced.consts, tuple(results)),
+        executables=tuple(executables),
+        memory=memory,
+    )
+
+
+def _lowered(traced: ClosedJaxpr, part: Part) -> tuple[Any, ClosedJaxpr]:
+    function = traced.jaxpr.replace(
+        constvars=[],
+        invars=[*part.takes],
+        outvars=[*part.gives],
+        eqns=[*part.eqns],
+        debug_info=traced.jaxpr.debug_info.with_unknown_names(),
+    )
+    operations = cast("Any", jaxpr_as_fun)(ClosedJaxpr(function, ()))
+
+    def run(*arrays: jax.Array) -> Any:
+        return operations(*arrays)
+
+    donated = tuple(range(part.donated))
+    jitted = _jit(run, donate_argnums=donated, keep_unused=True)
+    found = jitted.trace(*[_shape(v) for v in part.takes])
+    return found.lower(), found.jaxpr
+
+
+def _lowered_copies(atoms: Sequence[Any]) -> tuple[Any, ClosedJaxpr]:
+    """A function that copies values and makes literals."""
+
+    def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        given = iter(arrays)
+        made: list[Any] = []
+        for atom in atoms:
+            literal = isinstance(atom, Literal)
+            made.append(_array(atom.val, atom.aval) if literal else jnp.copy(next(given)))
+        return tuple(made)
+
+    found = _jit(run, keep_unused=True).trace(*[_shape(v) for v in _variables(atoms)])
+    return found.lower(), found.jaxpr
+
+
+def _array(value: Any, form: Any) -> jax.Array:
+    return jnp.asarray(value, form.dtype)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    return [a for a in atoms if not isinstance(a, Literal)]
+
+
+def _shape(v: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
+
+
+def _last_readers(divided: Parts) -> dict[Any, int]:
+    """The last part that reads a value; for a result one that there is not."""
+    last: dict[Any, int] = {}
+    for number, part in enumerate(divided.parts):
+        last.update(dict.fromkeys(part.takes, number))
+    return {**last, **dict.fromkeys(_variables(divided.results), len(divided.parts))}
+
+
+def _memory(
+    arguments: Sequence[Any],
+    divided: Parts,
+    last: dict[Any, int],
+    executables: dict[Hashable, MeasuredMemory | None],
+) -> MeasuredMemory | None:
+    """What parts take together: what lies between them, and the most that one has inside."""
+    results = {*_variables(divided.results)}
+    between = alias = most = 0
+    alive: list[list[Any]] = [[] for _ in divided.parts]
+    for number, part in enumerate(divided.parts):
+        found = executables[part.form]
+        if found is None:
+            return None
+        alias += found.alias
+        for v in part.gives:
+            if v not in results:
+                between += bytes_of([v])
+                alive[last.get(v, number)].append(v)
+        most = max(most, between + found.temp)
+        between -= bytes_of(alive[number])
+    return MeasuredMemory(
+        argument=bytes_of(arguments),
+        output=bytes_of(divided.results),
+        alias=alias,
+        temp=most,
+    )

@@ -1,0 +1,86 @@
+"""What is asked of a traced operation: its size, and its weight for the compiler and in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from jax.extend.core import Literal
+
+from emulator.plans.traced_sizes import functions_in
+
+__all__ = ["bytes_of", "compiled_operations", "is_source", "is_view", "seconds_of"]
+
+_FLOPS_PER_SECOND = 1e11
+"""More than a laptop's core has: what is estimated with it is less than what is measured."""
+
+_BYTES_PER_SECOND = 4e10
+"""The same, where most elementwise operations are fused with their neighbours."""
+
+_VIEWS = frozenset(
+    {"reshape", "transpose", "slice", "squeeze", "broadcast_in_dim", "rev", "split", "expand_dims"}
+)
+
+
+def bytes_of(atoms: Iterable[Any]) -> int:
+    """Bytes of values, those of literals left out."""
+    return sum(
+        math.prod(atom.aval.shape) * atom.aval.dtype.itemsize
+        for atom in atoms
+        if not isinstance(atom, Literal)
+    )
+
+
+def is_source(eqn: Any) -> bool:
+    """Whether an operation reads no value."""
+    return all(isinstance(a, Literal) for a in eqn.invars)
+
+
+def is_view(eqn: Any) -> bool:
+    """Whether an operation only names elements of what it reads."""
+    return eqn.primitive.name in _VIEWS and len(eqn.invars) == 1
+
+
+def compiled_operations(eqn: Any, known: dict[int, int]) -> int:
+    """How many operations XLA is given for one: with all of the functions it calls.
+
+    Args:
+        eqn: The operation.
+        known: Counts of functions by their identity, which grow.
+    """
+    inner = sum(_operations(function, known) for function in functions_in(eqn.params.values()))
+    return inner or 1
+
+
+def _operations(function: Any, known: dict[int, int]) -> int:
+    found = known.get(id(function))
+    if found is None:
+        found = known[id(function)] = sum(compiled_operations(e, known) for e in function.eqns)
+    return found
+
+
+def seconds_of(eqns: Iterable[Any]) -> float:
+    """A time that operations hardly stay below."""
+    total = 0.0
+    for eqn in eqns:
+        if not is_view(eqn):
+            moved = bytes_of({a for a in eqn.invars if not isinstance(a, Literal)})
+            total += (moved + bytes_of(eqn.outvars)) / _BYTES_PER_SECOND
+        total += _multiplying(eqn)
+    return total
+
+
+def _multiplying(eqn: Any) -> float:
+    name, params = eqn.primitive.name, eqn.params
+    if name == "dot_general":
+        (contracted, _), _ = params["dimension_numbers"]
+        depth = math.prod([eqn.invars[0].aval.shape[axis] for axis in contracted])
+        return 2 * depth * math.prod(eqn.outvars[0].aval.shape) / _FLOPS_PER_SECOND
+    if name == "conv_general_dilated":
+        kernel = eqn.invars[1].aval.shape
+        taps = math.prod(kernel) // max(kernel[params["dimension_numbers"].rhs_spec[0]], 1)
+        return 2 * taps * math.prod(eqn.outvars[0].aval.shape) / _FLOPS_PER_SECOND
+    inner = sum(_multiplying(e) for f in functions_in(params.values()) for e in f.eqns)
+    length = params.get("length", 1)
+    return inner * (length if isinstance(length, int) else 1)

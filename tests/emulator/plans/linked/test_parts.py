@@ -1,0 +1,153 @@
+"""Plans in parts give what the whole gives, and equal layers are compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from emulator.plans.direct_call import SLOW
+from emulator.plans.linked.compiling import Linked, link
+from emulator.plans.linked.parts import parts_of
+
+WIDTH = 4
+
+
+def in_parts(function: Callable[..., Any], donated: int, *arrays: Any) -> Linked:
+    """A function in parts, which it has to have."""
+    traced = jax.jit(function).trace(*arrays).jaxpr
+    divided = parts_of(traced, donated)
+    assert divided is not None
+    return link(traced, divided, lambda lowered, _: lowered.compile())
+
+
+def run(linked: Linked, *arrays: Any) -> list[np.ndarray]:
+    try:
+        return [np.asarray(a) for a in linked.call(*[jnp.array(a) for a in arrays])]
+    finally:
+        SLOW.end()
+
+
+def tower(depth: int) -> Callable[..., Any]:
+    """A step of equal layers: weights, then the loss and what the first layer reads."""
+
+    def loss(weights: Any, x: Any) -> Any:
+        for w in weights:
+            x = x + jnp.tanh(x @ w) * 0.5
+        return (x * x).mean()
+
+    def step(*arrays: Any) -> Any:
+        *weights, x = arrays
+        value, grads = jax.value_and_grad(loss)(weights, x)
+        new = [w - 0.1 * jnp.sign(g) * jnp.abs(g) for w, g in zip(weights, grads, strict=True)]
+        return (*new, value)
+
+    assert depth > 0
+    return step
+
+
+def arrays_of(depth: int) -> list[np.ndarray]:
+    draw = np.random.default_rng(depth)
+    return [draw.standard_normal((WIDTH, WIDTH)).astype(np.float32) for _ in range(depth + 1)]
+
+
+@pytest.mark.parametrize("depth", [6, 7])
+def test_a_tower_gives_what_the_whole_gives(depth: int) -> None:
+    arrays = arrays_of(depth)
+    linked = in_parts(tower(depth), depth, *arrays)
+    expected = jax.jit(tower(depth))(*arrays)
+    for ours, theirs in zip(run(linked, *arrays), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+    assert linked.memory is not None and linked.memory.argument == 64 * (depth + 1)
+
+
+def test_more_layers_need_no_more_executables() -> None:
+    few, many = (len(in_parts(tower(n), n, *arrays_of(n)).executables) for n in (12, 24))
+    assert few == many
+
+
+def test_what_is_donated_is_consumed_and_nothing_else() -> None:
+    depth = 8
+    arrays = [jnp.array(a) for a in arrays_of(depth)]
+    linked = in_parts(tower(depth), depth, *arrays)
+    linked.call(*arrays)
+    SLOW.end()
+    assert [a.is_deleted() for a in arrays] == [True] * depth + [False]
+
+
+def test_arguments_literals_and_what_is_given_twice_are_arrays_of_their_own() -> None:
+    results = ["x", "again", "value", "one", "x", "one"]
+    depth = 8
+    step = tower(depth)
+
+    def function(*arrays: Any) -> Any:
+        value = step(*arrays)[-1]
+        named = {"x": arrays[-1], "again": value, "value": value, "one": 1.0}
+        return (*step(*arrays), *[named[name] for name in results])
+
+    arrays = arrays_of(depth)
+    linked = in_parts(function, 0, *arrays)
+    given_back = linked.call(*[jnp.array(a) for a in arrays])
+    SLOW.end()
+    places = [a.unsafe_buffer_pointer() for a in given_back]
+    assert len({*places}) == len(places)
+    for ours, theirs in zip(given_back, jax.jit(function)(*arrays), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
+
+
+def test_a_mask_that_all_layers_share_is_made_once() -> None:
+    def function(*arrays: Any) -> Any:
+        *weights, x = arrays
+        for w in weights:
+            seen = jnp.arange(WIDTH)[:, None] >= jnp.arange(WIDTH)[None]
+            x = x + jnp.where(seen, jnp.tanh(x @ w), 0.0)
+        return (x,)
+
+    arrays = arrays_of(9)
+    traced = jax.jit(function).trace(*arrays).jaxpr
+    divided = parts_of(traced, 0)
+    assert divided is not None
+    made = [e for part in divided.parts for e in part.eqns if e.primitive.name == "ge"]
+    assert len(made) == 1
+    linked = link(traced, divided, lambda lowered, _: lowered.compile())
+    np.testing.assert_allclose(run(linked, *arrays)[0], jax.jit(function)(*arrays)[0], rtol=2e-6)
+
+
+def test_views_are_made_again_where_they_are_read() -> None:
+    """No part gives a transpose, which XLA would have to write in the order of its elements."""
+    arrays = arrays_of(9)
+    divided = parts_of(jax.jit(tower(9)).trace(*arrays).jaxpr, 9)
+    assert divided is not None
+    for part in divided.parts:
+        moved = {v for e in part.eqns if e.primitive.name == "transpose" for v in e.outvars}
+        assert moved.isdisjoint(part.gives)
+
+
+def test_what_differs_in_one_number_is_not_shared() -> None:
+    def function(*arrays: Any) -> Any:
+        *weights, x = arrays
+        for k, w in enumerate(weights):
+            x = x + jnp.tanh(x @ w) * (0.5 if k != 5 else 0.25)
+        return (x,)
+
+    arrays = arrays_of(12)
+    linked = in_parts(function, 0, *arrays)
+    np.testing.assert_allclose(run(linked, *arrays)[0], jax.jit(function)(*arrays)[0], rtol=2e-6)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_what_has_no_equal_layers_stays_whole(depth: int) -> None:
+    traced = jax.jit(lambda x: jnp.tanh(x) * jnp.cos(x) + depth).trace(arrays_of(depth)[0])
+    assert parts_of(traced.jaxpr, 0) is None
+
+
+def test_a_plan_with_effects_stays_whole() -> None:
+    def function(*arrays: Any) -> Any:
+        jax.debug.print("{}", arrays[0][0, 0])
+        return tower(8)(*arrays)
+
+    assert parts_of(jax.jit(function).trace(*arrays_of(8)).jaxpr, 8) is None
