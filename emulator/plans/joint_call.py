@@ -51,6 +51,7 @@ def joint_call(
         A function of arrays that gives arrays; who calls it does as for
         :func:`~emulator.plans.direct_call.direct_call`.
     """
+
     def run(*arrays: Any) -> Any:
         def own_part() -> Any:
             # On a thread of its own, which has jax's settings of its own.

@@ -248,7 +248,7 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
         if is_cpu and chips.count == 1 and not (whole or composition.watched or chips.processes):
             divided = parts_of(traced.jaxpr, donated)
         if divided is not None:
-            linked = link(traced.jaxpr, divided, compiled)
+            linked = link(traced.jaxpr, divided, compiled, chips.sharding(-1))
             call, executables, memory = linked.call, linked.executables, linked.memory
         else:
             only = compiled(traced.lower(), traced.jaxpr)

@@ -18,7 +18,7 @@ from emulator.plans.linked.parts import Part, Parts
 
 __all__ = ["Compile", "Linked", "link"]
 
-_jit = cast("Any", jax).jit
+_jit, _put = cast("Any", jax).jit, cast("Any", jax).device_put
 
 Compile = Callable[[Any, ClosedJaxpr], Any]
 """Makes a ``jax.stages.Compiled`` of a ``jax.stages.Lowered`` and what was lowered."""
@@ -39,13 +39,16 @@ class Linked:
     memory: MeasuredMemory | None
 
 
-def link(traced: ClosedJaxpr, divided: Parts, compiled: Compile) -> Linked:
+def link(
+    traced: ClosedJaxpr, divided: Parts, compiled: Compile, where: jax.sharding.Sharding
+) -> Linked:
     """Compile parts and link them; takes up to seconds.
 
     Args:
         traced: The plan.
         divided: Its parts.
         compiled: Compiles one part.
+        where: The device that runs it.
 
     Returns:
         What runs them.
@@ -58,7 +61,7 @@ def link(traced: ClosedJaxpr, divided: Parts, compiled: Compile) -> Linked:
     last = _last_readers(divided)
     for number, part in enumerate(divided.parts):
         if part.form not in made:
-            made[part.form] = compiled(*_lowered(traced, part))
+            made[part.form] = compiled(*_lowered(traced, part, where))
         for v in part.gives:
             place[v] = len(place)
         ends = [v for v in (*part.takes, *part.gives) if last.get(v, number) <= number]
@@ -80,7 +83,7 @@ def link(traced: ClosedJaxpr, divided: Parts, compiled: Compile) -> Linked:
     executables = [*made.values()]
     if copied:
         atoms = [divided.results[k] for k in copied]
-        executable = compiled(*_lowered_copies(atoms))
+        executable = compiled(*_lowered_copies(atoms, where))
         executables.append(executable)
         gives = tuple(range(len(place), len(place) + len(copied)))
         links.append(
@@ -95,13 +98,15 @@ def link(traced: ClosedJaxpr, divided: Parts, compiled: Compile) -> Linked:
             results[k] = number
     count = len(place) + len(copied) - len(given)
     return Linked(
-        call=linked_call(links, count, traced.consts, tuple(results)),
+        call=linked_call(links, count, _put(traced.consts, where), tuple(results)),
         executables=tuple(executables),
         memory=memory,
     )
 
 
-def _lowered(traced: ClosedJaxpr, part: Part) -> tuple[Any, ClosedJaxpr]:
+def _lowered(
+    traced: ClosedJaxpr, part: Part, where: jax.sharding.Sharding
+) -> tuple[Any, ClosedJaxpr]:
     function = traced.jaxpr.replace(
         constvars=[],
         invars=[*part.takes],
@@ -115,12 +120,12 @@ def _lowered(traced: ClosedJaxpr, part: Part) -> tuple[Any, ClosedJaxpr]:
         return operations(*arrays)
 
     donated = tuple(range(part.donated))
-    jitted = _jit(run, donate_argnums=donated, keep_unused=True)
-    found = jitted.trace(*[_shape(v) for v in part.takes])
+    jitted = _jit(run, donate_argnums=donated, keep_unused=True, out_shardings=where)
+    found = jitted.trace(*[_shape(v, where) for v in part.takes])
     return found.lower(), found.jaxpr
 
 
-def _lowered_copies(atoms: Sequence[Any]) -> tuple[Any, ClosedJaxpr]:
+def _lowered_copies(atoms: Sequence[Any], where: jax.sharding.Sharding) -> tuple[Any, ClosedJaxpr]:
     """A function that copies values and makes literals."""
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -131,7 +136,9 @@ def _lowered_copies(atoms: Sequence[Any]) -> tuple[Any, ClosedJaxpr]:
             made.append(_array(atom.val, atom.aval) if literal else jnp.copy(next(given)))
         return tuple(made)
 
-    found = _jit(run, keep_unused=True).trace(*[_shape(v) for v in _variables(atoms)])
+    found = _jit(run, keep_unused=True, out_shardings=where).trace(
+        *[_shape(v, where) for v in _variables(atoms)]
+    )
     return found.lower(), found.jaxpr
 
 
@@ -143,8 +150,9 @@ def _variables(atoms: Sequence[Any]) -> list[Any]:
     return [a for a in atoms if not isinstance(a, Literal)]
 
 
-def _shape(v: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
+def _shape(v: Any, where: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    form = v.aval
+    return jax.ShapeDtypeStruct(form.shape, form.dtype, weak_type=form.weak_type, sharding=where)
 
 
 def _last_readers(divided: Parts) -> dict[Any, int]:

@@ -18,9 +18,7 @@ _FLOPS_PER_SECOND = 1e11
 _BYTES_PER_SECOND = 4e10
 """The same, where most elementwise operations are fused with their neighbours."""
 
-_VIEWS = frozenset(
-    {"reshape", "transpose", "slice", "squeeze", "broadcast_in_dim", "rev", "split", "expand_dims"}
-)
+_VIEWS = frozenset({"reshape", "transpose", "slice", "squeeze", "broadcast_in_dim"})
 
 
 def bytes_of(atoms: Iterable[Any]) -> int:

@@ -13,8 +13,11 @@ import pytest
 from emulator.plans.direct_call import SLOW
 from emulator.plans.linked.compiling import Linked, link
 from emulator.plans.linked.parts import parts_of
+from tests.emulator.platforms.test_start import TWO
+from tests.emulator.platforms.test_start import run as run_script
 
 WIDTH = 4
+WHERE = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
 
 
 def in_parts(function: Callable[..., Any], donated: int, *arrays: Any) -> Linked:
@@ -22,7 +25,7 @@ def in_parts(function: Callable[..., Any], donated: int, *arrays: Any) -> Linked
     traced = jax.jit(function).trace(*arrays).jaxpr
     divided = parts_of(traced, donated)
     assert divided is not None
-    return link(traced, divided, lambda lowered, _: lowered.compile())
+    return link(traced, divided, lambda lowered, _: lowered.compile(), WHERE)
 
 
 def run(linked: Linked, *arrays: Any) -> list[np.ndarray]:
@@ -113,7 +116,7 @@ def test_a_mask_that_all_layers_share_is_made_once() -> None:
     assert divided is not None
     made = [e for part in divided.parts for e in part.eqns if e.primitive.name == "ge"]
     assert len(made) == 1
-    linked = link(traced, divided, lambda lowered, _: lowered.compile())
+    linked = link(traced, divided, lambda lowered, _: lowered.compile(), WHERE)
     np.testing.assert_allclose(run(linked, *arrays)[0], jax.jit(function)(*arrays)[0], rtol=2e-6)
 
 
@@ -151,3 +154,33 @@ def test_a_plan_with_effects_stays_whole() -> None:
         return tower(8)(*arrays)
 
     assert parts_of(jax.jit(function).trace(*arrays_of(8)).jaxpr, 8) is None
+
+
+def test_parts_run_on_the_device_that_was_asked_for() -> None:
+    out = run_script(
+        """
+        import jax, jax.numpy as jnp
+        from emulator.plans.direct_call import SLOW
+        from emulator.plans.linked import layers, parts, pieces
+        from emulator.plans.linked.compiling import link
+
+        parts.LEAST_SPARED = pieces.LEAST_SPARED = 4
+        parts.LEAST_SECONDS = layers.LEAST_SECONDS = 1e-12
+        second = jax.sharding.SingleDeviceSharding(jax.devices()[1])
+
+        def function(*arrays):
+            *weights, x = arrays
+            for w in weights:
+                x = x + jnp.tanh(x @ w) * jnp.where(jnp.arange(4) > 1, 1.0, 2.0)
+            return (x, 1.0, x)
+
+        arrays = [jax.device_put(jnp.eye(4) * k, second) for k in range(9)]
+        traced = jax.jit(function).trace(*arrays).jaxpr
+        divided = parts.parts_of(traced, 0)
+        results = link(traced, divided, lambda low, _: low.compile(), second).call(*arrays)
+        SLOW.end()
+        print(len(divided.parts) > 2, {d.id for r in results for d in r.devices()})
+        """,
+        XLA_FLAGS=TWO,
+    )
+    assert out == "True {1}\n"
