@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -33,6 +32,7 @@ from emulator.plans.joint_call import joint_call, operation_of
 from emulator.plans.linked.compiling import link
 from emulator.plans.linked.parts import parts_of
 from emulator.plans.step_choice import StepKey
+from emulator.plans.taking import taker
 from emulator.plans.traced_sizes import check_traced_sizes
 from emulator.plans.xla_options import xla_options
 from emulator.product_precision import full_products
@@ -81,17 +81,10 @@ class Plan:
     voids: tuple[tuple[None, ...], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "take", _taker(self.reads))
+        object.__setattr__(self, "take", taker(self.reads))
         # What a run stores, in its order: its results, then nothing where contents are void.
         object.__setattr__(self, "stores", self.writes + self.drops)
         object.__setattr__(self, "voids", ((None,) * len(self.drops),))
-
-
-def _taker(places: tuple[int, ...]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    """A function of a sequence that gives what lies at some places, in C for two or more."""
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda sequence: tuple([sequence[place] for place in places])
 
 
 def compile_plan(
@@ -254,7 +247,7 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
             only = compiled(traced.lower(), traced.jaxpr)
             call, executables, memory = direct_call(only), (only,), measured_memory(only)
     making = Making(
-        source=max(sources, key=[*Source].index),
+        source=max(sources, key=[*Source].index),  # CACHE if all of them are kept there
         lowering_seconds=time.perf_counter() - start - sum(seconds),
         xla_seconds=sum(seconds),
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from emulator.plans.direct_call import SLOW
+from emulator.plans.taking import taker
 
 __all__ = ["Link", "linked_call"]
 
@@ -43,8 +43,8 @@ def linked_call(
     Returns:
         A function of arrays that gives arrays. It holds signals back; who calls it ends that.
     """
-    steps = tuple([(k.call, _taker(k.takes), k.gives, k.ends) for k in links])
-    take = _taker(results)
+    steps = tuple([(k.call, taker(k.takes), k.gives, k.ends) for k in links])
+    take = taker(results)
     behind = (*constants, *[None] * places)
 
     def call(*arrays: Any) -> Any:
@@ -58,9 +58,3 @@ def linked_call(
         return take(values)
 
     return call
-
-
-def _taker(places: tuple[int, ...]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    if len(places) > 1:
-        return itemgetter(*places)
-    return lambda values: tuple([values[place] for place in places])

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from emulator.memory.measured import MeasuredMemory, measured_memory
 from emulator.plans.direct_call import direct_call
 from emulator.plans.linked.call import Link, linked_call
-from emulator.plans.linked.operations import bytes_of
+from emulator.plans.linked.operations import bytes_of, variables
 from emulator.plans.linked.parts import Part, Parts
 
 __all__ = ["Compile", "Linked", "link"]
@@ -89,7 +89,7 @@ def link(
         links.append(
             Link(
                 call=direct_call(executable),
-                takes=tuple([place[a] for a in _variables(atoms)]),
+                takes=tuple([place[a] for a in variables(atoms)]),
                 gives=gives,
                 ends=(),
             )
@@ -137,17 +137,13 @@ def _lowered_copies(atoms: Sequence[Any], where: jax.sharding.Sharding) -> tuple
         return tuple(made)
 
     found = _jit(run, keep_unused=True, out_shardings=where).trace(
-        *[_shape(v, where) for v in _variables(atoms)]
+        *[_shape(v, where) for v in variables(atoms)]
     )
     return found.lower(), found.jaxpr
 
 
 def _array(value: Any, form: Any) -> jax.Array:
     return jnp.asarray(value, form.dtype)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
-
-
-def _variables(atoms: Sequence[Any]) -> list[Any]:
-    return [a for a in atoms if not isinstance(a, Literal)]
 
 
 def _shape(v: Any, where: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
@@ -160,7 +156,7 @@ def _last_readers(divided: Parts) -> dict[Any, int]:
     last: dict[Any, int] = {}
     for number, part in enumerate(divided.parts):
         last.update(dict.fromkeys(part.takes, number))
-    return {**last, **dict.fromkeys(_variables(divided.results), len(divided.parts))}
+    return {**last, **dict.fromkeys(variables(divided.results), len(divided.parts))}
 
 
 def _memory(
@@ -170,7 +166,7 @@ def _memory(
     executables: dict[Hashable, MeasuredMemory | None],
 ) -> MeasuredMemory | None:
     """What parts take together: what lies between them, and the most that one has inside."""
-    results = {*_variables(divided.results)}
+    results = {*variables(divided.results)}
     between = alias = most = 0
     alive: list[list[Any]] = [[] for _ in divided.parts]
     for number, part in enumerate(divided.parts):

@@ -9,7 +9,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
 from emulator.plans.linked.forms import Forms
-from emulator.plans.linked.operations import is_source
+from emulator.plans.linked.operations import is_source, variables
 
 __all__ = ["FlatPlan", "flattened"]
 
@@ -47,18 +47,18 @@ def flattened(jaxpr: Jaxpr, forms: Forms) -> FlatPlan:
     Returns:
         The operations.
     """
-    flattening = _Flattening(forms, {a for e in jaxpr.eqns for a in _variables(e.invars)})
+    flattening = _Flattening(forms, {a for e in jaxpr.eqns for a in variables(e.invars)})
     names: dict[Any, Any] = {}
     flattening.walk(jaxpr.eqns, names, None)
     results = [a if isinstance(a, Literal) else names.get(a, a) for a in jaxpr.outvars]
-    given = {*_variables(results)}
+    given = {*variables(results)}
     sources: dict[Any, tuple[Any, int]] = {}
     others: list[tuple[Any, int]] = []
     read = {*given}
     live: list[tuple[Any, int]] = []
     for eqn, form in zip(reversed(flattening.eqns), reversed(flattening.forms), strict=True):
         if not read.isdisjoint(eqn.outvars):
-            read.update(_variables(eqn.invars))
+            read.update(variables(eqn.invars))
             live.append((eqn, form))
     for eqn, form in reversed(live):
         if is_source(eqn) and given.isdisjoint(eqn.outvars):
@@ -127,7 +127,3 @@ def _function(eqn: Any) -> Jaxpr | None:
     if marks.get("inlineable") == "false" or not isinstance(found, ClosedJaxpr) or found.consts:
         return None
     return found.jaxpr
-
-
-def _variables(atoms: Iterable[Any]) -> list[Any]:
-    return [a for a in atoms if not isinstance(a, Literal)]

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-from jax.extend.core import Literal
-
-from emulator.plans.linked.operations import bytes_of
+from emulator.plans.linked.operations import bytes_of, variables
 
 __all__ = ["in_layers"]
 
@@ -43,11 +41,7 @@ class _Ordering:
         self._eqns = eqns
         maker = {v: i for i, eqn in enumerate(self._eqns) for v in eqn.outvars}
         self._makers = [
-            [
-                *dict.fromkeys(
-                    maker[a] for a in eqn.invars if not isinstance(a, Literal) and a in maker
-                )
-            ]
+            [*dict.fromkeys(maker[v] for v in variables(eqn.invars) if v in maker)]
             for eqn in self._eqns
         ]
         read = {i for makers in self._makers for i in makers}
@@ -55,9 +49,9 @@ class _Ordering:
         self._late: list[bool] = []
         self._early: list[bool] = []
         for i, eqn in enumerate(self._eqns):
-            reads = bytes_of({a for a in eqn.invars if not isinstance(a, Literal) and a in maker})
+            reads = bytes_of({v for v in variables(eqn.invars) if v in maker})
             makes = bytes_of(eqn.outvars)
-            given = [a for a in eqn.invars if not isinstance(a, Literal) and a not in sources]
+            given = [v for v in variables(eqn.invars) if v not in sources]
             self._first.append(all(a in maker and self._first[maker[a]] for a in given))
             self._late.append(i in read and makes * (_SMALL + 1) >= reads * _SMALL)
             self._early.append(i not in read or makes * _SMALL <= reads)

@@ -12,7 +12,13 @@ from jax.extend.core import ClosedJaxpr, Literal
 from emulator.plans.linked.flat import FlatPlan, flattened
 from emulator.plans.linked.forms import Forms
 from emulator.plans.linked.layers import LEAST_SECONDS
-from emulator.plans.linked.operations import bytes_of, compiled_operations, is_view, seconds_of
+from emulator.plans.linked.operations import (
+    bytes_of,
+    compiled_operations,
+    is_view,
+    seconds_of,
+    variables,
+)
 from emulator.plans.linked.order import in_layers
 from emulator.plans.linked.pieces import LEAST_SPARED, Piece, pieces_of
 from emulator.plans.linked.uses import Uses
@@ -54,8 +60,8 @@ class Parts:
         results: What the plan gives: values and literals.
     """
 
-    parts: list[Part]
-    results: list[Any]
+    parts: tuple[Part, ...]
+    results: tuple[Any, ...]
 
 
 def parts_of(traced: ClosedJaxpr, donated: int) -> Parts | None:
@@ -86,7 +92,9 @@ def parts_of(traced: ClosedJaxpr, donated: int) -> Parts | None:
     first = {part.form: id(part) for part in reversed(parts)}
     again = [part for part in parts if first[part.form] != id(part)]
     spared = sum(_operations(part.eqns, functions) for part in again)
-    return Parts(parts=parts, results=flat.results) if spared >= LEAST_SPARED else None
+    if spared < LEAST_SPARED:
+        return None
+    return Parts(parts=tuple(parts), results=tuple(flat.results))
 
 
 def _operations(eqns: Sequence[Any], known: dict[int, int]) -> int:
@@ -138,12 +146,14 @@ class _Division:
                 self._remade[eqn.outvars[0]] = eqn, number
         self._wired = [self._wiring(number, piece) for number, piece in enumerate(pieces)]
         self._last: dict[Any, int] = {}
-        self._taken: set[Any] = {a for a in flat.results if not isinstance(a, Literal)}
+        results = variables(flat.results)
+        self._taken: set[Any] = {*results}
         for number, wired in enumerate(self._wired):
             self._last.update(dict.fromkeys(wired.takes, number))
             self._taken.update(wired.takes)
+        self._last.update(dict.fromkeys(results, len(pieces)))  # an argument may be a result, too
         own = {v for wired in self._wired for v in wired.makes}
-        counted = Counter(a for a in flat.results if not isinstance(a, Literal))
+        counted = Counter(results)
         self._room = {
             out: argument
             for argument, out in zip(donated, flat.results, strict=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.core import Literal
+from emulator.plans.linked.operations import variables
 
 __all__ = ["Uses"]
 
@@ -30,5 +30,5 @@ class Uses:
         self._note(results, len(eqns))
 
     def _note(self, atoms: Sequence[Any], reader: int) -> None:
-        for v in dict.fromkeys(a for a in atoms if not isinstance(a, Literal)):
+        for v in dict.fromkeys(variables(atoms)):
             self.read.setdefault(v, []).append(reader)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jax.extend.core import Literal
-
+from emulator.plans.linked.operations import variables
 from emulator.plans.linked.uses import Uses
 
 __all__ = ["in_two"]
@@ -32,7 +31,7 @@ def in_two(eqns: Sequence[Any], start: int, stop: int, uses: Uses) -> tuple[list
         if not waited.isdisjoint(outs) or any(
             stop <= reader < end for v in outs for reader in uses.read.get(v, ())
         ):
-            waited.update(a for a in eqns[i].invars if not isinstance(a, Literal))
+            waited.update(variables(eqns[i].invars))
             first.append(i)
         else:
             rest.append(i)

@@ -102,6 +102,18 @@ def test_arguments_literals_and_what_is_given_twice_are_arrays_of_their_own() ->
         np.testing.assert_allclose(ours, theirs, rtol=2e-6, atol=1e-7)
 
 
+def test_an_argument_that_is_given_back_is_not_consumed_before() -> None:
+    depth = 8
+
+    def function(*arrays: Any) -> Any:
+        return (*tower(depth)(*arrays), *arrays[:depth])
+
+    arrays = arrays_of(depth)
+    back = run(in_parts(function, depth, *arrays), *arrays)
+    for ours, theirs in zip(back[-depth:], arrays[:depth], strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_a_mask_that_all_layers_share_is_made_once() -> None:
     def function(*arrays: Any) -> Any:
         *weights, x = arrays
