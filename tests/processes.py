@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -16,6 +17,11 @@ SECONDS_TO_END = 30.0
 
 class Hung(AssertionError):
     """Something did not end in time."""
+
+
+def host_devices(count: int) -> str:
+    """``XLA_FLAGS`` with which a process has several devices; all else as in this one."""
+    return f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}".strip()
 
 
 def peak_bytes() -> int:

@@ -38,7 +38,7 @@ from samba.tracer.held_entries import (
     place_of,
     slots_of,
 )
-from samba.tracer.names import is_user_file
+from samba.tracer.names import is_script_file
 from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
 from samba.tracer.shown_types import ShownType
 from samba.tracer.torch_internals import buffers_of, parameters_of
@@ -296,7 +296,9 @@ class HeldState:
     def _walk_cached(self, path: str, attribute: str, owner: Any, value: Any) -> None:
         """What a function of the user's calls, and the results that it keeps."""
         function = value.__wrapped__
-        if isinstance(function, types.FunctionType) and _is_own_file(function.__code__.co_filename):
+        if isinstance(function, types.FunctionType) and is_script_file(
+            function.__code__.co_filename
+        ):
             self._walk_function(function)
             outer, self._outside = self._outside, True
             self._hold(path, owner, attribute, value, dict(enumerate(cached_results(value))))
@@ -357,7 +359,7 @@ class HeldState:
         their closures and defaults are their own.
         """
         code = function.__code__
-        if id(function) in self._functions or not _is_own_file(code.co_filename):
+        if id(function) in self._functions or not is_script_file(code.co_filename):
             return
         self._functions.add(id(function))
         outer, self._outside = self._outside, True
@@ -381,7 +383,7 @@ class HeldState:
         entries = {name: own[name] for name in _names(code) if name in own}
         self._hold("", function, "", own, _readable(entries), partial=True)
         for module in entries.values():
-            if isinstance(module, types.ModuleType) and _is_own_file(
+            if isinstance(module, types.ModuleType) and is_script_file(
                 vars(module).get("__file__") or "<built-in>"
             ):
                 self._walk_variables(module, code)
@@ -442,12 +444,7 @@ def _of_user(kind: type) -> bool:
     if module is None or kind.__module__ == "builtins":
         return False
     file = getattr(module, "__file__", None)
-    return _is_own_file(file) if file else kind.__module__ == "__main__"
-
-
-def _is_own_file(file: str) -> bool:
-    """Whether a file is the user's own, and not of an installed package."""
-    return is_user_file(file) and "site-packages" not in file and "dist-packages" not in file
+    return is_script_file(file) if file else kind.__module__ == "__main__"
 
 
 def _holds(value: Any, tensors: Collection[int]) -> bool:

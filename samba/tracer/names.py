@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 import torch
 
-_TORCH = str(Path(torch.__file__).parent)
-_SAMBA = str(Path(__file__).parents[1])
-_PACKAGES = (_TORCH, sysconfig.get_paths()["stdlib"], _SAMBA)
-_CALLING = (_SAMBA, str(Path(_TORCH, "_tensor.py")), str(Path(_TORCH, "overrides.py")))
-_EXPORTER = str(Path(_TORCH, "export"))
+# Each ends in a separator: torchvision lies beside torch, and is none of its parts.
+_TORCH = os.path.join(Path(torch.__file__).parent, "")
+_SAMBA = os.path.join(Path(__file__).parents[1], "")
+_PACKAGES = (_TORCH, os.path.join(sysconfig.get_paths()["stdlib"], ""), _SAMBA)
+_CALLING = (_SAMBA, f"{_TORCH}_tensor.py", f"{_TORCH}overrides.py")
+_EXPORTER = os.path.join(_TORCH, "export", "")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def is_user_file(filename: str) -> bool:
     """Whether a file belongs to the user rather than to torch, Python or this package."""
     return not filename.startswith(_PACKAGES) and not filename.startswith("<")
+
+
+@cache
+def is_script_file(filename: str) -> bool:
+    """Whether a file is the user's own, and not of an installed package."""
+    installed = "site-packages" in filename or "dist-packages" in filename
+    return is_user_file(filename) and not installed
 
 
 def source_line(stack_trace: str | None) -> str:

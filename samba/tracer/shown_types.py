@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from samba.tracer.names import is_user_file
+from samba.tracer.names import is_script_file, is_user_file
 from samba.tracer.torch_internals import FakeTensor
 
 _OWN = frozenset({"samba", "sambaflow", "emulator", "pef_schema"})
@@ -128,4 +128,4 @@ def _is_script(module: Any) -> bool:
     file = getattr(module, "__file__", None)
     if module.__name__ == "__main__":
         return True
-    return bool(file) and "site-packages" not in file and is_user_file(file)
+    return bool(file) and is_script_file(file)

@@ -12,11 +12,10 @@ import pytest
 
 from emulator.errors import DeviceError
 from emulator.start import NoDevice, device_number, prefer_device
-from tests.processes import said
+from tests.processes import host_devices, said
 from tests.samba.distributed.processes import free_port
 
 ROOT = Path(__file__).parents[3]
-TWO = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
 
 
 def start(code: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
@@ -74,7 +73,7 @@ def test_a_replica_takes_the_device_of_its_number() -> None:
         assert found[0] == found[2] and found[0][2] == found[1][2], found
         print([(chosen, sorted(places)) for chosen, places, _ in found])
         """,
-        XLA_FLAGS=TWO,
+        XLA_FLAGS=host_devices(2),
     )
     assert out.strip() == "[(0, [0]), (1, [1]), (0, [0])]"
 
@@ -112,7 +111,7 @@ def test_replicas_on_jaxs_engine_reduce_between_their_own_devices(numbers: str) 
     """Each process sees two devices and takes one; gradients never leave it for the host."""
     port = str(free_port())
     both = [
-        start(MESH, str(rank), port, numbers, XLA_FLAGS=TWO, JAX_PLATFORMS="cpu")
+        start(MESH, str(rank), port, numbers, XLA_FLAGS=host_devices(2), JAX_PLATFORMS="cpu")
         for rank in range(2)
     ]
     try:

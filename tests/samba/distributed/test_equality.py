@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import samba
+from tests.processes import host_devices
 from tests.samba.distributed.processes import all_well, run_replicas, worker
 from tests.samba.distributed.worlds import BATCH, OPTIMIZERS, batch, compile_to, state_of, world
 from tests.samba.worlds import Tensors, named
@@ -78,8 +79,7 @@ def test_two_replicas(tmp_path):
 @pytest.mark.parametrize("engine", ["torch", "jax"])
 def test_each_replica_on_a_device_of_its_own(tmp_path, engine):
     """Two devices of XLA:CPU in each process stand for a host with two GPUs."""
-    devices = "--xla_force_host_platform_device_count=2"
-    check(tmp_path, engine, 2, 240, [ALL[i] for i in (1, 9, 15, 21)], XLA_FLAGS=devices)
+    check(tmp_path, engine, 2, 240, [ALL[i] for i in (1, 9, 15, 21)], XLA_FLAGS=host_devices(2))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from emulator.memory.budget import LIMIT_VARIABLE
-from tests.processes import finished
+from tests.processes import finished, host_devices
 from tests.samba.distributed.processes import clean_environment
 
 ROOT = Path(__file__).parents[3]
@@ -23,9 +23,10 @@ a layer are rounded in another order."""
 
 def run(model: str, folder: Path, *ways: str, **env: str) -> Any:
     """How the worker ended."""
-    flags = "--xla_force_host_platform_device_count=8"
     command = [sys.executable, "-m", "tests.samba.mesh.worker", model, str(folder), *ways]
-    return finished(command, cwd=ROOT, env=os.environ | {"XLA_FLAGS": flags} | env, seconds=900)
+    return finished(
+        command, cwd=ROOT, env=os.environ | {"XLA_FLAGS": host_devices(8)} | env, seconds=900
+    )
 
 
 def trained(model: str, folder: Path, *ways: str, **env: str) -> list[dict[str, Any]]:

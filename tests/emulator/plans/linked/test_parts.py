@@ -13,8 +13,8 @@ import pytest
 from emulator.plans.direct_call import SLOW
 from emulator.plans.linked.compiling import Linked, link
 from emulator.plans.linked.parts import parts_of
-from tests.emulator.platforms.test_start import TWO
 from tests.emulator.platforms.test_start import run as run_script
+from tests.processes import host_devices
 
 WIDTH = 4
 WHERE = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
@@ -193,6 +193,6 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
         SLOW.end()
         print(len(divided.parts) > 2, {d.id for r in results for d in r.devices()})
         """,
-        XLA_FLAGS=TWO,
+        XLA_FLAGS=host_devices(2),
     )
     assert out == "True {1}\n"
