@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from emulator.kernels.problems import Problem
 from emulator.kernels.proof import Call, onednn_is_good
 from emulator.kernels.rules import present_rule
+from emulator.kernels.target import Target, present_target
 
 __all__ = ["Candidate", "applicable", "choose"]
 
@@ -43,12 +44,15 @@ def applicable(problem: P, candidates: Sequence[Candidate[P]]) -> list[Candidate
         candidates: All of its kind.
 
     Returns:
-        Those that apply; without those that need oneDNN where it is not there.
+        Those that apply; without those that need oneDNN where it is not there, or where the plan
+        does not run on one processor.
     """
+    asked = present_target() is Target.PROCESSOR
     return [
         c
         for c in candidates
-        if c.applies(problem) and (c.onednn is None or onednn_is_good(c.onednn, problem.dtype))
+        if c.applies(problem)
+        and (c.onednn is None or (asked and onednn_is_good(c.onednn, problem.dtype)))
     ]
 
 

@@ -117,12 +117,23 @@ def onednn_is_good(call: Call, dtype: str) -> bool:
 
     Returns:
         False where the environment says so, on processors for which it has no kernel of its own,
-        where jaxlib has no oneDNN, or where it gives other values than numpy; the last two are one
-        line in the log.
+        where jax leaves the CPU out, where jaxlib has no oneDNN, or where it gives other values
+        than numpy; the last two are one line in the log.
     """
     if os.environ.get(ONEDNN_VARIABLE, "").strip() == "0" or not has_generated_kernels(call):
         return False
+    if not _jax_has_the_cpu():
+        return False
     return _is_proved(call, "float32" if call is Call.CONVOLUTION else dtype)
+
+
+@functools.cache
+def _jax_has_the_cpu() -> bool:
+    """Whether jax runs anything on the CPU here: ``JAX_PLATFORMS=cuda`` leaves it out."""
+    try:
+        return bool(jax.local_devices(backend="cpu"))
+    except RuntimeError:
+        return False
 
 
 @functools.cache

@@ -60,8 +60,8 @@ def memory_limit(device: Any) -> int:
             raise BadLimit(found=wanted[:80])
         return int(wanted[:20])
     if device.platform not in HOST_PLATFORMS:
-        told: dict[str, int] | None = device.memory_stats()
-        return told.get("bytes_limit", sys.maxsize) if told else sys.maxsize
+        told: dict[str, int] = device.memory_stats() or {}
+        return told.get("bytes_limit") or sys.maxsize  # 0 of an allocator that has no limit
     page = os.sysconf("SC_PAGE_SIZE")
     found = [os.sysconf("SC_PHYS_PAGES") * page]
     for file in _CGROUP_FILES:

@@ -12,7 +12,12 @@ import pytest
 
 from emulator.device import Device
 from emulator.errors import OutOfMemory
+from emulator.kernels import proof
+from emulator.kernels.choice import applicable
+from emulator.kernels.problems import Product
+from emulator.kernels.products import CANDIDATES as PRODUCTS
 from emulator.kernels.proof import Call, onednn_is_good
+from emulator.kernels.rules import kernels_for
 from emulator.memory import host_view
 from emulator.memory.budget import LIMIT_VARIABLE, check_size, memory_limit
 from emulator.memory.host_view import NotHostMemory, is_host_memory, writable_view
@@ -132,6 +137,7 @@ def test_the_limit_is_the_devices_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(LIMIT_VARIABLE, raising=False)
     assert memory_limit(gpu(bytes_limit=1234)) == 1234
     assert memory_limit(gpu()) == sys.maxsize  # jax's other allocators do not say
+    assert memory_limit(gpu(bytes_limit=0)) == sys.maxsize  # XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async
     assert memory_limit(SimpleNamespace(platform="gpu", memory_stats=lambda: None)) == sys.maxsize
     with pytest.raises(OutOfMemory) as caught:
         check_size(inference(), Chips(devices=(gpu(bytes_limit=24),)))
@@ -142,8 +148,38 @@ def test_the_limit_is_the_devices_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("platform", ["gpu", "cuda", "rocm", "tpu", "metal"])
 def test_options_are_the_cpus_alone(platform: str) -> None:
-    assert xla_options(SimpleNamespace(platform=platform)) == {}
-    assert xla_options(SimpleNamespace(platform="cpu"))
+    """But for the one without which XLA leaves roundings out that a script asks for."""
+    assert xla_options(SimpleNamespace(platform=platform)) == {"xla_allow_excess_precision": False}
+    assert not any("excess" in name for name in xla_options(SimpleNamespace(platform="cpu")))
+
+
+def test_onednn_is_asked_for_no_other_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried() -> float:
+        raise AssertionError
+
+    problem = Product(dtype="float32", turned_a=False, turned_b=False, batch=1, m=8, k=8, n=8)
+    monkeypatch.setattr(proof, "_TRIALS", dict.fromkeys(proof._TRIALS, tried))
+    monkeypatch.setattr(proof, "has_generated_kernels", lambda call: True)
+    with kernels_for("gpu"):
+        assert {c.onednn for c in applicable(problem, PRODUCTS)} == {None}
+
+
+def test_where_jax_leaves_the_cpu_out_nothing_is_tried(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """``JAX_PLATFORMS=cuda``: no trial fails, and no line says that jaxlib could not run it."""
+
+    def devices(backend: str) -> list[jax.Device]:
+        raise RuntimeError(f"Unknown backend {backend}. Available backends are ['cuda']")
+
+    monkeypatch.setattr(proof, "has_generated_kernels", lambda call: True)
+    monkeypatch.setattr(jax, "local_devices", devices)
+    proof._jax_has_the_cpu.cache_clear()
+    try:
+        assert not any(onednn_is_good(call, "float32") for call in Call)
+    finally:
+        proof._jax_has_the_cpu.cache_clear()
+    assert not caplog.records
 
 
 def test_a_plan_for_a_gpu_is_compiled_without_the_cpus_options(
@@ -168,5 +204,5 @@ def test_a_plan_for_a_gpu_is_compiled_without_the_cpus_options(
     with pytest.raises(OutOfMemory):
         compile_plan(*arguments, placed(device, gpu(bytes_limit=2**4)))
     compile_plan(*arguments, device.placement)
-    assert given[:2] == [{}, {}]
+    assert given[:2] == [xla_options(gpu())] * 2
     assert given[2] == xla_options(jax.devices("cpu")[0]) != {}

@@ -74,6 +74,7 @@ def test_a_replica_takes_the_device_of_its_number() -> None:
         print([(chosen, sorted(places)) for chosen, places, _ in found])
         """,
         XLA_FLAGS=host_devices(2),
+        JAX_PLATFORMS="cpu",
     )
     assert out.strip() == "[(0, [0]), (1, [1]), (0, [0])]"
 

@@ -194,5 +194,6 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
         print(len(divided.parts) > 2, {d.id for r in results for d in r.devices()})
         """,
         XLA_FLAGS=host_devices(2),
+        JAX_PLATFORMS="cpu",
     )
     assert out == "True {1}\n"

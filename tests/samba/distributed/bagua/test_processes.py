@@ -20,23 +20,29 @@ def test_an_error_of_one_rank_ends_the_asynchronous_average_of_all():
     assert "trained to the end" not in fine.out
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gradient_allreduce",
-        "bytegrad",
-        "qadam",
-        "decentralized",
-        "low_precision_decentralized",
-        "async",
-    ],
+NAMES = (
+    "gradient_allreduce",
+    "bytegrad",
+    "qadam",
+    "decentralized",
+    "low_precision_decentralized",
+    "async",
 )
-def test_two_processes(name):
-    ended = run_replicas(2, worker("bagua_train"), name, seconds=120, env={"OMP_NUM_THREADS": "1"})
+
+
+@pytest.fixture(scope="module")
+def weights():
+    """Weights by rank and algorithm, of two processes that train with each in turn."""
+    ended = run_replicas(2, worker("bagua_train"), *NAMES, seconds=240)
     all_well(ended)
-    rows = [e.out.split() for e in ended]
-    assert [r[0] for r in rows] == [name] * 2
-    found = [torch.tensor([float.fromhex(x) for x in r[1:]]) for r in rows]
+    rows = [[line.split() for line in e.out.splitlines()] for e in ended]
+    of_rank = [{name: torch.tensor([*map(float.fromhex, row)]) for name, *row in r} for r in rows]
+    assert [[*found] for found in of_rank] == [[*NAMES]] * 2
+    return of_rank
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_processes(name, weights):
 
     def work(world):
         if name == "async":
@@ -59,5 +65,5 @@ def test_two_processes(name):
 
         return train(world, Late(), 4, optimizer=optimizer)[-1]
 
-    for a, b in zip(found, on_ranks(2, work), strict=True):
-        assert a.equal(b)
+    for found, wanted in zip(weights, on_ranks(2, work), strict=True):
+        assert found[name].equal(wanted)
