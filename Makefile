@@ -97,7 +97,7 @@ lint: $(STAMP)
 	$(BIN)/python tools/write_stubs.py --check
 
 types: $(STAMP)
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --threads 2 --pythonpath $(BIN)/python
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --site-dir $(OUT)/site

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ Inputs = dict[str, Tensor | None]
 def library() -> ModuleType:
     """``transformers``, told to stay off the network; it takes seconds to import."""
     os.environ["HF_HUB_OFFLINE"] = "1"
-    import transformers
-
+    # By name: pyright takes a quarter of a minute to look into it, for a module of no use to it.
+    transformers = importlib.import_module("transformers")
     transformers.logging.set_verbosity_error()
     return transformers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 
+_DATABASE = "torch.testing._internal.common_methods_invocations"
 DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -44,9 +46,9 @@ def load_entries() -> tuple[Entry, ...]:
     with warnings.catch_warnings():
         # torch.testing's internals use deprecated parts of torch when they are imported.
         warnings.simplefilter("ignore")
-        from torch.testing._internal import common_methods_invocations as database
+        database: Any = importlib.import_module(_DATABASE)  # by name: pyright takes 5 s to read it
     # It makes random operators repeat themselves, which would hide that they are random.
-    database.wrapper_set_seed = _call  # pyright: ignore[reportPrivateImportUsage]  # torch's own tests use it
+    database.wrapper_set_seed = _call
     return tuple(_entries(database.op_db))
 
 
