@@ -53,7 +53,7 @@ def finished(
     try:
         return subprocess.run(command, timeout=seconds, **(piped | options))
     except subprocess.TimeoutExpired as error:
-        raise _hung(f"{list(command)}", seconds, error) from None
+        raise hung(f"{list(command)}", seconds, error) from None
     except subprocess.CalledProcessError as error:
         error.add_note(str(error.stderr))
         raise
@@ -69,7 +69,7 @@ def said(process: subprocess.Popen[str], *, seconds: float = SECONDS) -> tuple[s
         return process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
         process.kill()
-        raise _hung(f"{process.args}", seconds, error) from None
+        raise hung(f"{process.args}", seconds, error) from None
 
 
 def ended(process: subprocess.Popen[Any]) -> int:
@@ -106,7 +106,8 @@ def came(event: threading.Event, *, seconds: float = SECONDS) -> None:
         raise Hung(f"what was waited for did not come in {seconds:g} s")
 
 
-def _hung(what: str, seconds: float, error: subprocess.TimeoutExpired) -> Hung:
+def hung(what: str, seconds: float, error: subprocess.TimeoutExpired) -> Hung:
+    """The error of what has not ended in time, with what it had printed."""
     printed = [
         text if isinstance(text, str) else text.decode(errors="replace")
         for text in (error.stdout, error.stderr)

@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tests.processes import finished
+from tests.warm import finished
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")

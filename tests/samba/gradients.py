@@ -76,7 +76,8 @@ def follow_torch(
     for each in (host, model):
         prepare(each)
     pef = compiled(model, folder, optim_level=level)
-    trace_cache._kept.clear()  # as in a process of its own: the PEF and a trace of the model
+    if level == LEVELS[-1]:  # as in a process of its own: the PEF and a trace of the model
+        trace_cache._kept.clear()
     host_optimizer, optimizer = sgd(host), sgd(model)
     utils.trace_graph(model, given(), optimizer, pef=pef)
     for step in range(STEPS):

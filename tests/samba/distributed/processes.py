@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -13,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import warm
 from tests.processes import ended
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +69,7 @@ def run_replicas(
     env: Mapping[str, str] | None = None,
     own: Mapping[int, Mapping[str, str]] | None = None,
 ) -> list[Ended]:
-    """Run a command once per rank with plain variables, and wait for all.
+    """Run a command of Python once per rank with plain variables, and wait for all.
 
     Args:
         size: How many.
@@ -93,16 +93,15 @@ def run_replicas(
                 open(f"{folder}/{rank}.err", "wb") as err,
             ):
                 processes.append(
-                    subprocess.Popen(
+                    warm.start(
                         [*command, *arguments],
                         cwd=ROOT,
                         env=common
                         | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
                         | dict((own or {}).get(rank, {})),
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=err,
-                        start_new_session=True,
+                        stdout=out.fileno(),
+                        stderr=err.fileno(),
+                        new_session=True,
                     )
                 )
         ends: dict[int, float] = {}

@@ -14,6 +14,7 @@ import pytest
 from emulator.memory.budget import LIMIT_VARIABLE
 from tests.processes import finished, host_devices
 from tests.samba.distributed.processes import clean_environment
+from tests.warm import finished as finished_warm
 
 ROOT = Path(__file__).parents[3]
 CLOSE = 1e-5
@@ -24,7 +25,7 @@ a layer are rounded in another order."""
 def run(model: str, folder: Path, *ways: str, **env: str) -> Any:
     """How the worker ended."""
     command = [sys.executable, "-m", "tests.samba.mesh.worker", model, str(folder), *ways]
-    return finished(
+    return finished_warm(
         command, cwd=ROOT, env=os.environ | {"XLA_FLAGS": host_devices(8)} | env, seconds=900
     )
 

@@ -17,8 +17,8 @@ import samba
 from emulator.plans.kernel_trace import ProfilerInUse
 from samba.profiler import PROFILER
 from samba.support.timeline import NoTimeline, Timeline, Track
-from tests.processes import finished
 from tests.samba.worlds import Scene, World
+from tests.warm import finished
 
 ROOT = Path(__file__).parents[3]
 

@@ -1,0 +1,282 @@
+"""Processes that begin with torch, jax and samba imported: forked from one that has nothing else.
+
+To import them takes a process several seconds of a core, and most tests that start processes are
+about what happens later. Those that are about the start, or what it loads, take
+``tests.processes``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from subprocess import DEVNULL, CompletedProcess, Popen, TimeoutExpired
+from types import ModuleType
+from typing import IO, Any
+
+from tests.processes import SECONDS, hung
+
+ROOT = Path(__file__).parents[1]
+_IMPORTS = ("torch", "torch._dynamo", "jax", "numpy", "sambaflow.samba", "sklearn.datasets")
+_AT_IMPORT = ("JAX_", "OMP_", "ONEDNN_", "PYTHONHASHSEED", "PYTHONWARNINGS", "TORCH_")
+"""Variables that are read when modules are imported begin so."""
+_MOST_BYTES = 2**20
+_POLL = 0.01
+
+
+class Warm:
+    """A process of a command; it is asked and ended as one of ``subprocess`` is.
+
+    Args:
+        number: Its number at the server.
+        pid: Its process.
+    """
+
+    def __init__(self, number: int, pid: int, args: Sequence[str]) -> None:
+        self._number, self.pid, self.args = number, pid, list(args)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            self.returncode = _SERVER.ended(self._number)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Raises:
+            TimeoutExpired: If it has not come in time.
+        """
+        end = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if end is not None and time.monotonic() > end:
+                raise TimeoutExpired(self.args, timeout or 0.0)
+            time.sleep(_POLL)
+        return status
+
+    def kill(self) -> None:
+        """End it, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def finished(
+    command: Sequence[str | Path],
+    *,
+    cwd: str | Path = ROOT,
+    env: Mapping[str, str] | None = None,
+    seconds: float = SECONDS,
+) -> CompletedProcess[str]:
+    """Run a command to its end, as the function of this name in ``tests.processes`` does.
+
+    Args:
+        command, cwd: As for :func:`start`.
+        env: All of its environment; this process's if there is none.
+        seconds: After so long it is killed.
+
+    Returns:
+        How it ended.
+
+    Raises:
+        Hung: If it has not ended by then; what it had printed is in the message.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = start(
+            command, cwd=cwd, env=env or os.environ, stdout=out.fileno(), stderr=err.fileno()
+        )
+        try:
+            process.wait(seconds)
+        except TimeoutExpired as error:
+            process.kill()
+            error.stdout, error.stderr = _text(out), _text(err)
+            raise hung(f"{list(command)}", seconds, error) from None
+        return CompletedProcess(command, process.wait(1), _text(out), _text(err))
+
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+def start(
+    command: Sequence[str | Path],
+    *,
+    cwd: str | Path,
+    env: Mapping[str, str],
+    stdout: int,
+    stderr: int,
+    new_session: bool = False,
+) -> Warm:
+    """Run a command of Python: a script, ``-m`` and a module, or ``-c`` and code.
+
+    Args:
+        command: The interpreter, which is this one, and its arguments.
+        cwd: The folder that it runs in.
+        env: All of its environment.
+        stdout, stderr: Descriptors of files that take what it prints.
+        new_session: Whether it leads a session and group of its own.
+
+    Returns:
+        The process.
+
+    Raises:
+        ValueError: If modules that were imported before would not be as they are with these options
+            or this environment.
+    """
+    python, *args = map(str, command)
+    others = {k for k in {*env, *os.environ} if env.get(k) != os.environ.get(k)}
+    at_import = sorted(name for name in others if name.startswith(_AT_IMPORT))
+    if python != sys.executable or (args[0].startswith("-") and args[0] not in ("-c", "-m")):
+        raise ValueError(f"{list(command)}: wanted this Python without options")
+    if at_import:
+        raise ValueError(f"{', '.join(at_import)}: read when modules are imported")
+    return _SERVER.start(
+        {"args": args, "cwd": str(cwd), "env": dict(env), "session": new_session}, stdout, stderr
+    )
+
+
+class _Server:
+    """The process that forks, started by the first who asks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = 0
+        self._statuses: dict[int, int] = {}
+        self._count = 0
+
+    def start(self, request: Mapping[str, Any], stdout: int, stderr: int) -> Warm:
+        with self._lock:
+            if self._owner != os.getpid():  # in a forked process it is another's
+                self._open()
+            self._count += 1
+            text = json.dumps({"number": self._count, **request}).encode()
+            socket.send_fds(self._socket, [text], [stdout, stderr])
+            while (pid := self._read().get(self._count)) is None:
+                continue
+            return Warm(self._count, pid, request["args"])
+
+    def ended(self, number: int) -> int | None:
+        with self._lock:
+            while number not in self._statuses and select.select([self._socket], [], [], 0)[0]:
+                self._read()
+            return self._statuses.pop(number, None)
+
+    def _open(self) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._statuses.clear()
+        with theirs:
+            process = Popen(
+                [sys.executable, "-c", f"import {__name__} as w; w.serve({theirs.fileno()})"],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._owner = os.getpid()
+        atexit.register(self._close, process)
+
+    def _close(self, process: Popen[bytes]) -> None:
+        if self._owner == os.getpid():
+            self._socket.close()
+            process.wait(30)
+
+    def _read(self) -> dict[int, int]:
+        """Take one message: processes that have started, while those that ended are noted."""
+        message = self._socket.recv(_MOST_BYTES)
+        if not message:
+            raise ConnectionError("the process that forks is gone")
+        kind, number, value = json.loads(message)
+        if kind == "started":
+            return {number: value}
+        self._statuses[number] = value
+        return {}
+
+
+_SERVER = _Server()
+
+
+def serve(descriptor: int) -> None:
+    """Fork a process for each request, until whoever asks is gone.
+
+    In a forked process this runs the command and returns, and the process ends as Python does.
+    """
+    for name in _IMPORTS:
+        __import__(name)
+    control = socket.socket(fileno=descriptor)
+    running: dict[int, int] = {}
+    while True:
+        ready = select.select([control], [], [], _POLL if running else None)[0]
+        while running:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                break
+            answer = "ended", running.pop(pid), os.waitstatus_to_exitcode(status)
+            control.send(json.dumps(answer).encode())
+        if not ready:
+            continue
+        text, files, _, _ = socket.recv_fds(control, _MOST_BYTES, 2)
+        if not text:
+            return
+        request = json.loads(text)
+        pid = os.fork()
+        if not pid:
+            control.close()
+            _run(request, files)
+            return
+        for file in files:
+            os.close(file)
+        running[pid] = request["number"]
+        control.send(json.dumps(("started", request["number"], pid)).encode())
+
+
+def _run(request: Mapping[str, Any], files: Sequence[int]) -> None:
+    """Become the process of a command, and run it."""
+    if request["session"]:
+        os.setsid()
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    for file, stream in zip(files, (sys.stdout, sys.stderr), strict=True):
+        os.dup2(file, stream.fileno())
+        os.close(file)
+    if os.environ.get("PYTHONUNBUFFERED"):
+        sys.stdout.reconfigure(write_through=True)  # pyright: ignore[reportAttributeAccessIssue]  # a file
+    first, *rest = request["args"]
+    main = ModuleType("__main__")
+    if first == "-c":
+        sys.argv, folder = ["-c", *rest[1:]], ""
+        code = compile(rest[0], "<string>", "exec")
+    elif first == "-m":
+        code, folder = _module(main, rest[0]), os.getcwd()
+        sys.argv = [str(main.__file__), *rest[1:]]
+    else:
+        sys.argv, folder, main.__file__ = [first, *rest], str(Path(first).parent), first
+        code = compile(Path(first).read_bytes(), first, "exec")
+    others = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[1:]]
+    sys.path[:] = [folder, *dict.fromkeys(path for path in others if path)]
+    sys.modules["__main__"] = main
+    exec(code, vars(main))
+
+
+def _module(main: ModuleType, name: str) -> Any:
+    """The code that ``python -m`` runs, and what it sets of ``__main__`` before."""
+    import importlib.util
+
+    sys.path.insert(0, os.getcwd())
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{name}.__main__")
+    assert spec is not None and spec.loader is not None
+    main.__spec__, main.__file__, main.__package__ = spec, spec.origin, spec.parent
+    return spec.loader.get_code(spec.name)  # pyright: ignore[reportAttributeAccessIssue]  # of files
