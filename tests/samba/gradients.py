@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -15,7 +16,8 @@ from samba.tracer import trace_cache
 from tests.samba.worlds import close
 
 STEPS = 3
-LEVELS = ("o0", "o1", "o3")
+LEVELS = ("o0", pytest.param("o1", marks=pytest.mark.slow), "o3")
+"""How a model is cut into sections: one for each operation, for several, for all."""
 
 
 class Base(nn.Module):
@@ -76,7 +78,7 @@ def follow_torch(
     for each in (host, model):
         prepare(each)
     pef = compiled(model, folder, optim_level=level)
-    if level == LEVELS[-1]:  # as in a process of its own: the PEF and a trace of the model
+    if level == "o3":  # as in a process of its own: the PEF and a trace of the model
         trace_cache._kept.clear()
     host_optimizer, optimizer = sgd(host), sgd(model)
     utils.trace_graph(model, given(), optimizer, pef=pef)

@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from tests.processes import finished
+from tests.warm import finished
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/timeline.md").read_text(encoding="utf-8")
