@@ -29,6 +29,9 @@ QUIET := PYTHONWARNINGS=ignore:::setuptools.command.editable_wheel
 PYTEST := $(BIN)/python -m pytest -q -n 2
 OUT := out
 
+# The tests start a hundred processes, and each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := test
 .PHONY: setup demo test test-all fuzz opinfo lint types docs wheel bench lock clean help again
 
