@@ -251,7 +251,7 @@ def _run(request: Mapping[str, Any], files: Sequence[int]) -> None:
         os.dup2(file, stream.fileno())
         os.close(file)
     if os.environ.get("PYTHONUNBUFFERED"):
-        sys.stdout.reconfigure(write_through=True)  # pyright: ignore[reportAttributeAccessIssue]  # a file
+        sys.stdout.reconfigure(write_through=True)
     first, *rest = request["args"]
     main = ModuleType("__main__")
     if first == "-c":
@@ -279,4 +279,4 @@ def _module(main: ModuleType, name: str) -> Any:
         spec = importlib.util.find_spec(f"{name}.__main__")
     assert spec is not None and spec.loader is not None
     main.__spec__, main.__file__, main.__package__ = spec, spec.origin, spec.parent
-    return spec.loader.get_code(spec.name)  # pyright: ignore[reportAttributeAccessIssue]  # of files
+    return spec.loader.get_code(spec.name)
