@@ -21,10 +21,15 @@ sys.exit(3)
 """
 
 
-@pytest.mark.parametrize("kind", ["script", "code", "module"])
+@pytest.mark.parametrize("kind", ["script", "relative", "code", "module"])
 def test_as_python_starts_it(kind: str, tmp_path: Path) -> None:
     (tmp_path / "says.py").write_text(SAYS)
-    how = {"script": [str(tmp_path / "says.py")], "code": ["-c", SAYS], "module": ["-m", "says"]}
+    how = {
+        "script": [str(tmp_path / "says.py")],
+        "relative": ["says.py"],
+        "code": ["-c", SAYS],
+        "module": ["-m", "says"],
+    }
     command = [sys.executable, *how[kind], "a", "-b"]
     env = {**os.environ, "SAID": "yes", "PYTHONPATH": str(ROOT)}
     ways = [run(command, cwd=tmp_path, env=env) for run in (warm.finished, processes.finished)]

@@ -261,8 +261,9 @@ def _run(request: Mapping[str, Any], files: Sequence[int]) -> None:
         code, folder = _module(main, rest[0]), os.getcwd()
         sys.argv = [str(main.__file__), *rest[1:]]
     else:
-        sys.argv, folder, main.__file__ = [first, *rest], str(Path(first).parent), first
-        code = compile(Path(first).read_bytes(), first, "exec")
+        script = Path(first).absolute()
+        sys.argv, folder, main.__file__ = [first, *rest], str(script.resolve().parent), str(script)
+        code = compile(script.read_bytes(), str(script), "exec")
     others = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), *sys.path[1:]]
     sys.path[:] = [folder, *dict.fromkeys(path for path in others if path)]
     sys.modules["__main__"] = main
