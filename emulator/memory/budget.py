@@ -61,7 +61,7 @@ def memory_limit(device: Any) -> int:
         return int(wanted[:20])
     if device.platform not in HOST_PLATFORMS:
         told: dict[str, int] = device.memory_stats() or {}
-        return told.get("bytes_limit") or sys.maxsize  # 0 of an allocator that has no limit
+        return told.get("bytes_limit") or sys.maxsize  # an allocator without a limit says 0
     page = os.sysconf("SC_PAGE_SIZE")
     found = [os.sysconf("SC_PHYS_PAGES") * page]
     for file in _CGROUP_FILES:

@@ -8,8 +8,8 @@ from typing import Any
 
 _OTHER: Mapping[str, bool] = MappingProxyType(
     {
-        # By default a value that a fusion rounds to 16 bits and widens again is not rounded there,
-        # which XLA:CPU does not do: the script's own `x.bfloat16().float()` would give x.
+        # By default XLA:GPU leaves out a rounding to 16 bits that a fusion widens again, so that a
+        # script's own `x.bfloat16().float()` gives x. XLA:CPU does not.
         "xla_allow_excess_precision": False,
     }
 )
@@ -39,7 +39,7 @@ def xla_options(device: Any) -> dict[str, Any]:
         device: The ``jax.Device`` where the executable runs.
 
     Returns:
-        Options by name; those for other platforms than the CPU change numbers alone.
+        Options by name. For platforms other than the CPU there is one, which keeps roundings.
 
     Example:
         >>> import jax

@@ -78,7 +78,7 @@ def follow_torch(
     for each in (host, model):
         prepare(each)
     pef = compiled(model, folder, optim_level=level)
-    if level == "o3":  # as in a process of its own: the PEF and a trace of the model
+    if level == "o3":  # once a model: the trace of another process is that of the PEF
         trace_cache._kept.clear()
     host_optimizer, optimizer = sgd(host), sgd(model)
     utils.trace_graph(model, given(), optimizer, pef=pef)

@@ -148,7 +148,7 @@ def test_the_limit_is_the_devices_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("platform", ["gpu", "cuda", "rocm", "tpu", "metal"])
 def test_options_are_the_cpus_alone(platform: str) -> None:
-    """But for the one without which XLA leaves roundings out that a script asks for."""
+    """Another platform gets one option alone: XLA keeps the roundings that a script asks for."""
     assert xla_options(SimpleNamespace(platform=platform)) == {"xla_allow_excess_precision": False}
     assert not any("excess" in name for name in xla_options(SimpleNamespace(platform="cpu")))
 
