@@ -18,8 +18,8 @@ from sambaflow._alias import AliasFinder, alias_package
 from sambaflow.logging import SambaLogger, samba_logger
 from sambaflow.mac.metadata import ConvTilingMetadata
 from sambaflow.sambacollections import OrderedSet
-from tests.forked import forked
 from tests.processes import finished
+from tests.warm import forked
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,11 +73,9 @@ FRESH = {
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def outcomes():
     codes = [textwrap.dedent(code) for code in FRESH.values()]
-    return dict(
-        zip(FRESH, forked("import torch", codes, tmp_path_factory.mktemp("x")), strict=True)
-    )
+    return dict(zip(FRESH, forked("import torch", codes), strict=True))
 
 
 @pytest.mark.parametrize("what", FRESH)

@@ -26,7 +26,7 @@ from typing import IO, Any
 from tests.processes import SECONDS, hung
 
 ROOT = Path(__file__).parents[1]
-_IMPORTS = ("torch", "torch._dynamo", "jax", "numpy", "sambaflow.samba", "sklearn.datasets")
+_HEAD = "import torch, torch._dynamo, jax, numpy, sambaflow.samba, sklearn.datasets"
 _AT_IMPORT = ("JAX_", "OMP_", "ONEDNN_", "PYTHONHASHSEED", "PYTHONWARNINGS", "TORCH_")
 """Variables that are read when modules are imported begin so."""
 _MOST_BYTES = 2**20
@@ -37,18 +37,20 @@ class Warm:
     """A process of a command; it is asked and ended as one of ``subprocess`` is.
 
     Args:
-        number: Its number at the server.
+        server: What has forked it.
+        number: Its number there.
         pid: Its process.
+        args: Its command, without the interpreter.
     """
 
-    def __init__(self, number: int, pid: int, args: Sequence[str]) -> None:
-        self._number, self.pid, self.args = number, pid, list(args)
+    def __init__(self, server: _Server, number: int, pid: int, args: Sequence[str]) -> None:
+        self._server, self._number, self.pid, self.args = server, number, pid, list(args)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
         """Its exit status, negative for a signal; None while it runs."""
         if self.returncode is None:
-            self.returncode = _SERVER.ended(self._number)
+            self.returncode = self._server.ended(self._number)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -76,11 +78,12 @@ def finished(
     cwd: str | Path = ROOT,
     env: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
+    server: _Server | None = None,
 ) -> CompletedProcess[str]:
     """Run a command to its end, as the function of this name in ``tests.processes`` does.
 
     Args:
-        command, cwd: As for :func:`start`.
+        command, cwd, server: As for :func:`start`.
         env: All of its environment; this process's if there is none.
         seconds: After so long it is killed.
 
@@ -92,7 +95,12 @@ def finished(
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = start(
-            command, cwd=cwd, env=env or os.environ, stdout=out.fileno(), stderr=err.fileno()
+            command,
+            cwd=cwd,
+            env=env or os.environ,
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+            server=server,
         )
         try:
             process.wait(seconds)
@@ -101,6 +109,23 @@ def finished(
             error.stdout, error.stderr = _text(out), _text(err)
             raise hung(f"{list(command)}", seconds, error) from None
         return CompletedProcess(command, process.wait(1), _text(out), _text(err))
+
+
+def forked(head: str, codes: Sequence[str]) -> list[CompletedProcess[str]]:
+    """Run each code in a process of its own that is forked after ``head`` has run.
+
+    Args:
+        head: Code that all of them begin with: imports. Warnings are errors from there on.
+        codes: Code that needs a fresh process.
+
+    Returns:
+        How each process ended.
+    """
+    server = _Server(head, "-W", "error")
+    try:
+        return [finished([sys.executable, "-c", code], server=server) for code in codes]
+    finally:
+        server.close()
 
 
 def _text(file: IO[str]) -> str:
@@ -116,6 +141,7 @@ def start(
     stdout: int,
     stderr: int,
     new_session: bool = False,
+    server: _Server | None = None,
 ) -> Warm:
     """Run a command of Python: a script, ``-m`` and a module, or ``-c`` and code.
 
@@ -125,6 +151,7 @@ def start(
         env: All of its environment.
         stdout, stderr: Descriptors of files that take what it prints.
         new_session: Whether it leads a session and group of its own.
+        server: What forks it; without one the process that all tests of this process share.
 
     Returns:
         The process.
@@ -140,15 +167,20 @@ def start(
         raise ValueError(f"{list(command)}: wanted this Python without options")
     if at_import:
         raise ValueError(f"{', '.join(at_import)}: read when modules are imported")
-    return _SERVER.start(
-        {"args": args, "cwd": str(cwd), "env": dict(env), "session": new_session}, stdout, stderr
-    )
+    request = {"args": args, "cwd": str(cwd), "env": dict(env), "session": new_session}
+    return (server or _SERVER).start(request, stdout, stderr)
 
 
 class _Server:
-    """The process that forks, started by the first who asks."""
+    """The process that forks, started by the first who asks.
 
-    def __init__(self) -> None:
+    Args:
+        head: What it runs first.
+        options: Of its interpreter.
+    """
+
+    def __init__(self, head: str, *options: str) -> None:
+        self._head, self._options = head, options
         self._lock = threading.Lock()
         self._owner = 0
         self._statuses: dict[int, int] = {}
@@ -163,7 +195,7 @@ class _Server:
             socket.send_fds(self._socket, [text], [stdout, stderr])
             while (pid := self._read().get(self._count)) is None:
                 continue
-            return Warm(self._count, pid, request["args"])
+            return Warm(self, self._count, pid, request["args"])
 
     def ended(self, number: int) -> int | None:
         with self._lock:
@@ -174,9 +206,10 @@ class _Server:
     def _open(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._statuses.clear()
+        code = f"{self._head}\nimport {__name__} as w; w.serve({theirs.fileno()})"
         with theirs:
-            process = Popen(
-                [sys.executable, "-c", f"import {__name__} as w; w.serve({theirs.fileno()})"],
+            self._process = Popen(
+                [sys.executable, *self._options, "-c", code],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=DEVNULL,
@@ -184,12 +217,14 @@ class _Server:
                 start_new_session=True,
             )
         self._owner = os.getpid()
-        atexit.register(self._close, process)
+        atexit.register(self.close)
 
-    def _close(self, process: Popen[bytes]) -> None:
+    def close(self) -> None:
+        """End it."""
         if self._owner == os.getpid():
+            self._owner = 0
             self._socket.close()
-            process.wait(30)
+            self._process.wait(30)
 
     def _read(self) -> dict[int, int]:
         """Take one message: processes that have started, while those that ended are noted."""
@@ -203,7 +238,7 @@ class _Server:
         return {}
 
 
-_SERVER = _Server()
+_SERVER = _Server(_HEAD)
 
 
 def serve(descriptor: int) -> None:
@@ -211,8 +246,6 @@ def serve(descriptor: int) -> None:
 
     In a forked process this runs the command and returns, and the process ends as Python does.
     """
-    for name in _IMPORTS:
-        __import__(name)
     control = socket.socket(fileno=descriptor)
     running: dict[int, int] = {}
     while True:

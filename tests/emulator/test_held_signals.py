@@ -13,8 +13,8 @@ import pytest
 
 from emulator import held_signals
 from emulator.held_signals import HELD
-from tests.forked import ROOT
 from tests.processes import finished, joined
+from tests.warm import ROOT
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 

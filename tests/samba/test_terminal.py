@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
 import samba.__main__ as cli
-from tests.forked import Ended, forked
+from tests.warm import forked
 
 APP = """
 import sys, torch
@@ -67,11 +68,10 @@ torch.export.export(torch.nn.Linear(1, 1), (torch.ones(1, 1),), strict=False)
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory) -> dict[str, Ended]:
+def ended(tmp_path_factory) -> dict[str, CompletedProcess[str]]:
     folder = tmp_path_factory.mktemp("terminal")
     for name, parts in APPS.items():
         (folder / f"{name}.py").write_text(APP.format(**parts))
-    outputs = tmp_path_factory.mktemp("printed"), tmp_path_factory.mktemp("compiled")
 
     def command(app: str, line: str) -> str:
         argv = [f"{app}.py", *line.split()]
@@ -80,9 +80,9 @@ def ended(tmp_path_factory) -> dict[str, Ended]:
             f"runpy.run_path({argv[0]!r}, run_name='__main__')"
         )
 
-    (compiled,) = forked(HEAD, [command("net", "compile -p net.pef")], outputs[1])
+    (compiled,) = forked(HEAD, [command("net", "compile -p net.pef")])
     assert compiled.returncode == 0, compiled.stderr
-    done = forked(HEAD, [command(*c) for c in COMMANDS.values()], outputs[0])
+    done = forked(HEAD, [command(*c) for c in COMMANDS.values()])
     return dict(zip(COMMANDS, done, strict=True))
 
 
@@ -162,7 +162,7 @@ def test_a_script_that_is_not_there_starts_no_replica(capsys, tmp_path, monkeypa
     assert printed == f"python -m samba launch: there is no file {Path('app.py').absolute()}\n"
 
 
-def test_other_forks_are_still_warned_of(tmp_path):
+def test_other_forks_are_still_warned_of():
     code = "import os, warnings\nfrom emulator.start import first_device\nfirst_device()\nos.fork()"
-    (done,) = forked("import jax", [code], tmp_path)
+    (done,) = forked("import jax", [code])
     assert "RuntimeWarning: os.fork() was called" in done.stderr

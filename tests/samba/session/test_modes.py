@@ -17,8 +17,8 @@ from samba.lazy_param import lazy_param
 from samba.session.modes import ConfigUnreadable
 from samba.utils.argparser import last_parsed_args
 from tests.api.covers import covers
-from tests.forked import forked
 from tests.samba.worlds import DROPOUT, MLP, Mlp, close, features, named
+from tests.warm import forked
 
 FAILURES = (
     "raise ValueError('no data')",
@@ -65,12 +65,11 @@ print('never')
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory):
+def ended():
     """How a process ends that runs each of the codes after an import of samba."""
     head = "import atexit, samba\n"
     codes = [head + "atexit.register(print, 'python')\n" + code for code in CODES.values()]
-    folder = tmp_path_factory.mktemp("ended")
-    return dict(zip(CODES, forked(head, codes, folder), strict=True))
+    return dict(zip(CODES, forked(head, codes), strict=True))
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ from samba.distributed import bagua
 from samba.errors import ArgumentError
 from samba.tensor.bagua import METHODS
 from tests.api.covers import covers
-from tests.forked import forked
 from tests.samba.distributed.bagua.ranks import on_ranks
+from tests.warm import forked
 
 
 def samba_parameter() -> nn.Parameter:
@@ -418,8 +418,8 @@ assert not hasattr(torch.Tensor, "ensure_bagua_tensor")
 
 
 @covers("bagua.BaguaTensor")
-def test_importing_the_module_of_the_page_patches_torch_tensors(tmp_path):
-    (ended,) = forked("import samba\n", [PATCHED], tmp_path)
+def test_importing_the_module_of_the_page_patches_torch_tensors():
+    (ended,) = forked("import samba", [PATCHED])
     assert ended.returncode == 0, ended.stderr
 
 
