@@ -77,7 +77,7 @@ def _without_xla() -> Iterator[list[str]]:
     """Replace compilation by an executable that gives zeros; yields StableHLO texts."""
     texts: list[str] = []
 
-    def stand_in(lowered: Any, _: dict[str, Any], **how: bool) -> Executable:
+    def stand_in(lowered: Any, _: dict[str, Any]) -> Executable:
         texts.append(lowered.as_text())
         results = [np.zeros(o.shape, o.dtype) for o in jax.tree.leaves(lowered.out_info)]
 

@@ -63,8 +63,8 @@ def _texts() -> Iterator[list[tuple[str, str]]]:
     texts: list[tuple[str, str]] = []
     compiled_or_kept = plan.compiled_or_kept
 
-    def noted(lowered: Any, options: dict[str, Any], **how: bool) -> Any:
-        found = compiled_or_kept(lowered, options, **how)
+    def noted(lowered: Any, options: dict[str, Any]) -> Any:
+        found = compiled_or_kept(lowered, options)
         texts.append((lowered.as_text("hlo"), found.compiled.as_text()))
         return found
 

@@ -7,8 +7,8 @@ A value that several kernels compute stands there several times.
 
 from __future__ import annotations
 
+import math
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +34,11 @@ _LIGHT = frozenset(
 )
 """One of these, of values that lie in memory, is made anew as fast as it is read."""
 
+_COUNTING = frozenset({"iota", "constant"})
+"""Light operations on these alone read no memory: they are made anew faster than they are read."""
+
+_CUTTING = frozenset({"slice", "dynamic-slice"})
+
 _LINE = re.compile(
     r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=]*\)|\S+) (?P<opcode>[a-z][\w\-]*)\("
 )
@@ -48,6 +53,7 @@ _IGNORED = re.compile(
 )
 _REGION = re.compile(r", (?:to_apply|select|scatter)=%?([\w.\-]+)")
 _COMMENT = re.compile(r"/\*.*?\*/")
+_SIZES = re.compile(r"\[([\d,]+)\]")
 _LAYOUT = re.compile(r"(?<=\])\{[\d,:TSE()]*\}")
 
 
@@ -71,7 +77,8 @@ class Computed:
     Args:
         operations: Operations that compute numbers, fusions and calls opened.
         most: How often the value that is computed most often is; one light operation on values
-            in memory does not count, since it is made anew as fast as it is read.
+            in memory does not count, since it is made anew as fast as it is read, nor do light ones
+            on iotas and constants alone. Where kernels take different slices, parts are added up.
         which: What that is: its opcode and its shape.
     """
 
@@ -133,6 +140,24 @@ def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
     return found, entry
 
 
+def _shares(operations: Sequence[_Operation]) -> dict[str, float]:
+    """What part of each operation's result a kernel needs, where it reads slices of it."""
+    sizes = {op.name: _elements(op.shape) for op in operations}
+    wanted = {op.name: float(op.root) for op in operations}
+    for op in reversed(operations):
+        share = wanted[op.name] = min(wanted[op.name], 1.0)
+        for operand in op.operands:
+            part = sizes[op.name] / max(sizes[operand], 1) if op.opcode in _CUTTING else 1.0
+            wanted[operand] += share * part
+    return wanted
+
+
+def _elements(shape: str) -> int:
+    """Elements of an array's shape in text; 1 for others."""
+    sizes = _SIZES.search(shape)
+    return math.prod(int(size) for size in sizes[1].split(",")) if sizes else 1
+
+
 @dataclass(slots=True)
 class _Walk:
     """Numbers the values of a program."""
@@ -140,8 +165,9 @@ class _Walk:
     computations: Mapping[str, Sequence[_Operation]]
     numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
     operations: int = 0
-    times: Counter[int] = field(default_factory=Counter)
+    times: dict[int, float] = field(default_factory=dict)
     texts: dict[int, str] = field(default_factory=dict)
+    positions: set[int] = field(default_factory=set)
     apart: list[str] = field(default_factory=list)
 
     def number(self, *key: object) -> int:
@@ -157,6 +183,7 @@ class _Walk:
         """
         here: dict[str, int] = {}
         made: set[str] = set()  # by this kernel
+        shares = _shares(self.computations[name]) if is_kernel else {}
         result = 0
         for op in self.computations[name]:
             operands = tuple(here[o] for o in op.operands)
@@ -172,13 +199,19 @@ class _Walk:
                 self.apart += [h for h in op.held if h not in self.apart]
                 regions = tuple(r.opcode for name in op.regions for r in self.computations[name])
                 found = self.number(op.opcode, op.shape, op.attributes, regions, operands)
+                if op.opcode in _COUNTING or (
+                    op.opcode in _LIGHT | _MOVING
+                    and operands
+                    and self.positions.issuperset(operands)
+                ):
+                    self.positions.add(found)
                 in_kernel = any(o in made for o in op.operands)
                 if is_kernel and (in_kernel or op.opcode not in _MOVING):
                     made.add(op.name)
                 if op.opcode not in _MOVING:
                     self.operations += 1
-                    if in_kernel or op.opcode not in _LIGHT:
-                        self.times[found] += 1
+                    if found not in self.positions and (in_kernel or op.opcode not in _LIGHT):
+                        self.times[found] = self.times.get(found, 0.0) + shares.get(op.name, 1.0)
                     self.texts.setdefault(found, f"{op.opcode} {op.shape}")
             here[op.name] = found
             if op.root:
@@ -222,9 +255,9 @@ def computed(text: str) -> Computed:
     for name in walk.apart:  # which grows
         arguments = [walk.number(name, i) for i in range(len(computations[name]))]
         walk.through(name, arguments)
-    value, most = max(walk.times.items(), key=lambda item: (item[1], -item[0]), default=(0, 0))
+    value, most = max(walk.times.items(), key=lambda item: (item[1], -item[0]), default=(0, 0.0))
     return Computed(
         operations=walk.operations,
-        most=most,
+        most=math.ceil(most - 1e-6),
         which=walk.texts.get(value, ""),
     )

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import SingleDeviceSharding
 
 from bench.kernels import problems
 from emulator.kernels import convolutions
@@ -25,6 +26,7 @@ from emulator.kernels.rules import PLAIN, Measured, Rule, chosen_by
 from emulator.kernels.unkept import kept_nowhere
 from emulator.kernels.windows import Window
 from emulator.plans.executable_cache import compiled_or_kept
+from emulator.plans.fusion.tracing import trace_planned
 from emulator.plans.xla_options import xla_options
 from emulator.processor import processor
 
@@ -78,10 +80,11 @@ def _compiled(
     name: str, compute: Callable[..., Any], arrays: Sequence[jax.Array], count: int
 ) -> Trial:
     with chosen_by(PLAIN):  # what a candidate is made of is no other's choice
-        lowered: Any = jax.jit(_chained(compute, count)).lower(*arrays)
+        traced: Any = jax.jit(_chained(compute, count)).trace(*arrays)
     device = jax.local_devices()[0]
+    lowered = trace_planned(traced.jaxpr, 0, SingleDeviceSharding(device)).lower()
     with kept_nowhere():
-        run = compiled_or_kept(lowered, xla_options(device), once=True).compiled
+        run = compiled_or_kept(lowered, xla_options(device)).compiled
     return Trial(name=name, count=count, call=lambda: jax.block_until_ready(run(*arrays)))
 
 

@@ -31,7 +31,6 @@ from emulator.counters import Source
 from emulator.handler_errors import raise_error_of_handler
 from emulator.kernels.onednn import CALLS
 from emulator.kernels.unkept import kept_nowhere
-from emulator.plans.extra_options import has_emitters, with_extra_options
 from emulator.plans.kept_files import KeptFiles
 
 __all__ = ["CACHE_VARIABLE", "Executable", "compiled_or_kept"]
@@ -60,23 +59,22 @@ class Executable:
     seconds: float
 
 
-def compiled_or_kept(lowered: Any, options: dict[str, Any], *, once: bool) -> Executable:
+def compiled_or_kept(lowered: Any, options: dict[str, Any]) -> Executable:
     """Compile, or read what an earlier process compiled.
 
     Args:
         lowered: A ``jax.stages.Lowered``.
         options: XLA's options for it.
-        once: Whether a value is fused only where it has one reader; the CPU's compiler can.
 
     Returns:
         The executable, and where it is from.
     """
     start = time.perf_counter()
-    compiled, source = _compiled(lowered, options, once)
+    compiled, source = _compiled(lowered, options)
     return Executable(compiled=compiled, source=source, seconds=time.perf_counter() - start)
 
 
-def _compiled(lowered: Any, options: dict[str, Any], once: bool) -> tuple[Any, Source]:
+def _compiled(lowered: Any, options: dict[str, Any]) -> tuple[Any, Source]:
     lowering = lowered._lowering
     arguments = lowering.compile_args
     calls_onednn = CALLS.encode() in _code(lowering._hlo)
@@ -87,7 +85,7 @@ def _compiled(lowered: Any, options: dict[str, Any], once: bool) -> tuple[Any, S
     if not (calls_onednn or arguments["host_callbacks"] or arguments["keepalive"]):
         files, source = _files(), Source.NO_CACHE
     client = arguments["backend"]
-    arguments["backend"] = ours = _Client(client, files, source, once=once)
+    arguments["backend"] = ours = _Client(client, files, source)
     try:
         with kept_nowhere() if calls_onednn else nullcontext():
             compiled = lowered.compile(compiler_options=options)
@@ -105,23 +103,17 @@ class _Client:
         client: XLA's.
         files: Where executables are kept; None where they are not.
         source: Where an executable that is not kept counts as being from.
-        once: Whether a value is fused only where it has one reader.
 
     Attributes:
         source: Where the executable that was asked for last is from.
     """
 
-    __slots__ = ("_client", "_files", "_once", "source")
+    __slots__ = ("_client", "_files", "source")
 
     def __init__(
-        self,
-        client: Any,
-        files: KeptFiles | None,
-        source: Source = Source.COMPILED,
-        *,
-        once: bool = False,
+        self, client: Any, files: KeptFiles | None, source: Source = Source.COMPILED
     ) -> None:
-        self._client, self._files, self.source, self._once = client, files, source, once
+        self._client, self._files, self.source = client, files, source
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
@@ -129,8 +121,6 @@ class _Client:
     def compile_and_load(
         self, module: Any, executable_devices: Any, compile_options: Any, **more: Any
     ) -> Any:
-        if self._once and has_emitters(compile_options):
-            compile_options = with_extra_options(compile_options)
         if self._files is None:
             return self._client.compile_and_load(
                 module,

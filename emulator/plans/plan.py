@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr
 
 from emulator.counters import Making, Source
 from emulator.kernels.rules import kernels_for
@@ -24,16 +23,16 @@ from emulator.memory.placement import Placement
 from emulator.mesh.whole import divided_by
 from emulator.plans.composition import Composition, composed
 from emulator.plans.direct_call import direct_call, ended_call
-from emulator.plans.evaluations import MOST_EVALUATIONS, evaluations
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
+from emulator.plans.fusion.tracing import trace_planned
 from emulator.plans.joint_call import joint_call, operation_of
 from emulator.plans.linked.compiling import link
 from emulator.plans.linked.parts import parts_of
 from emulator.plans.step_choice import StepKey
 from emulator.plans.taking import taker
-from emulator.plans.traced_sizes import check_traced_sizes
+from emulator.plans.traced.sizes import check_traced_sizes
 from emulator.plans.xla_options import xla_options
 from emulator.product_precision import full_products
 from emulator.wide_types import wide_types
@@ -224,13 +223,12 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
     """Trace composed steps and have XLA compile them, in parts where layers are equal."""
     chips, donated = placement.chips, composition.signature.donated
     platform = chips.first.platform
-    is_cpu = platform == "cpu"
+    is_planned = platform == "cpu" and chips.count == 1
     seconds: list[float] = []
     sources: list[Source] = []
 
-    def compiled(lowered: Any, traced: ClosedJaxpr) -> Any:
-        once = is_cpu and evaluations(traced) <= MOST_EVALUATIONS
-        executable = compiled_or_kept(lowered, xla_options(chips.first), once=once)
+    def compiled(lowered: Any) -> Any:
+        executable = compiled_or_kept(lowered, xla_options(chips.first))
         seconds.append(executable.seconds)
         sources.append(executable.source)
         return executable.compiled
@@ -238,13 +236,16 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
     with traceable(composition, platform, placement) as jitted:
         traced = _traced(jitted, composition, placement)
         divided = None
-        if is_cpu and chips.count == 1 and not (whole or composition.watched or chips.processes):
+        if is_planned and not (whole or composition.watched or chips.processes):
             divided = parts_of(traced.jaxpr, donated)
         if divided is not None:
             linked = link(traced.jaxpr, divided, compiled, chips.sharding(-1))
             call, executables, memory = linked.call, linked.executables, linked.memory
         else:
-            only = compiled(traced.lower(), traced.jaxpr)
+            if is_planned:
+                donated = 0 if composition.watched else donated
+                traced = trace_planned(traced.jaxpr, donated, chips.sharding(-1))
+            only = compiled(traced.lower())
             call, executables, memory = direct_call(only), (only,), measured_memory(only)
     making = Making(
         source=max(sources, key=[*Source].index),  # CACHE if all of them are kept there

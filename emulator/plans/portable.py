@@ -14,9 +14,10 @@ from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.plans.failures import failures_of_plan
+from emulator.plans.fusion.tracing import jitted_as_planned
 from emulator.plans.plan import composition_of, traceable
 from emulator.plans.step_choice import StepKey
-from emulator.plans.traced_sizes import check_traced_sizes
+from emulator.plans.traced.sizes import check_traced_sizes
 from pef_schema.program import Program
 
 __all__ = ["NotPortable", "PortablePlan", "portable_plan"]
@@ -98,6 +99,9 @@ def portable_plan(
     ):
         traced = jitted.trace(*shapes)
         check_traced_sizes(traced.jaxpr)
+        if tuple(platforms) == ("cpu",):
+            jitted = jitted_as_planned(traced.jaxpr, buffers.donated)
+            traced = jitted.trace(*shapes)
         text = traced.lower(lowering_platforms=tuple(platforms)).as_text()
         if promised:
             made = _promised(jitted, shapes, platforms, program.name)

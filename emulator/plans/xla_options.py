@@ -19,10 +19,9 @@ _CPU: Mapping[str, str] = MappingProxyType(
         # products, where a log-sum-exp over (1024, 8192) takes 100 ms instead of 30. It is given
         # matrix products alone, each for itself: see "XLA options" in docs/performance.md.
         "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
-        # The first makes windows of reductions over more than 32 elements, which XLA:CPU runs one
-        # by one: emulator/ops/_reduction.py writes them in a form that needs no such pass. The
-        # second is a part of the option in extra_options.py: one core computes what it joins.
-        "xla_disable_hlo_passes": "tree_reduction_rewriter,cpu_multi_output_fusion",
+        # It makes windows of reductions over more than 32 elements, which XLA:CPU runs one by one:
+        # emulator/ops/_reduction.py writes them in a form that needs no such pass.
+        "xla_disable_hlo_passes": "tree_reduction_rewriter",
         # The order that keeps the fewest bytes alive. By default XLA walks the graph breadth first,
         # for a concurrency that makes no step faster.
         "xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import SingleDeviceSharding
 
 from bench import counts, fusion
 from bench.hlo_values import computed
 from bench.models import SMALL
-from emulator.plans import plan, xla_options
+from emulator.plans import xla_options
 from emulator.plans.executable_cache import compiled_or_kept
+from emulator.plans.fusion import rewriting
+from emulator.plans.fusion.tracing import trace_planned
 
 FAST = ("res_ffn", "gpt", "mixer", "post_norm_dropout", "mlp_dropout", "steps")
 """One of each kind; the rest takes longer to compile."""
@@ -33,7 +38,7 @@ def test_kept_counts_are_within_the_limits():
 
 def test_values_that_are_computed_anew_are_seen(monkeypatch: pytest.MonkeyPatch):
     """As XLA fuses by itself: each reader of a value makes it anew."""
-    monkeypatch.setattr(plan, "MOST_EVALUATIONS", 0)
+    monkeypatch.setattr(rewriting, "made_in_memory", lambda flat: set())
     found = counts.check_fused(["steps"])
     assert len(found) == 2 and all(line.startswith("steps: fusion: ") for line in found)
 
@@ -45,14 +50,16 @@ def test_a_planted_duplicate_is_seen():
         shared = jnp.cos(x) * 2.0
         return tuple(jnp.tanh(shared + n).sum(axis=0) for n in range(3))
 
-    def most(once: bool) -> int:
-        lowered = jax.jit(lambda x: readers(x)).lower(jnp.ones((64, 64)))
-        options = xla_options.xla_options(jax.devices("cpu")[0])
-        made = computed(compiled_or_kept(lowered, options, once=once).compiled.as_text())
-        return made.most
+    x = jnp.ones((64, 64))
+    traced = jax.jit(lambda x: readers(x)).trace(x)
+    cpu = jax.devices("cpu")[0]
 
-    assert most(once=True) == 1
-    assert most(once=False) == 3
+    def most(lowered: Any) -> int:
+        compiled = compiled_or_kept(lowered, xla_options.xla_options(cpu)).compiled
+        return computed(compiled.as_text()).most
+
+    assert most(trace_planned(traced.jaxpr, 0, SingleDeviceSharding(cpu)).lower()) == 1
+    assert most(traced.lower()) == 3
 
 
 def test_products_over_other_axes_are_other_values():

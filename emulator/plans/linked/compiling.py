@@ -8,20 +8,21 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal
 
 from emulator.memory.measured import MeasuredMemory, measured_memory
 from emulator.plans.direct_call import direct_call
+from emulator.plans.fusion.tracing import shape_of, trace_planned
 from emulator.plans.linked.call import Link, linked_call
-from emulator.plans.linked.operations import bytes_of, variables
 from emulator.plans.linked.parts import Part, Parts
+from emulator.plans.traced.operations import bytes_of, variables
 
 __all__ = ["Compile", "Linked", "link"]
 
 _jit, _put = cast("Any", jax).jit, cast("Any", jax).device_put
 
-Compile = Callable[[Any, ClosedJaxpr], Any]
-"""Makes a ``jax.stages.Compiled`` of a ``jax.stages.Lowered`` and what was lowered."""
+Compile = Callable[[Any], Any]
+"""Makes a ``jax.stages.Compiled`` of a ``jax.stages.Lowered``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def link(
     last = _last_readers(divided)
     for number, part in enumerate(divided.parts):
         if part.form not in made:
-            made[part.form] = compiled(*_lowered(traced, part, where))
+            made[part.form] = compiled(_lowered(traced, part, where))
         for v in part.gives:
             place[v] = len(place)
         ends = [v for v in (*part.takes, *part.gives) if last.get(v, number) <= number]
@@ -83,7 +84,7 @@ def link(
     executables = [*made.values()]
     if copied:
         atoms = [divided.results[k] for k in copied]
-        executable = compiled(*_lowered_copies(atoms, where))
+        executable = compiled(_lowered_copies(atoms, where))
         executables.append(executable)
         gives = tuple(range(len(place), len(place) + len(copied)))
         links.append(
@@ -104,9 +105,7 @@ def link(
     )
 
 
-def _lowered(
-    traced: ClosedJaxpr, part: Part, where: jax.sharding.Sharding
-) -> tuple[Any, ClosedJaxpr]:
+def _lowered(traced: ClosedJaxpr, part: Part, where: jax.sharding.Sharding) -> Any:
     function = traced.jaxpr.replace(
         constvars=[],
         invars=[*part.takes],
@@ -114,18 +113,10 @@ def _lowered(
         eqns=[*part.eqns],
         debug_info=traced.jaxpr.debug_info.with_unknown_names(),
     )
-    operations = cast("Any", jaxpr_as_fun)(ClosedJaxpr(function, ()))
-
-    def run(*arrays: jax.Array) -> Any:
-        return operations(*arrays)
-
-    donated = tuple(range(part.donated))
-    jitted = _jit(run, donate_argnums=donated, keep_unused=True, out_shardings=where)
-    found = jitted.trace(*[_shape(v, where) for v in part.takes])
-    return found.lower(), found.jaxpr
+    return trace_planned(ClosedJaxpr(function, ()), part.donated, where).lower()
 
 
-def _lowered_copies(atoms: Sequence[Any], where: jax.sharding.Sharding) -> tuple[Any, ClosedJaxpr]:
+def _lowered_copies(atoms: Sequence[Any], where: jax.sharding.Sharding) -> Any:
     """A function that copies values and makes literals."""
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -136,19 +127,12 @@ def _lowered_copies(atoms: Sequence[Any], where: jax.sharding.Sharding) -> tuple
             made.append(_array(atom.val, atom.aval) if literal else jnp.copy(next(given)))
         return tuple(made)
 
-    found = _jit(run, keep_unused=True, out_shardings=where).trace(
-        *[_shape(v, where) for v in variables(atoms)]
-    )
-    return found.lower(), found.jaxpr
+    jitted = _jit(run, keep_unused=True, out_shardings=where)
+    return jitted.lower(*[shape_of(v, where) for v in variables(atoms)])
 
 
 def _array(value: Any, form: Any) -> jax.Array:
     return jnp.asarray(value, form.dtype)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
-
-
-def _shape(v: Any, where: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
-    form = v.aval
-    return jax.ShapeDtypeStruct(form.shape, form.dtype, weak_type=form.weak_type, sharding=where)
 
 
 def _last_readers(divided: Parts) -> dict[Any, int]:

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.plans.linked.operations import bytes_of, seconds_of
 from emulator.plans.linked.runs import Run, runs_of
 from emulator.plans.linked.uses import Uses
+from emulator.plans.traced.operations import bytes_of, seconds_of
 
 __all__ = ["LEAST_SECONDS", "Layers", "layers_of"]
 

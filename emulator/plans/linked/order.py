@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import Any
 
-from emulator.plans.linked.operations import bytes_of, variables
+from emulator.plans.traced.operations import bytes_of, variables
 
 __all__ = ["in_layers"]
 

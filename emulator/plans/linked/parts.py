@@ -9,19 +9,19 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Literal
 
-from emulator.plans.linked.flat import FlatPlan, flattened
-from emulator.plans.linked.forms import Forms
 from emulator.plans.linked.layers import LEAST_SECONDS
-from emulator.plans.linked.operations import (
+from emulator.plans.linked.order import in_layers
+from emulator.plans.linked.pieces import LEAST_SPARED, Piece, pieces_of
+from emulator.plans.linked.uses import Uses
+from emulator.plans.traced.flat import FlatPlan, flattened
+from emulator.plans.traced.forms import Forms
+from emulator.plans.traced.operations import (
     bytes_of,
     compiled_operations,
     is_view,
     seconds_of,
     variables,
 )
-from emulator.plans.linked.order import in_layers
-from emulator.plans.linked.pieces import LEAST_SPARED, Piece, pieces_of
-from emulator.plans.linked.uses import Uses
 
 __all__ = ["Part", "Parts", "parts_of"]
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from typing import Any
 
 from emulator.plans.linked.layers import LEAST_SECONDS, Layers, layers_of
-from emulator.plans.linked.operations import compiled_operations, seconds_of
 from emulator.plans.linked.uses import Uses
 from emulator.plans.linked.waiting import in_two
+from emulator.plans.traced.operations import compiled_operations, seconds_of
 
 __all__ = ["LEAST_SPARED", "Piece", "pieces_of"]
 

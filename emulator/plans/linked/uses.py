@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from emulator.plans.linked.operations import variables
+from emulator.plans.traced.operations import variables
 
 __all__ = ["Uses"]
 

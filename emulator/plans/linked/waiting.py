@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from emulator.plans.linked.operations import variables
 from emulator.plans.linked.uses import Uses
+from emulator.plans.traced.operations import variables
 
 __all__ = ["in_two"]
 

@@ -121,7 +121,14 @@ def optimized(folder: Path, *, guard: bool) -> str:
 def test_a_check_makes_nothing_twice_and_copies_no_weight(tmp_path: Path) -> None:
     plain = optimized(tmp_path / "plain", guard=False)
     guarded = optimized(tmp_path / "guarded", guard=True)
-    for text in (r" copy\(", r" tanh\(", r" rsqrt\(", r" subtract\(", r" dot\(| custom-call\("):
+    # Copies of arrays; the number of steps may be copied.
+    for text in (
+        r"\[\d\S+ copy\(",
+        r" tanh\(",
+        r" rsqrt\(",
+        r" subtract\(",
+        r" dot\(| custom-call\(",
+    ):
         assert len(re.findall(text, guarded)) <= len(re.findall(text, plain)), text
     assert " is-finite(" in guarded
 

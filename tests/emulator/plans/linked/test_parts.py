@@ -25,7 +25,7 @@ def in_parts(function: Callable[..., Any], donated: int, *arrays: Any) -> Linked
     traced = jax.jit(function).trace(*arrays).jaxpr
     divided = parts_of(traced, donated)
     assert divided is not None
-    return link(traced, divided, lambda lowered, _: lowered.compile(), WHERE)
+    return link(traced, divided, lambda lowered: lowered.compile(), WHERE)
 
 
 def run(linked: Linked, *arrays: Any) -> list[np.ndarray]:
@@ -128,7 +128,7 @@ def test_a_mask_that_all_layers_share_is_made_once() -> None:
     assert divided is not None
     made = [e for part in divided.parts for e in part.eqns if e.primitive.name == "ge"]
     assert len(made) == 1
-    linked = link(traced, divided, lambda lowered, _: lowered.compile(), WHERE)
+    linked = link(traced, divided, lambda lowered: lowered.compile(), WHERE)
     np.testing.assert_allclose(run(linked, *arrays)[0], jax.jit(function)(*arrays)[0], rtol=2e-6)
 
 
@@ -189,7 +189,7 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
         arrays = [jax.device_put(jnp.eye(4) * k, second) for k in range(9)]
         traced = jax.jit(function).trace(*arrays).jaxpr
         divided = parts.parts_of(traced, 0)
-        results = link(traced, divided, lambda low, _: low.compile(), second).call(*arrays)
+        results = link(traced, divided, lambda low: low.compile(), second).call(*arrays)
         SLOW.end()
         print(len(divided.parts) > 2, {d.id for r in results for d in r.devices()})
         """,

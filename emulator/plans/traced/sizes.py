@@ -48,7 +48,7 @@ def check_traced_sizes(traced: ClosedJaxpr) -> None:
         >>> check_traced_sizes(jax.make_jaxpr(table, static_argnums=0)(2**10))
         >>> check_traced_sizes(jax.make_jaxpr(table, static_argnums=0)(2**30))
         Traceback (most recent call last):
-        emulator.plans.traced_sizes.OversizedResult: sub makes [1073741824, 1073741824] on the \
+        emulator.plans.traced.sizes.OversizedResult: sub makes [1073741824, 1073741824] on the \
 way, at most 281474976710656 bytes are allowed. Use smaller shapes
     """
     pending: list[Any] = [traced.jaxpr]

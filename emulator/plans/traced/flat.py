@@ -8,8 +8,8 @@ from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
 
-from emulator.plans.linked.forms import Forms
-from emulator.plans.linked.operations import is_source, variables
+from emulator.plans.traced.forms import Forms
+from emulator.plans.traced.operations import is_source, variables
 
 __all__ = ["FlatPlan", "flattened"]
 
@@ -34,20 +34,22 @@ class FlatPlan:
     results: list[Any]
 
 
-def flattened(jaxpr: Jaxpr, forms: Forms) -> FlatPlan:
+def flattened(jaxpr: Jaxpr, forms: Forms, *, whole: bool = False) -> FlatPlan:
     """Put the operations of functions in the place of their calls; keep one of equal operations.
 
-    Calls that XLA does not inline stay, and so do those whose results nobody reads but the caller
-    of the plan, as an update's.
+    Calls that XLA does not inline stay.
 
     Args:
         jaxpr: A traced plan without effects.
         forms: Numbers of operations.
+        whole: Whether calls are opened, too, whose results nobody reads but the caller of the plan,
+            as an update's.
 
     Returns:
         The operations.
     """
-    flattening = _Flattening(forms, {a for e in jaxpr.eqns for a in variables(e.invars)})
+    read = {a for e in jaxpr.eqns for a in variables(e.outvars if whole else e.invars)}
+    flattening = _Flattening(forms, read)
     names: dict[Any, Any] = {}
     flattening.walk(jaxpr.eqns, names, None)
     results = [a if isinstance(a, Literal) else names.get(a, a) for a in jaxpr.outvars]

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
-from emulator.plans.traced_sizes import functions_in
+from emulator.plans.traced.sizes import functions_in
 
 __all__ = ["bytes_of", "compiled_operations", "is_source", "is_view", "seconds_of", "variables"]
 

@@ -10,6 +10,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 __all__ = ["Forms"]
 
+_PLAIN = frozenset({int, str, bool, float, type(None)})
+"""Types of parameters that are compared as they are."""
+
 
 class Forms:
     """Numbers of operations: two that differ in the values they read and make alone have the same.
@@ -59,11 +62,15 @@ class Forms:
         )
 
     def _key(self, value: Any) -> Hashable:
+        if type(value) in _PLAIN:
+            return value
         if isinstance(value, ClosedJaxpr):
             return (self._function(value.jaxpr), tuple([id(c) for c in value.consts]))
         if isinstance(value, Jaxpr):
             return self._function(value)
         if isinstance(value, (tuple, list)):
+            if all(type(part) in _PLAIN for part in cast("Sequence[Any]", value)):
+                return tuple(cast("Sequence[Hashable]", value))
             return tuple([self._key(part) for part in cast("Sequence[Any]", value)])
         try:
             hash(value)
