@@ -48,14 +48,15 @@ def _normalize_backward(
     x, weight, bias, mean, rstd = saved
     mean, rstd = widen(mean.astype(stats)), widen(rstd.astype(stats))
     g, dmean, drstd, _ = grads
-    total, along = compile_apart(_sums, g, x, mean, rstd)
+    total, along = compile_apart(_sums, g, x, mean)
+    along = along * rstd
     dweight = None if weight is None else along.astype(weight.dtype)
     dbias = None if bias is None else total.astype(bias.dtype)
     count = x.shape[0]
     scale = rstd if weight is None else rstd * widen(weight)
-    direct = (total / count, along / count)
-    moments = (dmean / count, rstd * rstd * drstd / count)
-    dx = compile_apart(_input_gradient, g, x, mean, rstd, scale, direct, moments)
+    direct = (total / count, rstd * along / count)
+    moments = (dmean / count, rstd * rstd * rstd * drstd / count)
+    dx = compile_apart(_input_gradient, g, x, mean, scale, direct, moments)
     return dx, dweight, dbias
 
 
@@ -71,13 +72,11 @@ def _squares(x: jax.Array, mean: jax.Array) -> jax.Array:
     return column_sums_within(square, x)
 
 
-def _sums(
-    g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Sums of the cotangent, alone and times the standardized data."""
+def _sums(g: jax.Array, x: jax.Array, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Sums of the cotangent, alone and times the centered data."""
 
     def along(g: jax.Array, x: jax.Array) -> jax.Array:
-        return g * ((widen(x) - mean) * rstd)
+        return g * (widen(x) - mean)
 
     return sum_within(g, 0)[0], column_sums_within(along, g, x)
 
@@ -86,15 +85,14 @@ def _input_gradient(
     g: jax.Array,
     x: jax.Array,
     mean: jax.Array,
-    rstd: jax.Array,
     scale: jax.Array,
     direct: tuple[jax.Array, jax.Array],
     moments: tuple[jax.Array, jax.Array],
 ) -> jax.Array:
     # Subtracted before it is scaled: what is left of nearly equal terms stays exact.
-    y = (widen(x) - mean) * rstd
-    dx = scale * (g - direct[0] - y * direct[1])
-    return (dx + (moments[0] - y * moments[1])).astype(x.dtype)
+    centered = widen(x) - mean
+    dx = scale * (g - direct[0] - centered * direct[1])
+    return (dx + (moments[0] - centered * moments[1])).astype(x.dtype)
 
 
 @with_gradient(_normalize_forward, _normalize_backward, static=(3, 4))
