@@ -26,7 +26,7 @@ from emulator.plans.direct_call import direct_call, ended_call
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.footprint import footprint, signature
-from emulator.plans.fusion.tracing import trace_planned
+from emulator.plans.fusion.tracing import jitted_as_planned
 from emulator.plans.joint_call import joint_call, operation_of
 from emulator.plans.linked.compiling import link
 from emulator.plans.linked.parts import parts_of
@@ -223,7 +223,7 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
     """Trace composed steps and have XLA compile them, in parts where layers are equal."""
     chips, donated = placement.chips, composition.signature.donated
     platform = chips.first.platform
-    is_planned = platform == "cpu" and chips.count == 1
+    is_cpu = platform == "cpu"
     seconds: list[float] = []
     sources: list[Source] = []
 
@@ -236,15 +236,15 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
     with traceable(composition, platform, placement) as jitted:
         traced = _traced(jitted, composition, placement)
         divided = None
-        if is_planned and not (whole or composition.watched or chips.processes):
+        if is_cpu and chips.count == 1 and not (whole or composition.watched or chips.processes):
             divided = parts_of(traced.jaxpr, donated)
         if divided is not None:
             linked = link(traced.jaxpr, divided, compiled, chips.sharding(-1))
             call, executables, memory = linked.call, linked.executables, linked.memory
         else:
-            if is_planned:
-                donated = 0 if composition.watched else donated
-                traced = trace_planned(traced.jaxpr, donated, chips.sharding(-1))
+            if is_cpu:
+                jitted = jitted_as_planned(traced.jaxpr, **jit_settings(composition, placement))
+                traced = jitted.trace(*_shapes(composition, placement))
             only = compiled(traced.lower())
             call, executables, memory = direct_call(only), (only,), measured_memory(only)
     making = Making(
@@ -257,14 +257,37 @@ def _made(composition: Composition, placement: Placement, start: float, *, whole
 
 def _traced(jitted: Any, composition: Composition, placement: Placement) -> Any:
     """The function of composed steps as a ``jax.stages.Traced``."""
-    forms, buffers = composition.buffer_map.form, composition.signature
-    shapes = [
-        jax.ShapeDtypeStruct(*forms(home), sharding=placement.sharding(home))
-        for home in buffers.takes
-    ]
-    traced = jitted.trace(*shapes)
+    traced = jitted.trace(*_shapes(composition, placement))
     check_traced_sizes(traced.jaxpr)
     return traced
+
+
+def _shapes(composition: Composition, placement: Placement) -> list[jax.ShapeDtypeStruct]:
+    """What the function of composed steps takes."""
+    form = composition.buffer_map.form
+    return [
+        jax.ShapeDtypeStruct(*form(home), sharding=placement.sharding(home))
+        for home in composition.signature.takes
+    ]
+
+
+def jit_settings(composition: Composition, placement: Placement | None) -> dict[str, Any]:
+    """How jax compiles the function of composed steps.
+
+    Args:
+        composition: The steps.
+        placement: The chips where to run, among which its results are divided; None for one.
+
+    Returns:
+        Arguments of ``jax.jit``.
+    """
+    donated = () if composition.watched else tuple(range(composition.signature.donated))
+    settings: dict[str, Any] = {"donate_argnums": donated, "keep_unused": True}
+    if placement is not None and placement.chips.count > 1:
+        gives = [placement.sharding(home) for home in composition.signature.gives]
+        on_each = placement.chips.sharding(-1)
+        settings["out_shardings"] = (*gives, *[on_each] * len(composition.watched))
+    return settings
 
 
 @contextmanager
@@ -281,18 +304,14 @@ def traceable(
     Returns:
         A context with the function, jitted; it consumes what the plan consumes.
     """
-    donated = () if composition.watched else tuple(range(composition.signature.donated))
-    results: dict[str, Any] = {}
     chips = 1 if placement is None else placement.chips.count
     division: Any = nullcontext()
     if placement is not None and chips > 1:
-        gives = [placement.sharding(home) for home in composition.signature.gives]
-        on_each = placement.chips.sharding(-1)
-        results["out_shardings"] = (*gives, *[on_each] * len(composition.watched))
-        division = divided_by(on_each)
+        division = divided_by(placement.chips.sharding(-1))
+    settings = jit_settings(composition, placement)
     kernels = kernels_for(platform, chips)
     with wide_types(), full_products(), shared_forms(), kernels, division:
-        yield jax.jit(composed(composition), donate_argnums=donated, keep_unused=True, **results)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
+        yield jax.jit(composed(composition), **settings)  # pyright: ignore[reportUnknownMemberType]  # jax types it in part
 
 
 def rebind(plan: Plan, places: Mapping[int, int]) -> Plan:

@@ -15,7 +15,7 @@ from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.plans.failures import failures_of_plan
 from emulator.plans.fusion.tracing import jitted_as_planned
-from emulator.plans.plan import composition_of, traceable
+from emulator.plans.plan import composition_of, jit_settings, traceable
 from emulator.plans.step_choice import StepKey
 from emulator.plans.traced.sizes import check_traced_sizes
 from pef_schema.program import Program
@@ -100,7 +100,7 @@ def portable_plan(
         traced = jitted.trace(*shapes)
         check_traced_sizes(traced.jaxpr)
         if tuple(platforms) == ("cpu",):
-            jitted = jitted_as_planned(traced.jaxpr, buffers.donated)
+            jitted = jitted_as_planned(traced.jaxpr, **jit_settings(composition, None))
             traced = jitted.trace(*shapes)
         text = traced.lower(lowering_platforms=tuple(platforms)).as_text()
         if promised:

@@ -12,13 +12,12 @@ from emulator.plans.fusion.rewriting import planned
 __all__ = ["jitted_as_planned", "shape_of", "trace_planned"]
 
 
-def jitted_as_planned(function: ClosedJaxpr, donated: int, where: Any = None) -> Any:
+def jitted_as_planned(function: ClosedJaxpr, **settings: Any) -> Any:
     """Plan a function for XLA:CPU.
 
     Args:
         function: A plan or a part of one.
-        donated: How many of its arguments, the first ones, it consumes.
-        where: The ``jax.sharding.Sharding`` of its results; jax's default if None.
+        settings: Arguments of ``jax.jit``.
 
     Returns:
         A jitted function of arrays.
@@ -26,11 +25,9 @@ def jitted_as_planned(function: ClosedJaxpr, donated: int, where: Any = None) ->
     operations = cast("Any", jaxpr_as_fun)(planned(function))
 
     def run(*arrays: jax.Array) -> Any:
-        return operations(*arrays)
+        return tuple(operations(*arrays))
 
-    return cast("Any", jax).jit(
-        run, donate_argnums=tuple(range(donated)), keep_unused=True, out_shardings=where
-    )
+    return cast("Any", jax).jit(run, **settings)
 
 
 def trace_planned(function: ClosedJaxpr, donated: int, where: jax.sharding.Sharding) -> Any:
@@ -44,7 +41,9 @@ def trace_planned(function: ClosedJaxpr, donated: int, where: jax.sharding.Shard
     Returns:
         A ``jax.stages.Traced``.
     """
-    jitted = jitted_as_planned(function, donated, where)
+    jitted = jitted_as_planned(
+        function, donate_argnums=tuple(range(donated)), keep_unused=True, out_shardings=where
+    )
     return jitted.trace(*[shape_of(v, where) for v in function.jaxpr.invars])
 
 
