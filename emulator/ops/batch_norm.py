@@ -55,7 +55,7 @@ def _normalize_backward(
     count = x.shape[0]
     scale = rstd if weight is None else rstd * widen(weight)
     direct = (total / count, rstd * along / count)
-    moments = (dmean / count, rstd * rstd * rstd * drstd / count)
+    moments = (dmean / count, rstd * (rstd * (rstd * drstd)) / count)
     dx = compile_apart(_input_gradient, g, x, mean, scale, direct, moments)
     return dx, dweight, dbias
 

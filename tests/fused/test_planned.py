@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import SingleDeviceSharding
@@ -34,6 +34,7 @@ OPERATIONS: Sequence[Callable[[jax.Array, jax.Array], jax.Array]] = (
     lambda a, b: jnp.roll(a, 1, 0) * b,
     lambda a, b: a @ b / SIZE,
     lambda a, b: jnp.concatenate([a[:3], b[3:]]),
+    lambda a, b: jnp.stack([a[:8], b[8:]]).reshape(SIZE, SIZE),
     lambda a, b: a / (1.0 + b * b),
 )
 
@@ -60,6 +61,7 @@ def running(nodes: Sequence[Node]) -> Callable[[jax.Array], Any]:
 
 @settings(max_examples=30, deadline=None)
 @given(programs)
+@example([(9, 2, 2), (3, 2, 4), (9, 2, 2), (10, 3, 1), (0, 1, 0), (2, 1, 3), (8, 4, 2)])
 def test_no_value_is_computed_in_three_kernels(nodes: list[Node]) -> None:
     cpu = jax.devices("cpu")[0]
     traced = jax.make_jaxpr(running(nodes))(X)

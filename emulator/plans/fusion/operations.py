@@ -6,44 +6,33 @@ What it fuses is ``CanBeLoopFused`` in XLA's ``service/cpu/cpu_instruction_fusio
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any
 
-from jax.extend.core import Literal
-
 from emulator.plans.traced.sizes import functions_in
 
-__all__ = [
-    "Fusing",
-    "fusing_of",
-    "is_moving",
-    "is_partial",
-    "is_turning",
-    "may_turn",
-    "weight_of",
-]
+__all__ = ["Fusing", "fusing_of", "is_partial", "is_turning", "may_turn", "weight_of"]
 
 _HEAVY, _MIDDLE, _LIGHT = 16, 3, 1
 """Weights of an exponential, of a division or a choice between places, and of an addition."""
 
-_COPYING = frozenset(
-    {"convert_element_type", "bitcast_convert_type", "copy", "copy_p", "stop_gradient"}
-)
-
-_NAMING = frozenset(
+_FREE = frozenset(
     {
-        *("slice", "rev", "transpose", "broadcast_in_dim", "reshape", "squeeze", "expand_dims"),
-        *("optimization_barrier", "split", "reduce_precision", "real", "imag"),
+        *("convert_element_type", "bitcast_convert_type", "reduce_precision", "copy", "name"),
+        *("slice", "split", "unstack", "rev", "transpose", "broadcast_in_dim", "tile"),
+        *("reshape", "squeeze", "stop_gradient", "optimization_barrier", "sharding_constraint"),
+        *("real", "imag", "complex", "conj"),
     }
 )
-"""Operations that compute nothing, besides those that copy: a kernel reads other places."""
+"""Operations that compute nothing: a kernel reads other places, or other types."""
 
-_CUTTING = frozenset({"slice", "dynamic_slice", "gather", "split"})
+_CUTTING = frozenset({"slice", "split", "unstack", "dynamic_slice", "gather"})
 """Operations that read a part of what they are given."""
 
-_CHOOSING = frozenset({"dynamic_slice", "dynamic_update_slice", "pad", "concatenate", "gather"})
-"""Operations that compute nothing but where to read."""
+_SPLITTING = frozenset({"split", "unstack"})
+
+_JOINING = frozenset({"concatenate", "stack"})
+"""XLA fuses these into one reader; for two it makes them once."""
 
 _REDUCING = frozenset(
     {
@@ -56,20 +45,26 @@ _LIGHT_ONES = frozenset(
     {
         *("add", "add_any", "sub", "mul", "neg", "abs", "sign", "max", "min", "clamp", "square"),
         *("eq", "ne", "ge", "gt", "le", "lt", "is_finite", "select_n", "and", "or", "not", "xor"),
-        *("shift_left", "shift_right_logical", "shift_right_arithmetic", "floor", "ceil"),
-        "integer_pow",
+        *("shift_left", "shift_right_logical", "shift_right_arithmetic"),
+        *("floor", "ceil", "round", "population_count"),
     }
 )
 
-_MIDDLE_ONES = frozenset({"div", "sqrt", "rsqrt", "rem", "dynamic_slice", "pad", "gather"})
+_MIDDLE_ONES = frozenset(
+    {
+        *("div", "rem", "sqrt", "rsqrt"),
+        *("dynamic_slice", "dynamic_update_slice", "pad", "gather"),
+    }
+)
 
 _ALONE = frozenset(
     {
-        *("sort", "fft", "top_k", "iota"),
+        *("sort", "fft", "top_k", "iota", "ffi_call", "tridiagonal_solve"),
         *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"),
         *("reduce_window", "reduce_window_sum", "reduce_window_max", "reduce_window_min"),
         *("select_and_scatter", "select_and_scatter_add", "select_and_gather_add"),
-        *("ffi_call", "rng_bit_generator", "threefry2x32"),
+        *("rng_bit_generator", "rng_uniform", "threefry2x32", "random_bits", "random_gamma"),
+        *("igamma", "igammac", "igamma_grad_a", "regularized_incomplete_beta"),
         *("cholesky", "eigh", "lu", "qr", "svd", "triangular_solve", "householder_product"),
     }
 )
@@ -93,44 +88,38 @@ class Fusing(Enum):
     ALONE = auto()
 
 
-def fusing_of(eqn: Any, makers: Mapping[Any, Any]) -> Fusing:
+def fusing_of(eqn: Any) -> Fusing:
     """How XLA fuses an operation.
 
     Args:
         eqn: The operation.
-        makers: What makes each value of its function.
 
     Example:
         >>> import jax
         >>> import jax.numpy as jnp
         >>> sample = jax.make_jaxpr(lambda x: (jnp.cos(x), x.sum(), x @ x))(jnp.ones((2, 2)))
-        >>> [fusing_of(eqn, {}).name for eqn in sample.jaxpr.eqns]
+        >>> [fusing_of(eqn).name for eqn in sample.jaxpr.eqns]
         ['READER', 'ROOT', 'ALONE']
     """
     name = eqn.primitive.name
     if len(eqn.outvars) != 1:
-        return Fusing.READER if name == "split" else Fusing.ALONE
+        return Fusing.READER if name in _SPLITTING else Fusing.ALONE
     if name in _REDUCING:
         return Fusing.READER if _is_reshape(eqn) else Fusing.ROOT
-    return Fusing.ALONE if _is_alone(eqn, makers) else Fusing.READER
+    return Fusing.ALONE if _is_alone(eqn) else Fusing.READER
 
 
 def weight_of(eqn: Any) -> int:
     """What an element of an operation's result costs: how many additions take as long."""
     name = eqn.primitive.name
-    if name in _NAMING or name in _COPYING or (name in _REDUCING and _is_reshape(eqn)):
+    if name in _FREE or (name in _REDUCING and _is_reshape(eqn)):
         return 0
-    if name in _LIGHT_ONES:
-        return _LIGHT
-    return _MIDDLE if name in _MIDDLE_ONES or name == "concatenate" else _HEAVY
-
-
-def is_moving(eqn: Any, atom: Any) -> bool:
-    """Whether an operation reads an operand at other places than the one that it makes."""
-    name = eqn.primitive.name
-    if name in _REDUCING or name in _CHOOSING or name in _NAMING:
-        return True
-    return bool(atom.aval.shape != eqn.outvars[0].aval.shape)
+    if name == "integer_pow":
+        exponent = eqn.params["y"]
+        return _MIDDLE * (exponent < 0) + 2 * abs(exponent).bit_length() - 2
+    if name in _LIGHT_ONES or name in ("dot_general", "conv_general_dilated"):
+        return _LIGHT  # a product that is fused is one of single elements
+    return _MIDDLE if name in _MIDDLE_ONES else _HEAVY
 
 
 def is_partial(eqn: Any) -> bool:
@@ -166,26 +155,21 @@ def may_turn(eqn: Any, operand: int) -> bool:
 def _is_reshape(eqn: Any) -> bool:
     """Whether a reduction is one of single elements."""
     shape, axes = eqn.invars[0].aval.shape, eqn.params.get("axes")
-    is_plain = axes is not None and not eqn.primitive.name.startswith("arg")
-    return is_plain and math.prod(shape[axis] for axis in axes) == 1
+    if axes is None or eqn.primitive.name.startswith("arg"):
+        return False
+    return math.prod(shape[axis] for axis in axes) == 1
 
 
-def _is_alone(eqn: Any, makers: Mapping[Any, Any]) -> bool:
+def _is_alone(eqn: Any) -> bool:
     name = eqn.primitive.name
-    shapes = [atom.aval.shape for atom in eqn.invars]
-    if name == "concatenate":  # neighbouring slices of one array are that array again
-        cuts = sum(_is_cut(makers.get(a)) for a in eqn.invars if not isinstance(a, Literal))
-        return len(shapes) > _MOST_JOINED and cuts < 2
+    if name in _JOINING:
+        return len(eqn.invars) > _MOST_JOINED
     if name == "dot_general":  # a sum of one product is a product
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        return math.prod(shapes[0][axis] for axis in contracted) > 1
+        return math.prod(eqn.invars[0].aval.shape[axis] for axis in contracted) > 1
     if name == "conv_general_dilated":
-        features = eqn.params["dimension_numbers"].rhs_spec[0]
-        return math.prod(shapes[1]) > shapes[1][features]
+        shape = eqn.invars[1].aval.shape
+        return math.prod(shape) > shape[eqn.params["dimension_numbers"].rhs_spec[0]]
     if name.startswith("scatter"):  # one place is an update of a slice
-        return math.prod(shapes[1][:-1]) > 1
+        return math.prod(eqn.invars[1].aval.shape[:-1]) > 1
     return name in _ALONE or any(True for _ in functions_in(eqn.params.values()))
-
-
-def _is_cut(eqn: Any) -> bool:
-    return eqn is not None and eqn.primitive.name in ("slice", "split", "dynamic_slice")

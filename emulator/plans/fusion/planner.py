@@ -7,7 +7,7 @@ than writing it and reading it back is made once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -17,7 +17,6 @@ from jax.extend.core import Literal
 from emulator.plans.fusion.operations import (
     Fusing,
     fusing_of,
-    is_moving,
     is_partial,
     is_turning,
     may_turn,
@@ -26,17 +25,13 @@ from emulator.plans.fusion.operations import (
 from emulator.plans.traced.flat import FlatPlan
 from emulator.plans.traced.operations import bytes_of, variables
 
-__all__ = ["MOST_KERNELS", "MOST_PLACES", "MOST_WEIGHT", "made_in_memory"]
+__all__ = ["made_in_memory"]
 
-MOST_WEIGHT = 8
+_MOST_WEIGHT = 8
 """Additions up to which two kernels may each make a value: they read it no faster."""
 
-MOST_KERNELS = 2
+_MOST_KERNELS = 2
 """Kernels that may each make a value of more than one light operation."""
-
-MOST_PLACES = 16
-"""Places up to which one kernel may want a value: the sixteen slices of a reduction in groups
-(``emulator/kernels/folding.py``)."""
 
 _WRITTEN = 2
 """A value that is written moves twice its bytes: its lines of the cache are read first."""
@@ -48,14 +43,14 @@ were the value fused into it, has a negative number; all others have positive on
 _MANY = 8
 """Of so many kernels it does not matter how many more there are."""
 
-_Places = Mapping[int, frozenset[int]]
-"""Where an element of a value is wanted: places by kernel, both numbered."""
+_Kernels = frozenset[int]
+"""The kernels that want a value."""
 
-_NOWHERE: _Places = {}
-_FROM_MEMORY: _Places = {_MEMORY: frozenset([0])}
+_NONE: _Kernels = frozenset()
+_FROM_MEMORY: _Kernels = frozenset([_MEMORY])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Remake:
     """What a kernel does that makes a value for itself.
 
@@ -94,9 +89,7 @@ class _Planner:
     """
 
     def __init__(self, flat: FlatPlan) -> None:
-        makers = {v: eqn for eqn in flat.eqns for v in eqn.outvars}
-        fusing = [fusing_of(eqn, makers) for eqn in flat.eqns]
-        self._steps = [*zip(flat.eqns, fusing, strict=True)]
+        self._steps = [(eqn, fusing_of(eqn)) for eqn in flat.eqns]
         self._sources = flat.sources
         self._results = {*variables(flat.results)}
         self._weights = [weight_of(eqn) for eqn in flat.eqns]
@@ -105,58 +98,52 @@ class _Planner:
 
     def chosen(self) -> set[Any]:
         """Values that are made once; each is looked at when all of its readers are known."""
-        wanted: dict[Any, _Places] = dict.fromkeys(self._results, _FROM_MEMORY)
+        wanted: dict[Any, _Kernels] = dict.fromkeys(self._results, _FROM_MEMORY)
         chosen: set[Any] = set()
         for number in reversed(range(len(self._steps))):
             eqn, fusing = self._steps[number]
-            if fusing is Fusing.ALONE:
-                for number, v in enumerate(eqn.invars):
-                    if not isinstance(v, Literal):
-                        turns = may_turn(eqn, number)
-                        places = self._turned(_FROM_MEMORY) if turns else _FROM_MEMORY
-                        wanted[v] = _joined(wanted.get(v, _NOWHERE), places)
-                continue
-            made = eqn.outvars[0]
-            # Of the parts of a split value, each is made for its own readers.
-            places = max([wanted.pop(v, _NOWHERE) for v in eqn.outvars], key=len)
-            is_one = len(eqn.outvars) == 1
-            if fusing is Fusing.READER and is_one and self._is_better_once(made, number, places):
-                chosen.add(made)
-                places = self._own_kernel()
-            elif fusing is Fusing.ROOT:
-                places = self._own_kernel()
-            elif _MEMORY in places:  # a kernel that writes it is one of those that make it
-                others = {kernel: p for kernel, p in places.items() if kernel != _MEMORY}
-                places = {**others, **self._own_kernel()}
-            for v in variables(eqn.invars):
-                wanted[v] = _joined(wanted.get(v, _NOWHERE), self._read(eqn, v, places))
+            # Of a value that is split, each part is made for its own readers.
+            kernels = max([wanted.pop(v, _NONE) for v in eqn.outvars], key=len)
+            if fusing is Fusing.READER:
+                once = len(eqn.outvars) == 1 and self._is_better_once(number, kernels)
+                if once:
+                    chosen.add(eqn.outvars[0])
+                if once or _MEMORY in kernels:  # what writes it is one of those that make it
+                    others = _NONE if once else kernels - _FROM_MEMORY
+                    kernels = others | self._own_kernel()
+            else:
+                kernels = self._own_kernel()
+            for place, v in enumerate(eqn.invars):
+                if not isinstance(v, Literal):
+                    wants = self._read(eqn, fusing, place, kernels)
+                    wanted[v] = _joined(wanted.get(v, _NONE), wants)
         return chosen
 
-    def _read(self, eqn: Any, v: Any, places: _Places) -> _Places:
-        """Where an operation that is made at some places wants what it reads."""
-        if eqn.outvars[0].aval.shape and not v.aval.shape:
+    def _read(self, eqn: Any, fusing: Fusing, place: int, kernels: _Kernels) -> _Kernels:
+        """Which kernels want an operand of an operation that some kernels make."""
+        if fusing is Fusing.ALONE:
+            return self._turned(_FROM_MEMORY) if may_turn(eqn, place) else _FROM_MEMORY
+        if eqn.outvars[0].aval.shape and not eqn.invars[place].aval.shape:
             return self._own_kernel()  # XLA makes a number before it is spread
-        if is_turning(eqn):
-            return self._turned(places)
-        return self._moved(places) if is_moving(eqn, v) else places
+        return self._turned(kernels) if is_turning(eqn) else kernels
 
-    def _is_better_once(self, v: Any, number: int, places: _Places) -> bool:
+    def _is_better_once(self, number: int, kernels: _Kernels) -> bool:
         """Whether a value takes less time if it is made once, in memory, and read from there."""
-        kernels, remake = len(places), self._remakes[v]
-        if not self._weights[number] and not (
-            _MEMORY in places and (remake is None or remake.weight)
+        (v,) = self._steps[number][0].outvars
+        remake = self._remakes[v]
+        if len(kernels) < 2:
+            return False
+        if not self._weights[number] and (
+            _MEMORY not in kernels or (remake is not None and not remake.weight)
         ):
-            return False
-        if max(map(len, places.values()), default=0) > MOST_PLACES:
-            return True
-        if kernels < 2:
-            return False
-        if remake is None or (kernels > MOST_KERNELS and remake.weight > 1):
+            return False  # it names what lies in memory, or others that are looked at next
+        if remake is None or (len(kernels) > _MOST_KERNELS and remake.weight > 1):
             return True
         size, read = bytes_of([v]), sum(remake.reads.values())
-        if min(places) <= _MEMORY:  # it is written anyway
+        # It lies in memory anyway, or is read with gaps of all that it is made of.
+        if min(kernels) <= _MEMORY:
             return read >= size
-        return kernels * read > read + (_WRITTEN + kernels) * size
+        return len(kernels) * read > read + (_WRITTEN + len(kernels)) * size
 
     def _found_remakes(self) -> dict[Any, _Remake | None]:
         """What it takes to make each value that XLA can fuse; None where that is too much."""
@@ -181,39 +168,32 @@ class _Planner:
             if v in self._sources:
                 continue
             known = found.get(v)
-            is_read = v not in found or (v in in_memory and (known is None or known.weight > 0))
-            if is_read:
-                part = eqn.outvars[:1] if is_partial(eqn) else [v]
-                reads[v] = max(reads.get(v, 0), min(bytes_of(part), bytes_of([v])))
+            if v not in found or (v in in_memory and (known is None or known.weight)):
+                more = {v: bytes_of(eqn.outvars[:1] if is_partial(eqn) else [v])}
             elif known is None:
                 return None
             else:
                 operations |= known.operations
-                reads.update(known.reads)
+                more = known.reads
+            for read, size in more.items():
+                reads[read] = min(bytes_of([read]), reads.get(read, 0) + size)
         weight = sum(self._weights[n] for n in operations)
-        if weight > MOST_WEIGHT:
+        if weight > _MOST_WEIGHT:
             return None
         return _Remake(operations=frozenset(operations), weight=weight, reads=reads)
 
-    def _own_kernel(self) -> _Places:
-        return {next(self._numbers): frozenset([0])}
+    def _own_kernel(self) -> _Kernels:
+        return frozenset([next(self._numbers)])
 
-    def _turned(self, places: Iterable[int]) -> _Places:
-        return {-next(self._numbers): frozenset([0]) for _ in places}
-
-    def _moved(self, places: _Places) -> _Places:
-        return {
-            kernel: frozenset([next(self._numbers) for _ in found])
-            for kernel, found in places.items()
-        }
+    def _turned(self, kernels: _Kernels) -> _Kernels:
+        """As many kernels that read memory column by column."""
+        return frozenset([-next(self._numbers) for _ in kernels])
 
 
-def _joined(first: _Places, second: _Places) -> _Places:
-    if not first or not second:
-        return first or second
-    if len(first) >= _MANY and (min(first) <= _MEMORY or min(second) > _MEMORY):
-        return first
-    return {
-        kernel: first.get(kernel, frozenset()) | second.get(kernel, frozenset())
-        for kernel in dict.fromkeys((*first, *second))
-    }
+def _joined(first: _Kernels, second: _Kernels) -> _Kernels:
+    """The kernels of both; of many some, among them those that say how memory is read."""
+    joined = first | second
+    if len(joined) <= _MANY:
+        return joined
+    kept = sorted(joined)[:_MANY]
+    return frozenset([*kept, _MEMORY] if _MEMORY in joined else kept)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, Var
@@ -14,7 +14,12 @@ from emulator.plans.traced.forms import Forms
 
 __all__ = ["planned"]
 
-_HOLDING = {"jit": "jaxpr", "scan": "jaxpr", "while": "body_jaxpr", "cond": "branches"}
+_HOLDING = {
+    "jit": ("jaxpr",),
+    "scan": ("jaxpr",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    "cond": ("branches",),
+}
 """Parameters with functions that XLA compiles for themselves, by operation."""
 
 
@@ -26,7 +31,7 @@ def planned(traced: ClosedJaxpr) -> ClosedJaxpr:
 
     Returns:
         The same, with a call of nothing, which XLA does not fuse, behind each of these values, in
-        loops and branches, too. Calls that XLA inlines are opened.
+        loops and branches, too. Calls that XLA inlines are opened. Functions with effects stay.
 
     Example:
         >>> import jax
@@ -71,26 +76,25 @@ class _Rewriting:
                     once[v] = Var(v.aval)
                     eqns.append(self._call(v, once[v], eqn.source_info))
         results = [once.get(a, a) if isinstance(a, Var) else a for a in flat.results]
-        return jaxpr.replace(eqns=eqns, outvars=results)
+        return cast("Any", jaxpr).replace(eqns=eqns, outvars=results)
 
     def _with_functions(self, eqn: Any) -> Any:
         """An operation whose functions are changed, too."""
-        name = _HOLDING.get(eqn.primitive.name)
-        if name is None:
-            return eqn
-        held = eqn.params[name]
-        changed = (
-            self.changed(held)
-            if isinstance(held, ClosedJaxpr)
-            else tuple([self.changed(branch) for branch in held])
-        )
-        return eqn.replace(params={**eqn.params, name: changed})
+        params = dict(eqn.params)
+        for name in _HOLDING.get(eqn.primitive.name, ()):
+            held = params[name]
+            params[name] = (
+                self.changed(held)
+                if isinstance(held, ClosedJaxpr)
+                else tuple([self.changed(branch) for branch in held])
+            )
+        return eqn.replace(params=params)
 
     def _call(self, v: Any, once: Any, source: Any) -> Any:
         """The call of nothing that makes a value once; those of one type share a function."""
         found = self._calls.get(v.aval)
         if found is None:
             form = jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
-            (found,) = jax.make_jaxpr(in_memory)(form).jaxpr.eqns
+            (found,) = cast("Any", jax).make_jaxpr(in_memory)(form).jaxpr.eqns
             self._calls[v.aval] = found
         return found.replace(invars=[v], outvars=[once], source_info=source)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var
+from jax.sharding import Sharding
 
 from emulator.plans.traced.forms import Forms
 from emulator.plans.traced.operations import is_source, variables
@@ -14,6 +15,7 @@ from emulator.plans.traced.operations import is_source, variables
 __all__ = ["FlatPlan", "flattened"]
 
 _FUNCTIONS = ("jaxpr", "call_jaxpr")
+_COMMUTATIVE = frozenset({"add", "add_any", "mul", "and", "or", "xor"})
 _CALLS = frozenset({"jit", "closed_call", "custom_jvp_call", "custom_vjp_call"})
 
 
@@ -105,7 +107,9 @@ class _Flattening:
                     names[v] = a if isinstance(a, Literal) else inner.get(a, a)
                 continue
             form = self._of.of(eqn)
-            key = form, tuple([self._of.literal(a) if isinstance(a, Literal) else a for a in reads])
+            keys = [self._of.literal(a) if isinstance(a, Literal) else a for a in reads]
+            commutes = eqn.primitive.name in _COMMUTATIVE
+            key = form, frozenset(keys) if commutes else tuple(keys)
             made = self._made.get(key)
             if made is None:
                 made = self._made[key] = [Var(v.aval) for v in eqn.outvars]
@@ -125,6 +129,9 @@ def _function(eqn: Any) -> Jaxpr | None:
     if eqn.primitive.name not in _CALLS:
         return None
     marks: Mapping[str, str] = getattr(eqn.ctx, "xla_metadata", None) or {}
+    places = (*eqn.params.get("in_shardings", ()), *eqn.params.get("out_shardings", ()))
+    if any(isinstance(place, Sharding) for place in places):  # the call says what lies where
+        return None
     found = next((eqn.params[name] for name in _FUNCTIONS if name in eqn.params), None)
     if marks.get("inlineable") == "false" or not isinstance(found, ClosedJaxpr) or found.consts:
         return None

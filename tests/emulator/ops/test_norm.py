@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import numpy as np
 import pytest
 import torch
 
@@ -109,6 +111,20 @@ def test_batch_norm(x: Shape, weights: bool) -> None:
 def test_batch_norm_without_stats() -> None:
     x = data(2, 3, 7, offset=0.5)
     check("aten._native_batch_norm_legit.no_stats", x, *params(3), True, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("eps", [1e-27, 1e-30])
+def test_batch_norm_of_hardly_any_variance(eps: float) -> None:
+    """The reciprocal deviation is so large that its cube would be infinite."""
+    x, g = data(16, 3) * 1e-14, data(16, 3, seed=5)
+    x[:, 1] = 0.0
+    x.requires_grad_()
+    torch.nn.functional.batch_norm(x, None, None, training=True, eps=eps).backward(g)
+    lower = load_ops()["aten._native_batch_norm_legit.no_stats"].lower
+    _, pull = jax.vjp(lambda x: lower(x, None, None, True, 0.1, eps)[0], to_jax(x.detach()))
+    assert x.grad is not None
+    limit = 1e-6 * float(x.grad.abs().max())
+    np.testing.assert_allclose(pull(to_jax(g))[0], x.grad, rtol=0.0, atol=limit)
 
 
 def test_batch_norm_training_form_evaluates() -> None:

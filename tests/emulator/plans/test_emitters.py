@@ -1,7 +1,7 @@
 """Convolutions with kernels of one element, whichever way XLA emits fusions.
 
-With its earlier emitters and the option of ``extra_options`` it lost the transposition of a
-cotangent that two others read.
+An option of XLA that decided what is fused lost the transposition of a cotangent that two others
+read, with the earlier of its ways (``docs/decisions/0015-fusion.md``).
 """
 
 from __future__ import annotations
