@@ -23,10 +23,13 @@ from jaxlib.mlir.dialects import stablehlo
 
 from emulator.kernels.precision import compute_dtype, product_precision
 
-__all__ = ["CALLS", "Axes", "Slide", "convolution", "matmul"]
+__all__ = ["CALLS", "PRIMITIVES", "Axes", "Slide", "convolution", "matmul"]
 
 CALLS = "__onednn$"
 """With this the targets of its custom calls begin."""
+
+PRIMITIVES = "onednn_"
+"""With this the names of jax's operations that become such calls begin."""
 
 _mlir = cast("Any", mlir)  # jax types it in part
 _stablehlo = cast("Any", stablehlo)
@@ -47,7 +50,7 @@ def _primitive(
     elsewhere: Callable[..., jax.Array],
 ) -> Callable[..., jax.Array]:
     """A primitive that is a custom call on the CPU, and a function of jax on other platforms."""
-    primitive = Primitive(name)
+    primitive = Primitive(f"{PRIMITIVES}{name}")
     primitive.def_abstract_eval(result)
     primitive.def_impl(jax.jit(elsewhere, static_argnames=("config",)))
 
@@ -117,10 +120,10 @@ def _biased_elsewhere(
 
 
 _matmul = _primitive(
-    "onednn_matmul", f"{CALLS}matmul", _product_shape, _product_config, _product_elsewhere
+    "matmul", f"{CALLS}matmul", _product_shape, _product_config, _product_elsewhere
 )
 _biased_matmul = _primitive(
-    "onednn_biased_matmul", f"{CALLS}matmul", _product_shape, _biased_config, _biased_elsewhere
+    "biased_matmul", f"{CALLS}matmul", _product_shape, _biased_config, _biased_elsewhere
 )
 
 
@@ -244,7 +247,7 @@ def _convolution_elsewhere(x: jax.Array, w: jax.Array, *, config: Slide) -> jax.
 
 
 _convolution = _primitive(
-    "onednn_convolution",
+    "convolution",
     "__onednn$convolution",
     _convolution_shape,
     _convolution_config,

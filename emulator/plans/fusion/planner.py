@@ -168,7 +168,8 @@ class _Planner:
             if v in self._sources:
                 continue
             known = found.get(v)
-            if v not in found or (v in in_memory and (known is None or known.weight)):
+            is_number = bool(eqn.outvars[0].aval.shape) and not v.aval.shape
+            if v not in found or is_number or (v in in_memory and (known is None or known.weight)):
                 more = {v: bytes_of(eqn.outvars[:1] if is_partial(eqn) else [v])}
             elif known is None:
                 return None

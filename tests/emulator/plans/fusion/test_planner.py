@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 from jax.extend.core import jaxpr_as_fun, primitives
 
+from emulator.kernels import onednn
 from emulator.kernels.unfused import compile_apart
 from emulator.plans.fusion import operations
 from emulator.plans.fusion.planner import made_in_memory
@@ -144,6 +145,15 @@ def test_parts_for_kernels_of_their_own_make_nothing_twice(split: Callable[..., 
 
     assert once(read) == []
     assert once(twice) == ["sin"]
+
+
+def test_calls_of_onednn_are_kernels() -> None:
+    (call,) = jax.make_jaxpr(onednn.matmul)(X, X).jaxpr.eqns
+    assert operations.fusing_of(call) is operations.Fusing.ALONE
+
+
+def test_a_number_is_made_before_it_is_spread() -> None:
+    assert once(two_kernels(lambda x: x * jnp.exp(x[0, 0]))) == []
 
 
 def test_the_order_of_operands_decides_nothing() -> None:
