@@ -136,11 +136,11 @@ class _Planner:
         if not self._weights[number] and (
             _MEMORY not in kernels or (remake is not None and not remake.weight)
         ):
-            return False  # it names what lies in memory, or others that are looked at next
+            return False  # it computes nothing: what it reads is looked at instead
         if remake is None or (len(kernels) > _MOST_KERNELS and remake.weight > 1):
             return True
         size, read = bytes_of([v]), sum(remake.reads.values())
-        # It lies in memory anyway, or is read with gaps of all that it is made of.
+        # It lies in memory anyway, or a kernel would read with gaps all that it is made of.
         if min(kernels) <= _MEMORY:
             return read >= size
         return len(kernels) * read > read + (_WRITTEN + len(kernels)) * size
@@ -192,7 +192,7 @@ class _Planner:
 
 
 def _joined(first: _Kernels, second: _Kernels) -> _Kernels:
-    """The kernels of both; of many some, among them those that say how memory is read."""
+    """The kernels of both. Of many a few are kept, and first those that read from memory."""
     joined = first | second
     if len(joined) <= _MANY:
         return joined

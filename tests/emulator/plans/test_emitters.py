@@ -1,7 +1,7 @@
 """Convolutions with kernels of one element, whichever way XLA emits fusions.
 
-An option of XLA that decided what is fused lost the transposition of a cotangent that two others
-read, with the earlier of its ways (``docs/decisions/0015-fusion.md``).
+XLA's earlier emitters lost the transposition of a cotangent that two others read, with an option
+that is not used any more (``docs/decisions/0015-fusion.md``).
 """
 
 from __future__ import annotations
