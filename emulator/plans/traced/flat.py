@@ -39,7 +39,7 @@ class FlatPlan:
 def flattened(jaxpr: Jaxpr, forms: Forms, *, whole: bool = False) -> FlatPlan:
     """Put the operations of functions in the place of their calls; keep one of equal operations.
 
-    Calls that XLA does not inline stay.
+    Calls that XLA does not inline stay. A transpose of a transpose becomes one, or none.
 
     Args:
         jaxpr: A traced plan without effects.
@@ -83,6 +83,7 @@ class _Flattening:
         self.forms: list[int] = []
         self._of, self._read = forms, read
         self._made: dict[Hashable, list[Any]] = {}
+        self._transposed: dict[Any, tuple[tuple[int, ...], Any]] = {}
 
     def walk(self, eqns: Iterable[Any], names: dict[Any, Any], scope: Any) -> None:
         """Take the operations of one function.
@@ -106,6 +107,11 @@ class _Flattening:
                 for v, a in zip(eqn.outvars, function.outvars, strict=True):
                     names[v] = a if isinstance(a, Literal) else inner.get(a, a)
                 continue
+            if eqn.primitive.name == "transpose":
+                eqn, reads = self._as_one_transpose(eqn, reads)
+                if eqn.params["permutation"] == tuple(range(reads[0].aval.ndim)):
+                    names[eqn.outvars[0]] = reads[0]
+                    continue
             form = self._of.of(eqn)
             keys = [self._of.literal(a) if isinstance(a, Literal) else a for a in reads]
             commutes = eqn.primitive.name in _COMMUTATIVE
@@ -121,7 +127,18 @@ class _Flattening:
                     )
                 )
                 self.forms.append(form)
+                if eqn.primitive.name == "transpose":
+                    self._transposed[made[0]] = eqn.params["permutation"], reads[0]
             names.update(zip(eqn.outvars, made, strict=True))
+
+    def _as_one_transpose(self, eqn: Any, reads: list[Any]) -> tuple[Any, list[Any]]:
+        """A transpose, and what it reads; of a transposed value it is that of the value."""
+        (read,) = reads
+        if isinstance(read, Literal) or read not in self._transposed:
+            return eqn, reads
+        first, value = self._transposed[read]
+        order = tuple([first[axis] for axis in eqn.params["permutation"]])
+        return eqn.replace(params={"permutation": order}), [value]
 
 
 def _function(eqn: Any) -> Jaxpr | None:
