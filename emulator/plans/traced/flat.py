@@ -137,7 +137,8 @@ class _Flattening:
         if isinstance(read, Literal) or read not in self._transposed:
             return eqn, reads
         first, value = self._transposed[read]
-        order = tuple([first[axis] for axis in eqn.params["permutation"]])
+        second: tuple[int, ...] = eqn.params["permutation"]
+        order = tuple([first[axis] for axis in second])
         return eqn.replace(params={"permutation": order}), [value]
 
 
