@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pef_schema.program import ArginKind, Optimizer, OptimizerKind
 
@@ -28,6 +28,7 @@ class StateRule:
         idle_without: The hyperparameter at whose 0 nobody reads or writes it; empty for none.
         is_number: Whether it is one number, 0-d and float32, instead of its weight's form.
         first: What it holds before the first step, or the option that says so.
+        host_name: torch's name of it, where that is another.
     """
 
     name: str
@@ -35,6 +36,7 @@ class StateRule:
     idle_without: str = ""
     is_number: bool = False
     first: float | str = 0.0
+    host_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class OptimizerRule:
         options: Its options, with what each may be.
         argins: Its hyperparameters, with the kind of argin that each is.
         states: The states of each of its parameters, in order.
+        flops: Operations of its update rule for each element, without momentum.
+        momentum_flops: What momentum adds to them.
         counts: Whether it counts its steps in any case; else a count belongs to its momentum.
         since: The first version of the format that knows it.
     """
@@ -52,6 +56,8 @@ class OptimizerRule:
     options: Mapping[str, Range]
     argins: Mapping[str, ArginKind]
     states: tuple[StateRule, ...]
+    flops: int
+    momentum_flops: int = 0
     counts: bool = True
     since: int = 1
 
@@ -65,7 +71,7 @@ _WITH_MOMENTUM: Mapping[str, ArginKind] = {
     "momentum": ArginKind.MOMENTUM,
     "weight_decay": ArginKind.WEIGHT_DECAY,
 }
-_MOMENTUM = StateRule(name="momentum", idle_without="momentum")
+_MOMENTUM = StateRule(name="momentum", idle_without="momentum", host_name="momentum_buffer")
 _MOMENTS = (StateRule(name="exp_avg"), StateRule(name="exp_avg_sq"))
 _BETAS: Mapping[str, Range] = {"beta1": _FRACTION, "beta2": _FRACTION, "eps": _NOT_NEGATIVE}
 
@@ -73,20 +79,24 @@ _ADAM = OptimizerRule(
     options={"amsgrad": _SWITCH, **_BETAS, "maximize": _SWITCH},
     argins=_LR_AND_DECAY,
     states=(*_MOMENTS, StateRule(name="max_exp_avg_sq", option="amsgrad")),
+    flops=15,  # weight decay 2, first moment 3, second 4, denominator 3, step 3
 )
 OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
     OptimizerKind.SGD: OptimizerRule(
         options={"dampening": FINITE, "maximize": _SWITCH, "nesterov": _SWITCH},
         argins=_WITH_MOMENTUM,
         states=(_MOMENTUM,),
+        flops=4,  # weight decay 2, step 2
+        momentum_flops=3,
         counts=False,
     ),
     OptimizerKind.ADAM: _ADAM,
-    OptimizerKind.ADAMW: _ADAM,
+    OptimizerKind.ADAMW: replace(_ADAM, flops=14),  # the decay is one product of the weight
     OptimizerKind.QADAM: OptimizerRule(
         options={**_BETAS, "warmup_steps": _NOT_NEGATIVE},
         argins=_LR_AND_DECAY,
         states=_MOMENTS,
+        flops=17,  # Adam's, and a choice for each moment
     ),
     OptimizerKind.RMSPROP: OptimizerRule(
         options={
@@ -101,6 +111,8 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
             StateRule(name="grad_avg", option="centered"),
             _MOMENTUM,
         ),
+        flops=11,  # weight decay 2, mean square 4, denominator 2, step 3
+        momentum_flops=2,
         since=3,
     ),
     OptimizerKind.ADAGRAD: OptimizerRule(
@@ -112,18 +124,21 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         },
         argins=_LR_AND_DECAY,
         states=(StateRule(name="sum", first="initial_accumulator_value"),),
+        flops=9,  # weight decay 2, sum of squares 2, denominator 2, step 3
         since=3,
     ),
     OptimizerKind.ADADELTA: OptimizerRule(
         options={"eps": _NOT_NEGATIVE, "maximize": _SWITCH, "rho": RATE},
         argins=_LR_AND_DECAY,
         states=(StateRule(name="square_avg"), StateRule(name="acc_delta")),
+        flops=18,  # weight decay 2, mean squares 4 each, change 6, step 2
         since=3,
     ),
     OptimizerKind.ADAMAX: OptimizerRule(
         options={**_BETAS, "maximize": _SWITCH},
         argins=_LR_AND_DECAY,
         states=(StateRule(name="exp_avg"), StateRule(name="exp_inf")),
+        flops=12,  # weight decay 2, mean 3, norm 4, step 3
         since=3,
     ),
     OptimizerKind.NADAM: OptimizerRule(
@@ -135,12 +150,16 @@ OPTIMIZER_RULES: Mapping[OptimizerKind, OptimizerRule] = {
         },
         argins=_LR_AND_DECAY,
         states=(*_MOMENTS, StateRule(name="mu_product", is_number=True, first=1.0)),
+        # Weight decay 2, mean 3, mean square 4, denominator 3, steps by gradient and mean 3 each.
+        flops=18,
         since=3,
     ),
     OptimizerKind.RADAM: OptimizerRule(
         options={**_BETAS, "decoupled_weight_decay": _SWITCH, "maximize": _SWITCH},
         argins=_LR_AND_DECAY,
         states=_MOMENTS,
+        # Weight decay 2, mean 3, mean square 4, plain change 2, rectified 5, choice and step 2.
+        flops=18,
         since=3,
     ),
 }

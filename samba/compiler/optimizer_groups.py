@@ -1,8 +1,7 @@
 """Describe torch and samba optimizers as data the device can execute.
 
 To add an optimizer: an ``OptimizerKind``, what it has in ``pef_schema.optimizer_rules``, a row in
-``_KINDS`` here, its update rule in ``emulator.lowering.update_rules``, and ``TORCH_STATES`` in
-``samba.session.host_tensors`` where torch names a state otherwise.
+``_KINDS`` here, and its update rule in ``emulator.lowering.update_rules``.
 """
 
 from __future__ import annotations

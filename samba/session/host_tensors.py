@@ -14,9 +14,6 @@ from samba.errors import ArgumentError
 from samba.sambatensor import SambaTensor
 from samba.tracer.traced import Source, Traced
 
-TORCH_STATES = {"momentum": "momentum_buffer"}
-"""Optimizer state names where torch's differ from the device's."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTensor:
@@ -141,7 +138,7 @@ def optimizer_states(
     idle = {entry.name: idle_states(entry) for entry in program.optimizers}
     found: list[HostState] = []
     for group in describe_optimizers(optimizers):
-        names = [TORCH_STATES.get(state.name, state.name) for state in group.states]
+        names = [state.host_name or state.name for state in group.states]
         regions = [region_of.get(id(parameter), -1) for parameter in group.parameters]
         if regions and max(regions) < 0:
             raise _mismatch(operation, group, "parameters of another model")

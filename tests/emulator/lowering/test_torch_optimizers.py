@@ -29,7 +29,6 @@ from pef_schema.program import (
 from samba.compiler.build import build_program
 from samba.compiler.optimizer_groups import describe_optimizers
 from samba.compiler.options import CompileOptions
-from samba.session.host_tensors import TORCH_STATES
 from samba.tensor.views import view_as_numpy, view_as_torch
 from tests.emulator.lowering.one_rule import OneRule
 from tests.pef_schema.cases import edit
@@ -271,7 +270,7 @@ def test_states_are_those_of_torch(case: str) -> None:
     (group,) = describe_optimizers([optimizer])
     weight.grad = torch.zeros(2, 3)
     optimizer.step()
-    names = {TORCH_STATES.get(state.name, state.name): state for state in group.states}
+    names = {state.host_name or state.name: state for state in group.states}
     if not options.get("momentum"):
         names.pop("momentum_buffer", None)
     theirs = optimizer.state[weight]

@@ -47,8 +47,11 @@ def integers(low: int, high: int) -> st.SearchStrategy[torch.Tensor]:
 
 WIDE = integers(-(2**62), 2**62)
 EDGES = (0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, math.inf, -math.inf, math.nan, 1e30, 3.0, -3.0)
+# Numbers nearer to zero than the least normal one count as zeros, which a test of its own shows.
 FLOATS = st.lists(
-    st.sampled_from(EDGES) | st.floats(-100, 100, width=32), min_size=SIZE, max_size=SIZE
+    st.sampled_from(EDGES) | st.floats(-100, 100, width=32, allow_subnormal=False),
+    min_size=SIZE,
+    max_size=SIZE,
 ).map(torch.tensor)
 MODES: tuple[Any, ...] = ("floor", "trunc")
 

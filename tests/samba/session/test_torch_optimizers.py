@@ -19,7 +19,6 @@ from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from samba import utils
 from samba.compiler.optimizer_groups import _KINDS, UnsupportedOptimizer
 from samba.session.check_pef import OptimizerMismatch
-from samba.session.host_tensors import TORCH_STATES
 from tests.samba.worlds import Mlp, Scene, World, close, deviations, features, named, other_batch
 
 PAGE = Path(__file__).parents[3] / "docs" / "optimizers.md"
@@ -427,7 +426,7 @@ def test_the_page_names_what_the_device_has():
         rule = OPTIMIZER_RULES[kind]
         names = {name.removesuffix("1").removesuffix("2") for name in rule.options}
         given = {"betas" if name == "beta" else name for name in names}
-        states = {TORCH_STATES.get(state.name, state.name) for state in rule.states}
+        states = {state.host_name or state.name for state in rule.states}
         options, kept = rows[cls.__name__]
         assert options - {"decoupled_weight_decay"} == given - {"decoupled_weight_decay"}, cls
         assert kept - {"step", "amsgrad", "centered"} == states, cls
