@@ -140,8 +140,7 @@ def taps(x: jax.Array, window: Window, inner: int = 0) -> list[jax.Array]:
 def stack_taps(x: jax.Array, window: Window) -> jax.Array:
     """All taps of a padded array in one, cut axis by axis.
 
-    An axis at a time moves fewer elements than tap by tap, in longer runs. The barriers keep
-    XLA from making ``x`` anew for every slice.
+    An axis at a time moves fewer elements than tap by tap, in longer runs.
 
     Args:
         x: Padded data ``(*lead, *padded)``.
@@ -155,11 +154,10 @@ def stack_taps(x: jax.Array, window: Window) -> jax.Array:
         stride, step = window.stride[d], window.dilation[d]
         span = (window.out[d] - 1) * stride + 1
         axis = first + 2 * d  # each axis cut so far has put one more in front
-        x = lax.optimization_barrier(x)
         x = jnp.stack(
             [strided(x, t * step, t * step + span, stride, axis) for t in range(window.kernel[d])]
         )
-    return lax.optimization_barrier(x)
+    return x
 
 
 def overlap_add(parts: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
@@ -179,7 +177,6 @@ def overlap_add(parts: jax.Array, window: Window, size: tuple[int, ...]) -> jax.
         whole = size[d] + window.low[d] + window.high[d]
         span = (window.out[d] - 1) * stride + 1
         axis = parts.ndim - 1 - window.ndim + d  # of one part
-        parts = lax.optimization_barrier(parts)
         config = [(0, 0, 0)] * (parts.ndim - 1)
         total: jax.Array | None = None
         for t in range(window.kernel[d]):
@@ -210,7 +207,6 @@ def overlap_add_rows(parts: jax.Array, window: Window, size: tuple[int, ...]) ->
     for d in reversed(range(window.ndim)):
         stride, step, low = window.stride[d], window.dilation[d], window.low[d]
         axis = parts.ndim - 2 - window.ndim + d  # of one part
-        parts = lax.optimization_barrier(parts)
         empty = jnp.zeros_like(lax.slice_in_dim(parts[0], 0, 1, axis=axis))
         rows = []
         for at in range(low, low + size[d]):
@@ -222,7 +218,7 @@ def overlap_add_rows(parts: jax.Array, window: Window, size: tuple[int, ...]) ->
                     total = term if total is None else total + term
             rows.append(empty if total is None else total)
         parts = jnp.concatenate(rows, axis)
-    return lax.optimization_barrier(parts)
+    return parts
 
 
 def _row(parts: jax.Array, part: int, at: int, axis: int) -> jax.Array:

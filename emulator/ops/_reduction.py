@@ -98,7 +98,7 @@ def _reduce_last(x: jax.Array, combine: Combine, plain: Reduce, longest: int) ->
     length = next((n for n in range(longest, longest // 2, -1) if size % n == 0), size // rows)
     whole = size - size % length
     main = lax.slice_in_dim(x, 0, whole, axis=1).reshape(lead * (whole // length), length)
-    parts = in_memory(plain(main)).reshape(lead, -1)
+    parts = plain(main).reshape(lead, -1)
     total = _reduce_last(parts, combine, plain, longest)
     if whole == size:
         return total
@@ -243,7 +243,7 @@ def column_sums_within(make: Combine | Reduce, *rows: jax.Array) -> jax.Array:
             make(*(lax.slice_in_dim(x, at, at + length) for x in rows))
             for at in range(0, whole, length)
         ]
-        sums.append(in_memory(pairwise(blocks, lax.add)))
+        sums.append(pairwise(blocks, lax.add))
     if whole < size or not size:
         sums.append(make(*(lax.slice_in_dim(x, whole, size) for x in rows)))
     return pairwise([_reduce_over(y, (0,), lax.add, _plain_sum, _ROW) for y in sums], lax.add)
