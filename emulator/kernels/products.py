@@ -15,10 +15,10 @@ from emulator.kernels.onednn import matmul
 from emulator.kernels.precision import compute_dtype, product_precision, widen
 from emulator.kernels.problems import Product
 from emulator.kernels.proof import Call
-from emulator.kernels.row_products import row_product, with_rows
+from emulator.kernels.row_products import Spec, row_product, with_rows
 from emulator.kernels.target import Target, present_target
 
-__all__ = ["CANDIDATES", "Spec", "is_of_matrices", "plain_product", "product"]
+__all__ = ["CANDIDATES", "is_of_matrices", "plain_product", "product"]
 
 
 _FEW_COLUMNS, _MOST_COPIED, _MOST_PRODUCTS = 8, 1 << 18, 16_000_000
@@ -26,38 +26,6 @@ _FEW_COLUMNS, _MOST_COPIED, _MOST_PRODUCTS = 8, 1 << 18, 16_000_000
 products: a copy takes longer than a product with a few columns, and large products of either
 library take as long. Measured from (96, 64) to (16384, 256) with 1 to 8,192 columns on an Intel
 Xeon (AMX, 2 cores)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spec:
-    """An einsum of two operands, taken apart.
-
-    Args:
-        left, right, out: Axes of the operands and of the result.
-        batch, summed: Axes that both operands have, and the result has or has not.
-        rows, columns: Axes of the left or of the right operand alone.
-    """
-
-    left: str
-    right: str
-    out: str
-    batch: str
-    summed: str
-    rows: str
-    columns: str
-
-    @classmethod
-    def of(cls, spec: str) -> Spec:
-        """Take an equation apart."""
-        inputs, out = spec.split("->")
-        left, right = inputs.split(",")
-        batch = "".join(c for c in left if c in right and c in out)
-        summed = "".join(c for c in left if c in right and c not in out)
-        rows = "".join(c for c in left if c not in right)
-        columns = "".join(c for c in right if c not in left)
-        return cls(
-            left=left, right=right, out=out, batch=batch, summed=summed, rows=rows, columns=columns
-        )
 
 
 def _by_xla(

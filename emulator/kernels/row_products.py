@@ -14,7 +14,7 @@ the product, which then is no longer of that form.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +22,39 @@ from jax import lax
 
 from emulator.kernels.precision import compute_dtype, product_precision
 
-if TYPE_CHECKING:
-    from emulator.kernels.products import Spec
+__all__ = ["Spec", "row_product", "with_rows"]
 
-__all__ = ["row_product", "with_rows"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """An einsum of two operands, taken apart.
+
+    Args:
+        left, right, out: Axes of the operands and of the result.
+        batch, summed: Axes that both operands have, and the result has or has not.
+        rows, columns: Axes of the left or of the right operand alone.
+    """
+
+    left: str
+    right: str
+    out: str
+    batch: str
+    summed: str
+    rows: str
+    columns: str
+
+    @classmethod
+    def of(cls, spec: str) -> Spec:
+        """Take an equation apart."""
+        inputs, out = spec.split("->")
+        left, right = inputs.split(",")
+        batch = "".join(c for c in left if c in right and c in out)
+        summed = "".join(c for c in left if c in right and c not in out)
+        rows = "".join(c for c in left if c not in right)
+        columns = "".join(c for c in right if c not in left)
+        return cls(
+            left=left, right=right, out=out, batch=batch, summed=summed, rows=rows, columns=columns
+        )
 
 
 def row_product(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
@@ -44,7 +73,7 @@ def row_product(spec: Spec, a: jax.Array, b: jax.Array) -> jax.Array:
         The product, float32 for 16-bit types, its axes as ``spec.out`` has them.
 
     Example:
-        >>> from emulator.kernels.products import Spec
+        >>> from emulator.kernels.row_products import Spec
         >>> ones = jnp.ones((3, 2), jnp.bfloat16)
         >>> row_product(Spec.of("ni,no->io"), ones, ones).tolist()
         [[3.0, 3.0], [3.0, 3.0]]
@@ -83,7 +112,7 @@ def with_rows(spec: Spec, a: jax.Array) -> tuple[str, jax.Array]:
         Its axes in their order, and the factor.
 
     Example:
-        >>> from emulator.kernels.products import Spec
+        >>> from emulator.kernels.row_products import Spec
         >>> axes, factor = with_rows(Spec.of("ni,no->io"), jnp.ones((3, 2)))
         >>> axes, factor.shape
         ('in', (2, 3))

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
+from emulator.device import Device
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor
 from samba.session.known_buffers import KnownBuffers
 from samba.support.deviations import Deviations, some_of
 from samba.tensor.host_use import HostUse, twinned
-
-if TYPE_CHECKING:
-    from samba.session.loaded import Loaded
 
 __all__ = ["HostWrites"]
 
@@ -34,6 +32,18 @@ _ASKS_TO_CLEAR = ("torch.optim", "torch.nn.modules", "samba.")
 
 _READS_NOTHING = frozenset({"", "__get__", "__set__", "requires_grad_", "register_hook"})
 """Functions that look at no values; the empty name stands for one that overwrites all of them."""
+
+
+class DeviceTwins(Protocol):
+    """What holds the twins of host tensors on the device: ``samba.session.loaded.Loaded``."""
+
+    device: Device
+
+    def all_tensors(self, operation: str) -> list[HostTensor]: ...
+    def has_grad(self, name: str) -> bool: ...
+    def read_tensors(self, tensors: Sequence[HostTensor], inplace: bool = True) -> None: ...
+    def write_tensors(self, tensors: Sequence[HostTensor]) -> None: ...
+    def optimizers_to_rdu(self, optims: Any) -> None: ...
 
 
 class HostWrites:
@@ -51,7 +61,7 @@ class HostWrites:
 
     def __init__(
         self,
-        loaded: Loaded | None = None,
+        loaded: DeviceTwins | None = None,
         models: Sequence[torch.nn.Module] = (),
         optimizers: Sequence[torch.optim.Optimizer] = (),
         known: KnownBuffers | None = None,

@@ -26,7 +26,8 @@ from emulator.kernels.conv_by_onednn import convolve_onednn
 from emulator.kernels.convolutions import CANDIDATES, convolve, weight_gradient
 from emulator.kernels.problems import Convolution, Part, Product
 from emulator.kernels.products import CANDIDATES as PRODUCTS
-from emulator.kernels.products import Spec, product
+from emulator.kernels.products import product
+from emulator.kernels.row_products import Spec
 from emulator.kernels.rules import (
     PLAIN,
     Measured,
