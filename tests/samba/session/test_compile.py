@@ -53,7 +53,7 @@ def test_where_the_pef_goes(scene, tmp_path, monkeypatch, capsys):
 def test_the_parsed_command_line_is_obeyed(scene, tmp_path, monkeypatch):
     """Scripts that compile without ``config_dict`` mean what they were called with."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("samba.argconf.parsed._last", [])
+    monkeypatch.setattr("samba.argconf.parsed._last.value", None)
     parse_app_args(["compile", "--pef-name=cli", "--output-folder=there", "--inference", "--o0"])
     pef = compiled(scene)
     assert pef == tmp_path / "there/cli/cli.pef"
@@ -67,7 +67,7 @@ def test_the_parsed_command_line_is_obeyed(scene, tmp_path, monkeypatch):
 def test_compile_p_names_the_file_that_run_p_reads(scene, tmp_path, monkeypatch):
     """``compile … -p x.pef``, then ``run … -p x.pef``, as on the slides."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("samba.argconf.parsed._last", [])
+    monkeypatch.setattr("samba.argconf.parsed._last.value", None)
     parse_app_args(["compile", "-p", "app.pef"])
     assert compiled(scene) == tmp_path / "app.pef"
     assert (tmp_path / "app.pef.log").exists()
