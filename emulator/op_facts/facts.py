@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
 
 ALL_INPUTS = None
 """``reads`` of an op whose gradient reads the value of every array argument."""
@@ -13,7 +15,7 @@ class OpFacts:
     """The facts of one op that are plain data.
 
     They are written at the op's ``@op(...)`` in ``emulator/ops``; ``tools/regen_op_facts.py``
-    copies them to where they can be had without jax.
+    copies them to ``ops.json``, where they can be had without jax.
 
     Args:
         reads: Positions of the array arguments whose *values* the gradient
@@ -38,3 +40,27 @@ class OpFacts:
     differentiable: bool = True
     loops: bool = False
     random: bool = False
+
+    @staticmethod
+    def of_record(record: Mapping[str, Any]) -> OpFacts:
+        """Facts as they are written in a file.
+
+        Args:
+            record: What :meth:`to_record` gave; keys that are no facts are passed over.
+        """
+        known = {n: v for n, v in record.items() if n in _NAMES}
+        return OpFacts(**{n: tuple(v) if isinstance(v, list) else v for n, v in known.items()})
+
+    def to_record(self) -> dict[str, Any]:
+        """The facts that are not the default, as JSON holds them.
+
+        Example:
+            >>> OpFacts(reads=(0,), cheap=True).to_record()
+            {'reads': (0,), 'cheap': True}
+        """
+        stated = {n: getattr(self, n) for n in _NAMES}
+        return {n: v for n, v in stated.items() if v != getattr(_DEFAULT, n)}
+
+
+_DEFAULT = OpFacts()
+_NAMES = tuple(field.name for field in fields(OpFacts))
