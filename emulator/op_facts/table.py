@@ -48,3 +48,19 @@ def signatures() -> Mapping[str, str]:
         A read-only mapping from full names; ``emulator.op_facts.signatures`` reads the texts.
     """
     return MappingProxyType({name: r["signature"] for name, r in _records().items()})
+
+
+def facts_of(op: str) -> OpFacts:
+    """The facts of an op; of one that has no lowering, those of an op of which nothing is said.
+
+    Args:
+        op: Its full name.
+
+    Example:
+        >>> facts_of("aten.view.default").view, facts_of("somebody.elses.op").view
+        (True, False)
+    """
+    return op_facts().get(op, _NOTHING_SAID)
+
+
+_NOTHING_SAID = OpFacts()

@@ -186,20 +186,22 @@ def _any_conv(
 
 
 @op(
-    "aten.conv1d.default",
-    "aten.conv2d.default",
-    "aten.conv3d.default",
+    *("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"),
     reads=(0, 1),
     linear_in=(0, 1),
     channels=_channels,
+    flops=("bias", 2),
+    products="conv",
+    scratch="convolution",
 )
 @op(
-    "aten.conv1d.padding",
-    "aten.conv2d.padding",
-    "aten.conv3d.padding",
+    *("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding"),
     reads=(0, 1),
     linear_in=(0, 1),
     channels=_channels,
+    flops=("bias", 2),
+    products="conv",
+    scratch="convolution",
 )
 def conv(
     x: jax.Array,
@@ -220,12 +222,13 @@ def conv(
 
 
 @op(
-    "aten.conv_transpose1d.default",
-    "aten.conv_transpose2d.input",
+    *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input"),
     "aten.conv_transpose3d.input",
     reads=(0, 1),
     linear_in=(0, 1),
     channels=Channels.LAST,
+    flops=("bias", 2),
+    products="conv_transpose",
 )
 def conv_transpose(
     x: jax.Array,
@@ -251,7 +254,15 @@ def conv_transpose(
     )
 
 
-@op("aten.convolution.default", reads=(0, 1), linear_in=(0, 1), channels=_channels)
+@op(
+    "aten.convolution.default",
+    reads=(0, 1),
+    linear_in=(0, 1),
+    channels=_channels,
+    flops=("bias", 2),
+    products="convolution",
+    scratch="convolution",
+)
 def convolution(
     x: jax.Array,
     weight: jax.Array,

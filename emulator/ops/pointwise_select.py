@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     broadcast_all,
@@ -23,21 +24,15 @@ Operand = Any
 """An array or a python scalar."""
 
 
-@op(
-    *("aten.maximum.default", "aten.max.other"),
-    cheap=True,
-    channels=Channels.ANY,
-)
+@op("aten.maximum.default", cheap=True, channels=Channels.ANY)
+@op("aten.max.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES)
 def maximum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The larger of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, True), x, other)
 
 
-@op(
-    *("aten.minimum.default", "aten.min.other"),
-    cheap=True,
-    channels=Channels.ANY,
-)
+@op("aten.minimum.default", cheap=True, channels=Channels.ANY)
+@op("aten.min.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES)
 def minimum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The smaller of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, False), x, other)
@@ -85,10 +80,12 @@ def clamp_max(x: jax.Array, max: Operand) -> jax.Array:
 
 
 @op(
-    *("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar"),
+    *("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther"),
+    "aten.where.Scalar",
     reads=(0,),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
 )
 def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
     """``x`` where the condition holds, else ``other``."""
@@ -98,11 +95,11 @@ def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
 
 
 @op(
-    "aten.masked_fill.Scalar",
-    "aten.masked_fill.Tensor",
+    *("aten.masked_fill.Scalar", "aten.masked_fill.Tensor"),
     reads=(1,),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
 )
 def masked_fill(x: jax.Array, mask: jax.Array, value: Operand) -> jax.Array:
     """``value``, in the dtype of ``x``, where the mask holds, else ``x``."""

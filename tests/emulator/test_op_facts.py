@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from emulator.op_facts import index_uses, other_flops, product_flops, scratch
+from emulator.op_facts.facts import OpFacts
 from emulator.op_facts.names import ALIAS, CASTS, NEXT_SEED
 from emulator.op_facts.signatures import KINDS, signature_of
 from emulator.op_facts.table import op_facts, signatures
-from emulator.ops.registry import load_ops
+from emulator.ops.registry import load_ops, op
 from tools import regen_op_facts
 
 
@@ -46,6 +48,29 @@ def test_a_signature_that_changed_is_found(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_the_table_holds_the_facts_of_every_op() -> None:
     assert dict(op_facts()) == regen_op_facts.facts_of(load_ops())
+
+
+def test_every_rule_is_there_that_a_fact_names_and_no_other() -> None:
+    facts = op_facts().values()
+    assert {f.flops[0] for f in facts if f.flops} == other_flops._RULES.keys()
+    assert {f.products for f in facts if f.products} == product_flops._FORMULAS.keys()
+    assert {f.scratch for f in facts if f.scratch} == scratch._RULES.keys()
+    assert {f.indices for f in facts if f.indices} == index_uses._FINDERS.keys()
+
+
+def test_what_follows_from_other_facts_need_not_be_said() -> None:
+    facts = op_facts()
+    view = facts["aten.view.default"]
+    assert view == OpFacts(view=True, moves=True, reads=(), cheap=True, complex=True)
+    assert not facts["aten.gather.default"].cheap  # it reads its indices
+    assert not facts["aten.one_hot.default"].complex  # it says so
+    assert facts["aten.argmax.default"].reads == ()  # it is not differentiable
+
+
+def test_a_fact_that_is_none_is_refused_where_it_is_stated() -> None:
+    with pytest.raises(TypeError, match="chaep"):
+        op("test.misspelled.default", chaep=True)(lambda x: x)
+    assert "test.misspelled.default" not in load_ops()
 
 
 def test_inserted_ops_have_lowerings() -> None:
