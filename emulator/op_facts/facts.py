@@ -9,7 +9,8 @@ from typing import Any, cast
 from emulator.op_facts.fusing import Fusing
 
 ALL_INPUTS = None
-"""``reads`` of an op whose gradient reads the value of every array argument."""
+"""``reads`` of an op whose gradient reads the value of every array argument, ``rounds`` of one all
+of whose arguments are rounded."""
 
 Count = tuple[str, *tuple[int, ...]]
 """How operations are counted: the name of a rule of ``other_flops``, and its numbers."""
@@ -52,6 +53,8 @@ class OpFacts:
             the result, or for none where it moves or is made of products.
         products: The formula of its matrix products or convolutions, by its name in
             ``product_flops``.
+        rounds: Positions of the arguments that are rounded where a program rounds what goes into
+            matrix products; ``ALL_INPUTS`` for all.
         scratch: What it takes in memory beside arguments and results, by its name in ``scratch``.
         fusing: What becomes of its result in memory, where :attr:`fuses` does not find it out.
         indices: Which of its arguments hold indices or divisors, by the name in ``index_uses``.
@@ -72,6 +75,7 @@ class OpFacts:
     counted: bool = True
     flops: Count | None = None
     products: str | None = None
+    rounds: tuple[int, ...] | None = ()
     scratch: str | None = None
     fusing: Fusing | None = None
     indices: str | None = None

@@ -68,6 +68,7 @@ _NAME = "aten.scaled_dot_product_attention.default"
     products="attention",
     scratch="attention",
     rate=4,
+    rounds=(0, 1, 2),
 )
 def scaled_dot_product_attention(
     q: jax.Array,

@@ -11,6 +11,7 @@ from jax import lax
 from emulator.kernels import convolutions
 from emulator.kernels.precision import widen
 from emulator.kernels.windows import Window, expand
+from emulator.op_facts.facts import ALL_INPUTS
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import sum_rows
 from emulator.ops.registry import Channels, Form, op
@@ -193,6 +194,7 @@ def _any_conv(
     flops=("bias", 2),
     products="conv",
     scratch="convolution",
+    rounds=ALL_INPUTS,
 )
 @op(
     *("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding"),
@@ -202,6 +204,7 @@ def _any_conv(
     flops=("bias", 2),
     products="conv",
     scratch="convolution",
+    rounds=ALL_INPUTS,
 )
 def conv(
     x: jax.Array,
@@ -229,6 +232,7 @@ def conv(
     channels=Channels.LAST,
     flops=("bias", 2),
     products="conv_transpose",
+    rounds=ALL_INPUTS,
 )
 def conv_transpose(
     x: jax.Array,
@@ -262,6 +266,7 @@ def conv_transpose(
     flops=("bias", 2),
     products="convolution",
     scratch="convolution",
+    rounds=ALL_INPUTS,
 )
 def convolution(
     x: jax.Array,

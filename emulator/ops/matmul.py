@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.kernels.precision import LOW, compute_dtype, widen, widened
+from emulator.op_facts.facts import ALL_INPUTS
 from emulator.op_facts.multi_dot import chain_splits
 from emulator.ops import _gemm as gemm
 from emulator.ops._contractions import contraction
@@ -27,6 +28,7 @@ from emulator.ops.registry import op
     complex=True,
     flops=("bias", 2),
     products="linear",
+    rounds=ALL_INPUTS,
 )
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """``x @ weight.T + bias`` for x ``(..., in)`` and weight ``(out, in)`` or ``(in,)``."""
@@ -49,13 +51,21 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     linear_in=(0, 1),
     complex=True,
     products="matmul",
+    rounds=ALL_INPUTS,
 )
 def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     """Product of vectors, matrices or batches of them."""
     return gemm.matmul(a, b).astype(a.dtype)
 
 
-@op("aten.vdot.default", reads=(0, 1), linear_in=(0, 1), complex=True, products="matmul")
+@op(
+    "aten.vdot.default",
+    reads=(0, 1),
+    linear_in=(0, 1),
+    complex=True,
+    products="matmul",
+    rounds=ALL_INPUTS,
+)
 def vdot(a: jax.Array, b: jax.Array) -> jax.Array:
     """Product of two vectors, of which the first is conjugated."""
     return matmul(conjugate(a), b)
@@ -80,6 +90,7 @@ def _blend(
     complex=True,
     flops=("results", 1),
     products="added_matmul",
+    rounds=ALL_INPUTS,
 )
 def addmm(
     self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
@@ -89,7 +100,12 @@ def addmm(
 
 
 @op(
-    "aten.addbmm.default", reads=(1, 2), complex=True, flops=("results", 1), products="added_matmul"
+    "aten.addbmm.default",
+    reads=(1, 2),
+    complex=True,
+    flops=("results", 1),
+    products="added_matmul",
+    rounds=ALL_INPUTS,
 )
 def addbmm(
     self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
@@ -98,7 +114,7 @@ def addbmm(
     return _blend(self, contract("bij,bjk->ik", a, b), beta, alpha, a.dtype)
 
 
-@op("aten.addr.default", reads=(1, 2), complex=True, flops=("results", 3))
+@op("aten.addr.default", reads=(1, 2), complex=True, flops=("results", 3), rounds=ALL_INPUTS)
 @widened
 def addr(
     self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
@@ -156,7 +172,7 @@ def _explicit(equation: str, tensors: Sequence[jax.Array]) -> str:
     return f"{','.join(terms)}->{out}"
 
 
-@op("aten.einsum.default", reads=(1,), complex=True, products="einsum")
+@op("aten.einsum.default", reads=(1,), complex=True, products="einsum", rounds=ALL_INPUTS)
 def einsum(
     equation: str, tensors: Sequence[jax.Array], *, path: Sequence[int] | None = None
 ) -> jax.Array:
@@ -198,7 +214,13 @@ def kron(a: jax.Array, b: jax.Array) -> jax.Array:
     return (a * b).reshape(shape)
 
 
-@op("aten.bilinear.default", reads=(0, 1, 2), flops=("bias", 3), products="bilinear")
+@op(
+    "aten.bilinear.default",
+    reads=(0, 1, 2),
+    flops=("bias", 3),
+    products="bilinear",
+    rounds=ALL_INPUTS,
+)
 def bilinear(
     x1: jax.Array, x2: jax.Array, weight: jax.Array, bias: jax.Array | None = None
 ) -> jax.Array:

@@ -18,6 +18,7 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
+from emulator.op_facts.facts import ALL_INPUTS
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
@@ -281,6 +282,7 @@ def _layers(
     products="recurrent",
     scratch="lstm",
     rate=5,
+    rounds=ALL_INPUTS,
 )
 def lstm(
     x: jax.Array,
@@ -325,6 +327,7 @@ def _register(name: str, cell: Cell, flops: int, scratch: str) -> None:
         products="recurrent",
         scratch=scratch,
         rate=5,
+        rounds=ALL_INPUTS,
     )
     def lower(
         x: jax.Array,
