@@ -12,8 +12,8 @@ ALL_INPUTS = None
 """``reads`` of an op whose gradient reads the value of every array argument, ``rounds`` of one all
 of whose arguments are rounded."""
 
-Count = tuple[str, *tuple[int, ...]]
-"""How operations are counted: the name of a rule of ``other_flops``, and its numbers."""
+Rule = tuple[str, *tuple[int, ...]]
+"""The name of a rule, and its numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +49,9 @@ class OpFacts:
             it meets a complex number.
         counted: False where the cost goes by the data or by an algorithm that nobody has counted:
             sorts, factors of matrices, searches, draws of unknown length. It is told by name.
-        flops: How its operations are counted that are no products; None for one of each element of
-            the result, or for none where it moves or is made of products.
+        flops: How its operations are counted that are no products, by the name in ``other_flops``;
+            None for one of each element of the result, or for none where it moves or is made of
+            products.
         products: The formula of its matrix products or convolutions, by its name in
             ``product_flops``.
         rounds: Positions of the arguments that are rounded where a program rounds what goes into
@@ -58,6 +59,8 @@ class OpFacts:
         scratch: What it takes in memory beside arguments and results, by its name in ``scratch``.
         fusing: What becomes of its result in memory, where :attr:`fuses` does not find it out.
         indices: Which of its arguments hold indices or divisors, by the name in ``index_uses``.
+        ranges: How the whole numbers of its results are bounded by those that it takes, by the name
+            in ``samba.compiler.value_ranges``.
     """
 
     reads: tuple[int, ...] | None = ALL_INPUTS
@@ -73,12 +76,13 @@ class OpFacts:
     repeats: bool = False
     complex: bool = False
     counted: bool = True
-    flops: Count | None = None
+    flops: Rule | None = None
     products: str | None = None
     rounds: tuple[int, ...] | None = ()
     scratch: str | None = None
     fusing: Fusing | None = None
     indices: str | None = None
+    ranges: Rule | None = None
 
     @property
     def fuses(self) -> Fusing:

@@ -138,13 +138,17 @@ def adaptive_max_pool1d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, j
     return _adaptive_max(x, size, 1)
 
 
-@op("aten.adaptive_max_pool2d.default", reads=(0,), flops=("input", 0, 1))
+@op(
+    "aten.adaptive_max_pool2d.default", reads=(0,), flops=("input", 0, 1), ranges=("pool_places", 2)
+)
 def adaptive_max_pool2d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Largest values and their int64 places over spans of the last two axes."""
     return _adaptive_max(x, size, 2)
 
 
-@op("aten.adaptive_max_pool3d.default", reads=(0,), flops=("input", 0, 1))
+@op(
+    "aten.adaptive_max_pool3d.default", reads=(0,), flops=("input", 0, 1), ranges=("pool_places", 3)
+)
 def adaptive_max_pool3d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Largest values and their int64 places over spans of the last three axes."""
     return _adaptive_max(x, size, 3)

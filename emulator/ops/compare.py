@@ -21,10 +21,10 @@ def _register(
     names: tuple[str, ...],
     overloads: tuple[str, ...],
     lower: Callable[..., jax.Array],
-    complex: bool = False,
+    **facts: Any,
 ) -> None:
     full = [f"aten.{name}.{overload}" for name in names for overload in overloads]
-    op(*full, cheap=True, differentiable=False, complex=complex)(lower)
+    op(*full, cheap=True, differentiable=False, **facts)(lower)
 
 
 def _comparison(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -65,8 +65,9 @@ _BITWISE: tuple[tuple[str, str, Callable[..., jax.Array]], ...] = (
     ("bitwise_xor", "__xor__", lax.bitwise_xor),
 )
 for _name, _operator, _fn in _BITWISE:
-    _register((_name,), ("Tensor", "Scalar", "Scalar_Tensor"), _bitwise(_fn))
-    _register((_operator,), ("Tensor", "Scalar"), _bitwise(_fn))
+    _ranges = ("both",) if _name == "bitwise_and" else None
+    _register((_name,), ("Tensor", "Scalar", "Scalar_Tensor"), _bitwise(_fn), ranges=_ranges)
+    _register((_operator,), ("Tensor", "Scalar"), _bitwise(_fn), ranges=_ranges)
 
 for _name, _fn in (
     ("logical_and", lax.bitwise_and),

@@ -40,19 +40,20 @@ def _number_type(*numbers: complex) -> Any:
     return DEFAULT_FLOAT if any(isinstance(n, float) for n in numbers) else np.int64
 
 
-@op("aten.full.default", differentiable=False, moves=True)
+@op("aten.full.default", differentiable=False, moves=True, ranges=("number", 1))
 def full(size: tuple[int, ...], value: Any, *, dtype: DType | None = None) -> jax.Array:
     """A tensor filled with one number."""
     return lax.full(size, constant(value, _dtype(dtype, _number_type(value))))
 
 
-@op("aten.zeros.default", "aten.empty.memory_format", differentiable=False, moves=True)
+@op("aten.zeros.default", differentiable=False, moves=True, ranges=("constantly", 0, 0))
+@op("aten.empty.memory_format", differentiable=False, moves=True)
 def zeros(size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
     """Zeros; what torch leaves uninitialized is zero here."""
     return lax.full(size, constant(0, _dtype(dtype)))
 
 
-@op("aten.ones.default", differentiable=False, moves=True)
+@op("aten.ones.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
 def ones(size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
     """Ones."""
     return lax.full(size, constant(1, _dtype(dtype)))
@@ -68,28 +69,31 @@ def empty_strided(
 
 
 @op(
-    *("aten.zeros_like.default", "aten.empty_like.default", "aten.zero.default"),
+    *("aten.zeros_like.default", "aten.zero.default"),
     differentiable=False,
     moves=True,
+    ranges=("constantly", 0, 0),
 )
+@op("aten.empty_like.default", differentiable=False, moves=True)
 def zeros_like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """Zeros of the shape of ``x``."""
     return lax.full(x.shape, constant(0, _dtype(dtype, x.dtype)))
 
 
-@op("aten.ones_like.default", differentiable=False, moves=True)
+@op("aten.ones_like.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
 def ones_like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """Ones of the shape of ``x``."""
     return lax.full(x.shape, constant(1, _dtype(dtype, x.dtype)))
 
 
-@op("aten.full_like.default", differentiable=False, moves=True)
+@op("aten.full_like.default", differentiable=False, moves=True, ranges=("number", 1))
 def full_like(x: jax.Array, value: Any, *, dtype: DType | None = None) -> jax.Array:
     """One number in the shape of ``x``."""
     return lax.full(x.shape, constant(value, _dtype(dtype, x.dtype)))
 
 
-@op("aten.new_zeros.default", "aten.new_empty.default", differentiable=False, moves=True)
+@op("aten.new_zeros.default", differentiable=False, moves=True, ranges=("constantly", 0, 0))
+@op("aten.new_empty.default", differentiable=False, moves=True)
 def new_zeros(x: jax.Array, size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
     """Zeros of another shape in the dtype of ``x``."""
     return lax.full(size, constant(0, _dtype(dtype, x.dtype)))
@@ -104,13 +108,13 @@ def new_empty_strided(
     return new_zeros(x, size, dtype=dtype)
 
 
-@op("aten.new_ones.default", differentiable=False, moves=True)
+@op("aten.new_ones.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
 def new_ones(x: jax.Array, size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
     """Ones of another shape in the dtype of ``x``."""
     return lax.full(size, constant(1, _dtype(dtype, x.dtype)))
 
 
-@op("aten.new_full.default", differentiable=False, moves=True)
+@op("aten.new_full.default", differentiable=False, moves=True, ranges=("number", 2))
 def new_full(
     x: jax.Array, size: tuple[int, ...], value: Any, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -118,13 +122,13 @@ def new_full(
     return lax.full(size, constant(value, _dtype(dtype, x.dtype)))
 
 
-@op("aten.scalar_tensor.default", differentiable=False, moves=True)
+@op("aten.scalar_tensor.default", differentiable=False, moves=True, ranges=("number", 0))
 def scalar_tensor(value: float, *, dtype: DType | None = None) -> jax.Array:
     """A 0-d tensor."""
     return jnp.asarray(constant(value, _dtype(dtype)))
 
 
-@op("aten.fill.Scalar", "aten.fill.Tensor", moves=True)
+@op("aten.fill.Scalar", "aten.fill.Tensor", moves=True, ranges=("some_of", 1))
 def fill(x: jax.Array, value: Any) -> jax.Array:
     """One number, which may be a 0-d tensor, in the shape and dtype of ``x``."""
     return broadcast_to(jnp.asarray(cast(value, x.dtype)), x.shape)
@@ -137,13 +141,18 @@ def copy(x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Arr
     return broadcast_to(converted(source, x.dtype), x.shape)
 
 
-@op("aten.arange.default", cheap=True, differentiable=False)
+@op("aten.arange.default", cheap=True, differentiable=False, ranges=("counted",))
 def arange(end: float, *, dtype: DType | None = None) -> jax.Array:
     """``0, 1, ...`` below ``end``."""
     return arange_step(0, end, dtype=dtype)
 
 
-@op("aten.arange.start", "aten.arange.start_step", cheap=True, differentiable=False)
+@op(
+    *("aten.arange.start", "aten.arange.start_step"),
+    cheap=True,
+    differentiable=False,
+    ranges=("counted",),
+)
 def arange_step(
     start: float, end: float, step: float = 1, *, dtype: DType | None = None
 ) -> jax.Array:

@@ -14,7 +14,14 @@ from emulator.ops.index import DataDependentIndex, take_slices
 from emulator.ops.registry import op
 
 
-@op("aten.one_hot.default", differentiable=False, moves=True, complex=False, indices="classes")
+@op(
+    "aten.one_hot.default",
+    differentiable=False,
+    moves=True,
+    complex=False,
+    indices="classes",
+    ranges=("constantly", 0, 1),
+)
 def one_hot(x: jax.Array, num_classes: int = -1) -> jax.Array:
     """1 at the class, 0 elsewhere, along a new last dimension, as int64."""
     if num_classes < 0:
@@ -34,6 +41,7 @@ def one_hot(x: jax.Array, num_classes: int = -1) -> jax.Array:
     repeats=True,
     fusing=Fusing.APART,
     indices="rows",
+    ranges=("first",),
 )
 def embedding(
     weight: jax.Array,

@@ -48,6 +48,7 @@ def is_mask(index: jax.Array) -> bool:
     repeats=True,
     fusing=Fusing.APART,
     indices="each_dim",
+    ranges=("first",),
 )
 @op("aten._unsafe_index.Tensor", reads=(1,), moves=True, repeats=True)
 def index(x: jax.Array, indices: Indices) -> jax.Array:
@@ -75,6 +76,7 @@ def index_key(x: jax.Array, indices: Indices) -> tuple[Any, ...]:
     repeats=True,
     fusing=Fusing.APART,
     indices="along",
+    ranges=("first",),
 )
 def index_select(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """Slices of one dimension in the order of an index."""
@@ -97,6 +99,7 @@ def take_slices(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
     repeats=True,
     fusing=Fusing.APART,
     indices="along",
+    ranges=("first",),
 )
 def gather(x: jax.Array, dim: int, index: jax.Array, *, sparse_grad: bool = False) -> jax.Array:
     """One entry along a dimension for every entry of the index."""
@@ -117,7 +120,15 @@ def gather_key(index: jax.Array, axis: int, ndim: int) -> tuple[jax.Array, ...]:
     )
 
 
-@op("aten.take.default", reads=(1,), moves=True, repeats=True, fusing=Fusing.APART, indices="flat")
+@op(
+    "aten.take.default",
+    reads=(1,),
+    moves=True,
+    repeats=True,
+    fusing=Fusing.APART,
+    indices="flat",
+    ranges=("first",),
+)
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
     """Elements of the flattened tensor."""
     return take_slices(x.reshape(-1), in_bounds(index, x.size), 0)
@@ -130,6 +141,7 @@ def take(x: jax.Array, index: jax.Array) -> jax.Array:
     repeats=True,
     fusing=Fusing.APART,
     indices="flat_only",
+    ranges=("first",),
 )
 def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> jax.Array:
     """One entry along a dimension for every entry of the index, after broadcasting.

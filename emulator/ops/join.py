@@ -35,6 +35,7 @@ def _cat_last(tensors: Arrays, dim: int = 0) -> jax.Array:
     channels=Channels.ANY,
     last=_cat_last,
     moves=True,
+    ranges=("join",),
 )
 def cat(tensors: Arrays, dim: int = 0) -> jax.Array:
     """Joined along a dimension; an empty 1-d tensor among larger ones is left out."""
@@ -44,7 +45,7 @@ def cat(tensors: Arrays, dim: int = 0) -> jax.Array:
     return lax.concatenate(parts, dim % rank)
 
 
-@op("aten.stack.default", "aten._stack.default", moves=True)
+@op("aten.stack.default", "aten._stack.default", moves=True, ranges=("join",))
 def stack(tensors: Arrays, dim: int = 0) -> jax.Array:
     """Joined along a new dimension."""
     return cat(tuple(lax.expand_dims(x, (dim % (x.ndim + 1),)) for x in tensors), dim)

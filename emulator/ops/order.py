@@ -48,13 +48,13 @@ def _sort(x: jax.Array, dim: int, descending: bool) -> Pair:
     return gather(x, axis, order), order
 
 
-@op("aten.sort.default", reads=(0,), counted=False)
+@op("aten.sort.default", reads=(0,), counted=False, ranges=("extremes",))
 def sort(x: jax.Array, dim: int = -1, descending: bool = False) -> Pair:
     """Sorted values and their indices; equal elements keep their order."""
     return _sort(x, dim, descending)
 
 
-@op("aten.sort.stable", reads=(0,), counted=False)
+@op("aten.sort.stable", reads=(0,), counted=False, ranges=("extremes",))
 def sort_stable(
     x: jax.Array, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> Pair:
@@ -69,13 +69,13 @@ def msort(x: jax.Array) -> jax.Array:
     return _sort(x, 0, False)[0]
 
 
-@op("aten.argsort.default", differentiable=False, counted=False)
+@op("aten.argsort.default", differentiable=False, counted=False, ranges=("place", 0))
 def argsort(x: jax.Array, dim: int = -1, descending: bool = False) -> jax.Array:
     """Indices that sort a tensor."""
     return _sort(x, dim, descending)[1]
 
 
-@op("aten.argsort.stable", differentiable=False, counted=False)
+@op("aten.argsort.stable", differentiable=False, counted=False, ranges=("place", 0))
 def argsort_stable(
     x: jax.Array, *, stable: bool, dim: int = -1, descending: bool = False
 ) -> jax.Array:
@@ -84,7 +84,7 @@ def argsort_stable(
     return _sort(x, dim, descending)[1]
 
 
-@op("aten.topk.default", reads=(0,), counted=False)
+@op("aten.topk.default", reads=(0,), counted=False, ranges=("extremes",))
 def topk(
     x: jax.Array,
     k: int,
@@ -109,7 +109,7 @@ def _pick(x: jax.Array, axis: int, index: jax.Array, keepdim: bool) -> Pair:
     return lax.squeeze(value, (axis,)), lax.squeeze(index, (axis,))
 
 
-@op("aten.kthvalue.default", reads=(0,), counted=False)
+@op("aten.kthvalue.default", reads=(0,), counted=False, ranges=("extremes",))
 def kthvalue(x: jax.Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     """The ``k``-th smallest value, counted from 1, and its index."""
     if x.ndim == 0:
@@ -144,7 +144,7 @@ def _median(x: jax.Array, dim: int, keepdim: bool, skip_nan: bool) -> Pair:
     return _pick(x, axis, index, keepdim)
 
 
-@op("aten.median.dim", reads=(0,), counted=False)
+@op("aten.median.dim", reads=(0,), counted=False, ranges=("extremes",))
 def median_dim(x: jax.Array, dim: int, keepdim: bool = False) -> Pair:
     """The lower median along a dimension and its index; NaN if any is."""
     return _median(x, dim, keepdim, False)
@@ -190,7 +190,7 @@ def nanmedian(x: jax.Array) -> jax.Array:
     return _shared_slope(x, _median_of_all(x, skip_nan=True))
 
 
-@op("aten.mode.default", reads=(0,), counted=False)
+@op("aten.mode.default", reads=(0,), counted=False, ranges=("extremes",))
 def mode(x: jax.Array, dim: int = -1, keepdim: bool = False) -> Pair:
     """The most frequent value, the smallest of several, and its last index."""
     if x.ndim == 0:
@@ -228,7 +228,12 @@ def _search(
     return found.reshape(query.shape).astype(kind)
 
 
-@op("aten.searchsorted.Tensor", "aten.searchsorted.Scalar", differentiable=False, counted=False)
+@op(
+    *("aten.searchsorted.Tensor", "aten.searchsorted.Scalar"),
+    differentiable=False,
+    counted=False,
+    ranges=("buckets",),
+)
 def searchsorted(
     sorted_sequence: jax.Array,
     values: Any,
@@ -243,7 +248,12 @@ def searchsorted(
     return _search(sorted_sequence, values, right=right, out_int32=out_int32, sorter=sorter)
 
 
-@op("aten.bucketize.Tensor", "aten.bucketize.Scalar", differentiable=False, counted=False)
+@op(
+    *("aten.bucketize.Tensor", "aten.bucketize.Scalar"),
+    differentiable=False,
+    counted=False,
+    ranges=("buckets",),
+)
 def bucketize(
     values: Any, boundaries: jax.Array, *, out_int32: bool = False, right: bool = False
 ) -> jax.Array:

@@ -37,7 +37,14 @@ Operand = Any
 """An array or a python scalar."""
 
 
-@op("aten.add.Tensor", "aten.add.Scalar", reads=(), cheap=True, channels=Channels.ANY, complex=True)
+@op(
+    *("aten.add.Tensor", "aten.add.Scalar"),
+    reads=(),
+    cheap=True,
+    channels=Channels.ANY,
+    complex=True,
+    ranges=("sum",),
+)
 def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x + alpha * other``; booleans add as logical or."""
     if is_number(other) and other * alpha == 0 and math.copysign(1, other * alpha) > 0:
@@ -65,6 +72,7 @@ def _plus_zero(x: jax.Array) -> jax.Array:
     cheap=True,
     channels=Channels.ANY,
     complex=True,
+    ranges=("difference",),
 )
 def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x - alpha * other``."""
@@ -79,6 +87,7 @@ def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     cheap=True,
     channels=Channels.ANY,
     complex=True,
+    ranges=("difference",),
 )
 def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``other - alpha * x``."""
@@ -92,6 +101,7 @@ def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     cheap=True,
     channels=Channels.ANY,
     complex=True,
+    ranges=("product",),
 )
 def mul(x: Operand, other: Operand) -> jax.Array:
     """``x * other``."""
@@ -137,12 +147,14 @@ def div(x: Operand, other: Operand) -> jax.Array:
     cheap=True,
     channels=Channels.ANY,
     indices="divisors",
+    ranges=("quotient",),
 )
 @op(
     *("aten.div.Scalar_mode", "aten.divide.Scalar_mode"),
     reads=(0, 1),
     cheap=True,
     channels=Channels.ANY,
+    ranges=("quotient",),
 )
 def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) -> jax.Array:
     """Division rounded as asked: ``None`` true division, ``"trunc"`` toward zero, ``"floor"``."""
@@ -159,6 +171,7 @@ def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) ->
     channels=Channels.ANY,
     indices="divisors",
     no_derivative=(0, 1),
+    ranges=("quotient",),
 )
 @op(
     "aten.floor_divide.Scalar",
@@ -166,14 +179,22 @@ def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) ->
     differentiable=False,
     channels=Channels.ANY,
     no_derivative=(0, 1),
+    ranges=("quotient",),
 )
 def floor_divide(x: Operand, other: Operand) -> jax.Array:
     """``floor(x / other)`` with python's signs."""
     return elementwise(_div_floor, x, other)
 
 
-@op("aten.remainder.Tensor", reads=(0, 1), cheap=True, channels=Channels.ANY, indices="divisors")
-@op("aten.remainder.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY)
+@op(
+    "aten.remainder.Tensor",
+    reads=(0, 1),
+    cheap=True,
+    channels=Channels.ANY,
+    indices="divisors",
+    ranges=("rest",),
+)
+@op("aten.remainder.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY, ranges=("rest",))
 @op(
     "aten.remainder.Scalar_Tensor",
     reads=(0, 1),
@@ -200,6 +221,7 @@ def fmod(x: Operand, other: Operand) -> jax.Array:
     cheap=True,
     channels=Channels.ANY,
     complex=True,
+    ranges=("negative",),
 )
 def neg(x: jax.Array) -> jax.Array:
     """``-x``."""
@@ -212,6 +234,7 @@ def neg(x: jax.Array) -> jax.Array:
     cheap=True,
     channels=Channels.ANY,
     complex=True,
+    ranges=("size",),
 )
 def absolute(x: jax.Array) -> jax.Array:
     """``|x|``; the gradient at zero is zero."""

@@ -127,7 +127,7 @@ for _names, _fn in _STEPS:
     op(*(f"aten.{n}.default" for n in _names), reads=(), cheap=True)(_step_function(_fn))
 
 
-@op("aten.sign.default", reads=(), cheap=True)
+@op("aten.sign.default", reads=(), cheap=True, ranges=("constantly", -1, 1))
 def sign(x: jax.Array) -> jax.Array:
     """-1, 0 or 1; the gradient is zero."""
     if x.dtype == np.bool_:

@@ -24,15 +24,15 @@ Operand = Any
 """An array or a python scalar."""
 
 
-@op("aten.maximum.default", cheap=True, channels=Channels.ANY)
-@op("aten.max.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES)
+@op("aten.maximum.default", cheap=True, channels=Channels.ANY, ranges=("cut",))
+@op("aten.max.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES, ranges=("cut",))
 def maximum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The larger of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, True), x, other)
 
 
-@op("aten.minimum.default", cheap=True, channels=Channels.ANY)
-@op("aten.min.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES)
+@op("aten.minimum.default", cheap=True, channels=Channels.ANY, ranges=("cut",))
+@op("aten.min.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES, ranges=("cut",))
 def minimum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The smaller of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, False), x, other)
@@ -54,6 +54,7 @@ def fmin(x: jax.Array, other: jax.Array) -> jax.Array:
     *("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor"),
     cheap=True,
     channels=Channels.ANY,
+    ranges=("cut",),
 )
 def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
     """Limit to ``[min, max]``; ``max`` wins where they cross; NaN passes.
@@ -67,13 +68,23 @@ def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
     return elementwise(_between, x, min, max)
 
 
-@op("aten.clamp_min.default", "aten.clamp_min.Tensor", cheap=True, channels=Channels.ANY)
+@op(
+    *("aten.clamp_min.default", "aten.clamp_min.Tensor"),
+    cheap=True,
+    channels=Channels.ANY,
+    ranges=("cut",),
+)
 def clamp_min(x: jax.Array, min: Operand) -> jax.Array:
     """Limit from below."""
     return clamp(x, min=min)
 
 
-@op("aten.clamp_max.default", "aten.clamp_max.Tensor", cheap=True, channels=Channels.ANY)
+@op(
+    *("aten.clamp_max.default", "aten.clamp_max.Tensor"),
+    cheap=True,
+    channels=Channels.ANY,
+    ranges=("cut",),
+)
 def clamp_max(x: jax.Array, max: Operand) -> jax.Array:
     """Limit from above."""
     return clamp(x, max=max)
@@ -86,6 +97,7 @@ def clamp_max(x: jax.Array, max: Operand) -> jax.Array:
     cheap=True,
     channels=Channels.ANY,
     complex=True,
+    ranges=("some_of", 1, 2),
 )
 def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
     """``x`` where the condition holds, else ``other``."""
@@ -100,6 +112,7 @@ def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
     cheap=True,
     channels=Channels.ANY,
     complex=True,
+    ranges=("some_of", 0, 2),
 )
 def masked_fill(x: jax.Array, mask: jax.Array, value: Operand) -> jax.Array:
     """``value``, in the dtype of ``x``, where the mask holds, else ``x``."""

@@ -309,7 +309,9 @@ def _max_with_indices(
     return _max(x, kernel, stride, padding, dilation, ceil_mode, n), indices
 
 
-@op("aten.max_pool1d_with_indices.default", reads=(0,), flops=("window",))
+@op(
+    "aten.max_pool1d_with_indices.default", reads=(0,), flops=("window",), ranges=("pool_places", 1)
+)
 def max_pool1d_with_indices(
     x: jax.Array,
     kernel: Sizes,
@@ -322,7 +324,13 @@ def max_pool1d_with_indices(
     return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 1)
 
 
-@op("aten.max_pool2d_with_indices.default", reads=(0,), flops=("window",), scratch="max_pool")
+@op(
+    "aten.max_pool2d_with_indices.default",
+    reads=(0,),
+    flops=("window",),
+    scratch="max_pool",
+    ranges=("pool_places", 2),
+)
 def max_pool2d_with_indices(
     x: jax.Array,
     kernel: Sizes,
@@ -335,7 +343,13 @@ def max_pool2d_with_indices(
     return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 2)
 
 
-@op("aten.max_pool3d_with_indices.default", reads=(0,), flops=("window",), scratch="max_pool")
+@op(
+    "aten.max_pool3d_with_indices.default",
+    reads=(0,),
+    flops=("window",),
+    scratch="max_pool",
+    ranges=("pool_places", 3),
+)
 def max_pool3d_with_indices(
     x: jax.Array,
     kernel: Sizes,

@@ -26,13 +26,13 @@ def _below(shape: Size, diagonal: int) -> jax.Array:
     return columns <= rows + np.int32(diagonal)
 
 
-@op("aten.tril.default", reads=(), cheap=True, complex=True)
+@op("aten.tril.default", reads=(), cheap=True, complex=True, ranges=("with_zero",))
 def tril(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """The lower triangle; zero above the diagonal."""
     return jnp.where(_below(x.shape, diagonal), x, jnp.zeros((), x.dtype))
 
 
-@op("aten.triu.default", reads=(), cheap=True, complex=True)
+@op("aten.triu.default", reads=(), cheap=True, complex=True, ranges=("with_zero",))
 def triu(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """The upper triangle; zero below the diagonal."""
     return jnp.where(_below(x.shape, diagonal - 1), jnp.zeros((), x.dtype), x)
@@ -234,7 +234,7 @@ def resize(x: jax.Array, size: Size, *, memory_format: object = None) -> jax.Arr
     return jnp.pad(flat, (0, count - flat.size)).reshape(size)
 
 
-@op("aten.slice_scatter.default", moves=True)
+@op("aten.slice_scatter.default", moves=True, ranges=("some_of", 0, 1))
 def slice_scatter(
     x: jax.Array,
     src: jax.Array,
@@ -252,7 +252,7 @@ def slice_scatter(
     return _replace(x, src, axis, places)
 
 
-@op("aten.select_scatter.default", moves=True)
+@op("aten.select_scatter.default", moves=True, ranges=("some_of", 0, 1))
 def select_scatter(x: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
     """``x`` with one slice along a dimension replaced by ``src``."""
     axis = dim % x.ndim

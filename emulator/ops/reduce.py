@@ -49,6 +49,7 @@ def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
     complex=True,
     flops=("input", 0, 1),
     fusing=Fusing.REDUCES,
+    ranges=("total",),
 )
 def sum_(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
@@ -182,25 +183,29 @@ def _extreme_along(
     return _shaped(_extreme(x, axes, largest, nan_hits), x, axes, keepdim)
 
 
-@op("aten.max.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@op("aten.max.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",))
 def max_all(x: jax.Array) -> jax.Array:
     """The largest element; NaN wins; ties share the gradient."""
     return _extreme_along(x, None, False, largest=True, nan_hits=True)
 
 
-@op("aten.min.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@op("aten.min.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",))
 def min_all(x: jax.Array) -> jax.Array:
     """The smallest element; NaN wins; ties share the gradient."""
     return _extreme_along(x, None, False, largest=False, nan_hits=True)
 
 
-@op("aten.amax.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@op(
+    "aten.amax.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",)
+)
 def amax(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Maximum along dimensions; NaN wins; ties share the gradient."""
     return _extreme_along(x, dim, keepdim, largest=True, nan_hits=False)
 
 
-@op("aten.amin.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@op(
+    "aten.amin.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",)
+)
 def amin(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Minimum along dimensions; NaN wins; ties share the gradient."""
     return _extreme_along(x, dim, keepdim, largest=False, nan_hits=False)
@@ -240,13 +245,13 @@ def _along(x: jax.Array, dim: int, keepdim: bool, largest: bool) -> tuple[jax.Ar
     return _shaped(value, x, (axis,), keepdim), _shaped(index, x, (axis,), keepdim)
 
 
-@op("aten.max.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@op("aten.max.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("extremes",))
 def max_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
     """Maximum along a dimension and the index of the first; the index gets the gradient."""
     return _along(x, dim, keepdim, True)
 
 
-@op("aten.min.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@op("aten.min.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("extremes",))
 def min_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
     """Minimum along a dimension and the index of the first; the index gets the gradient."""
     return _along(x, dim, keepdim, False)
@@ -259,13 +264,25 @@ def _arg(x: jax.Array, dim: int | None, keepdim: bool, largest: bool) -> jax.Arr
     return index.reshape((1,) * x.ndim) if keepdim else index
 
 
-@op("aten.argmax.default", differentiable=False, flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@op(
+    "aten.argmax.default",
+    differentiable=False,
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
+    ranges=("place", 0),
+)
 def argmax(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
     """Index of the first maximum; NaN counts as largest."""
     return _arg(x, dim, keepdim, True)
 
 
-@op("aten.argmin.default", differentiable=False, flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@op(
+    "aten.argmin.default",
+    differentiable=False,
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
+    ranges=("place", 0),
+)
 def argmin(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
     """Index of the first minimum; NaN counts as smallest."""
     return _arg(x, dim, keepdim, False)

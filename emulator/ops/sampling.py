@@ -66,7 +66,7 @@ def _integers(
     return (drawn + np.int64(low)).astype(dtype)
 
 
-@op("aten.randint.default", cheap=True, differentiable=False, random=True)
+@op("aten.randint.default", cheap=True, differentiable=False, random=True, ranges=("drawn_below",))
 def randint(
     high: int, size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -74,7 +74,7 @@ def randint(
     return _integers(0, high, size, _dtype(dtype, np.int64), seed, stream)
 
 
-@op("aten.randint.low", cheap=True, differentiable=False, random=True)
+@op("aten.randint.low", cheap=True, differentiable=False, random=True, ranges=("drawn_below",))
 def randint_low(
     low: int, high: int, size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -83,11 +83,13 @@ def randint_low(
 
 
 @op(
-    *("aten.randint_like.default", "aten.randint_like.Tensor"),
+    "aten.randint_like.default",
     cheap=True,
     differentiable=False,
     random=True,
+    ranges=("drawn_below",),
 )
+@op("aten.randint_like.Tensor", cheap=True, differentiable=False, random=True)
 def randint_like(
     x: jax.Array, high: Any, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -95,7 +97,13 @@ def randint_like(
     return _integers(0, high, x.shape, _dtype(dtype, x.dtype), seed, stream)
 
 
-@op("aten.randint_like.low_dtype", cheap=True, differentiable=False, random=True)
+@op(
+    "aten.randint_like.low_dtype",
+    cheap=True,
+    differentiable=False,
+    random=True,
+    ranges=("drawn_below",),
+)
 def randint_like_low(
     x: jax.Array, low: int, high: int, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -103,7 +111,7 @@ def randint_like_low(
     return _integers(low, high, x.shape, _dtype(dtype, x.dtype), seed, stream)
 
 
-@op("aten.randperm.default", differentiable=False, random=True, counted=False)
+@op("aten.randperm.default", differentiable=False, random=True, counted=False, ranges=("permuted",))
 def randperm(n: int, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
     """The numbers 0 to n - 1 in random order."""
     high = uniform_bits(seed, stream, (n,))
@@ -206,7 +214,13 @@ def geometric(x: jax.Array, p: float, *, seed: jax.Array, stream: int) -> jax.Ar
     return jnp.ceil(jnp.log(_open(x, seed, stream)) / math.log1p(-p)).astype(x.dtype)
 
 
-@op("aten.multinomial.default", differentiable=False, random=True, counted=False)
+@op(
+    "aten.multinomial.default",
+    differentiable=False,
+    random=True,
+    counted=False,
+    ranges=("drawn_class",),
+)
 def multinomial(
     x: jax.Array, num_samples: int, replacement: bool = False, *, seed: jax.Array, stream: int
 ) -> jax.Array:

@@ -24,7 +24,7 @@ def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
     return np.dtype(x.dtype) if is_inexact(x.dtype) else np.dtype(np.int64)
 
 
-@op("aten.cumsum.default", reads=(), complex=True, flops=("input", 0, 1))
+@op("aten.cumsum.default", reads=(), complex=True, flops=("input", 0, 1), ranges=("total",))
 def cumsum(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
     """Running sum; integers give int64."""
     out = _accumulated(dtype, x)

@@ -94,7 +94,14 @@ def _put(x: jax.Array, values: jax.Array, arrays: Key, static: Key) -> jax.Array
     return _set(x, _whole_key(arrays, static), values)
 
 
-@op("aten.index_put.default", reads=(1,), moves=True, fusing=Fusing.APART, indices="each_dim")
+@op(
+    "aten.index_put.default",
+    reads=(1,),
+    moves=True,
+    fusing=Fusing.APART,
+    indices="each_dim",
+    ranges=("some_of", 0, 2),
+)
 @op("aten._unsafe_index_put.default", reads=(1,), moves=True)
 @op("aten._index_put_impl.default", reads=(1,), moves=True, indices="each_dim")
 def index_put(
@@ -197,14 +204,28 @@ def _along(x: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (x if x.ndim else x.reshape(1)), (index if index.ndim else index.reshape(1))
 
 
-@op("aten.scatter.src", reads=(2,), moves=True, fusing=Fusing.APART, indices="along")
+@op(
+    "aten.scatter.src",
+    reads=(2,),
+    moves=True,
+    fusing=Fusing.APART,
+    indices="along",
+    ranges=("some_of", 0, 3),
+)
 def scatter(x: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
     """One entry along a dimension written for every entry of the index."""
     line, index = _along(x, index)
     return put(line, _scatter_key(line, dim, index), _head(src, index)).reshape(x.shape)
 
 
-@op("aten.scatter.value", reads=(2,), moves=True, fusing=Fusing.APART, indices="along")
+@op(
+    "aten.scatter.value",
+    reads=(2,),
+    moves=True,
+    fusing=Fusing.APART,
+    indices="along",
+    ranges=("some_of", 0, 3),
+)
 def scatter_value(x: jax.Array, dim: int, index: jax.Array, value: float) -> jax.Array:
     """One number written for every entry of the index."""
     line, index = _along(x, index)
@@ -257,7 +278,14 @@ def index_add(
     return _add(line, key, values.reshape(values.shape or (1,))).reshape(x.shape)
 
 
-@op("aten.index_copy.default", reads=(2,), moves=True, fusing=Fusing.APART, indices="along")
+@op(
+    "aten.index_copy.default",
+    reads=(2,),
+    moves=True,
+    fusing=Fusing.APART,
+    indices="along",
+    ranges=("some_of", 0, 3),
+)
 def index_copy(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
     """Slices along a dimension replaced by those of ``source``."""
     line, key = _slices(x, dim, index)
@@ -269,6 +297,7 @@ def index_copy(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> j
     reads=(2,),
     moves=True,
     indices="along_signed",
+    ranges=("some_of", 0, 3),
 )
 def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
     """Slices along a dimension filled with one number."""

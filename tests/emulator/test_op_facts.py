@@ -13,6 +13,7 @@ from emulator.op_facts.names import ALIAS, CASTS, NEXT_SEED
 from emulator.op_facts.signatures import KINDS, signature_of
 from emulator.op_facts.table import op_facts, signatures
 from emulator.ops.registry import load_ops, op
+from samba.compiler import value_ranges
 from tools import regen_op_facts
 
 
@@ -56,6 +57,7 @@ def test_every_rule_is_there_that_a_fact_names_and_no_other() -> None:
     assert {f.products for f in facts if f.products} == product_flops._FORMULAS.keys()
     assert {f.scratch for f in facts if f.scratch} == scratch._RULES.keys()
     assert {f.indices for f in facts if f.indices} == index_uses._FINDERS.keys()
+    assert {f.ranges[0] for f in facts if f.ranges} == value_ranges._RULES.keys()
 
 
 def test_what_follows_from_other_facts_need_not_be_said() -> None:
