@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 import torch
 
+from emulator.costs.description import describe
+from emulator.costs.memory import memory_need, schedule_steps
+from emulator.costs.stats import compiled_stats
 from emulator.costs.steps import node_cost, schedule_cost, section_cost
 from pef_schema import Program, read_pef, write_pef
 from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
-from samba.inspection.description import describe
-from samba.inspection.estimate import count_text
+from samba.compiler.report import pef_log
+from samba.inspection import memory_command
 from samba.inspection.inspect_command import run
+from samba.support.layout import bytes_text, count_text
 from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts
 from tests.models.zoo import ZOO
 from tests.pef_schema.forge import encode_unchecked
@@ -149,7 +153,7 @@ def keys_of(item: Any) -> set[str]:
     found = set(item)
     for key, value in item.items():
         named = key in (
-            *("metadata", "operations", "by_role", "precision", "options"),
+            *("metadata", "operations", "inside", "outside", "precision", "options"),
             "product_flops_by_dtype",
         )
         if not named and (key != "hyperparameters" or isinstance(value, list)):
@@ -159,7 +163,7 @@ def keys_of(item: Any) -> set[str]:
 
 def test_every_key_of_the_json_is_documented(pef: str, capsys: Printed) -> None:
     found = json.loads(shown(capsys, pef, "--json"))
-    assert (found["format"], found["version"]) == ("samba.inspect", 1)
+    assert (found["format"], found["version"]) == ("samba.inspect", 2)
     page = (ROOT / "docs" / "inspect.md").read_text()
     missing = sorted(key for key in keys_of(found) if f"`{key}`" not in page)
     assert missing == []
@@ -178,10 +182,27 @@ def test_json_says_what_the_program_says(lenet: Program, pef: str, capsys: Print
     for region, told in zip(lenet.regions, found["regions"], strict=True):
         assert (told["name"], told["bytes"]) == (region.name, region.nbytes)
         assert bool(told["life"]) == region.role.is_transient == (not told["kept"])
-    highest = found["graphs"][0]["peak"]
-    assert highest["bytes"] == max(m["bytes"] for m in found["graphs"][0]["memory"])
-    alive = sum(found["regions"][i]["bytes"] for i in highest["alive"])
-    assert alive == highest["bytes"] == sum(highest["by_role"].values())
+    memory = found["graphs"][0]["memory"]
+    highest, places = memory["peak"], memory["outside"]
+    assert highest["bytes"] == memory["peak_bytes"] == max(c["bytes"] for c in memory["calls"])
+    alive = sum(held["bytes"] for held in highest["alive"]) + highest["scratch_bytes"]
+    by_role = sum(places.values()) + sum(highest["inside"].values()) + highest["scratch_bytes"]
+    assert alive == highest["bytes"] == by_role
+    sizes = [held["bytes"] for held in highest["alive"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_every_command_tells_the_same_peak(lenet: Program, pef: str, capsys: Printed) -> None:
+    wanted = memory_need(lenet, schedule_steps(lenet, 0)).peak
+    (graph,) = describe(lenet)["graphs"]
+    assert graph["memory"]["peak_bytes"] == wanted
+    assert compiled_stats(lenet)["graphs"] == [graph["memory"]]
+    assert memory_command.run([pef, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["graphs"]
+    del told["moments"]
+    assert told == graph["memory"]
+    for text in (shown(capsys, pef), pef_log(lenet)):
+        assert f"peak: {bytes_text(wanted)} in call " in text
 
 
 def test_costs_are_those_that_estimate_goes_by(lenet: Program, pef: str, capsys: Printed) -> None:
