@@ -9,6 +9,11 @@ from emulator.op_facts.table import facts_of
 from pef_schema.program import Node, Value, refs_of
 from pef_schema.section_facts import plain_name
 
+ARITHMETIC = "samba_arithmetic"
+"""Key of a program's metadata that says how values are rounded; absent for a model as written."""
+AS_WRITTEN = "graphamp_preset=mp0 bf16_cast=nearest_even"
+"""What the metadata of a model as written would say."""
+
 MOVES = frozenset(
     {
         "_unsafe_view",
