@@ -97,6 +97,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m tools.import_graph
+	$(BIN)/python -m tools.room_lines >/dev/null
 	$(BIN)/python tools/write_stubs.py --check
 
 types: $(STAMP)

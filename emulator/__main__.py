@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from emulator.arrays import check_output, read_arrays, savez_call, write_arrays
+from emulator.costs.description import describe
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import CannotRun, LoweringError, NoGraph, PlanError, UnknownSection
 from emulator.plans.step_choice import StepKey, all_steps, find_kind, steps_of_kinds
@@ -130,34 +131,32 @@ def _verify(args: argparse.Namespace, program: Program) -> int:
 
 
 def _inspect(args: argparse.Namespace, program: Program) -> int:
+    described = describe(program)
     graphs: list[dict[str, Any]] = [
         {
-            "name": graph.name,
-            "inputs": [_tensor(program, graph.values[v].region) for v in graph.inputs],
-            "outputs": [_tensor(program, o.region) for o in graph.outputs],
+            "name": graph["name"],
+            "inputs": [_shown(tensor, tensor["region"]) for tensor in graph["inputs"]],
+            "outputs": [_shown(tensor, tensor["region"]) for tensor in graph["outputs"]],
         }
-        for graph in program.graphs
+        for graph in described["graphs"]
     ]
+    weights = [r for r in described["regions"] if r["role"] == Role.WEIGHT.name.lower()]
     report: dict[str, Any] = {
-        "name": program.name,
-        "mapping": program.mapping,
-        "inference": program.inference,
+        **{key: described[key] for key in ("name", "mapping", "inference")},
         "inputs": graphs[0]["inputs"] if graphs else [],
         "outputs": graphs[0]["outputs"] if graphs else [],
         "graphs": graphs,
-        "weights": [_tensor(program, i) for i in _regions(program, Role.WEIGHT)],
-        "argins": {a.name: a.default for a in program.argins},
+        "weights": [_shown(region, region["name"]) for region in weights],
+        "argins": {a["name"]: a["default"] for a in described["hyperparameters"]},
         "sections": [
             {
-                "id": i,
-                "name": s.name,
-                "types": [k.name for k in s.kinds],
-                "nodes": sum(len(step.nodes) for step in s.steps),
+                **{key: section[key] for key in ("id", "name", "types")},
+                "nodes": sum(len(step["nodes"]) for step in section["steps"]),
             }
-            for i, s in enumerate(program.sections)
+            for section in described["sections"]
         ],
-        "bytes": sum(r.nbytes for r in program.regions),
-        "metadata": dict(program.metadata),
+        "bytes": described["counts"]["bytes"],
+        "metadata": described["metadata"],
     }
     if args.json:
         say_text(json_text(report, indent=2))
@@ -168,12 +167,17 @@ def _inspect(args: argparse.Namespace, program: Program) -> int:
         _print_tensors(f"inputs{title}", graph["inputs"])
         _print_tensors(f"outputs{title}", graph["outputs"])
     _print_tensors("weights", report["weights"])
-    say("argins: " + (", ".join(f"{k}={v:g}" for k, v in report["argins"].items()) or "none"))
+    argins = [f"{k}={float(v):g}" for k, v in report["argins"].items()]
+    say(f"argins: {', '.join(argins) or 'none'}")
     say("sections:")
     for section in report["sections"]:
         kinds = "+".join(section["types"])
         say(f"  {section['id']:4d}  {kinds:<10} {section['name']}  {section['nodes']} nodes")
     return 0
+
+
+def _shown(item: dict[str, Any], name: str) -> dict[str, Any]:
+    return {"name": name, "shape": item["shape"], "dtype": item["dtype"]}
 
 
 def _print_tensors(title: str, tensors: Sequence[dict[str, Any]]) -> None:

@@ -24,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor
+from samba.support.slot import Slot
 from samba.tensor.empty import empty_data
 from samba.tensor.lazy_mode import PROVIDERS, LazyMode, current_mode, open_mode, set_mode
 from samba.tensor.recipe import Recipe, ViewRecipe
@@ -59,17 +60,19 @@ def _recorded(initialiser: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return fill
 
 
-_hook: list[RemovableHandle] = []
+_hook: Slot[RemovableHandle] = Slot()
 
 
 def _follow_mode() -> None:
     """Hooks into registration and initialisation exactly while there is a mode."""
-    if current_mode() is not None and not _hook:
-        _hook.append(register_module_parameter_registration_hook(_registered))
+    hook, wanted = _hook.value, current_mode() is not None
+    if wanted and hook is None:
+        _hook.value = register_module_parameter_registration_hook(_registered)
         for name in INITIALISERS:
             setattr(init, name, _recorded(getattr(init, name)))
-    elif current_mode() is None and _hook:
-        _hook.pop().remove()
+    elif hook is not None and not wanted:
+        _hook.value = None
+        hook.remove()
         for name in INITIALISERS:
             setattr(init, name, getattr(init, name).__wrapped__)
 

@@ -80,6 +80,7 @@ def test_packages_are_typed_and_the_bench_is_not_installed():
     for package in installed:
         assert "py.typed" in tools["package-data"][package]
         assert (ROOT / package / "py.typed").exists()
+    assert "op_facts/ops.json" in tools["package-data"]["emulator"]
 
 
 # -- what is installed from an index ---------------------------------------------

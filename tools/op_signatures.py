@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -91,41 +89,3 @@ def _kind(argument: Any, *, random: bool) -> str:
     kind = _KINDS[str(argument.real_type)]
     # A list of known length may be given as one number for all of it.
     return kind.replace("*", f"*{argument.N}") if argument.N else kind
-
-
-def generate_signatures(ops: Mapping[str, OpFacts]) -> str:
-    """Return the text of the generated module.
-
-    Args:
-        ops: Ops by name.
-
-    Returns:
-        Python source: ops by signature, sorted.
-    """
-    groups: dict[str, list[str]] = {}
-    for name, facts in ops.items():
-        groups.setdefault(signature_of(name, facts), []).append(name)
-    lines = [
-        '"""Made from torch\'s schemas by tools/regen_op_facts.py; do not edit."""',
-        "",
-        "GROUPS: tuple[tuple[str, str], ...] = (",
-    ]
-    for signature, names in sorted(groups.items()):
-        lines += ["    (", *_text(signature), *_text(" ".join(sorted(names))), "    ),"]
-    return "\n".join([*lines, ")", '"""Signatures with the ops that have them."""', ""])
-
-
-def _text(text: str) -> list[str]:
-    """Words as a Python literal on lines of at most 100 characters."""
-    if len(text) < 88:
-        return [f'        "{text}",']
-    indent = " " * 8
-    body = textwrap.fill(
-        text,
-        width=100,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [f'{indent}"""', body, f'{indent}""",']

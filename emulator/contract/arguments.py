@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from emulator.contract.convolutions import convolution_problems
-from emulator.op_facts.complex_ops import COMPLEX_OPS
 from emulator.op_facts.signatures import Parameter, Signature, signature_of
+from emulator.op_facts.table import facts_of
 from pef_schema.complex_numbers import is_complex_node
 from pef_schema.program import Arg, DType, Node, Ref, Value
 
@@ -77,7 +77,7 @@ class ArgumentCheck:
         if found is None:
             found = self._known[form] = tuple(_form_problems(node))
         yield from found
-        if not found and node.op not in COMPLEX_OPS and is_complex_node(node, values):
+        if not found and not facts_of(node.op).complex and is_complex_node(node, values):
             yield "it does not compute with complex numbers"
         if not found:
             yield from _dimension_problems(node, values)

@@ -12,11 +12,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from emulator.costs.touched import unused
-from emulator.op_facts.facts import OpFacts
-from emulator.op_facts.fusing import Fusing, fusing_of
+from emulator.op_facts.fusing import Fusing
 from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.scratch import Scratch, scratch_of
-from emulator.op_facts.table import op_facts
+from emulator.op_facts.table import facts_of
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role, SectionKind, Step, Value
 from pef_schema.section_facts import plain_name
 
@@ -112,7 +111,6 @@ class _Tracer:
         self, program: Program, seeded: Collection[int], resting: Collection[int] | None
     ) -> None:
         self._program, self._seeded, self._resting = program, seeded, resting
-        self._facts = op_facts()
         self._buffers: list[Buffer] = []
         self._works: list[Work] = []
         self._given: dict[int, int] = {}
@@ -213,7 +211,7 @@ class _Tracer:
     def _run_nodes(self, at: int, graph: Graph, indices: Sequence[int]) -> None:
         for i in indices:
             node = graph.nodes[i]
-            fusing = fusing_of(node.op)
+            fusing = facts_of(node.op).fuses
             reads = [self._value(at, v) for v in dict.fromkeys(node.refs())]
             if fusing is Fusing.VIEW and reads:
                 for place, v in enumerate(node.outputs):
@@ -305,12 +303,12 @@ class _Tracer:
         targets = [v for v in dict.fromkeys(node.refs()) if values[v].needs_grad]
         if not incoming or not targets:
             return
-        fusing = fusing_of(node.op)
+        facts = facts_of(node.op)
+        fusing = facts.fuses
         if fusing is Fusing.VIEW and len(incoming) == len(targets) == 1:
             self._add(gradients, at, graph, targets[0], incoming[0])
             self._pass_by(at, i, backward=True)
             return
-        facts = self._facts.get(node.op, OpFacts())
         read = {
             self._value(at, v): None
             for v in gradient_reads(node, facts, lambda v: values[v].needs_grad)

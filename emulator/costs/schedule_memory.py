@@ -10,7 +10,16 @@ from emulator.costs.memory import Held, MemoryNeed, Moment, memory_need, schedul
 from pef_schema.program import Program, Role
 from pef_schema.section_facts import owners, plain_name, section_types
 
-__all__ = ["FORMAT", "VERSION", "Call", "Places", "ScheduleMemory", "as_dict", "schedule_memory"]
+__all__ = [
+    "FORMAT",
+    "VERSION",
+    "Call",
+    "Places",
+    "ScheduleMemory",
+    "as_dict",
+    "graph_as_dict",
+    "schedule_memory",
+]
 
 FORMAT, VERSION = "samba.memory", 1
 
@@ -149,16 +158,13 @@ class Places:
         return plain_name(node.op), node.module, node.source
 
 
-def as_dict(
-    program: Program, found: Sequence[ScheduleMemory], *, pef: str = "", moments: bool = True
-) -> dict[str, Any]:
+def as_dict(program: Program, found: Sequence[ScheduleMemory], *, pef: str = "") -> dict[str, Any]:
     """Memory along schedules as plain data, for JSON; docs/memory.md describes the keys.
 
     Args:
         program: The program.
         found: Its schedules.
         pef: Its file.
-        moments: Whether every moment is told, or the highest of each call alone.
     """
     places = Places(program)
     return {
@@ -167,13 +173,19 @@ def as_dict(
         "pef": pef,
         "program": program.name,
         "graphs": [
-            {**_graph(program, one, places), **({"moments": _all(one, places)} if moments else {})}
-            for one in found
+            {**graph_as_dict(program, one, places), "moments": _all(one, places)} for one in found
         ],
     }
 
 
-def _graph(program: Program, one: ScheduleMemory, places: Places) -> dict[str, Any]:
+def graph_as_dict(program: Program, one: ScheduleMemory, places: Places) -> dict[str, Any]:
+    """Memory along one schedule as plain data: its calls at their highest moments, and its peak.
+
+    Args:
+        program: The program.
+        one: The schedule.
+        places: The places of the program.
+    """
     need = one.need
     base = need.peak - need.temp
     highest = need.highest

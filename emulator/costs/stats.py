@@ -4,22 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from emulator.costs.schedule_memory import as_dict, schedule_memory
-from emulator.costs.steps import section_cost
-from emulator.costs.touched import readers_of
+from emulator.costs.description import describe
 from pef_schema.program import Program
-from pef_schema.section_facts import (
-    modules_of,
-    operations_of,
-    owners,
-    section_bytes,
-    section_ops,
-    section_types,
-)
 
 __all__ = ["compiled_stats"]
 
 FORMAT, VERSION = "samba.compiled_stats", 1
+_OF_SECTIONS = ("id", "name", "types", "modules", "operations", "ops", "bytes", "cost")
 
 
 def compiled_stats(program: Program, *, pef: str = "") -> dict[str, Any]:
@@ -37,8 +28,7 @@ def compiled_stats(program: Program, *, pef: str = "") -> dict[str, Any]:
         >>> compiled_stats(nothing)["sections"]
         []
     """
-    owned, readers = owners(program), readers_of(program)
-    memory = [schedule_memory(program, i) for i in range(len(program.schedules))]
+    described = describe(program)
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -46,18 +36,6 @@ def compiled_stats(program: Program, *, pef: str = "") -> dict[str, Any]:
         "program": program.name,
         "mapping": program.mapping,
         "inference": program.inference,
-        "sections": [
-            {
-                "id": i,
-                "name": section.name,
-                "types": section_types(section).split("+"),
-                "modules": list(modules_of(program, section, owned)),
-                "operations": dict(operations_of(program, section)),
-                "ops": section_ops(program, section),
-                "bytes": section_bytes(program, section),
-                "cost": section_cost(program, i, readers).as_dict(),
-            }
-            for i, section in enumerate(program.sections)
-        ],
-        "graphs": as_dict(program, memory, moments=False)["graphs"],
+        "sections": [{key: s[key] for key in _OF_SECTIONS} for s in described["sections"]],
+        "graphs": [g["memory"] for g in described["graphs"] if g["memory"] is not None],
     }

@@ -15,11 +15,9 @@ from collections.abc import Iterator, Sequence
 from emulator.costs.cost import Cost
 from emulator.costs.touched import Readers, inside, readers_of, unused
 from emulator.costs.updates import update_flops
-from emulator.op_facts.facts import OpFacts
 from emulator.op_facts.flops import Flops, gradient_flops, node_flops
 from emulator.op_facts.gradient_reads import gradient_reads
-from emulator.op_facts.moves import VIEWS
-from emulator.op_facts.table import op_facts
+from emulator.op_facts.table import facts_of
 from pef_schema.program import (
     Gradient,
     Graph,
@@ -60,7 +58,7 @@ def node_cost(graph: Graph | Gradient, node: Node) -> Cost:
         Its operations, and the bytes of the values that it takes and makes. What only gives a
         value another shape moves nothing.
     """
-    if node.op in VIEWS:
+    if facts_of(node.op).view:
         return Cost(work=node_flops(graph, node))
     reads = sum(_bytes_taken(graph, node, v) for v in dict.fromkeys(node.refs()))
     return Cost(
@@ -87,9 +85,9 @@ def gradient_cost(graph: Graph, node: Node) -> Cost:
     if not targets or not given:
         return Cost()
     work = gradient_flops(graph, node, again=True)
-    if node.op in VIEWS and graph.gradient_of(node) is None:
+    facts = facts_of(node.op)
+    if facts.view and graph.gradient_of(node) is None:
         return Cost(work=work)
-    facts = op_facts().get(node.op, OpFacts())
     read = set(gradient_reads(node, facts, lambda v: values[v].needs_grad))
     return Cost(
         work=work,
@@ -214,11 +212,11 @@ def _bytes_chosen(program: Program, step: Step) -> dict[int, int]:
 
 
 def _read_by_gradients(program: Program, step: Step) -> Iterator[int]:
-    graph, facts = program.graphs[step.graph], op_facts()
+    graph = program.graphs[step.graph]
     for i in step.nodes:
         node = graph.nodes[i]
-        of = facts.get(node.op, OpFacts())
-        for v in gradient_reads(node, of, lambda v: graph.values[v].needs_grad):
+        facts = facts_of(node.op)
+        for v in gradient_reads(node, facts, lambda v: graph.values[v].needs_grad):
             yield graph.values[v].region
 
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from emulator.op_facts.node_arguments import NamedArgs
 from emulator.op_facts.other_flops import has_other, other_flops, other_gradient_flops
-from emulator.op_facts.product_flops import PRODUCT_OPS, products_of
+from emulator.op_facts.product_flops import products_of
 from emulator.op_facts.products import Products, gradient_flops_of
+from emulator.op_facts.table import facts_of
 from pef_schema.program import DType, Gradient, Graph, Node
 
 __all__ = ["Flops", "gradient_flops", "node_flops"]
@@ -135,7 +136,7 @@ def _counted(
         return None
     try:
         products = products_of(graph, node)
-        if products is None and node.op in PRODUCT_OPS:
+        if products is None and facts_of(node.op).products is not None:
             return None
         return products, other(graph, node)
     except (IndexError, TypeError, ValueError):

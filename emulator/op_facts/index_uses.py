@@ -8,9 +8,11 @@ elsewhere; this is the table of what there is to check.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
+from emulator.op_facts.table import facts_of
 from pef_schema.program import Arg, DType, Graph, Node, Ref
 
 __all__ = ["IndexUse", "index_uses", "is_label"]
@@ -68,7 +70,7 @@ class IndexUse:
 
 def is_label(node: Node) -> bool:
     """Whether a node's indices are labels, of which negative ones of int16 mean large ones."""
-    return node.op in _LABELS
+    return facts_of(node.op).indices == "labels"
 
 
 _Found = tuple[int, int, int | None]
@@ -94,11 +96,11 @@ def index_uses(graph: Graph) -> tuple[IndexUse, ...]:
             high=high,
             ignored=ignored,
             wraps=is_label(node) and graph.values[arg.value].dtype is DType.INT16,
-            divisor=node.op in _DIVISIONS,
+            divisor=kind == "divisors",
         )
         for position, node in enumerate(graph.nodes)
-        if node.op in _FINDERS
-        for arg, (low, high, ignored) in _FINDERS[node.op](graph, node)
+        if (kind := facts_of(node.op).indices) is not None
+        for arg, (low, high, ignored) in _FINDERS[kind](graph, node)
         if isinstance(arg, Ref) and not graph.values[arg.value].dtype.has_gradient
     )
 
@@ -159,16 +161,11 @@ def _each_dim(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
             yield arg, (-size, size - 1, None)
 
 
-def _labels(ignored: int | None) -> _Finder:
-    """Classes of scores ``(N, C, ...)`` or ``(C,)``; ``ignored`` is where its argument stands."""
-
-    def find(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-        shape = _shape(graph, node.args[0])
-        classes = shape[1] if len(shape) > 1 else math.prod(shape)
-        skipped = None if ignored is None else _whole(_argument(node, ignored, -100))
-        yield node.args[1], (0, classes - 1, skipped)
-
-    return find
+def _labels(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    """Classes of scores ``(N, C, ...)`` or ``(C,)``."""
+    shape = _shape(graph, node.args[0])
+    classes = shape[1] if len(shape) > 1 else math.prod(shape)
+    yield node.args[1], (0, classes - 1, _whole(_argument(node, 4, -100)))
 
 
 def _label_sets(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
@@ -189,12 +186,10 @@ def _classes(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
     yield node.args[0], (0, _whole(_argument(node, 1, 0)) - 1, None)
 
 
-def _pooled(dims: int) -> _Finder:
-    def find(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
-        shape = graph.values[node.outputs[0]].shape
-        yield node.args[1], (0, math.prod(shape[-dims:]) - 1, None)
-
-    return find
+def _pooled(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
+    dims = int(node.op.partition("max_unpool")[2][0])
+    shape = graph.values[node.outputs[0]].shape
+    yield node.args[1], (0, math.prod(shape[-dims:]) - 1, None)
 
 
 def _divisors(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
@@ -203,47 +198,22 @@ def _divisors(graph: Graph, node: Node) -> Iterator[tuple[Arg, _Found]]:
         yield node.args[1], (-(2**63), 2**63 - 1, None)
 
 
-_DIVISIONS = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("floor_divide.default", "remainder.Tensor", "remainder.Scalar_Tensor", "fmod.Tensor"),
-        *("div.Tensor_mode", "divide.Tensor_mode"),
-    )
+_FINDERS: Mapping[str, _Finder] = MappingProxyType(
+    {
+        "rows": _rows,
+        "bags": _bags,
+        "along": _along(False),
+        "along_signed": _along(True),
+        "flat": _flat,
+        "flat_only": _flat_only,
+        # Not of torch's unsafe forms, whose indices need no check.
+        "each_dim": _each_dim,
+        "classes": _classes,
+        "ctc": _ctc,
+        "label_sets": _label_sets,
+        "pooled": _pooled,
+        "divisors": _divisors,
+        "labels": _labels,
+    }
 )
-
-_GROUPS: tuple[tuple[_Finder, str], ...] = (
-    (_rows, "aten.embedding.default samba.embedding_renorm.default"),
-    (
-        _bags,
-        "aten.embedding_bag.default aten.embedding_bag.padding_idx aten._embedding_bag.default",
-    ),
-    (
-        _along(False),
-        "aten.index_select.default aten.gather.default aten.scatter.src aten.scatter.value "
-        "aten.scatter.reduce aten.scatter.value_reduce aten.scatter_add.default "
-        "aten.scatter_reduce.two aten.index_add.default aten.index_copy.default "
-        "aten.index_reduce.default",
-    ),
-    (_along(True), "aten.index_fill.int_Scalar aten.index_fill.int_Tensor"),
-    (_flat, "aten.take.default aten.put.default"),
-    (_flat_only, "aten.take_along_dim.default"),
-    (
-        _each_dim,
-        # The unsafe forms are torch's own, of indices that it need not check.
-        "aten.index.Tensor aten.index_put.default aten._index_put_impl.default",
-    ),
-    (_classes, "aten.one_hot.default"),
-    (_ctc, "samba.ctc_loss.default"),
-    (_label_sets, "aten.multilabel_margin_loss.default"),
-    (_pooled(2), "aten.max_unpool2d.default"),
-    (_pooled(3), "aten.max_unpool3d.default"),
-    (_divisors, " ".join(sorted(_DIVISIONS))),
-    (
-        _labels(4),
-        "aten.cross_entropy_loss.default aten.nll_loss.default aten.nll_loss_nd.default "
-        "aten.nll_loss2d.default aten.nll_loss_forward.default aten.nll_loss2d_forward.default",
-    ),
-)
-
-_FINDERS = {name: find for find, names in _GROUPS for name in names.split()}
-_LABELS = frozenset(_GROUPS[-1][1].split())
+"""By the name that an op's facts give."""

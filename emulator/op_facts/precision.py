@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from emulator.op_facts.names import CAST_RESULT, CASTS, NEXT_SEED
-from emulator.op_facts.rates import takes_rate
+from emulator.op_facts.table import facts_of
 from pef_schema.program import Node, Value, refs_of
 from pef_schema.section_facts import plain_name
+
+ARITHMETIC = "samba_arithmetic"
+"""Key of a program's metadata that says how values are rounded; absent for a model as written."""
+AS_WRITTEN = "graphamp_preset=mp0 bf16_cast=nearest_even"
+"""What the metadata of a model as written would say."""
 
 MOVES = frozenset(
     {
@@ -74,7 +79,8 @@ def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[t
         taken = {
             _held(v, values, coarse)
             for v in node.refs()
-            if values[v].dtype.is_floating and not (takes_rate(node.op) and values[v].shape == ())
+            if values[v].dtype.is_floating
+            and (facts_of(node.op).rate is None or values[v].shape != ())
         }
         given = {_held(rounded.get(v, v), values, coarse) for v in node.outputs if v >= 0}
         if plain_name(node.op) in MOVES and taken == {"bfloat16"}:

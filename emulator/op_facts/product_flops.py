@@ -7,15 +7,17 @@ counter has it; a convolution is the product of its windows, those at the rim co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from emulator.op_facts.fused_products import attention, cell, recurrent
 from emulator.op_facts.multi_dot import cheapest_order
 from emulator.op_facts.node_arguments import NamedArgs, Shape
 from emulator.op_facts.products import Part, Products, aligned, at_positions, each
+from emulator.op_facts.table import facts_of
 from pef_schema.program import Gradient, Graph, Node
 
-__all__ = ["PRODUCT_OPS", "products_of"]
+__all__ = ["products_of"]
 
 
 def products_of(graph: Graph | Gradient, node: Node) -> Products | None:
@@ -28,8 +30,8 @@ def products_of(graph: Graph | Gradient, node: Node) -> Products | None:
     Returns:
         The products; None for an op that has none, or of which nobody has said what it takes.
     """
-    formula = _FORMULAS.get(node.op)
-    return None if formula is None else formula(NamedArgs(graph, node))
+    kind = facts_of(node.op).products
+    return None if kind is None else _FORMULAS[kind](NamedArgs(graph, node))
 
 
 # -- products of matrices ---------------------------------------------------
@@ -178,47 +180,23 @@ def _convolution(at: NamedArgs) -> Products:
     return each(flops, at.dtype(0), (0, 0), (1, 0))
 
 
-_Formula = Callable[[NamedArgs], Products | None]
-
-_GROUPS: tuple[tuple[_Formula, str], ...] = (
-    (
-        _matmul,
-        "aten.matmul.default aten.mm.default aten.bmm.default aten.mv.default aten.dot.default "
-        "aten.vdot.default",
-    ),
-    (
-        _added_matmul,
-        "aten.addmm.default aten.addmv.default aten.baddbmm.default aten.addbmm.default",
-    ),
-    (_linear, "aten.linear.default"),
-    (_inner, "aten.inner.default"),
-    (_tensordot, "aten.tensordot.default"),
-    (_einsum, "aten.einsum.default"),
-    (_bilinear, "aten.bilinear.default"),
-    (_grouped, "aten._grouped_mm.default transformers.grouped_mm_fallback.default"),
-    (_multi_dot, "aten.linalg_multi_dot.default aten.chain_matmul.default"),
-    (
-        _conv,
-        "aten.conv1d.default aten.conv2d.default aten.conv3d.default "
-        "aten.conv1d.padding aten.conv2d.padding aten.conv3d.padding",
-    ),
-    (
-        _conv_transpose,
-        "aten.conv_transpose1d.default aten.conv_transpose2d.input aten.conv_transpose3d.input",
-    ),
-    (_convolution, "aten.convolution.default"),
-    (attention, "aten.scaled_dot_product_attention.default"),
-    (
-        recurrent,
-        "aten.lstm.input aten.gru.input aten.rnn_tanh.input aten.rnn_relu.input",
-    ),
-    (
-        cell,
-        "aten.lstm_cell.default aten.gru_cell.default aten.rnn_tanh_cell.default "
-        "aten.rnn_relu_cell.default",
-    ),
+_FORMULAS: Mapping[str, Callable[[NamedArgs], Products | None]] = MappingProxyType(
+    {
+        "matmul": _matmul,
+        "added_matmul": _added_matmul,
+        "linear": _linear,
+        "inner": _inner,
+        "tensordot": _tensordot,
+        "einsum": _einsum,
+        "bilinear": _bilinear,
+        "grouped": _grouped,
+        "multi_dot": _multi_dot,
+        "conv": _conv,
+        "conv_transpose": _conv_transpose,
+        "convolution": _convolution,
+        "attention": attention,
+        "recurrent": recurrent,
+        "cell": cell,
+    }
 )
-
-_FORMULAS = {name: formula for formula, names in _GROUPS for name in names.split()}
-PRODUCT_OPS = frozenset(_FORMULAS)
-"""Ops that multiply matrices or convolve."""
+"""By the name that an op's facts give."""

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from emulator.op_facts.causal_blocks import causal_blocks
 from emulator.op_facts.fused_products import is_projected
 from emulator.op_facts.node_arguments import NamedArgs
+from emulator.op_facts.table import facts_of
 from pef_schema.program import Gradient, Graph, Node
 
 __all__ = ["Scratch", "scratch_of"]
@@ -56,8 +57,8 @@ def scratch_of(graph: Graph | Gradient, node: Node) -> Scratch:
     Returns:
         The bytes; none for an op of which nobody has said anything.
     """
-    rule = _RULES.get((node.op.split(".") * 2)[1])
-    return _NONE if rule is None else rule(NamedArgs(graph, node))
+    kind = facts_of(node.op).scratch
+    return _NONE if kind is None else _RULES[kind](NamedArgs(graph, node))
 
 
 def _attention(at: NamedArgs) -> Scratch:
@@ -119,15 +120,13 @@ def _computed(at: NamedArgs) -> int:
 
 _RULES: Mapping[str, Callable[[NamedArgs], Scratch]] = MappingProxyType(
     {
-        "scaled_dot_product_attention": _attention,
-        **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), _convolution),
-        **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"), _max_pool),
+        "attention": _attention,
+        "convolution": _convolution,
+        "max_pool": _max_pool,
         "lstm": _recurrent(4),
         # Those of inputs and of states apart, three of each.
         "gru": _recurrent(6),
-        **dict.fromkeys(("rnn_tanh", "rnn_relu"), _recurrent(1)),
-        "max_pool2d_with_indices": _max_pool,
-        "max_pool3d_with_indices": _max_pool,
+        "rnn": _recurrent(1),
     }
 )
-"""By plain name."""
+"""By the name that an op's facts give."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from emulator.op_facts._signatures import GROUPS
+from emulator.op_facts.table import signatures
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -117,16 +117,6 @@ def _parameter(word: str, *, keyword: bool) -> Parameter:
         default=default,
         keyword=keyword,
     )
-
-
-@functools.cache
-def signatures() -> Mapping[str, str]:
-    """The signatures of all ops that have a lowering, as text.
-
-    Returns:
-        A read-only mapping from full names.
-    """
-    return MappingProxyType({name: text for text, names in GROUPS for name in names.split()})
 
 
 @functools.cache

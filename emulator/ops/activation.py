@@ -19,6 +19,7 @@ from jax import lax
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import LOW, real, widen, widened
 from emulator.kernels.unfused import in_memory
+from emulator.op_facts.fusing import Fusing
 from emulator.ops import random
 from emulator.ops._dropping import MissingSeed
 from emulator.ops._gradient import with_gradient
@@ -80,7 +81,7 @@ def _gelu(x: jax.Array, tanh: bool) -> jax.Array:
     return _gelu_forward(x, tanh)[0]
 
 
-@op("aten.gelu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.gelu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
 @widened
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     """Gaussian error linear unit, exact or with the tanh approximation."""
@@ -94,7 +95,7 @@ def leaky_relu(x: jax.Array, negative_slope: float = 0.01) -> jax.Array:
     return jnp.where(x > 0, x, x * negative_slope)
 
 
-@op("aten.rrelu.default", reads=(0,), random=True)
+@op("aten.rrelu.default", reads=(0,), random=True, flops=("results", 1))
 @widened
 def rrelu(
     x: jax.Array,
@@ -159,21 +160,21 @@ def _elu(x: jax.Array, alpha: float, scale: float, input_scale: float) -> jax.Ar
     return jnp.where(above, x * scale, jnp.expm1(below * input_scale) * (alpha * scale))
 
 
-@op("aten.elu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.elu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
 @widened
 def elu(x: jax.Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> jax.Array:
     """Exponential linear unit."""
     return _elu(x, alpha, scale, input_scale)
 
 
-@op("aten.selu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.selu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
 @widened
 def selu(x: jax.Array) -> jax.Array:
     """Self-normalizing exponential linear unit (Klambauer et al. 2017)."""
     return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1)
 
 
-@op("aten.celu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.celu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
 @widened
 def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
     """Continuously differentiable exponential linear unit."""
@@ -197,7 +198,7 @@ def _clip(x: jax.Array, least: float, most: float) -> jax.Array:
     return _clip_forward(x, least, most)[0]
 
 
-@op("aten.hardtanh.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.hardtanh.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)
 def hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
     """``x`` clipped; no gradient at the knees. That is taken by the result, as relu's is."""
     return _clip(x, min_val, max_val)
@@ -243,14 +244,14 @@ def hardsigmoid(x: jax.Array) -> jax.Array:
     return _hardsigmoid(x)
 
 
-@op("aten.hardswish.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.hardswish.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
 @widened
 def hardswish(x: jax.Array) -> jax.Array:
     """``x`` times ``(x + 3) / 6`` clipped to ``[0, 1]``, which is NaN at minus infinity."""
     return _hardswish(x)
 
 
-@op("aten.softplus.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.softplus.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
 @widened
 def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     """``log(1 + exp(beta * x)) / beta``; ``x`` itself where ``beta * x`` passes the threshold."""
@@ -258,7 +259,7 @@ def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     return jnp.where(linear, x, jnp.log1p(jnp.exp(jnp.where(linear, 0, x) * beta)) / beta)
 
 
-@op("aten.mish.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.mish.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
 @widened
 def mish(x: jax.Array) -> jax.Array:
     """``x * tanh(softplus(x))``."""
@@ -280,7 +281,7 @@ def _log_sigmoid(x: jax.Array) -> jax.Array:
     return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
-@op("aten.log_sigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.log_sigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
 @widened
 def log_sigmoid(x: jax.Array) -> jax.Array:
     """Logarithm of the logistic function."""
@@ -318,7 +319,14 @@ def glu(x: jax.Array, dim: int = -1) -> jax.Array:
     return a * jax.nn.sigmoid(b)
 
 
-@op("aten.silu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op(
+    "aten.silu.default",
+    reads=(0,),
+    cheap=True,
+    channels=Channels.ANY,
+    complex=True,
+    fusing=Fusing.DEAR,
+)
 @widened
 def silu(x: jax.Array) -> jax.Array:
     """``x * sigmoid(x)``."""
@@ -343,7 +351,14 @@ def _sigmoid(x: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(widen(x)).astype(x.dtype)
 
 
-@op("aten.sigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op(
+    "aten.sigmoid.default",
+    reads=(0,),
+    cheap=True,
+    channels=Channels.ANY,
+    complex=True,
+    fusing=Fusing.DEAR,
+)
 def sigmoid(x: jax.Array) -> jax.Array:
     """Logistic function; integers give float32."""
     return _sigmoid(real(x))
@@ -364,7 +379,14 @@ def _tanh(x: jax.Array) -> jax.Array:
     return jnp.tanh(widen(x)).astype(x.dtype)
 
 
-@op("aten.tanh.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op(
+    "aten.tanh.default",
+    reads=(0,),
+    cheap=True,
+    channels=Channels.ANY,
+    complex=True,
+    fusing=Fusing.DEAR,
+)
 def tanh(x: jax.Array) -> jax.Array:
     """Hyperbolic tangent; integers give float32."""
     return _tanh(real(x))
@@ -429,25 +451,25 @@ def _softmax(x: jax.Array, dim: int, dtype: DType | None, *, log: bool) -> jax.A
     return fn(y[None], 0)[0] if x.ndim == 0 else fn(y, dim)
 
 
-@op("aten.softmax.int", reads=(0,))
+@op("aten.softmax.int", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
 def softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
     """Softmax along ``dim``, computed in ``dtype`` if given."""
     return _softmax(x, dim, dtype, log=False)
 
 
-@op("aten.log_softmax.int", reads=(0,))
+@op("aten.log_softmax.int", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
 def log_softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
     """Logarithm of the softmax along ``dim``, computed in ``dtype`` if given."""
     return _softmax(x, dim, dtype, log=True)
 
 
-@op("aten._softmax.default", reads=(0,))
+@op("aten._softmax.default", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
 def core_softmax(x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     """Softmax as core ATen has it."""
     return _softmax(x, dim, DType.FLOAT32 if half_to_float else None, log=False)
 
 
-@op("aten._log_softmax.default", reads=(0,))
+@op("aten._log_softmax.default", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
 def core_log_softmax(x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
     """Log-softmax as core ATen has it."""
     return _softmax(x, dim, DType.FLOAT32 if half_to_float else None, log=True)

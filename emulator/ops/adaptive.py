@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from emulator.kernels.precision import widen
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._reduction import reduce_sum
 from emulator.ops._resample import Table, check_places, resample, span_entries
 from emulator.ops._reshape import merged
@@ -53,19 +54,29 @@ def _means(length: int, out: int) -> Table:
     return Table(source=source, target=target, weight=1 / count[target], size=length, out=out)
 
 
-@op("aten.adaptive_avg_pool1d.default", reads=())
+@op("aten.adaptive_avg_pool1d.default", reads=(), flops=("input", 0, 1), fusing=Fusing.REDUCES)
 def adaptive_avg_pool1d(x: jax.Array, size: Sequence[int]) -> jax.Array:
     """Means over ``size`` nearly equal spans of the last axis."""
     return _adaptive_average(x, size, 1)
 
 
-@op("aten.adaptive_avg_pool2d.default", "aten._adaptive_avg_pool2d.default", reads=())
+@op(
+    *("aten.adaptive_avg_pool2d.default", "aten._adaptive_avg_pool2d.default"),
+    reads=(),
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
+)
 def adaptive_avg_pool2d(x: jax.Array, size: Sequence[int]) -> jax.Array:
     """Means over ``size`` nearly equal spans of the last two axes."""
     return _adaptive_average(x, size, 2)
 
 
-@op("aten.adaptive_avg_pool3d.default", "aten._adaptive_avg_pool3d.default", reads=())
+@op(
+    *("aten.adaptive_avg_pool3d.default", "aten._adaptive_avg_pool3d.default"),
+    reads=(),
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
+)
 def adaptive_avg_pool3d(x: jax.Array, size: Sequence[int]) -> jax.Array:
     """Means over ``size`` nearly equal spans of the last three axes."""
     return _adaptive_average(x, size, 3)
@@ -121,19 +132,23 @@ def _flat_index(chosen: Sequence[Any], places: Sequence[int]) -> Any:
     return index
 
 
-@op("aten.adaptive_max_pool1d.default", reads=(0,))
+@op("aten.adaptive_max_pool1d.default", reads=(0,), flops=("input", 0, 1))
 def adaptive_max_pool1d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Largest values and their int64 places over spans of the last axis."""
     return _adaptive_max(x, size, 1)
 
 
-@op("aten.adaptive_max_pool2d.default", reads=(0,))
+@op(
+    "aten.adaptive_max_pool2d.default", reads=(0,), flops=("input", 0, 1), ranges=("pool_places", 2)
+)
 def adaptive_max_pool2d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Largest values and their int64 places over spans of the last two axes."""
     return _adaptive_max(x, size, 2)
 
 
-@op("aten.adaptive_max_pool3d.default", reads=(0,))
+@op(
+    "aten.adaptive_max_pool3d.default", reads=(0,), flops=("input", 0, 1), ranges=("pool_places", 3)
+)
 def adaptive_max_pool3d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Largest values and their int64 places over spans of the last three axes."""
     return _adaptive_max(x, size, 3)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import widen
 from emulator.op_facts.causal_blocks import causal_blocks
+from emulator.op_facts.fusing import Fusing
 from emulator.ops import _gemm as gemm
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gradient import with_gradient
@@ -46,7 +47,7 @@ def _softmax_part(scores: jax.Array) -> jax.Array:
     return e / jnp.where(total == 0, jnp.ones((), scores.dtype), total)
 
 
-@op("aten._safe_softmax.default", reads=(0,))
+@op("aten._safe_softmax.default", reads=(0,), flops=("input", 0, 5), fusing=Fusing.DEAR)
 def safe_softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Array:
     """Softmax along ``dim``; lines of nothing but -inf give zeros."""
     kind = x.dtype if dtype is None else TO_NUMPY[dtype]
@@ -59,7 +60,16 @@ def safe_softmax(x: jax.Array, dim: int, dtype: DType | None = None) -> jax.Arra
 _NAME = "aten.scaled_dot_product_attention.default"
 
 
-@op(_NAME, reads=(0, 1, 2, 3, 4), random=True)
+@op(
+    _NAME,
+    reads=(0, 1, 2, 3, 4),
+    random=True,
+    flops=("attention",),
+    products="attention",
+    scratch="attention",
+    rate=4,
+    rounds=(0, 1, 2),
+)
 def scaled_dot_product_attention(
     q: jax.Array,
     k: jax.Array,

@@ -14,6 +14,7 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import column_sums_within, large_part, sum_within
 from emulator.ops.norm import (
@@ -143,7 +144,13 @@ class NoStatistics(SambaError):
         )
 
 
-@op("aten._native_batch_norm_legit.no_stats", reads=(0, 1), channels=Channels.LAST)
+@op(
+    "aten._native_batch_norm_legit.no_stats",
+    reads=(0, 1),
+    channels=Channels.LAST,
+    flops=("input", 0, 8),
+    fusing=Fusing.CHEAP,
+)
 def batch_norm_no_stats(
     x: jax.Array,
     weight: jax.Array | None,
@@ -169,7 +176,13 @@ def _running(old: jax.Array, new: jax.Array, momentum: float) -> jax.Array:
     return lax.stop_gradient(mixed).astype(old.dtype)
 
 
-@op("aten._native_batch_norm_legit_functional.default", reads=(0, 1, 3, 4), channels=Channels.LAST)
+@op(
+    "aten._native_batch_norm_legit_functional.default",
+    reads=(0, 1, 3, 4),
+    channels=Channels.LAST,
+    flops=("input", 0, 8),
+    fusing=Fusing.CHEAP,
+)
 def batch_norm_functional(
     x: jax.Array,
     weight: jax.Array | None,
@@ -203,7 +216,13 @@ def batch_norm_functional(
     )
 
 
-@op("aten._native_batch_norm_legit_no_training.default", reads=(0, 1, 3, 4), channels=Channels.LAST)
+@op(
+    "aten._native_batch_norm_legit_no_training.default",
+    reads=(0, 1, 3, 4),
+    channels=Channels.LAST,
+    flops=("input", 0, 8),
+    fusing=Fusing.CHEAP,
+)
 def batch_norm_eval(
     x: jax.Array,
     weight: jax.Array | None,

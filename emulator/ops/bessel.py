@@ -181,7 +181,7 @@ _FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 def _register(name: str, function: Callable[[jax.Array], jax.Array]) -> None:
-    @op(f"aten.{name}.default", reads=(), cheap=True, differentiable=False)
+    @op(f"aten.{name}.default", cheap=True, differentiable=False)
     def lower(x: jax.Array) -> jax.Array:
         return elementwise(function, lax.stop_gradient(x), to_float=True)
 

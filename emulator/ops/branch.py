@@ -8,7 +8,7 @@ from emulator.op_facts.names import CHECKED_BRANCH
 from emulator.ops.registry import op
 
 
-@op(CHECKED_BRANCH, reads=(), cheap=True, differentiable=False)
+@op(CHECKED_BRANCH, cheap=True, differentiable=False)
 def checked_branch(failed: jax.Array, condition: jax.Array, taken: bool) -> jax.Array:
     """Whether a branch has gone the other way, now or in a run whose check nobody has read yet.
 

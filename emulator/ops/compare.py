@@ -18,10 +18,13 @@ Operand = Any
 
 
 def _register(
-    names: tuple[str, ...], overloads: tuple[str, ...], lower: Callable[..., jax.Array]
+    names: tuple[str, ...],
+    overloads: tuple[str, ...],
+    lower: Callable[..., jax.Array],
+    **facts: Any,
 ) -> None:
     full = [f"aten.{name}.{overload}" for name in names for overload in overloads]
-    op(*full, reads=(), cheap=True, differentiable=False)(lower)
+    op(*full, cheap=True, differentiable=False, **facts)(lower)
 
 
 def _comparison(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
@@ -54,7 +57,7 @@ _COMPARISONS: tuple[tuple[tuple[str, ...], Callable[..., jax.Array]], ...] = (
     (("ge", "greater_equal"), lax.ge),
 )
 for _names, _fn in _COMPARISONS:
-    _register(_names, ("Tensor", "Scalar"), _comparison(_fn))
+    _register(_names, ("Tensor", "Scalar"), _comparison(_fn), complex=_fn in (lax.eq, lax.ne))
 
 _BITWISE: tuple[tuple[str, str, Callable[..., jax.Array]], ...] = (
     ("bitwise_and", "__and__", lax.bitwise_and),
@@ -62,24 +65,25 @@ _BITWISE: tuple[tuple[str, str, Callable[..., jax.Array]], ...] = (
     ("bitwise_xor", "__xor__", lax.bitwise_xor),
 )
 for _name, _operator, _fn in _BITWISE:
-    _register((_name,), ("Tensor", "Scalar", "Scalar_Tensor"), _bitwise(_fn))
-    _register((_operator,), ("Tensor", "Scalar"), _bitwise(_fn))
+    _ranges = ("both",) if _name == "bitwise_and" else None
+    _register((_name,), ("Tensor", "Scalar", "Scalar_Tensor"), _bitwise(_fn), ranges=_ranges)
+    _register((_operator,), ("Tensor", "Scalar"), _bitwise(_fn), ranges=_ranges)
 
 for _name, _fn in (
     ("logical_and", lax.bitwise_and),
     ("logical_or", lax.bitwise_or),
     ("logical_xor", lax.bitwise_xor),
 ):
-    _register((_name,), ("default",), _logical(_fn))
+    _register((_name,), ("default",), _logical(_fn), complex=True)
 
 
-@op("aten.bitwise_not.default", reads=(), cheap=True, differentiable=False)
+@op("aten.bitwise_not.default", cheap=True, differentiable=False)
 def bitwise_not(x: jax.Array) -> jax.Array:
     """Every bit flipped; logical not of booleans."""
     return lax.bitwise_not(x)
 
 
-@op("aten.logical_not.default", reads=(), cheap=True, differentiable=False)
+@op("aten.logical_not.default", cheap=True, differentiable=False, complex=True)
 def logical_not(x: jax.Array) -> jax.Array:
     """Whether ``x`` is zero."""
     return ~x.astype(bool)
@@ -87,8 +91,8 @@ def logical_not(x: jax.Array) -> jax.Array:
 
 @op(
     *("aten.bitwise_left_shift.Tensor", "aten.bitwise_left_shift.Tensor_Scalar"),
-    *("aten.bitwise_left_shift.Scalar_Tensor", "aten.__lshift__.Tensor", "aten.__lshift__.Scalar"),
-    reads=(),
+    *("aten.bitwise_left_shift.Scalar_Tensor", "aten.__lshift__.Tensor"),
+    "aten.__lshift__.Scalar",
     cheap=True,
     differentiable=False,
 )
@@ -99,9 +103,8 @@ def shift_left(x: Operand, bits: Operand) -> jax.Array:
 
 @op(
     *("aten.bitwise_right_shift.Tensor", "aten.bitwise_right_shift.Tensor_Scalar"),
-    "aten.bitwise_right_shift.Scalar_Tensor",
-    *("aten.__rshift__.Tensor", "aten.__rshift__.Scalar"),
-    reads=(),
+    *("aten.bitwise_right_shift.Scalar_Tensor", "aten.__rshift__.Tensor"),
+    "aten.__rshift__.Scalar",
     cheap=True,
     differentiable=False,
 )
@@ -110,37 +113,37 @@ def shift_right(x: Operand, bits: Operand) -> jax.Array:
     return elementwise(_shift_right, x, bits)
 
 
-@op("aten.isnan.default", reads=(), cheap=True, differentiable=False)
+@op("aten.isnan.default", cheap=True, differentiable=False, complex=True)
 def isnan(x: jax.Array) -> jax.Array:
     """Whether ``x`` is NaN."""
     return x != x
 
 
-@op("aten.isinf.default", reads=(), cheap=True, differentiable=False)
+@op("aten.isinf.default", cheap=True, differentiable=False, complex=True)
 def isinf(x: jax.Array) -> jax.Array:
     """Whether ``x`` is infinite of either sign."""
     return jnp.isinf(x)
 
 
-@op("aten.isfinite.default", reads=(), cheap=True, differentiable=False)
+@op("aten.isfinite.default", cheap=True, differentiable=False, complex=True)
 def isfinite(x: jax.Array) -> jax.Array:
     """Whether ``x`` is neither infinite nor NaN."""
     return jnp.isfinite(x)
 
 
-@op("aten.isposinf.default", reads=(), cheap=True, differentiable=False)
+@op("aten.isposinf.default", cheap=True, differentiable=False)
 def isposinf(x: jax.Array) -> jax.Array:
     """Whether ``x`` is ``+inf``."""
     return jnp.isinf(x) & (x > 0)
 
 
-@op("aten.isneginf.default", reads=(), cheap=True, differentiable=False)
+@op("aten.isneginf.default", cheap=True, differentiable=False)
 def isneginf(x: jax.Array) -> jax.Array:
     """Whether ``x`` is ``-inf``."""
     return jnp.isinf(x) & (x < 0)
 
 
-@op("aten.signbit.default", reads=(), cheap=True, differentiable=False)
+@op("aten.signbit.default", cheap=True, differentiable=False)
 def signbit(x: jax.Array) -> jax.Array:
     """Whether the sign bit is set: true of ``-0.0``."""
     return jnp.signbit(x) if is_float(x.dtype) else x < 0
@@ -148,8 +151,8 @@ def signbit(x: jax.Array) -> jax.Array:
 
 @op(
     *("aten.isin.Tensor_Tensor", "aten.isin.Tensor_Scalar", "aten.isin.Scalar_Tensor"),
-    reads=(),
     differentiable=False,
+    counted=False,
 )
 def isin(
     elements: Operand, test_elements: Operand, *, assume_unique: bool = False, invert: bool = False
@@ -162,7 +165,7 @@ def isin(
     return ~found if invert else found
 
 
-@op("aten.isclose.default", reads=(), cheap=True, differentiable=False)
+@op("aten.isclose.default", cheap=True, differentiable=False, complex=True)
 def isclose(
     x: jax.Array,
     other: jax.Array,

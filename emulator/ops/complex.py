@@ -18,19 +18,19 @@ from emulator.ops._promote import broadcast_all, conjugate, elementwise, is_comp
 from emulator.ops.registry import op
 
 
-@op("aten.view_as_complex.default", "aten.view_as_complex_copy.default", reads=(), cheap=True)
+@op("aten.view_as_complex.default", "aten.view_as_complex_copy.default", moves=True)
 def view_as_complex(x: jax.Array) -> jax.Array:
     """Complex numbers of pairs along the last dimension."""
     return lax.complex(x[..., 0], x[..., 1])
 
 
-@op("aten.view_as_real.default", "aten.view_as_real_copy.default", reads=(), cheap=True)
+@op("aten.view_as_real.default", "aten.view_as_real_copy.default", moves=True)
 def view_as_real(x: jax.Array) -> jax.Array:
     """Real and imaginary parts as a new last dimension of 2."""
     return jnp.stack([lax.real(x), lax.imag(x)], axis=-1)
 
 
-@op("aten.complex.default", reads=(), cheap=True)
+@op("aten.complex.default", moves=True)
 def complex_(real: jax.Array, imag: jax.Array) -> jax.Array:
     """Complex numbers of their two parts, which broadcast."""
     return lax.complex(*broadcast_all(real, imag))
@@ -51,19 +51,19 @@ def _polar(size: jax.Array, angle: jax.Array) -> jax.Array:
     return lax.complex(size * lax.cos(angle), size * lax.sin(angle))
 
 
-@op("aten.polar.default", reads=(0, 1), cheap=True)
+@op("aten.polar.default", reads=(0, 1), cheap=True, complex=True)
 def polar(size: jax.Array, angle: jax.Array) -> jax.Array:
     """Complex numbers of absolute value and angle, which broadcast."""
     return _polar(*broadcast_all(size, angle))
 
 
-@op("aten.real.default", reads=(), cheap=True)
+@op("aten.real.default", moves=True)
 def real(x: jax.Array) -> jax.Array:
     """The real part; a real tensor itself."""
     return lax.real(x) if is_complex(x.dtype) else x
 
 
-@op("aten.imag.default", reads=(), cheap=True)
+@op("aten.imag.default", moves=True)
 def imag(x: jax.Array) -> jax.Array:
     """The imaginary part."""
     return lax.imag(x)
@@ -74,6 +74,7 @@ def imag(x: jax.Array) -> jax.Array:
     *("aten.conj_physical.default", "aten._conj_physical.default"),
     reads=(),
     cheap=True,
+    complex=True,
 )
 def conj(x: jax.Array) -> jax.Array:
     """The conjugate; a real tensor itself.
@@ -83,19 +84,19 @@ def conj(x: jax.Array) -> jax.Array:
     return conjugate(x)
 
 
-@op("aten._neg_view.default", "aten._neg_view_copy.default", reads=(), cheap=True)
+@op("aten._neg_view.default", "aten._neg_view_copy.default", reads=(), cheap=True, complex=True)
 def neg_view(x: jax.Array) -> jax.Array:
     """``-x``: the imaginary part of what is to be conjugated."""
     return -x
 
 
-@op("aten.mH.default", "aten.matrix_H.default", "aten.adjoint.default", reads=(), cheap=True)
+@op("aten.mH.default", "aten.matrix_H.default", "aten.adjoint.default", moves=True)
 def adjoint(x: jax.Array) -> jax.Array:
     """The conjugate with its last two dimensions swapped; a number is conjugated."""
     return conj(jnp.swapaxes(x, -1, -2) if x.ndim else x)
 
 
-@op("aten.sgn.default", reads=(0,), cheap=True)
+@op("aten.sgn.default", reads=(0,), cheap=True, complex=True)
 def sgn(x: jax.Array) -> jax.Array:
     """``x / |x|``, 0 at zero; of real numbers -1, 0 or 1, without a slope."""
     if not is_complex(x.dtype):
@@ -110,7 +111,7 @@ def _direction(x: jax.Array) -> jax.Array:
     return jnp.where(zero, 0, x / jnp.where(zero, 1, size))
 
 
-@op("aten.angle.default", reads=(0,), cheap=True)
+@op("aten.angle.default", reads=(0,), cheap=True, complex=True)
 def angle(x: jax.Array) -> jax.Array:
     """The argument of a complex number; of a real one 0 or pi, without a slope."""
     if is_complex(x.dtype):

@@ -11,6 +11,7 @@ from jax import lax
 from emulator.kernels import convolutions
 from emulator.kernels.precision import widen
 from emulator.kernels.windows import Window, expand
+from emulator.op_facts.facts import ALL_INPUTS
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import sum_rows
 from emulator.ops.registry import Channels, Form, op
@@ -186,20 +187,24 @@ def _any_conv(
 
 
 @op(
-    "aten.conv1d.default",
-    "aten.conv2d.default",
-    "aten.conv3d.default",
+    *("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"),
     reads=(0, 1),
     linear_in=(0, 1),
     channels=_channels,
+    flops=("bias", 2),
+    products="conv",
+    scratch="convolution",
+    rounds=ALL_INPUTS,
 )
 @op(
-    "aten.conv1d.padding",
-    "aten.conv2d.padding",
-    "aten.conv3d.padding",
+    *("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding"),
     reads=(0, 1),
     linear_in=(0, 1),
     channels=_channels,
+    flops=("bias", 2),
+    products="conv",
+    scratch="convolution",
+    rounds=ALL_INPUTS,
 )
 def conv(
     x: jax.Array,
@@ -220,12 +225,14 @@ def conv(
 
 
 @op(
-    "aten.conv_transpose1d.default",
-    "aten.conv_transpose2d.input",
+    *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input"),
     "aten.conv_transpose3d.input",
     reads=(0, 1),
     linear_in=(0, 1),
     channels=Channels.LAST,
+    flops=("bias", 2),
+    products="conv_transpose",
+    rounds=ALL_INPUTS,
 )
 def conv_transpose(
     x: jax.Array,
@@ -251,7 +258,16 @@ def conv_transpose(
     )
 
 
-@op("aten.convolution.default", reads=(0, 1), linear_in=(0, 1), channels=_channels)
+@op(
+    "aten.convolution.default",
+    reads=(0, 1),
+    linear_in=(0, 1),
+    channels=_channels,
+    flops=("bias", 2),
+    products="convolution",
+    scratch="convolution",
+    rounds=ALL_INPUTS,
+)
 def convolution(
     x: jax.Array,
     weight: jax.Array,

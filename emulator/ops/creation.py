@@ -40,25 +40,26 @@ def _number_type(*numbers: complex) -> Any:
     return DEFAULT_FLOAT if any(isinstance(n, float) for n in numbers) else np.int64
 
 
-@op("aten.full.default", reads=(), cheap=True, differentiable=False)
+@op("aten.full.default", differentiable=False, moves=True, ranges=("number", 1))
 def full(size: tuple[int, ...], value: Any, *, dtype: DType | None = None) -> jax.Array:
     """A tensor filled with one number."""
     return lax.full(size, constant(value, _dtype(dtype, _number_type(value))))
 
 
-@op("aten.zeros.default", "aten.empty.memory_format", reads=(), cheap=True, differentiable=False)
+@op("aten.zeros.default", differentiable=False, moves=True, ranges=("constantly", 0, 0))
+@op("aten.empty.memory_format", differentiable=False, moves=True)
 def zeros(size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
     """Zeros; what torch leaves uninitialized is zero here."""
     return lax.full(size, constant(0, _dtype(dtype)))
 
 
-@op("aten.ones.default", reads=(), cheap=True, differentiable=False)
+@op("aten.ones.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
 def ones(size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
     """Ones."""
     return lax.full(size, constant(1, _dtype(dtype)))
 
 
-@op("aten.empty_strided.default", reads=(), cheap=True, differentiable=False)
+@op("aten.empty_strided.default", differentiable=False, moves=True)
 def empty_strided(
     size: tuple[int, ...], stride: tuple[int, ...], *, dtype: DType | None = None
 ) -> jax.Array:
@@ -68,37 +69,37 @@ def empty_strided(
 
 
 @op(
-    "aten.zeros_like.default",
-    "aten.empty_like.default",
-    "aten.zero.default",
-    reads=(),
-    cheap=True,
+    *("aten.zeros_like.default", "aten.zero.default"),
     differentiable=False,
+    moves=True,
+    ranges=("constantly", 0, 0),
 )
+@op("aten.empty_like.default", differentiable=False, moves=True)
 def zeros_like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """Zeros of the shape of ``x``."""
     return lax.full(x.shape, constant(0, _dtype(dtype, x.dtype)))
 
 
-@op("aten.ones_like.default", reads=(), cheap=True, differentiable=False)
+@op("aten.ones_like.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
 def ones_like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """Ones of the shape of ``x``."""
     return lax.full(x.shape, constant(1, _dtype(dtype, x.dtype)))
 
 
-@op("aten.full_like.default", reads=(), cheap=True, differentiable=False)
+@op("aten.full_like.default", differentiable=False, moves=True, ranges=("number", 1))
 def full_like(x: jax.Array, value: Any, *, dtype: DType | None = None) -> jax.Array:
     """One number in the shape of ``x``."""
     return lax.full(x.shape, constant(value, _dtype(dtype, x.dtype)))
 
 
-@op("aten.new_zeros.default", "aten.new_empty.default", reads=(), cheap=True, differentiable=False)
+@op("aten.new_zeros.default", differentiable=False, moves=True, ranges=("constantly", 0, 0))
+@op("aten.new_empty.default", differentiable=False, moves=True)
 def new_zeros(x: jax.Array, size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
     """Zeros of another shape in the dtype of ``x``."""
     return lax.full(size, constant(0, _dtype(dtype, x.dtype)))
 
 
-@op("aten.new_empty_strided.default", reads=(), cheap=True, differentiable=False)
+@op("aten.new_empty_strided.default", differentiable=False, moves=True)
 def new_empty_strided(
     x: jax.Array, size: tuple[int, ...], stride: tuple[int, ...], *, dtype: DType | None = None
 ) -> jax.Array:
@@ -107,13 +108,13 @@ def new_empty_strided(
     return new_zeros(x, size, dtype=dtype)
 
 
-@op("aten.new_ones.default", reads=(), cheap=True, differentiable=False)
+@op("aten.new_ones.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
 def new_ones(x: jax.Array, size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
     """Ones of another shape in the dtype of ``x``."""
     return lax.full(size, constant(1, _dtype(dtype, x.dtype)))
 
 
-@op("aten.new_full.default", reads=(), cheap=True, differentiable=False)
+@op("aten.new_full.default", differentiable=False, moves=True, ranges=("number", 2))
 def new_full(
     x: jax.Array, size: tuple[int, ...], value: Any, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -121,32 +122,37 @@ def new_full(
     return lax.full(size, constant(value, _dtype(dtype, x.dtype)))
 
 
-@op("aten.scalar_tensor.default", reads=(), cheap=True, differentiable=False)
+@op("aten.scalar_tensor.default", differentiable=False, moves=True, ranges=("number", 0))
 def scalar_tensor(value: float, *, dtype: DType | None = None) -> jax.Array:
     """A 0-d tensor."""
     return jnp.asarray(constant(value, _dtype(dtype)))
 
 
-@op("aten.fill.Scalar", "aten.fill.Tensor", reads=(), cheap=True)
+@op("aten.fill.Scalar", "aten.fill.Tensor", moves=True, ranges=("some_of", 1))
 def fill(x: jax.Array, value: Any) -> jax.Array:
     """One number, which may be a 0-d tensor, in the shape and dtype of ``x``."""
     return broadcast_to(jnp.asarray(cast(value, x.dtype)), x.shape)
 
 
-@op("aten.copy.default", reads=(), cheap=True)
+@op("aten.copy.default", moves=True)
 def copy(x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
     """``source`` in the shape and dtype of ``x``."""
     del non_blocking
     return broadcast_to(converted(source, x.dtype), x.shape)
 
 
-@op("aten.arange.default", reads=(), cheap=True, differentiable=False)
+@op("aten.arange.default", cheap=True, differentiable=False, ranges=("counted",))
 def arange(end: float, *, dtype: DType | None = None) -> jax.Array:
     """``0, 1, ...`` below ``end``."""
     return arange_step(0, end, dtype=dtype)
 
 
-@op("aten.arange.start", "aten.arange.start_step", reads=(), cheap=True, differentiable=False)
+@op(
+    *("aten.arange.start", "aten.arange.start_step"),
+    cheap=True,
+    differentiable=False,
+    ranges=("counted",),
+)
 def arange_step(
     start: float, end: float, step: float = 1, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -162,7 +168,7 @@ def arange_step(
     return (index * constant(step, wide) + constant(start, wide)).astype(kind)
 
 
-@op("aten.range.default", "aten.range.step", reads=(), cheap=True, differentiable=False)
+@op("aten.range.default", "aten.range.step", cheap=True, differentiable=False)
 def range_(start: float, end: float, step: float = 1, *, dtype: DType | None = None) -> jax.Array:
     """``start, start + step, ...`` up to and including ``end``."""
     kind = _dtype(dtype)
@@ -182,7 +188,7 @@ def range_(start: float, end: float, step: float = 1, *, dtype: DType | None = N
     return (index * by + first).astype(kind)
 
 
-@op("aten.eye.default", "aten.eye.m", reads=(), cheap=True, differentiable=False)
+@op("aten.eye.default", "aten.eye.m", differentiable=False, moves=True)
 def eye(n: int, m: int | None = None, *, dtype: DType | None = None) -> jax.Array:
     """Ones on the diagonal."""
     shape = (n, n if m is None else m)
@@ -190,7 +196,7 @@ def eye(n: int, m: int | None = None, *, dtype: DType | None = None) -> jax.Arra
     return (rows == columns).astype(_dtype(dtype))
 
 
-@op("aten.empty_permuted.default", reads=(), cheap=True, differentiable=False)
+@op("aten.empty_permuted.default", differentiable=False, moves=True)
 def empty_permuted(
     size: tuple[int, ...], physical_layout: tuple[int, ...], *, dtype: DType | None = None
 ) -> jax.Array:
@@ -212,11 +218,11 @@ def _spaced(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
 
 
 @op(
-    *("aten.linspace.default", "aten.linspace.Tensor_Tensor"),
-    *("aten.linspace.Tensor_Scalar", "aten.linspace.Scalar_Tensor"),
-    reads=(),
+    *("aten.linspace.default", "aten.linspace.Tensor_Tensor", "aten.linspace.Tensor_Scalar"),
+    "aten.linspace.Scalar_Tensor",
     cheap=True,
     differentiable=False,
+    complex=True,
 )
 def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) -> jax.Array:
     """``steps`` numbers at equal distances, both ends included."""
@@ -226,11 +232,11 @@ def linspace(start: Any, end: Any, steps: int, *, dtype: DType | None = None) ->
 
 
 @op(
-    *("aten.logspace.default", "aten.logspace.Tensor_Tensor"),
-    *("aten.logspace.Tensor_Scalar", "aten.logspace.Scalar_Tensor"),
-    reads=(),
+    *("aten.logspace.default", "aten.logspace.Tensor_Tensor", "aten.logspace.Tensor_Scalar"),
+    "aten.logspace.Scalar_Tensor",
     cheap=True,
     differentiable=False,
+    complex=True,
 )
 def logspace(
     start: Any, end: Any, steps: int, base: complex = 10.0, *, dtype: DType | None = None
@@ -256,33 +262,33 @@ def _triangle(row: int, col: int, offset: int, dtype: DType | None, *, lower: bo
     return jnp.asarray(np.stack(np.nonzero(inside == lower)), _dtype(dtype, np.int64))
 
 
-@op("aten.tril_indices.default", reads=(), cheap=True, differentiable=False)
+@op("aten.tril_indices.default", differentiable=False, moves=True, complex=False)
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = None) -> jax.Array:
     """Coordinates of a lower triangle, shape (2, count)."""
     return _triangle(row, col, offset, dtype, lower=True)
 
 
-@op("aten.triu_indices.default", reads=(), cheap=True, differentiable=False)
+@op("aten.triu_indices.default", differentiable=False, moves=True, complex=False)
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = None) -> jax.Array:
     """Coordinates of an upper triangle, shape (2, count)."""
     return _triangle(row, col, offset, dtype, lower=False)
 
 
-@op("aten.to.dtype", reads=(), cheap=True)
+@op("aten.to.dtype", reads=(), cheap=True, complex=True)
 def to_dtype(x: jax.Array, dtype: DType, *flags: bool) -> jax.Array:
     """Another dtype."""
     del flags
     return converted(x, TO_NUMPY[dtype])
 
 
-@op("aten.to.other", reads=(), cheap=True)
+@op("aten.to.other", reads=(), cheap=True, complex=True)
 def to_other(x: jax.Array, other: jax.Array, *flags: bool) -> jax.Array:
     """The dtype of another tensor."""
     del flags
     return converted(x, other.dtype)
 
 
-@op("aten.type_as.default", reads=(), cheap=True)
+@op("aten.type_as.default", reads=(), cheap=True, complex=True)
 def type_as(x: jax.Array, other: jax.Array) -> jax.Array:
     """The dtype of another tensor."""
     return converted(x, other.dtype)

@@ -152,7 +152,7 @@ def _losses(
     return _losses_forward(log_probs, labels, steps, lengths, blank, zero_infinity)[0]
 
 
-@op("samba.ctc_loss.default", reads=(0, 1, 2, 3))
+@op("samba.ctc_loss.default", reads=(0, 1, 2, 3), counted=False, indices="ctc")
 def ctc_loss(
     log_probs: jax.Array,
     targets: jax.Array,

@@ -13,7 +13,7 @@ from pef_schema.program import CUSTOM_GRADIENT
 Arrays = tuple[jax.Array, ...]
 
 
-@op(CUSTOM_GRADIENT, reads=(3,), cheap=True)
+@op(CUSTOM_GRADIENT, reads=(3,), cheap=True, view=True)
 def custom_gradient(
     gradient: Callable[[Arrays, Arrays], Arrays], results: Arrays, inputs: Arrays, reads: Arrays
 ) -> Arrays:

@@ -60,7 +60,7 @@ def _norm(d: jax.Array, p: float, *, keepdims: bool = False) -> jax.Array:
     return jnp.where(total == 0, 0, jnp.where(total == 0, 1, total) ** (1 / p))
 
 
-@op("aten.pairwise_distance.default", reads=(0, 1))
+@op("aten.pairwise_distance.default", reads=(0, 1), flops=("input", 0, 6))
 @widened
 def pairwise_distance(
     x1: jax.Array, x2: jax.Array, p: float = 2, eps: float = 1e-6, keepdim: bool = False
@@ -69,7 +69,7 @@ def pairwise_distance(
     return _norm(x1 - x2 + eps, p, keepdims=keepdim)
 
 
-@op("aten.cdist.default", reads=(0, 1))
+@op("aten.cdist.default", reads=(0, 1), flops=("distance",))
 @widened
 def cdist(x1: jax.Array, x2: jax.Array, p: float = 2, compute_mode: int | None = None) -> jax.Array:
     """p-norm distances ``(..., P, R)`` of the rows of ``(..., P, M)`` and ``(..., R, M)``.
@@ -80,7 +80,7 @@ def cdist(x1: jax.Array, x2: jax.Array, p: float = 2, compute_mode: int | None =
     return _distance(x1[..., :, None, :] - x2[..., None, :, :], p)
 
 
-@op("aten.pdist.default", reads=(0,))
+@op("aten.pdist.default", reads=(0,), flops=("distance",))
 @widened
 def pdist(x: jax.Array, p: float = 2) -> jax.Array:
     """p-norm distances of all pairs of rows, in the order (0, 1), (0, 2), ..., (1, 2), ..."""
@@ -88,7 +88,7 @@ def pdist(x: jax.Array, p: float = 2) -> jax.Array:
     return _distance(x[first] - x[second], p)
 
 
-@op("aten.cosine_similarity.default", reads=(0, 1))
+@op("aten.cosine_similarity.default", reads=(0, 1), flops=("input", 0, 6))
 @widened
 def cosine_similarity(x1: jax.Array, x2: jax.Array, dim: int = 1, eps: float = 1e-8) -> jax.Array:
     """Cosine of the angle along ``dim``; each norm is at least ``eps``."""
@@ -102,7 +102,7 @@ def cosine_similarity(x1: jax.Array, x2: jax.Array, dim: int = 1, eps: float = 1
     return reduce_sum(units[0] * units[1], (dim % x1.ndim,))
 
 
-@op("aten.cosine_embedding_loss.default", reads=(0, 1, 2))
+@op("aten.cosine_embedding_loss.default", reads=(0, 1, 2), flops=("input", 0, 6))
 @widened
 def cosine_embedding_loss(
     x1: jax.Array,
@@ -123,7 +123,7 @@ def cosine_embedding_loss(
     return reduced(loss, reduction)
 
 
-@op("aten.triplet_margin_loss.default", reads=(0, 1, 2))
+@op("aten.triplet_margin_loss.default", reads=(0, 1, 2), flops=("input", 0, 6))
 @widened
 def triplet_margin_loss(
     anchor: jax.Array,

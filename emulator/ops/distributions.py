@@ -20,7 +20,7 @@ def _key(seed: jax.Array, stream: int) -> jax.Array:
     return jax.random.wrap_key_data(uniform_bits(seed, stream, (2,)), impl="threefry2x32")
 
 
-@op("aten.poisson.default", reads=(), differentiable=False, random=True)
+@op("aten.poisson.default", differentiable=False, random=True, counted=False)
 def poisson(rate: jax.Array, generator: None = None, *, seed: jax.Array, stream: int) -> jax.Array:
     """Numbers of events at the rates that the elements state."""
     del generator
@@ -29,7 +29,7 @@ def poisson(rate: jax.Array, generator: None = None, *, seed: jax.Array, stream:
     return drawn.astype(rate.dtype)
 
 
-@op("aten.binomial.default", reads=(), differentiable=False, random=True)
+@op("aten.binomial.default", differentiable=False, random=True, counted=False)
 def binomial(
     count: jax.Array,
     prob: jax.Array,
@@ -51,7 +51,7 @@ def binomial(
     return drawn.astype(count.dtype)
 
 
-@op("aten._standard_gamma.default", reads=(0,), random=True)
+@op("aten._standard_gamma.default", reads=(0,), random=True, counted=False)
 def standard_gamma(
     shape: jax.Array, generator: None = None, *, seed: jax.Array, stream: int
 ) -> jax.Array:

@@ -8,12 +8,20 @@ import numpy as np
 from jax import lax
 
 from emulator.kernels.precision import widen
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops.index import DataDependentIndex, take_slices
 from emulator.ops.registry import op
 
 
-@op("aten.one_hot.default", reads=(), cheap=True, differentiable=False)
+@op(
+    "aten.one_hot.default",
+    differentiable=False,
+    moves=True,
+    complex=False,
+    indices="classes",
+    ranges=("constantly", 0, 1),
+)
 def one_hot(x: jax.Array, num_classes: int = -1) -> jax.Array:
     """1 at the class, 0 elsewhere, along a new last dimension, as int64."""
     if num_classes < 0:
@@ -26,7 +34,15 @@ def one_hot(x: jax.Array, num_classes: int = -1) -> jax.Array:
     return (jnp.expand_dims(x, -1) == classes).astype(np.int64)
 
 
-@op("aten.embedding.default", reads=(1,))
+@op(
+    "aten.embedding.default",
+    reads=(1,),
+    moves=True,
+    repeats=True,
+    fusing=Fusing.APART,
+    indices="rows",
+    ranges=("first",),
+)
 def embedding(
     weight: jax.Array,
     indices: jax.Array,
@@ -58,7 +74,12 @@ def _shrink_gradient(rows: jax.Array, counts: jax.Array) -> jax.Array:
 _SUM, _MAX = 0, 2
 
 
-@op("aten.embedding_bag.default", "aten.embedding_bag.padding_idx", reads=(0, 1, 2, 6))
+@op(
+    *("aten.embedding_bag.default", "aten.embedding_bag.padding_idx"),
+    reads=(0, 1, 2, 6),
+    flops=("bag",),
+    indices="bags",
+)
 def embedding_bag(
     weight: jax.Array,
     indices: jax.Array,
@@ -84,7 +105,7 @@ def embedding_bag(
     )
 
 
-@op("aten._embedding_bag.default", reads=(0, 1, 2, 6))
+@op("aten._embedding_bag.default", reads=(0, 1, 2, 6), flops=("bag",), indices="bags")
 def embedding_bag_plain(
     weight: jax.Array,
     indices: jax.Array,

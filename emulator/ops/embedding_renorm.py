@@ -15,7 +15,7 @@ _ROUND = 1e-7
 """What torch adds to a norm before it divides by it."""
 
 
-@op("samba.embedding_renorm.default", reads=())
+@op("samba.embedding_renorm.default", reads=(), flops=("renorm",), indices="rows")
 def embedding_renorm(
     weight: jax.Array, indices: jax.Array, max_norm: float, norm_type: float
 ) -> jax.Array:

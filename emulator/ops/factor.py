@@ -26,13 +26,13 @@ def _triu_of(x: jax.Array) -> jax.Array:
 # -- Cholesky ----------------------------------------------------------------
 
 
-@op("aten.cholesky.default", reads=(0,))
+@op("aten.cholesky.default", reads=(0,), complex=True, counted=False)
 def cholesky_of(x: jax.Array, upper: bool = False) -> jax.Array:
     """See :func:`emulator.ops.linalg.cholesky`."""
     return cholesky(x, upper=upper)
 
 
-@op("aten.linalg_cholesky_ex.default", reads=(0,))
+@op("aten.linalg_cholesky_ex.default", reads=(0,), complex=True, counted=False)
 def cholesky_ex(x: jax.Array, *, upper: bool = False, check_errors: bool = False) -> Pair:
     """Cholesky factor, and the order of the first minor that is not positive (0 for none)."""
     del check_errors  # a program cannot raise
@@ -112,7 +112,7 @@ def _qr(a: jax.Array, complete: bool) -> Pair:
     return q, r
 
 
-@op("aten.linalg_qr.default", reads=(0,))
+@op("aten.linalg_qr.default", reads=(0,), complex=True, counted=False)
 def qr(a: jax.Array, mode: str = "reduced") -> Pair:
     """QR decomposition; ``mode`` is ``reduced``, ``complete`` or ``r`` (no q).
 
@@ -128,7 +128,7 @@ def qr(a: jax.Array, mode: str = "reduced") -> Pair:
     return _qr(a, mode == "complete")
 
 
-@op("aten.geqrf.default", reads=(), differentiable=False)
+@op("aten.geqrf.default", differentiable=False, complex=True, counted=False)
 def geqrf(a: jax.Array) -> Pair:
     """QR decomposition as LAPACK packs it: r above, reflectors below, and their factors."""
     if a.size == 0:
@@ -157,14 +157,19 @@ def _reflect(a: jax.Array, tau: jax.Array, c: jax.Array, reverse: bool) -> jax.A
     return lax.scan(step, c, pairs, reverse=reverse)[0]
 
 
-@op("aten.linalg_householder_product.default", "aten.orgqr.default", reads=(0, 1))
+@op(
+    *("aten.linalg_householder_product.default", "aten.orgqr.default"),
+    reads=(0, 1),
+    complex=True,
+    counted=False,
+)
 def householder_product(a: jax.Array, tau: jax.Array) -> jax.Array:
     """The first columns of a product of Householder reflectors."""
     eye = jnp.broadcast_to(jnp.eye(*a.shape[-2:], dtype=a.dtype), a.shape)
     return _reflect(a, tau, eye, True)
 
 
-@op("aten.ormqr.default", reads=(0, 1, 2))
+@op("aten.ormqr.default", reads=(0, 1, 2), complex=True, counted=False)
 def ormqr(
     a: jax.Array, tau: jax.Array, other: jax.Array, left: bool = True, transpose: bool = False
 ) -> jax.Array:
@@ -211,7 +216,7 @@ def _check_pivot(op_name: str, a: jax.Array, pivot: bool) -> None:
         )
 
 
-@op("aten.linalg_lu_factor_ex.default", reads=(0,))
+@op("aten.linalg_lu_factor_ex.default", reads=(0,), complex=True, counted=False)
 def lu_factor_ex(a: jax.Array, *, pivot: bool = True, check_errors: bool = False) -> Lu:
     """Packed LU factors with partial pivoting, the exchanges, and where it is singular."""
     del check_errors  # a program cannot raise
@@ -220,13 +225,13 @@ def lu_factor_ex(a: jax.Array, *, pivot: bool = True, check_errors: bool = False
     return packed, pivots, _singular(packed)
 
 
-@op("aten._lu_with_info.default", reads=(0,))
+@op("aten._lu_with_info.default", reads=(0,), complex=True, counted=False)
 def lu_with_info(a: jax.Array, pivot: bool = True, check_errors: bool = True) -> Lu:
     """See :func:`lu_factor_ex`."""
     return lu_factor_ex(a, pivot=pivot, check_errors=check_errors)
 
 
-@op("aten.linalg_lu_factor.default", reads=(0,))
+@op("aten.linalg_lu_factor.default", reads=(0,), complex=True, counted=False)
 def lu_factor(a: jax.Array, *, pivot: bool = True) -> Pair:
     """See :func:`lu_factor_ex`."""
     packed, pivots, _ = lu_factor_ex(a, pivot=pivot)
@@ -246,7 +251,7 @@ def permutation(rows: jax.Array, dtype: object) -> jax.Array:
     return jax.nn.one_hot(rows, rows.shape[-1], axis=-2, dtype=dtype)
 
 
-@op("aten.linalg_lu.default", reads=(0,))
+@op("aten.linalg_lu.default", reads=(0,), complex=True, counted=False)
 def lu(a: jax.Array, *, pivot: bool = True) -> Lu:
     """LU decomposition ``p @ l @ u``; without pivoting there is no ``p``."""
     _check_pivot("aten.linalg_lu", a, pivot)
@@ -262,7 +267,7 @@ def rows_of(pivots: jax.Array, m: int) -> jax.Array:
     return lax.linalg.lu_pivots_to_permutation(pivots - 1, m)
 
 
-@op("aten.lu_unpack.default", reads=(1,))
+@op("aten.lu_unpack.default", reads=(1,), moves=True)
 def lu_unpack(
     packed: jax.Array, pivots: jax.Array, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> Lu:

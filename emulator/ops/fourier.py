@@ -45,14 +45,14 @@ def _along(x: jax.Array, dims: Sequence[int], kind: FftType) -> jax.Array:
     return x
 
 
-@op("aten._fft_c2c.default", reads=())
+@op("aten._fft_c2c.default", reads=(), complex=True, flops=("fourier",))
 def fft_c2c(x: jax.Array, dim: Sequence[int], normalization: int, forward: bool) -> jax.Array:
     """The transform of complex numbers."""
     y = _along(x, dim, FftType.FFT if forward else FftType.IFFT)
     return _scaled(y, _scale(normalization, [x.shape[d] for d in dim]))
 
 
-@op("aten._fft_r2c.default", reads=())
+@op("aten._fft_r2c.default", reads=(), complex=True, flops=("fourier",))
 def fft_r2c(x: jax.Array, dim: Sequence[int], normalization: int, onesided: bool) -> jax.Array:
     """The transform of real numbers; of the last axis half of it, since the rest are conjugates."""
     axis = dim[-1] % x.ndim
@@ -65,7 +65,7 @@ def fft_r2c(x: jax.Array, dim: Sequence[int], normalization: int, onesided: bool
     return _scaled(y, _scale(normalization, [x.shape[d] for d in dim]))
 
 
-@op("aten._fft_c2r.default", reads=())
+@op("aten._fft_c2r.default", reads=(), complex=True, flops=("fourier",))
 def fft_c2r(x: jax.Array, dim: Sequence[int], normalization: int, last_dim_size: int) -> jax.Array:
     """The inverse transform to real numbers from one half along the last axis."""
     axis = dim[-1] % x.ndim

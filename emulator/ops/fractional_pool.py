@@ -73,7 +73,7 @@ def _pool(
     return values.reshape(index.shape), index
 
 
-@op("aten.fractional_max_pool2d.default", reads=(0, 3))
+@op("aten.fractional_max_pool2d.default", reads=(0, 3), counted=False)
 def fractional_max_pool2d(
     x: jax.Array, kernel_size: Sequence[int], output_size: Sequence[int], samples: jax.Array
 ) -> Pooled:
@@ -88,7 +88,7 @@ def fractional_max_pool2d(
     return _pool(x, kernel_size, output_size, samples, 2)
 
 
-@op("aten.fractional_max_pool3d.default", reads=(0, 3))
+@op("aten.fractional_max_pool3d.default", reads=(0, 3), counted=False)
 def fractional_max_pool3d(
     x: jax.Array, kernel_size: Sequence[int], output_size: Sequence[int], samples: jax.Array
 ) -> Pooled:

@@ -105,7 +105,8 @@ def _cubic(x: jax.Array, at: list[jax.Array], padding: int, align_corners: bool)
     return total
 
 
-@op("aten.grid_sampler.default", "aten.grid_sampler_2d.default", "aten.grid_sampler_3d.default")
+@op("aten.grid_sampler.default", "aten.grid_sampler_2d.default", flops=("results", 8))
+@op("aten.grid_sampler_3d.default", flops=("results", 16))
 @widened
 def grid_sampler(
     x: jax.Array, grid: jax.Array, interpolation_mode: int, padding_mode: int, align_corners: bool

@@ -69,7 +69,7 @@ def _count(
     return result
 
 
-@op("aten.histogram.bin_ct", reads=(), differentiable=False)
+@op("aten.histogram.bin_ct", differentiable=False, counted=False)
 def histogram_count(
     x: jax.Array,
     bins: int = 100,
@@ -84,7 +84,7 @@ def histogram_count(
     return _count(flat[:, None], (edges,), weight, density), edges
 
 
-@op("aten.histogram.bins_tensor", reads=(), differentiable=False)
+@op("aten.histogram.bins_tensor", differentiable=False, counted=False)
 def histogram_edges(
     x: jax.Array, bins: jax.Array, *, weight: jax.Array | None = None, density: bool = False
 ) -> tuple[jax.Array, jax.Array]:
@@ -92,7 +92,7 @@ def histogram_edges(
     return _count(x.reshape(-1, 1), (bins,), weight, density), bins
 
 
-@op("aten._histogramdd_bin_edges.default", reads=(), differentiable=False)
+@op("aten._histogramdd_bin_edges.default", differentiable=False, counted=False)
 def histogramdd_edges(
     x: jax.Array,
     bins: Sequence[int],
@@ -107,7 +107,7 @@ def histogramdd_edges(
     return tuple(_edges(points[:, d], n, range, d) for d, n in enumerate(bins))
 
 
-@op("aten._histogramdd_from_bin_cts.default", reads=(), differentiable=False)
+@op("aten._histogramdd_from_bin_cts.default", differentiable=False, counted=False)
 def histogramdd_count(
     x: jax.Array,
     bins: Sequence[int],
@@ -120,7 +120,7 @@ def histogramdd_count(
     return _count(rows_of(x), histogramdd_edges(x, bins, range=range), weight, density)
 
 
-@op("aten._histogramdd_from_bin_tensors.default", reads=(), differentiable=False)
+@op("aten._histogramdd_from_bin_tensors.default", differentiable=False, counted=False)
 def histogramdd_between(
     x: jax.Array,
     bins: Sequence[jax.Array],

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._promote import broadcast_to, constant
 from emulator.ops._reduction import normalize_axis
 from emulator.ops.registry import op
@@ -40,7 +41,16 @@ def is_mask(index: jax.Array) -> bool:
     return index.dtype in (np.bool_, np.uint8)
 
 
-@op("aten.index.Tensor", "aten._unsafe_index.Tensor", reads=(1,))
+@op(
+    "aten.index.Tensor",
+    reads=(1,),
+    moves=True,
+    repeats=True,
+    fusing=Fusing.APART,
+    indices="each_dim",
+    ranges=("first",),
+)
+@op("aten._unsafe_index.Tensor", reads=(1,), moves=True, repeats=True)
 def index(x: jax.Array, indices: Indices) -> jax.Array:
     """Advanced indexing by integer tensors; ``None`` keeps a dimension."""
     if any(i is not None and is_mask(i) for i in indices):
@@ -59,7 +69,15 @@ def index_key(x: jax.Array, indices: Indices) -> tuple[Any, ...]:
     )
 
 
-@op("aten.index_select.default", reads=(2,))
+@op(
+    "aten.index_select.default",
+    reads=(2,),
+    moves=True,
+    repeats=True,
+    fusing=Fusing.APART,
+    indices="along",
+    ranges=("first",),
+)
 def index_select(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """Slices of one dimension in the order of an index."""
     if x.ndim == 0:
@@ -74,7 +92,15 @@ def take_slices(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
     return x.at[key].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-@op("aten.gather.default", reads=(2,))
+@op(
+    "aten.gather.default",
+    reads=(2,),
+    moves=True,
+    repeats=True,
+    fusing=Fusing.APART,
+    indices="along",
+    ranges=("first",),
+)
 def gather(x: jax.Array, dim: int, index: jax.Array, *, sparse_grad: bool = False) -> jax.Array:
     """One entry along a dimension for every entry of the index."""
     del sparse_grad
@@ -94,13 +120,29 @@ def gather_key(index: jax.Array, axis: int, ndim: int) -> tuple[jax.Array, ...]:
     )
 
 
-@op("aten.take.default", reads=(1,))
+@op(
+    "aten.take.default",
+    reads=(1,),
+    moves=True,
+    repeats=True,
+    fusing=Fusing.APART,
+    indices="flat",
+    ranges=("first",),
+)
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
     """Elements of the flattened tensor."""
     return take_slices(x.reshape(-1), in_bounds(index, x.size), 0)
 
 
-@op("aten.take_along_dim.default", reads=(1,))
+@op(
+    "aten.take_along_dim.default",
+    reads=(1,),
+    moves=True,
+    repeats=True,
+    fusing=Fusing.APART,
+    indices="flat_only",
+    ranges=("first",),
+)
 def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> jax.Array:
     """One entry along a dimension for every entry of the index, after broadcasting.
 
@@ -120,7 +162,7 @@ def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> 
     return gather(broadcast_to(x, sizes), axis, index)
 
 
-@op("aten._unsafe_masked_index.default", reads=(1, 2))
+@op("aten._unsafe_masked_index.default", reads=(1, 2), moves=True)
 def masked_index(x: jax.Array, mask: jax.Array, indices: Indices, fill: float) -> jax.Array:
     """Indexed entries where the mask holds, else ``fill``; indices beside it may be wild.
 
@@ -136,7 +178,7 @@ def masked_index(x: jax.Array, mask: jax.Array, indices: Indices, fill: float) -
     return jnp.where(mask, found, constant(fill, x.dtype))
 
 
-@op("aten.nonzero_static.default", reads=(), differentiable=False)
+@op("aten.nonzero_static.default", differentiable=False, cheap=False, moves=True, complex=False)
 def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Array:
     """Coordinates of the first ``size`` nonzero elements; ``fill_value`` where there are fewer."""
     if x.ndim == 0:

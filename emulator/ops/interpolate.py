@@ -183,11 +183,11 @@ def _register_nearest(name: str, offset: float) -> None:
             x, size, scales, _nearest_by_sizes if small else make, _nearest_by_sizes
         )
 
-    @op(f"aten.{name}.vec", reads=())
+    @op(f"aten.{name}.vec", cheap=False, moves=True, complex=False)
     def vec(x: jax.Array, size: Sequence[int] | None, factors: Sequence[float] | None) -> jax.Array:
         return run(x, *_sizes(x, size, factors))
 
-    @op(f"aten.{name}.default", reads=())
+    @op(f"aten.{name}.default", cheap=False, moves=True, complex=False)
     def default(x: jax.Array, size: Sequence[int], *scales: float | None) -> jax.Array:
         return run(x, list(size), _one_each(size, scales))
 
@@ -201,12 +201,16 @@ def _kept(make: MakeTable) -> MakeTable:
     return skipping
 
 
-def _register_aligned(name: str, of: Callable[[bool], MakeTable], antialias: bool) -> None:
+def _register_aligned(
+    name: str, of: Callable[[bool], MakeTable], antialias: bool, flops: int
+) -> None:
+    """Register both forms; an element of the result takes so many operations."""
+
     def run(x: jax.Array, size: list[int], scales: list[float | None], align: bool) -> jax.Array:
         make = of(align)
         return _interpolate(x, size, scales, _kept(make) if antialias else make, make)
 
-    @op(f"aten.{name}.vec", reads=())
+    @op(f"aten.{name}.vec", reads=(), flops=("results", flops))
     def vec(
         x: jax.Array,
         size: Sequence[int] | None,
@@ -215,7 +219,7 @@ def _register_aligned(name: str, of: Callable[[bool], MakeTable], antialias: boo
     ) -> jax.Array:
         return run(x, *_sizes(x, size, factors), align_corners)
 
-    @op(f"aten.{name}.default", reads=())
+    @op(f"aten.{name}.default", reads=(), flops=("results", flops))
     def default(
         x: jax.Array, size: Sequence[int], align_corners: bool, *scales: float | None
     ) -> jax.Array:
@@ -225,10 +229,11 @@ def _register_aligned(name: str, of: Callable[[bool], MakeTable], antialias: boo
 for _n in (1, 2, 3):
     _register_nearest(f"upsample_nearest{_n}d", 0.0)
     _register_nearest(f"_upsample_nearest_exact{_n}d", 0.5)
-for _name in ("linear1d", "bilinear2d", "trilinear3d"):
-    _register_aligned(f"upsample_{_name}", _linear, antialias=False)
-_register_aligned("upsample_bicubic2d", _cubic, antialias=False)
-_register_aligned("_upsample_bilinear2d_aa", lambda align: _antialiased(_hat, 2, align), True)
+# Of so many neighbours, each with a weight.
+for _name, _flops in (("linear1d", 4), ("bilinear2d", 8), ("trilinear3d", 16)):
+    _register_aligned(f"upsample_{_name}", _linear, False, _flops)
+_register_aligned("upsample_bicubic2d", _cubic, False, 32)
+_register_aligned("_upsample_bilinear2d_aa", lambda align: _antialiased(_hat, 2, align), True, 8)
 _register_aligned(
-    "_upsample_bicubic2d_aa", lambda align: _antialiased(_cubic_weight, 4, align), True
+    "_upsample_bicubic2d_aa", lambda align: _antialiased(_cubic_weight, 4, align), True, 32
 )

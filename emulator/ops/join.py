@@ -32,10 +32,10 @@ def _cat_last(tensors: Arrays, dim: int = 0) -> jax.Array:
 
 @op(
     *("aten.cat.default", "aten.concat.default", "aten.concatenate.default"),
-    reads=(),
-    cheap=True,
     channels=Channels.ANY,
     last=_cat_last,
+    moves=True,
+    ranges=("join",),
 )
 def cat(tensors: Arrays, dim: int = 0) -> jax.Array:
     """Joined along a dimension; an empty 1-d tensor among larger ones is left out."""
@@ -45,7 +45,7 @@ def cat(tensors: Arrays, dim: int = 0) -> jax.Array:
     return lax.concatenate(parts, dim % rank)
 
 
-@op("aten.stack.default", "aten._stack.default", reads=(), cheap=True)
+@op("aten.stack.default", "aten._stack.default", moves=True, ranges=("join",))
 def stack(tensors: Arrays, dim: int = 0) -> jax.Array:
     """Joined along a new dimension."""
     return cat(tuple(lax.expand_dims(x, (dim % (x.ndim + 1),)) for x in tensors), dim)
@@ -54,8 +54,7 @@ def stack(tensors: Arrays, dim: int = 0) -> jax.Array:
 @op(
     *("aten.split.Tensor", "aten.split.default", "aten.unsafe_split.Tensor"),
     "aten.split_copy.Tensor",
-    reads=(),
-    cheap=True,
+    moves=True,
 )
 def split(x: jax.Array, split_size: int | Size, dim: int = 0) -> Arrays:
     """Pieces of one size (the last may be smaller) or of the sizes listed."""
@@ -72,8 +71,7 @@ def split(x: jax.Array, split_size: int | Size, dim: int = 0) -> Arrays:
 @op(
     *("aten.split_with_sizes.default", "aten.split.sizes"),
     *("aten.unsafe_split_with_sizes.default", "aten.split_with_sizes_copy.default"),
-    reads=(),
-    cheap=True,
+    moves=True,
 )
 def split_with_sizes(x: jax.Array, sizes: Size, dim: int = 0) -> Arrays:
     """Pieces of the sizes listed."""
@@ -85,7 +83,7 @@ def split_with_sizes(x: jax.Array, sizes: Size, dim: int = 0) -> Arrays:
     )
 
 
-@op("aten.chunk.default", "aten.unsafe_chunk.default", reads=(), cheap=True)
+@op("aten.chunk.default", "aten.unsafe_chunk.default", moves=True)
 def chunk(x: jax.Array, chunks: int, dim: int = 0) -> Arrays:
     """At most ``chunks`` pieces of one size (the last may be smaller); of nothing, all empty."""
     if x.shape[dim] == 0:
@@ -94,20 +92,20 @@ def chunk(x: jax.Array, chunks: int, dim: int = 0) -> Arrays:
     return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
 
 
-@op("aten.unbind.int", "aten.unbind_copy.int", reads=(), cheap=True)
+@op("aten.unbind.int", "aten.unbind_copy.int", moves=True)
 def unbind(x: jax.Array, dim: int = 0) -> Arrays:
     """Every slice along a dimension."""
     _check_pieces(x.shape[dim])
     return tuple(select(x, dim, i) for i in range(x.shape[dim]))
 
 
-@op("aten.select.int", "aten.select_copy.int", reads=(), cheap=True)
+@op("aten.select.int", "aten.select_copy.int", moves=True)
 def select(x: jax.Array, dim: int, index: int) -> jax.Array:
     """One slice along a dimension."""
     return lax.index_in_dim(x, index % x.shape[dim], axis=dim, keepdims=False)
 
 
-@op("aten.slice.Tensor", "aten.slice_copy.Tensor", reads=(), cheap=True)
+@op("aten.slice.Tensor", "aten.slice_copy.Tensor", moves=True)
 def slice_(
     x: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> jax.Array:
@@ -116,14 +114,14 @@ def slice_(
     return strided(x, first, max(first, last), step, dim)
 
 
-@op("aten.narrow.default", "aten.narrow_copy.default", reads=(), cheap=True)
+@op("aten.narrow.default", "aten.narrow_copy.default", moves=True)
 def narrow(x: jax.Array, dim: int, start: int, length: int) -> jax.Array:
     """``length`` entries from ``start`` along a dimension."""
     first = start % max(x.shape[dim], 1) if start < 0 else start
     return lax.slice_in_dim(x, first, first + length, axis=dim)
 
 
-@op("aten.tensor_split.sections", "aten.tensor_split.indices", reads=(), cheap=True)
+@op("aten.tensor_split.sections", "aten.tensor_split.indices", moves=True)
 def tensor_split(x: jax.Array, sections: int | Size, dim: int = 0) -> Arrays:
     """Near-equal pieces, or pieces cut before each index."""
     if isinstance(sections, int):
@@ -136,19 +134,19 @@ def tensor_split(x: jax.Array, sections: int | Size, dim: int = 0) -> Arrays:
     return tuple(slice_(x, dim, start, end) for start, end in bounds)
 
 
-@op("aten.hsplit.int", "aten.hsplit.array", reads=(), cheap=True)
+@op("aten.hsplit.int", "aten.hsplit.array", moves=True)
 def hsplit(x: jax.Array, sections: int | Size) -> Arrays:
     """Split along the second dimension, or the only one."""
     return tensor_split(x, sections, 0 if x.ndim == 1 else 1)
 
 
-@op("aten.vsplit.int", "aten.vsplit.array", reads=(), cheap=True)
+@op("aten.vsplit.int", "aten.vsplit.array", moves=True)
 def vsplit(x: jax.Array, sections: int | Size) -> Arrays:
     """Split along the first dimension."""
     return tensor_split(x, sections, 0)
 
 
-@op("aten.dsplit.int", "aten.dsplit.array", reads=(), cheap=True)
+@op("aten.dsplit.int", "aten.dsplit.array", moves=True)
 def dsplit(x: jax.Array, sections: int | Size) -> Arrays:
     """Split along the third dimension."""
     return tensor_split(x, sections, 2)
@@ -163,44 +161,44 @@ def _at_least(x: jax.Array, rank: int) -> jax.Array:
     return x[..., None] if rank == 3 and x.ndim == 2 else x
 
 
-@op("aten.atleast_1d.default", reads=(), cheap=True)
+@op("aten.atleast_1d.default", view=True)
 def atleast_1d(x: jax.Array) -> jax.Array:
     """At least one dimension."""
     return _at_least(x, 1)
 
 
-@op("aten.atleast_2d.default", reads=(), cheap=True)
+@op("aten.atleast_2d.default", view=True)
 def atleast_2d(x: jax.Array) -> jax.Array:
     """At least two dimensions."""
     return _at_least(x, 2)
 
 
-@op("aten.atleast_3d.default", reads=(), cheap=True)
+@op("aten.atleast_3d.default", view=True)
 def atleast_3d(x: jax.Array) -> jax.Array:
     """At least three dimensions."""
     return _at_least(x, 3)
 
 
-@op("aten.hstack.default", reads=(), cheap=True)
+@op("aten.hstack.default", moves=True)
 def hstack(tensors: Arrays) -> jax.Array:
     """Joined along the second dimension, or the only one."""
     parts = tuple(_at_least(x, 1) for x in tensors)
     return cat(parts, 0 if parts[0].ndim == 1 else 1)
 
 
-@op("aten.vstack.default", "aten.row_stack.default", reads=(), cheap=True)
+@op("aten.vstack.default", "aten.row_stack.default", moves=True)
 def vstack(tensors: Arrays) -> jax.Array:
     """Joined along the first dimension."""
     return cat(tuple(_at_least(x, 2) for x in tensors), 0)
 
 
-@op("aten.dstack.default", reads=(), cheap=True)
+@op("aten.dstack.default", moves=True)
 def dstack(tensors: Arrays) -> jax.Array:
     """Joined along the third dimension."""
     return cat(tuple(_at_least(x, 3) for x in tensors), 2)
 
 
-@op("aten.column_stack.default", reads=(), cheap=True)
+@op("aten.column_stack.default", moves=True)
 def column_stack(tensors: Arrays) -> jax.Array:
     """Vectors as columns, joined with matrices."""
     return cat(tuple(x.reshape((x.size, 1)) if x.ndim < 2 else x for x in tensors), 1)

@@ -11,7 +11,7 @@ from emulator.ops._promote import conjugate, is_complex
 from emulator.ops.registry import op
 
 
-@op("aten.linalg_matrix_power.default", "aten.matrix_power.default")
+@op("aten.linalg_matrix_power.default", "aten.matrix_power.default", complex=True, counted=False)
 def matrix_power(x: jax.Array, n: int) -> jax.Array:
     """Integer power of square matrices; a negative one inverts."""
     if n == 0:
@@ -26,13 +26,13 @@ def matrix_power(x: jax.Array, n: int) -> jax.Array:
     return result
 
 
-@op("aten.linalg_inv.default", "aten.inverse.default")
+@op("aten.linalg_inv.default", "aten.inverse.default", complex=True, counted=False)
 def inv(x: jax.Array) -> jax.Array:
     """Inverse of square matrices; not finite where one is singular (torch raises)."""
     return jnp.linalg.inv(x)
 
 
-@op("aten.linalg_det.default", "aten.det.default")
+@op("aten.linalg_det.default", "aten.det.default", complex=True, counted=False)
 def det(x: jax.Array) -> jax.Array:
     """Determinants."""
     if x.shape[-1] == 0:
@@ -40,14 +40,14 @@ def det(x: jax.Array) -> jax.Array:
     return jnp.linalg.det(x)
 
 
-@op("aten.linalg_slogdet.default", "aten.slogdet.default")
+@op("aten.linalg_slogdet.default", "aten.slogdet.default", complex=True, counted=False)
 def slogdet(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sign and logarithm of the absolute value of determinants."""
     sign, log = jnp.linalg.slogdet(x)
     return sign if is_complex(x.dtype) else jax.lax.stop_gradient(sign), log
 
 
-@op("aten.logdet.default")
+@op("aten.logdet.default", complex=True, counted=False)
 def logdet(x: jax.Array) -> jax.Array:
     """Logarithm of determinants; NaN where one is negative."""
     sign, log = jnp.linalg.slogdet(x)
@@ -56,7 +56,7 @@ def logdet(x: jax.Array) -> jax.Array:
     return jnp.where(sign < 0, jnp.nan, log).astype(x.dtype)
 
 
-@op("aten.linalg_solve.default")
+@op("aten.linalg_solve.default", complex=True, counted=False)
 def solve(a: jax.Array, b: jax.Array, *, left: bool = True) -> jax.Array:
     """Solution of ``a @ x = b``, or of ``x @ a = b``; b may be a batch of vectors."""
     if b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1]):
@@ -66,7 +66,7 @@ def solve(a: jax.Array, b: jax.Array, *, left: bool = True) -> jax.Array:
     return jnp.linalg.solve(a, b)
 
 
-@op("aten.linalg_solve_triangular.default")
+@op("aten.linalg_solve_triangular.default", complex=True, counted=False)
 def triangular(
     a: jax.Array, b: jax.Array, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> jax.Array:
@@ -79,7 +79,7 @@ def triangular(
     return solve_triangular(a.mT, b.mT, lower=upper, unit_diagonal=unitriangular).mT
 
 
-@op("aten.linalg_cholesky.default")
+@op("aten.linalg_cholesky.default", complex=True, counted=False)
 def cholesky(x: jax.Array, *, upper: bool = False) -> jax.Array:
     """Cholesky factor from one triangle; NaN where a matrix is not positive (torch raises)."""
     # The value reads one triangle; torch spreads the gradient over both.
@@ -92,7 +92,7 @@ def cholesky(x: jax.Array, *, upper: bool = False) -> jax.Array:
     return conjugate(factor.mT) if upper else factor
 
 
-@op("aten.linalg_cross.default", reads=(0, 1))
+@op("aten.linalg_cross.default", reads=(0, 1), complex=True, flops=("results", 3))
 def cross(a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
     """Cross product of vectors of three entries along ``dim``."""
     a, b = jnp.broadcast_arrays(a, b)

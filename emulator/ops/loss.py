@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.precision import compute_dtype, widen
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import large_part, peak_within, reduce_all, reduce_sum, sum_within
 from emulator.ops._reshape import merged
@@ -133,7 +134,14 @@ def _probability_losses(
     return -reduce_sum(log_p, (axis,))
 
 
-@op("aten.cross_entropy_loss.default", reads=(0, 1, 2))
+@op(
+    "aten.cross_entropy_loss.default",
+    reads=(0, 1, 2),
+    flops=("input", 0, 5),
+    fusing=Fusing.REDUCES,
+    indices="labels",
+    no_derivative=(2,),
+)
 def cross_entropy(
     x: jax.Array,
     target: jax.Array,
@@ -184,7 +192,14 @@ def _nll(
     return total.astype(log_p.dtype), count.astype(log_p.dtype)
 
 
-@op("aten.nll_loss_nd.default", "aten.nll_loss.default", "aten.nll_loss2d.default", reads=(1, 2))
+@op(
+    *("aten.nll_loss_nd.default", "aten.nll_loss.default", "aten.nll_loss2d.default"),
+    reads=(1, 2),
+    flops=("input", 1, 2),
+    fusing=Fusing.REDUCES,
+    indices="labels",
+    no_derivative=(2,),
+)
 def nll_loss(
     log_p: jax.Array,
     target: jax.Array,
@@ -196,7 +211,14 @@ def nll_loss(
     return _nll(log_p, target, weight, reduction, ignore_index)[0]
 
 
-@op("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default", reads=(1, 2))
+@op(
+    *("aten.nll_loss_forward.default", "aten.nll_loss2d_forward.default"),
+    reads=(1, 2),
+    flops=("input", 1, 2),
+    fusing=Fusing.REDUCES,
+    indices="labels",
+    no_derivative=(2,),
+)
 def nll_loss_forward(
     log_p: jax.Array,
     target: jax.Array,

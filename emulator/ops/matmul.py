@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from emulator.kernels.precision import LOW, compute_dtype, widen, widened
+from emulator.op_facts.facts import ALL_INPUTS
 from emulator.op_facts.multi_dot import chain_splits
 from emulator.ops import _gemm as gemm
 from emulator.ops._contractions import contraction
@@ -20,7 +21,15 @@ from emulator.ops._reshape import rows_of
 from emulator.ops.registry import op
 
 
-@op("aten.linear.default", reads=(0, 1), linear_in=(0, 1))
+@op(
+    "aten.linear.default",
+    reads=(0, 1),
+    linear_in=(0, 1),
+    complex=True,
+    flops=("bias", 2),
+    products="linear",
+    rounds=ALL_INPUTS,
+)
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """``x @ weight.T + bias`` for x ``(..., in)`` and weight ``(out, in)`` or ``(in,)``."""
     if weight.ndim == 1:
@@ -40,13 +49,23 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     "aten.dot.default",
     reads=(0, 1),
     linear_in=(0, 1),
+    complex=True,
+    products="matmul",
+    rounds=ALL_INPUTS,
 )
 def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     """Product of vectors, matrices or batches of them."""
     return gemm.matmul(a, b).astype(a.dtype)
 
 
-@op("aten.vdot.default", reads=(0, 1), linear_in=(0, 1))
+@op(
+    "aten.vdot.default",
+    reads=(0, 1),
+    linear_in=(0, 1),
+    complex=True,
+    products="matmul",
+    rounds=ALL_INPUTS,
+)
 def vdot(a: jax.Array, b: jax.Array) -> jax.Array:
     """Product of two vectors, of which the first is conjugated."""
     return matmul(conjugate(a), b)
@@ -65,11 +84,13 @@ def _blend(
 
 
 @op(
-    "aten.addmm.default",
-    "aten.addmv.default",
-    "aten.baddbmm.default",
+    *("aten.addmm.default", "aten.addmv.default", "aten.baddbmm.default"),
     reads=(1, 2),
     linear_in=(1, 2),
+    complex=True,
+    flops=("results", 1),
+    products="added_matmul",
+    rounds=ALL_INPUTS,
 )
 def addmm(
     self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
@@ -78,7 +99,14 @@ def addmm(
     return _blend(self, gemm.matmul(a, b), beta, alpha, a.dtype)
 
 
-@op("aten.addbmm.default", reads=(1, 2))
+@op(
+    "aten.addbmm.default",
+    reads=(1, 2),
+    complex=True,
+    flops=("results", 1),
+    products="added_matmul",
+    rounds=ALL_INPUTS,
+)
 def addbmm(
     self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
 ) -> jax.Array:
@@ -86,7 +114,7 @@ def addbmm(
     return _blend(self, contract("bij,bjk->ik", a, b), beta, alpha, a.dtype)
 
 
-@op("aten.addr.default", reads=(1, 2))
+@op("aten.addr.default", reads=(1, 2), complex=True, flops=("results", 3), rounds=ALL_INPUTS)
 @widened
 def addr(
     self: jax.Array, a: jax.Array, b: jax.Array, *, beta: float = 1, alpha: float = 1
@@ -95,13 +123,13 @@ def addr(
     return _blend(self, a[:, None] * b[None, :], beta, alpha, a.dtype)
 
 
-@op("aten.outer.default", "aten.ger.default", reads=(0, 1))
+@op("aten.outer.default", "aten.ger.default", reads=(0, 1), complex=True, flops=("results", 1))
 def outer(a: jax.Array, b: jax.Array) -> jax.Array:
     """Products of all pairs of entries of two vectors."""
     return a[:, None] * b[None, :]
 
 
-@op("aten.inner.default", reads=(0, 1))
+@op("aten.inner.default", reads=(0, 1), complex=True, products="inner")
 def inner(a: jax.Array, b: jax.Array) -> jax.Array:
     """Products along the last axes; a scalar multiplies."""
     if a.ndim == 0 or b.ndim == 0:
@@ -109,7 +137,7 @@ def inner(a: jax.Array, b: jax.Array) -> jax.Array:
     return tensordot(a, b, (-1,), (-1,))
 
 
-@op("aten.tensordot.default", reads=(0, 1))
+@op("aten.tensordot.default", reads=(0, 1), complex=True, products="tensordot")
 def tensordot(
     a: jax.Array, b: jax.Array, dims_self: Sequence[int], dims_other: Sequence[int]
 ) -> jax.Array:
@@ -144,7 +172,7 @@ def _explicit(equation: str, tensors: Sequence[jax.Array]) -> str:
     return f"{','.join(terms)}->{out}"
 
 
-@op("aten.einsum.default", reads=(1,))
+@op("aten.einsum.default", reads=(1,), complex=True, products="einsum", rounds=ALL_INPUTS)
 def einsum(
     equation: str, tensors: Sequence[jax.Array], *, path: Sequence[int] | None = None
 ) -> jax.Array:
@@ -174,7 +202,7 @@ def _is_contraction(spec: str, tensors: Sequence[jax.Array]) -> bool:
     )
 
 
-@op("aten.kron.default", reads=(0, 1))
+@op("aten.kron.default", reads=(0, 1), complex=True, flops=("results", 1))
 def kron(a: jax.Array, b: jax.Array) -> jax.Array:
     """Kronecker product."""
     n = max(a.ndim, b.ndim)
@@ -186,7 +214,13 @@ def kron(a: jax.Array, b: jax.Array) -> jax.Array:
     return (a * b).reshape(shape)
 
 
-@op("aten.bilinear.default", reads=(0, 1, 2))
+@op(
+    "aten.bilinear.default",
+    reads=(0, 1, 2),
+    flops=("bias", 3),
+    products="bilinear",
+    rounds=ALL_INPUTS,
+)
 def bilinear(
     x1: jax.Array, x2: jax.Array, weight: jax.Array, bias: jax.Array | None = None
 ) -> jax.Array:
@@ -198,7 +232,7 @@ def bilinear(
     return y.astype(x1.dtype).reshape(*lead, weight.shape[0])
 
 
-@op("aten.linalg_vecdot.default", reads=(0, 1))
+@op("aten.linalg_vecdot.default", reads=(0, 1), complex=True, flops=("input", 0, 2))
 @widened
 def vecdot(a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
     """Sum of products along one axis, of which the first factors are conjugated."""
@@ -206,7 +240,12 @@ def vecdot(a: jax.Array, b: jax.Array, *, dim: int = -1) -> jax.Array:
     return reduce_sum(product, (dim % product.ndim,))
 
 
-@op("aten.linalg_multi_dot.default", "aten.chain_matmul.default", reads=(0,))
+@op(
+    *("aten.linalg_multi_dot.default", "aten.chain_matmul.default"),
+    reads=(0,),
+    complex=True,
+    products="multi_dot",
+)
 def multi_dot(tensors: Sequence[jax.Array]) -> jax.Array:
     """Product of a chain of matrices, in the order that needs the fewest multiplications."""
     matrices = list(tensors)

@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
+from emulator.op_facts.fusing import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
@@ -65,7 +66,7 @@ def _var_mean(
     return _shaped(var, x, axes, keepdim), _shaped(mean, x, axes, keepdim)
 
 
-@op("aten.var.correction", reads=(0,))
+@op("aten.var.correction", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def var(
     x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> jax.Array:
@@ -73,7 +74,7 @@ def var(
     return _var_mean(x, dim, correction, keepdim)[0].astype(real_type(x.dtype))
 
 
-@op("aten.std.correction", reads=(0,))
+@op("aten.std.correction", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def std(
     x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> jax.Array:
@@ -81,7 +82,13 @@ def std(
     return slopes.safe_sqrt(_var_mean(x, dim, correction, keepdim)[0]).astype(real_type(x.dtype))
 
 
-@op("aten.var_mean.correction", reads=(0,))
+@op(
+    "aten.var_mean.correction",
+    reads=(0,),
+    complex=True,
+    flops=("input", 0, 3),
+    fusing=Fusing.REDUCES,
+)
 def var_mean(
     x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
@@ -90,7 +97,13 @@ def var_mean(
     return square.astype(real_type(x.dtype)), mean.astype(x.dtype)
 
 
-@op("aten.std_mean.correction", reads=(0,))
+@op(
+    "aten.std_mean.correction",
+    reads=(0,),
+    complex=True,
+    flops=("input", 0, 3),
+    fusing=Fusing.REDUCES,
+)
 def std_mean(
     x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
@@ -99,43 +112,43 @@ def std_mean(
     return slopes.safe_sqrt(square).astype(real_type(x.dtype)), mean.astype(x.dtype)
 
 
-@op("aten.var.default", reads=(0,))
+@op("aten.var.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def var_all(x: jax.Array, unbiased: bool = True) -> jax.Array:
     """Variance of all elements."""
     return var(x, correction=int(unbiased))
 
 
-@op("aten.std.default", reads=(0,))
+@op("aten.std.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def std_all(x: jax.Array, unbiased: bool = True) -> jax.Array:
     """Standard deviation of all elements."""
     return std(x, correction=int(unbiased))
 
 
-@op("aten.var_mean.default", reads=(0,))
+@op("aten.var_mean.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def var_mean_all(x: jax.Array, unbiased: bool = True) -> tuple[jax.Array, jax.Array]:
     """Variance and mean of all elements."""
     return var_mean(x, correction=int(unbiased))
 
 
-@op("aten.std_mean.default", reads=(0,))
+@op("aten.std_mean.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def std_mean_all(x: jax.Array, unbiased: bool = True) -> tuple[jax.Array, jax.Array]:
     """Standard deviation and mean of all elements."""
     return std_mean(x, correction=int(unbiased))
 
 
-@op("aten.var.dim", reads=(0,))
+@op("aten.var.dim", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def var_dim(x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> jax.Array:
     """Variance along dimensions."""
     return var(x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
-@op("aten.std.dim", reads=(0,))
+@op("aten.std.dim", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def std_dim(x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> jax.Array:
     """Standard deviation along dimensions."""
     return std(x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
-@op("aten.var_mean.dim", reads=(0,))
+@op("aten.var_mean.dim", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def var_mean_dim(
     x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
@@ -143,7 +156,7 @@ def var_mean_dim(
     return var_mean(x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
-@op("aten.std_mean.dim", reads=(0,))
+@op("aten.std_mean.dim", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 def std_mean_dim(
     x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
@@ -151,7 +164,10 @@ def std_mean_dim(
     return std_mean(x, dim, correction=int(unbiased), keepdim=keepdim)
 
 
-@op("aten.logsumexp.default", "aten.special_logsumexp.default", reads=(0,))
+@op(
+    "aten.logsumexp.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES
+)
+@op("aten.special_logsumexp.default", reads=(0,), flops=("input", 0, 3))
 def logsumexp(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
     """``log(sum(exp(x)))`` without overflow; integers give float32."""
     out = np.dtype(x.dtype) if is_inexact(x.dtype) else DEFAULT_FLOAT
@@ -178,7 +194,13 @@ def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
     return lax.log(reduce_sum(lax.exp(x - reshaped(peak, kept)), axes)) + peak
 
 
-@op("aten.linalg_vector_norm.default", reads=(0,))
+@op(
+    "aten.linalg_vector_norm.default",
+    reads=(0,),
+    complex=True,
+    flops=("input", 0, 2),
+    fusing=Fusing.REDUCES,
+)
 def vector_norm(
     x: jax.Array,
     ord: float = 2,
@@ -196,9 +218,12 @@ def vector_norm(
 
 
 @op(
-    *("aten.norm.Scalar", "aten.norm.ScalarOpt_dtype"),
-    *("aten.norm.ScalarOpt_dim", "aten.norm.ScalarOpt_dim_dtype"),
+    *("aten.norm.Scalar", "aten.norm.ScalarOpt_dtype", "aten.norm.ScalarOpt_dim"),
+    "aten.norm.ScalarOpt_dim_dtype",
     reads=(0,),
+    complex=True,
+    flops=("input", 0, 2),
+    fusing=Fusing.REDUCES,
 )
 def norm(
     x: jax.Array,
@@ -212,19 +237,19 @@ def norm(
     return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
-@op("aten.frobenius_norm.dim", reads=(0,))
+@op("aten.frobenius_norm.dim", reads=(0,), complex=True, flops=("input", 0, 2))
 def frobenius_norm(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
     """The 2-norm along dimensions."""
     return vector_norm(x, 2, dim, keepdim)
 
 
-@op("aten.dist.default", reads=(0, 1))
+@op("aten.dist.default", reads=(0, 1), complex=True, flops=("input", 0, 3))
 def dist(x: jax.Array, other: jax.Array, p: float = 2) -> jax.Array:
     """The ``p`` norm of the difference."""
     return vector_norm(elementwise(lambda a, b: a - b, x, other), p)
 
 
-@op("aten.renorm.default", reads=(0,))
+@op("aten.renorm.default", reads=(0,), flops=("input", 0, 3))
 def renorm(x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
     """Slices along ``dim`` scaled down so that their ``p`` norm is at most ``maxnorm``."""
     wide = x.astype(wide_type(x.dtype))

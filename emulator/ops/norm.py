@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.precision import widen, widened
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._layer_norm import normalize_rows
 from emulator.ops._promote import broadcast_to
@@ -93,7 +94,7 @@ def channel_affine(y: jax.Array, weight: jax.Array | None, bias: jax.Array | Non
     return affine(y, weight, None if bias is None else per_channel(bias, y.ndim))
 
 
-@op("aten.native_layer_norm.default", reads=(0, 2))
+@op("aten.native_layer_norm.default", reads=(0, 2), flops=("input", 0, 8), fusing=Fusing.CHEAP)
 def native_layer_norm(
     x: jax.Array,
     normalized_shape: Sequence[int],
@@ -113,7 +114,7 @@ def native_layer_norm(
     return y.astype(x.dtype).reshape(x.shape), mean, rstd
 
 
-@op("aten.layer_norm.default", reads=(0, 2))
+@op("aten.layer_norm.default", reads=(0, 2), flops=("input", 0, 8), fusing=Fusing.CHEAP)
 def layer_norm(
     x: jax.Array,
     normalized_shape: Sequence[int],
@@ -148,7 +149,7 @@ def _group_norm(
     return y.astype(x.dtype), mean[..., 0].astype(stats), rstd[..., 0].astype(stats)
 
 
-@op("aten.group_norm.default", reads=(0, 2))
+@op("aten.group_norm.default", reads=(0, 2), flops=("input", 0, 8), fusing=Fusing.CHEAP)
 def group_norm(
     x: jax.Array,
     num_groups: int,
@@ -162,7 +163,7 @@ def group_norm(
     return _group_norm(x, num_groups, weight, bias, eps)[0]
 
 
-@op("aten.native_group_norm.default", reads=(0, 1))
+@op("aten.native_group_norm.default", reads=(0, 1), flops=("input", 0, 8), fusing=Fusing.CHEAP)
 def native_group_norm(
     x: jax.Array,
     weight: jax.Array | None,
@@ -189,7 +190,7 @@ class UntrackedStatistics(SambaError):
         )
 
 
-@op("aten.instance_norm.default", reads=(0, 1, 3, 4))
+@op("aten.instance_norm.default", reads=(0, 1, 3, 4), flops=("input", 0, 8), fusing=Fusing.CHEAP)
 def instance_norm(
     x: jax.Array,
     weight: jax.Array | None,
@@ -230,7 +231,7 @@ def by_running_stats(
     return channel_affine(y, weight, bias).astype(x.dtype)
 
 
-@op("aten._fused_rms_norm.default", reads=(0, 2))
+@op("aten._fused_rms_norm.default", reads=(0, 2), flops=("input", 0, 4), fusing=Fusing.CHEAP)
 def fused_rms_norm(
     x: jax.Array, normalized_shape: Sequence[int], weight: jax.Array | None, eps: float | None
 ) -> tuple[jax.Array, jax.Array]:
@@ -243,7 +244,7 @@ def fused_rms_norm(
     return affine(wide * rrms, weight, None).astype(x.dtype), rrms
 
 
-@op("aten.rms_norm.default", reads=(0, 2))
+@op("aten.rms_norm.default", reads=(0, 2), flops=("input", 0, 4), fusing=Fusing.CHEAP)
 def rms_norm(
     x: jax.Array,
     normalized_shape: Sequence[int],
@@ -254,7 +255,7 @@ def rms_norm(
     return fused_rms_norm(x, normalized_shape, weight, eps)[0]
 
 
-@op("aten._weight_norm_interface.default", reads=(0, 1))
+@op("aten._weight_norm_interface.default", reads=(0, 1), flops=("input", 0, 3))
 def weight_norm_interface(v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax.Array, jax.Array]:
     """``v`` scaled to the norms ``g`` along all axes but ``dim``; also the norms of v, widened."""
     axes = tuple(a for a in range(v.ndim) if a != dim % v.ndim)
@@ -263,7 +264,7 @@ def weight_norm_interface(v: jax.Array, g: jax.Array, dim: int = 0) -> tuple[jax
     return (wide * (widen(g) / norm)).astype(v.dtype), lax.stop_gradient(norm)
 
 
-@op("aten._weight_norm.default", reads=(0, 1))
+@op("aten._weight_norm.default", reads=(0, 1), flops=("input", 0, 3))
 @widened
 def weight_norm(v: jax.Array, g: jax.Array, dim: int = 0) -> jax.Array:
     """``v`` scaled to the norms ``g`` along all axes but ``dim`` (-1: over all of it)."""

@@ -48,13 +48,13 @@ def _sort(x: jax.Array, dim: int, descending: bool) -> Pair:
     return gather(x, axis, order), order
 
 
-@op("aten.sort.default", reads=(0,))
+@op("aten.sort.default", reads=(0,), counted=False, ranges=("extremes",))
 def sort(x: jax.Array, dim: int = -1, descending: bool = False) -> Pair:
     """Sorted values and their indices; equal elements keep their order."""
     return _sort(x, dim, descending)
 
 
-@op("aten.sort.stable", reads=(0,))
+@op("aten.sort.stable", reads=(0,), counted=False, ranges=("extremes",))
 def sort_stable(
     x: jax.Array, *, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> Pair:
@@ -63,19 +63,19 @@ def sort_stable(
     return _sort(x, dim, descending)
 
 
-@op("aten.msort.default", reads=(0,))
+@op("aten.msort.default", reads=(0,), counted=False)
 def msort(x: jax.Array) -> jax.Array:
     """Values sorted along the first dimension."""
     return _sort(x, 0, False)[0]
 
 
-@op("aten.argsort.default", reads=(), differentiable=False)
+@op("aten.argsort.default", differentiable=False, counted=False, ranges=("place", 0))
 def argsort(x: jax.Array, dim: int = -1, descending: bool = False) -> jax.Array:
     """Indices that sort a tensor."""
     return _sort(x, dim, descending)[1]
 
 
-@op("aten.argsort.stable", reads=(), differentiable=False)
+@op("aten.argsort.stable", differentiable=False, counted=False, ranges=("place", 0))
 def argsort_stable(
     x: jax.Array, *, stable: bool, dim: int = -1, descending: bool = False
 ) -> jax.Array:
@@ -84,7 +84,7 @@ def argsort_stable(
     return _sort(x, dim, descending)[1]
 
 
-@op("aten.topk.default", reads=(0,))
+@op("aten.topk.default", reads=(0,), counted=False, ranges=("extremes",))
 def topk(
     x: jax.Array,
     k: int,
@@ -109,7 +109,7 @@ def _pick(x: jax.Array, axis: int, index: jax.Array, keepdim: bool) -> Pair:
     return lax.squeeze(value, (axis,)), lax.squeeze(index, (axis,))
 
 
-@op("aten.kthvalue.default", reads=(0,))
+@op("aten.kthvalue.default", reads=(0,), counted=False, ranges=("extremes",))
 def kthvalue(x: jax.Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
     """The ``k``-th smallest value, counted from 1, and its index."""
     if x.ndim == 0:
@@ -144,13 +144,13 @@ def _median(x: jax.Array, dim: int, keepdim: bool, skip_nan: bool) -> Pair:
     return _pick(x, axis, index, keepdim)
 
 
-@op("aten.median.dim", reads=(0,))
+@op("aten.median.dim", reads=(0,), counted=False, ranges=("extremes",))
 def median_dim(x: jax.Array, dim: int, keepdim: bool = False) -> Pair:
     """The lower median along a dimension and its index; NaN if any is."""
     return _median(x, dim, keepdim, False)
 
 
-@op("aten.nanmedian.dim", reads=(0,))
+@op("aten.nanmedian.dim", reads=(0,), counted=False)
 def nanmedian_dim(x: jax.Array, dim: int, keepdim: bool = False) -> Pair:
     """The lower median of the elements that are not NaN, and its index."""
     return _median(x, dim, keepdim, True)
@@ -178,19 +178,19 @@ def _median_of_all(x: jax.Array, *, skip_nan: bool) -> jax.Array:
     return _median(lax.stop_gradient(x).reshape(-1), 0, False, skip_nan)[0]
 
 
-@op("aten.median.default", reads=(0,))
+@op("aten.median.default", reads=(0,), counted=False)
 def median(x: jax.Array) -> jax.Array:
     """The lower median of all elements; equals share the gradient."""
     return _shared_slope(x, _median_of_all(x, skip_nan=False))
 
 
-@op("aten.nanmedian.default", reads=(0,))
+@op("aten.nanmedian.default", reads=(0,), counted=False)
 def nanmedian(x: jax.Array) -> jax.Array:
     """The lower median of all elements that are not NaN; equals share the gradient."""
     return _shared_slope(x, _median_of_all(x, skip_nan=True))
 
 
-@op("aten.mode.default", reads=(0,))
+@op("aten.mode.default", reads=(0,), counted=False, ranges=("extremes",))
 def mode(x: jax.Array, dim: int = -1, keepdim: bool = False) -> Pair:
     """The most frequent value, the smallest of several, and its last index."""
     if x.ndim == 0:
@@ -228,7 +228,12 @@ def _search(
     return found.reshape(query.shape).astype(kind)
 
 
-@op("aten.searchsorted.Tensor", "aten.searchsorted.Scalar", reads=(), differentiable=False)
+@op(
+    *("aten.searchsorted.Tensor", "aten.searchsorted.Scalar"),
+    differentiable=False,
+    counted=False,
+    ranges=("buckets",),
+)
 def searchsorted(
     sorted_sequence: jax.Array,
     values: Any,
@@ -243,7 +248,12 @@ def searchsorted(
     return _search(sorted_sequence, values, right=right, out_int32=out_int32, sorter=sorter)
 
 
-@op("aten.bucketize.Tensor", "aten.bucketize.Scalar", reads=(), differentiable=False)
+@op(
+    *("aten.bucketize.Tensor", "aten.bucketize.Scalar"),
+    differentiable=False,
+    counted=False,
+    ranges=("buckets",),
+)
 def bucketize(
     values: Any, boundaries: jax.Array, *, out_int32: bool = False, right: bool = False
 ) -> jax.Array:
@@ -251,7 +261,7 @@ def bucketize(
     return _search(boundaries, values, right=right, out_int32=out_int32, sorter=None)
 
 
-@op("aten.histc.default", reads=(), differentiable=False)
+@op("aten.histc.default", differentiable=False, counted=False)
 def histc(x: jax.Array, bins: int = 100, min: float = 0, max: float = 0) -> jax.Array:
     """How many elements fall into each of equal bins; the last one includes its end."""
     flat = x.reshape(-1)

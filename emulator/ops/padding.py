@@ -17,7 +17,7 @@ Pads = tuple[int, ...]
 _MODES = ("reflect", "replicate", "circular", "constant")
 
 
-@op("aten.constant_pad_nd.default", reads=(), cheap=True)
+@op("aten.constant_pad_nd.default", moves=True, ranges=("padded",))
 def constant_pad(x: jax.Array, pad: Pads, value: float = 0) -> jax.Array:
     """Padded with one number; negative pads crop."""
     config = [(0, 0, 0)] * x.ndim
@@ -26,7 +26,7 @@ def constant_pad(x: jax.Array, pad: Pads, value: float = 0) -> jax.Array:
     return lax.pad(x, jnp.asarray(constant(value, x.dtype)), config)
 
 
-@op("aten.pad.default", reads=(), cheap=True)
+@op("aten.pad.default", moves=True, ranges=("padded",))
 def pad(x: jax.Array, pad: Pads, mode: str = "constant", value: float | None = None) -> jax.Array:
     """Padded by a mode: constant, reflect, replicate or circular."""
     if mode == "constant":
@@ -34,33 +34,25 @@ def pad(x: jax.Array, pad: Pads, mode: str = "constant", value: float | None = N
     return _extend(x, pad, mode)
 
 
-@op("aten._pad_enum.default", reads=(), cheap=True)
+@op("aten._pad_enum.default", moves=True)
 def pad_enum(x: jax.Array, pads: Pads, mode: int, value: float | None = None) -> jax.Array:
     """Padded by a mode's number: 0 reflect, 1 replicate, 2 circular, 3 constant."""
     return pad(x, pads, _MODES[mode], value)
 
 
-@op("aten._pad_circular.default", reads=(), cheap=True)
+@op("aten._pad_circular.default", moves=True)
 def pad_circular(x: jax.Array, pad: Pads) -> jax.Array:
     """Continued periodically."""
     return _extend(x, pad, "circular")
 
 
-@op(
-    *(f"aten.reflection_pad{n}d.default" for n in (1, 2, 3)),
-    reads=(),
-    cheap=True,
-)
+@op(*(f"aten.reflection_pad{n}d.default" for n in (1, 2, 3)), moves=True)
 def reflection_pad(x: jax.Array, padding: Pads) -> jax.Array:
     """Mirrored at the edges, which are not repeated."""
     return _extend(x, padding, "reflect")
 
 
-@op(
-    *(f"aten.replication_pad{n}d.default" for n in (1, 2, 3)),
-    reads=(),
-    cheap=True,
-)
+@op(*(f"aten.replication_pad{n}d.default" for n in (1, 2, 3)), moves=True)
 def replication_pad(x: jax.Array, padding: Pads) -> jax.Array:
     """The edges repeated."""
     return _extend(x, padding, "replicate")

@@ -49,7 +49,7 @@ def _places(window: Window) -> list[np.ndarray]:
     return [window_places(*axis) for axis in axes]
 
 
-@op("aten.im2col.default", reads=())
+@op("aten.im2col.default", cheap=False, moves=True)
 def im2col(
     x: jax.Array, kernel: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes
 ) -> jax.Array:
@@ -60,7 +60,7 @@ def im2col(
     return columns.reshape(*x.shape[:-3], channels, math.prod(window.out))
 
 
-@op("aten.col2im.default", reads=())
+@op("aten.col2im.default", reads=(), complex=True, flops=("input", 0, 1))
 def col2im(
     columns: jax.Array,
     size: Sequence[int],
@@ -105,13 +105,13 @@ def _unpool(x: jax.Array, indices: jax.Array, size: Sequence[int], n: int) -> ja
     return put(flat, (row, at), x.reshape(rows, places)).reshape(*lead, *size)
 
 
-@op("aten.max_unpool2d.default", reads=(1,))
+@op("aten.max_unpool2d.default", reads=(1,), moves=True, complex=False, indices="pooled")
 def max_unpool2d(x: jax.Array, indices: jax.Array, size: Sequence[int]) -> jax.Array:
     """Values of a max pooling back at the places it took them from."""
     return _unpool(x, indices, size, 2)
 
 
-@op("aten.max_unpool3d.default", reads=(1,))
+@op("aten.max_unpool3d.default", reads=(1,), moves=True, complex=False, indices="pooled")
 def max_unpool3d(
     x: jax.Array,
     indices: jax.Array,

@@ -13,6 +13,7 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import LOW
+from emulator.op_facts.fusing import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
 from emulator.ops._integers import power_of_integers
@@ -36,7 +37,14 @@ Operand = Any
 """An array or a python scalar."""
 
 
-@op("aten.add.Tensor", "aten.add.Scalar", reads=(), cheap=True, channels=Channels.ANY)
+@op(
+    *("aten.add.Tensor", "aten.add.Scalar"),
+    reads=(),
+    cheap=True,
+    channels=Channels.ANY,
+    complex=True,
+    ranges=("sum",),
+)
 def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x + alpha * other``; booleans add as logical or."""
     if is_number(other) and other * alpha == 0 and math.copysign(1, other * alpha) > 0:
@@ -63,6 +71,8 @@ def _plus_zero(x: jax.Array) -> jax.Array:
     reads=(),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
+    ranges=("difference",),
 )
 def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x - alpha * other``."""
@@ -71,7 +81,14 @@ def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     return elementwise(lambda a, b: a - _scaled(b, alpha), x, other)
 
 
-@op("aten.rsub.Tensor", "aten.rsub.Scalar", reads=(), cheap=True, channels=Channels.ANY)
+@op(
+    *("aten.rsub.Tensor", "aten.rsub.Scalar"),
+    reads=(),
+    cheap=True,
+    channels=Channels.ANY,
+    complex=True,
+    ranges=("difference",),
+)
 def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``other - alpha * x``."""
     return sub(other, x, alpha)
@@ -83,6 +100,8 @@ def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     linear_in=(0, 1),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
+    ranges=("product",),
 )
 def mul(x: Operand, other: Operand) -> jax.Array:
     """``x * other``."""
@@ -115,6 +134,7 @@ def _divided(a: jax.Array, b: jax.Array) -> jax.Array:
     linear_in=(0,),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
 )
 def div(x: Operand, other: Operand) -> jax.Array:
     """True division; integers give float32."""
@@ -122,11 +142,19 @@ def div(x: Operand, other: Operand) -> jax.Array:
 
 
 @op(
-    *("aten.div.Tensor_mode", "aten.div.Scalar_mode"),
-    *("aten.divide.Tensor_mode", "aten.divide.Scalar_mode"),
+    *("aten.div.Tensor_mode", "aten.divide.Tensor_mode"),
     reads=(0, 1),
     cheap=True,
     channels=Channels.ANY,
+    indices="divisors",
+    ranges=("quotient",),
+)
+@op(
+    *("aten.div.Scalar_mode", "aten.divide.Scalar_mode"),
+    reads=(0, 1),
+    cheap=True,
+    channels=Channels.ANY,
+    ranges=("quotient",),
 )
 def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) -> jax.Array:
     """Division rounded as asked: ``None`` true division, ``"trunc"`` toward zero, ``"floor"``."""
@@ -138,10 +166,20 @@ def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) ->
 
 @op(
     "aten.floor_divide.default",
+    cheap=True,
+    differentiable=False,
+    channels=Channels.ANY,
+    indices="divisors",
+    no_derivative=(0, 1),
+    ranges=("quotient",),
+)
+@op(
     "aten.floor_divide.Scalar",
     cheap=True,
     differentiable=False,
     channels=Channels.ANY,
+    no_derivative=(0, 1),
+    ranges=("quotient",),
 )
 def floor_divide(x: Operand, other: Operand) -> jax.Array:
     """``floor(x / other)`` with python's signs."""
@@ -149,17 +187,29 @@ def floor_divide(x: Operand, other: Operand) -> jax.Array:
 
 
 @op(
-    *("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor"),
+    "aten.remainder.Tensor",
     reads=(0, 1),
     cheap=True,
     channels=Channels.ANY,
+    indices="divisors",
+    ranges=("rest",),
+)
+@op("aten.remainder.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY, ranges=("rest",))
+@op(
+    "aten.remainder.Scalar_Tensor",
+    reads=(0, 1),
+    cheap=True,
+    channels=Channels.ANY,
+    indices="divisors",
+    no_derivative=(1,),
 )
 def remainder(x: Operand, other: Operand) -> jax.Array:
     """Remainder with the sign of the divisor."""
     return elementwise(_remainder_of, x, other)
 
 
-@op("aten.fmod.Tensor", "aten.fmod.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY)
+@op("aten.fmod.Tensor", reads=(0, 1), cheap=True, channels=Channels.ANY, indices="divisors")
+@op("aten.fmod.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY)
 def fmod(x: Operand, other: Operand) -> jax.Array:
     """Remainder with the sign of the dividend."""
     return elementwise(_rest, x, other)
@@ -170,30 +220,39 @@ def fmod(x: Operand, other: Operand) -> jax.Array:
     reads=(),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
+    ranges=("negative",),
 )
 def neg(x: jax.Array) -> jax.Array:
     """``-x``."""
     return -x
 
 
-@op("aten.abs.default", "aten.absolute.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op(
+    *("aten.abs.default", "aten.absolute.default"),
+    reads=(0,),
+    cheap=True,
+    channels=Channels.ANY,
+    complex=True,
+    ranges=("size",),
+)
 def absolute(x: jax.Array) -> jax.Array:
     """``|x|``; the gradient at zero is zero."""
     return jnp.abs(x) if is_complex(x.dtype) else slopes.absolute(x)
 
 
-@op("aten.square.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@op("aten.square.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)
 def square(x: jax.Array) -> jax.Array:
     """``x * x``; booleans become int64."""
     return power(x, 2)
 
 
 @op(
-    "aten.pow.Tensor_Scalar",
-    "aten.pow.Tensor_Tensor",
-    "aten.pow.Scalar",
+    *("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar"),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
+    fusing=Fusing.DEAR,
 )
 def power(base: Operand, exponent: Operand) -> jax.Array:
     """``base ** exponent`` in the promoted dtype, integers by squaring."""
@@ -219,6 +278,8 @@ def power(base: Operand, exponent: Operand) -> jax.Array:
     "aten.float_power.Scalar",
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
+    fusing=Fusing.DEAR,
 )
 def float_power(base: Operand, exponent: Operand) -> jax.Array:
     """``base ** exponent`` in float64."""
@@ -227,7 +288,7 @@ def float_power(base: Operand, exponent: Operand) -> jax.Array:
     return power(*wide)
 
 
-@op("aten.addcmul.default", cheap=True, channels=Channels.ANY)
+@op("aten.addcmul.default", cheap=True, channels=Channels.ANY, complex=True)
 def addcmul(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
     """``x + value * first * second``."""
     return elementwise(lambda a, b, c: a + _scaled(b, value) * c, x, first, second)
@@ -245,13 +306,13 @@ def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.div(a, b)
 
 
-@op("aten.addcdiv.default", cheap=True, channels=Channels.ANY)
+@op("aten.addcdiv.default", cheap=True, channels=Channels.ANY, complex=True)
 def addcdiv(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
     """``x + value * first / second``."""
     return elementwise(lambda a, b, c: a + _ratio(_scaled(b, value), c), x, first, second)
 
 
-@op("aten.lerp.Scalar", "aten.lerp.Tensor", cheap=True, channels=Channels.ANY)
+@op("aten.lerp.Scalar", "aten.lerp.Tensor", cheap=True, channels=Channels.ANY, complex=True)
 def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
     """``start + weight * (end - start)``, from the nearer end as torch does."""
 
@@ -276,7 +337,7 @@ def _mixed(a: jax.Array, b: jax.Array, w: jax.Array) -> jax.Array:
     return jnp.where(far, a + w * (b - a), b - (b - a) * (1 - w))
 
 
-@op("aten._to_copy.default", reads=(), cheap=True, channels=Channels.ANY)
+@op("aten._to_copy.default", reads=(), cheap=True, channels=Channels.ANY, complex=True)
 def to_copy(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """A copy in another dtype; floats are cut to integers, complex numbers to their real part."""
     return x if dtype is None else converted(x, TO_NUMPY[dtype])

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.op_facts.fusing import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._exp import cosh, exp, exp2, sinh
 from emulator.ops._gradient import with_gradient
@@ -63,7 +64,6 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("log1p", "special_log1p"), lax.log1p),
     (("sqrt",), lax.sqrt),
     (("rsqrt",), slopes.rsqrt),
-    (("reciprocal",), lambda x: 1 / x),
     (("sin",), lax.sin),
     (("cos",), lax.cos),
     (("tan",), lax.tan),
@@ -75,13 +75,29 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("asinh", "arcsinh"), lax.asinh),
     (("acosh", "arccosh"), lax.acosh),
     (("atanh", "arctanh"), lax.atanh),
-    (("erf", "special_erf"), lax.erf),
-    (("erfc", "special_erfc"), lax.erfc),
 )
 for _names, _fn in _FUNCTIONS:
-    op(*(f"aten.{n}.default" for n in _names), reads=(0,), cheap=True, channels=Channels.ANY)(
-        _float_function(_fn)
-    )
+    op(
+        *(f"aten.{n}.default" for n in _names),
+        reads=(0,),
+        cheap=True,
+        channels=Channels.ANY,
+        complex=True,
+        fusing=Fusing.DEAR,
+    )(_float_function(_fn))
+
+op("aten.reciprocal.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)(
+    _float_function(lambda x: 1 / x)
+)
+
+for _name, _fn in (("erf", lax.erf), ("erfc", lax.erfc)):
+    op(
+        *(f"aten.{_name}.default", f"aten.special_{_name}.default"),
+        reads=(0,),
+        cheap=True,
+        channels=Channels.ANY,
+        fusing=Fusing.DEAR,
+    )(_float_function(_fn))
 
 
 def _erfinv(x: jax.Array) -> jax.Array:
@@ -89,9 +105,12 @@ def _erfinv(x: jax.Array) -> jax.Array:
     return lax.erf_inv(x.astype(np.float64)).astype(x.dtype)
 
 
-op("aten.erfinv.default", "aten.special_erfinv.default", reads=(0,), cheap=True)(
-    _float_function(_erfinv)
-)
+op(
+    *("aten.erfinv.default", "aten.special_erfinv.default"),
+    reads=(0,),
+    cheap=True,
+    fusing=Fusing.DEAR,
+)(_float_function(_erfinv))
 
 
 def _round_even(x: jax.Array) -> jax.Array:
@@ -108,7 +127,7 @@ for _names, _fn in _STEPS:
     op(*(f"aten.{n}.default" for n in _names), reads=(), cheap=True)(_step_function(_fn))
 
 
-@op("aten.sign.default", reads=(), cheap=True)
+@op("aten.sign.default", reads=(), cheap=True, ranges=("constantly", -1, 1))
 def sign(x: jax.Array) -> jax.Array:
     """-1, 0 or 1; the gradient is zero."""
     if x.dtype == np.bool_:
@@ -154,7 +173,7 @@ def rad2deg(x: jax.Array) -> jax.Array:
     return elementwise(lambda a: a * constant(180 / math.pi, a.dtype), x, to_float=True)
 
 
-@op("aten.nan_to_num.default", reads=(0,), cheap=True)
+@op("aten.nan_to_num.default", reads=(0,), cheap=True, complex=True)
 def nan_to_num(
     x: jax.Array,
     nan: float | None = None,
@@ -171,13 +190,13 @@ def nan_to_num(
     return jnp.where(x == np.inf, high, jnp.where(x == -np.inf, low, x))
 
 
-@op("aten.sinc.default", "aten.special_sinc.default", reads=(0,), cheap=True)
+@op("aten.sinc.default", "aten.special_sinc.default", reads=(0,), cheap=True, complex=True)
 def sinc(x: jax.Array) -> jax.Array:
     """``sin(pi x) / (pi x)``, 1 at zero."""
     return elementwise(slopes.sinc, x, to_float=True)
 
 
-@op("aten.logit.default", "aten.special_logit.default", reads=(0,), cheap=True)
+@op("aten.logit.default", "aten.special_logit.default", reads=(0,), cheap=True, fusing=Fusing.DEAR)
 def logit(x: jax.Array, eps: float | None = None) -> jax.Array:
     """``log(x / (1 - x))`` after limiting ``x`` to ``[eps, 1 - eps]``."""
 
@@ -190,7 +209,7 @@ def logit(x: jax.Array, eps: float | None = None) -> jax.Array:
     return elementwise(limited, x, to_float=True)
 
 
-@op("aten.atan2.default", "aten.arctan2.default", reads=(0, 1), cheap=True)
+@op("aten.atan2.default", "aten.arctan2.default", reads=(0, 1), cheap=True, fusing=Fusing.DEAR)
 def atan2(x: jax.Array, other: jax.Array) -> jax.Array:
     """Angle of the point ``(other, x)``."""
     return elementwise(slopes.atan2, x, other, to_float=True)
@@ -218,10 +237,10 @@ def _with_logarithm(fn: Callable[..., jax.Array], x: Operand, other: Operand) ->
     return elementwise(partial(fn, scalar=is_number(other)), x, other, to_float=True)
 
 
+@op("aten.xlogy.Tensor", reads=(0, 1), cheap=True, complex=True)
 @op(
-    *("aten.xlogy.Tensor", "aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other"),
-    *("aten.special_xlogy.default", "aten.special_xlogy.self_scalar"),
-    "aten.special_xlogy.other_scalar",
+    *("aten.xlogy.Scalar_Self", "aten.xlogy.Scalar_Other", "aten.special_xlogy.default"),
+    *("aten.special_xlogy.self_scalar", "aten.special_xlogy.other_scalar"),
     reads=(0, 1),
     cheap=True,
 )
@@ -247,7 +266,7 @@ def copysign(x: jax.Array, other: Operand) -> jax.Array:
     return elementwise(slopes.copysign, x, other, to_float=True)
 
 
-@op("aten.ldexp.Tensor", reads=(0, 1), cheap=True)
+@op("aten.ldexp.Tensor", reads=(0, 1), cheap=True, complex=True)
 def ldexp(x: jax.Array, other: jax.Array) -> jax.Array:
     """``x * 2**other``; as torch's, the gradient by a whole negative exponent is zero."""
     if is_inexact(other.dtype):
@@ -297,7 +316,7 @@ def frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return slopes.scaled_by(wide, mantissa, exponent).astype(x.dtype), exponent.astype(np.int32)
 
 
-@op("aten.heaviside.default", cheap=True, differentiable=False)
+@op("aten.heaviside.default", cheap=True, differentiable=False, no_derivative=(0, 1))
 def heaviside(x: jax.Array, values: jax.Array) -> jax.Array:
     """0 below zero, 1 above, ``values`` at zero; NaN gives 0 as in torch."""
     return elementwise(lambda a, v: jnp.where(a == 0, v, (a > 0).astype(a.dtype)), x, values)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     broadcast_all,
@@ -23,21 +24,15 @@ Operand = Any
 """An array or a python scalar."""
 
 
-@op(
-    *("aten.maximum.default", "aten.max.other"),
-    cheap=True,
-    channels=Channels.ANY,
-)
+@op("aten.maximum.default", cheap=True, channels=Channels.ANY, ranges=("cut",))
+@op("aten.max.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES, ranges=("cut",))
 def maximum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The larger of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, True), x, other)
 
 
-@op(
-    *("aten.minimum.default", "aten.min.other"),
-    cheap=True,
-    channels=Channels.ANY,
-)
+@op("aten.minimum.default", cheap=True, channels=Channels.ANY, ranges=("cut",))
+@op("aten.min.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES, ranges=("cut",))
 def minimum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The smaller of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, False), x, other)
@@ -59,6 +54,7 @@ def fmin(x: jax.Array, other: jax.Array) -> jax.Array:
     *("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor"),
     cheap=True,
     channels=Channels.ANY,
+    ranges=("cut",),
 )
 def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
     """Limit to ``[min, max]``; ``max`` wins where they cross; NaN passes.
@@ -72,23 +68,36 @@ def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
     return elementwise(_between, x, min, max)
 
 
-@op("aten.clamp_min.default", "aten.clamp_min.Tensor", cheap=True, channels=Channels.ANY)
+@op(
+    *("aten.clamp_min.default", "aten.clamp_min.Tensor"),
+    cheap=True,
+    channels=Channels.ANY,
+    ranges=("cut",),
+)
 def clamp_min(x: jax.Array, min: Operand) -> jax.Array:
     """Limit from below."""
     return clamp(x, min=min)
 
 
-@op("aten.clamp_max.default", "aten.clamp_max.Tensor", cheap=True, channels=Channels.ANY)
+@op(
+    *("aten.clamp_max.default", "aten.clamp_max.Tensor"),
+    cheap=True,
+    channels=Channels.ANY,
+    ranges=("cut",),
+)
 def clamp_max(x: jax.Array, max: Operand) -> jax.Array:
     """Limit from above."""
     return clamp(x, max=max)
 
 
 @op(
-    *("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar"),
+    *("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther"),
+    "aten.where.Scalar",
     reads=(0,),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
+    ranges=("some_of", 1, 2),
 )
 def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
     """``x`` where the condition holds, else ``other``."""
@@ -98,11 +107,12 @@ def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
 
 
 @op(
-    "aten.masked_fill.Scalar",
-    "aten.masked_fill.Tensor",
+    *("aten.masked_fill.Scalar", "aten.masked_fill.Tensor"),
     reads=(1,),
     cheap=True,
     channels=Channels.ANY,
+    complex=True,
+    ranges=("some_of", 0, 2),
 )
 def masked_fill(x: jax.Array, mask: jax.Array, value: Operand) -> jax.Array:
     """``value``, in the dtype of ``x``, where the mask holds, else ``x``."""

@@ -180,7 +180,7 @@ def _register(name: str, function: Callable[[jax.Array, jax.Array], jax.Array]) 
 
     names = [f"aten.special_{name}.{kind}" for kind in ("default", "n_scalar", "x_scalar")]
 
-    @op(*names, reads=(), differentiable=False)
+    @op(*names, differentiable=False, flops=("results", 4))
     def lower(x: Any, n: Any) -> jax.Array:
         return elementwise(degree, x, n, to_float=True)
 

@@ -223,7 +223,14 @@ def _images(n: int) -> ChannelsRule:
     return lambda inputs, output: Channels.ANY if len(output.shape) == n + 2 else None
 
 
-@op("aten.max_pool1d.default", reads=(0,), channels=_images(1), last=_max_last(1))
+@op(
+    "aten.max_pool1d.default",
+    reads=(0,),
+    channels=_images(1),
+    last=_max_last(1),
+    flops=("window",),
+    scratch="max_pool",
+)
 def max_pool1d(
     x: jax.Array,
     kernel: Sizes,
@@ -236,7 +243,14 @@ def max_pool1d(
     return _max(x, kernel, stride, padding, dilation, ceil_mode, 1)
 
 
-@op("aten.max_pool2d.default", reads=(0,), channels=_images(2), last=_max_last(2))
+@op(
+    "aten.max_pool2d.default",
+    reads=(0,),
+    channels=_images(2),
+    last=_max_last(2),
+    flops=("window",),
+    scratch="max_pool",
+)
 def max_pool2d(
     x: jax.Array,
     kernel: Sizes,
@@ -249,7 +263,14 @@ def max_pool2d(
     return _max(x, kernel, stride, padding, dilation, ceil_mode, 2)
 
 
-@op("aten.max_pool3d.default", reads=(0,), channels=_images(3), last=_max_last(3))
+@op(
+    "aten.max_pool3d.default",
+    reads=(0,),
+    channels=_images(3),
+    last=_max_last(3),
+    flops=("window",),
+    scratch="max_pool",
+)
 def max_pool3d(
     x: jax.Array,
     kernel: Sizes,
@@ -288,7 +309,9 @@ def _max_with_indices(
     return _max(x, kernel, stride, padding, dilation, ceil_mode, n), indices
 
 
-@op("aten.max_pool1d_with_indices.default", reads=(0,))
+@op(
+    "aten.max_pool1d_with_indices.default", reads=(0,), flops=("window",), ranges=("pool_places", 1)
+)
 def max_pool1d_with_indices(
     x: jax.Array,
     kernel: Sizes,
@@ -301,7 +324,13 @@ def max_pool1d_with_indices(
     return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 1)
 
 
-@op("aten.max_pool2d_with_indices.default", reads=(0,))
+@op(
+    "aten.max_pool2d_with_indices.default",
+    reads=(0,),
+    flops=("window",),
+    scratch="max_pool",
+    ranges=("pool_places", 2),
+)
 def max_pool2d_with_indices(
     x: jax.Array,
     kernel: Sizes,
@@ -314,7 +343,13 @@ def max_pool2d_with_indices(
     return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 2)
 
 
-@op("aten.max_pool3d_with_indices.default", reads=(0,))
+@op(
+    "aten.max_pool3d_with_indices.default",
+    reads=(0,),
+    flops=("window",),
+    scratch="max_pool",
+    ranges=("pool_places", 3),
+)
 def max_pool3d_with_indices(
     x: jax.Array,
     kernel: Sizes,
@@ -400,7 +435,7 @@ def _average(
     return (y / jnp.asarray(divisor, y.dtype)).astype(x.dtype)
 
 
-@op("aten.avg_pool1d.default", reads=())
+@op("aten.avg_pool1d.default", reads=(), flops=("window",))
 def avg_pool1d(
     x: jax.Array,
     kernel: Sizes,
@@ -413,7 +448,7 @@ def avg_pool1d(
     return _average(x, kernel, stride, padding, ceil_mode, count_include_pad, None, 1)
 
 
-@op("aten.avg_pool2d.default", reads=())
+@op("aten.avg_pool2d.default", reads=(), flops=("window",))
 def avg_pool2d(
     x: jax.Array,
     kernel: Sizes,
@@ -427,7 +462,7 @@ def avg_pool2d(
     return _average(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override, 2)
 
 
-@op("aten.avg_pool3d.default", reads=())
+@op("aten.avg_pool3d.default", reads=(), flops=("window",))
 def avg_pool3d(
     x: jax.Array,
     kernel: Sizes,

@@ -151,7 +151,7 @@ def normal(seed: jax.Array, stream: int, shape: Size, dtype: Any = np.float32) -
     return (lax.erf_inv(2 * u - 1) * np.asarray(math.sqrt(2), wide)).astype(dtype)
 
 
-@op(NEXT_SEED, reads=(), cheap=True, differentiable=False)
+@op(NEXT_SEED, cheap=True, differentiable=False)
 def next_seed(seed: jax.Array) -> jax.Array:
     """The seed of the next forward pass: the step word counts up."""
     return seed + np.array([0, 1], np.uint32)
@@ -168,7 +168,7 @@ def _dropout(x: jax.Array, p: Any, seed: jax.Array, stream: int) -> tuple[jax.Ar
     return jnp.where(keep, x.astype(wide) * scale, 0).astype(x.dtype), keep
 
 
-@op("aten.native_dropout.default", reads=(1,), cheap=True, random=True)
+@op("aten.native_dropout.default", reads=(1,), cheap=True, random=True, rate=1)
 def native_dropout(
     x: jax.Array, p: Any, train: bool | None, *, seed: jax.Array, stream: int
 ) -> tuple[jax.Array, jax.Array]:
@@ -189,7 +189,7 @@ def native_dropout(
     return _dropout(x, p, seed, stream)
 
 
-@op("aten.dropout.default", reads=(1,), cheap=True, random=True)
+@op("aten.dropout.default", reads=(1,), cheap=True, random=True, rate=1)
 def dropout(x: jax.Array, p: Any, train: bool, *, seed: jax.Array, stream: int) -> jax.Array:
     """Dropout without the mask: see :func:`native_dropout`."""
     return _dropout(x, p, seed, stream)[0] if train else x

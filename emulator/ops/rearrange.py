@@ -26,19 +26,19 @@ def _below(shape: Size, diagonal: int) -> jax.Array:
     return columns <= rows + np.int32(diagonal)
 
 
-@op("aten.tril.default", reads=(), cheap=True)
+@op("aten.tril.default", reads=(), cheap=True, complex=True, ranges=("with_zero",))
 def tril(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """The lower triangle; zero above the diagonal."""
     return jnp.where(_below(x.shape, diagonal), x, jnp.zeros((), x.dtype))
 
 
-@op("aten.triu.default", reads=(), cheap=True)
+@op("aten.triu.default", reads=(), cheap=True, complex=True, ranges=("with_zero",))
 def triu(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """The upper triangle; zero below the diagonal."""
     return jnp.where(_below(x.shape, diagonal - 1), jnp.zeros((), x.dtype), x)
 
 
-@op("aten.repeat.default", reads=(), cheap=True)
+@op("aten.repeat.default", moves=True, repeats=True)
 def repeat(x: jax.Array, repeats: Size) -> jax.Array:
     """The tensor tiled along every dimension; missing leading dimensions are 1."""
     shape = (1,) * (len(repeats) - x.ndim) + x.shape
@@ -47,13 +47,13 @@ def repeat(x: jax.Array, repeats: Size) -> jax.Array:
     return reshaped(tiled, tuple(r * n for r, n in zip(repeats, shape, strict=True)))
 
 
-@op("aten.tile.default", reads=(), cheap=True)
+@op("aten.tile.default", moves=True, repeats=True)
 def tile(x: jax.Array, dims: Size) -> jax.Array:
     """The tensor tiled; missing leading repeats are 1."""
     return repeat(x, (1,) * (x.ndim - len(dims)) + tuple(dims))
 
 
-@op("aten.roll.default", reads=(), cheap=True)
+@op("aten.roll.default", moves=True)
 def roll(x: jax.Array, shifts: int | Size, dims: int | Size = ()) -> jax.Array:
     """Rolled along dimensions, or along the flattened tensor if none is named."""
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
@@ -65,31 +65,31 @@ def roll(x: jax.Array, shifts: int | Size, dims: int | Size = ()) -> jax.Array:
     return jnp.roll(x, shifts, dims)
 
 
-@op("aten.flip.default", reads=(), cheap=True)
+@op("aten.flip.default", moves=True)
 def flip(x: jax.Array, dims: Size) -> jax.Array:
     """Reversed along dimensions."""
     return lax.rev(x, tuple(d % x.ndim for d in dims)) if x.ndim else x
 
 
-@op("aten.fliplr.default", reads=(), cheap=True)
+@op("aten.fliplr.default", moves=True)
 def fliplr(x: jax.Array) -> jax.Array:
     """Reversed along the second dimension."""
     return lax.rev(x, (1,))
 
 
-@op("aten.flipud.default", reads=(), cheap=True)
+@op("aten.flipud.default", moves=True)
 def flipud(x: jax.Array) -> jax.Array:
     """Reversed along the first dimension."""
     return lax.rev(x, (0,))
 
 
-@op("aten.rot90.default", reads=(), cheap=True)
+@op("aten.rot90.default", moves=True)
 def rot90(x: jax.Array, k: int = 1, dims: Size = (0, 1)) -> jax.Array:
     """Rotated by ``k`` quarter turns from the first dimension towards the second."""
     return jnp.rot90(x, k, (dims[0], dims[1]))
 
 
-@op("aten.repeat_interleave.self_int", reads=(), cheap=True)
+@op("aten.repeat_interleave.self_int", moves=True, repeats=True)
 def repeat_interleave(
     x: jax.Array, repeats: int, dim: int | None = None, *, output_size: int | None = None
 ) -> jax.Array:
@@ -102,23 +102,19 @@ def repeat_interleave(
     return reshaped(spread, (*head[:-1], head[-1] * repeats, *tail))
 
 
-@op(
-    *("aten.diagonal.default", "aten.diagonal_copy.default"),
-    reads=(),
-    cheap=True,
-)
+@op("aten.diagonal.default", "aten.diagonal_copy.default", moves=True)
 def diagonal(x: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
     """A diagonal of two dimensions as a new last dimension."""
     return jnp.diagonal(x, offset, dim1, dim2)
 
 
-@op("aten.linalg_diagonal.default", reads=(), cheap=True)
+@op("aten.linalg_diagonal.default", moves=True)
 def linalg_diagonal(x: jax.Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
     """:func:`diagonal` of the last two dimensions unless others are named."""
     return diagonal(x, offset, dim1, dim2)
 
 
-@op("aten.diag_embed.default", reads=(), cheap=True)
+@op("aten.diag_embed.default", moves=True)
 def diag_embed(x: jax.Array, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
     """The last dimension placed on a diagonal of two new dimensions, zero elsewhere."""
     n = x.shape[-1]
@@ -136,19 +132,19 @@ def diag_embed(x: jax.Array, offset: int = 0, dim1: int = -2, dim2: int = -1) ->
     return jnp.moveaxis(placed, (-2, -1), (dim1, dim2))
 
 
-@op("aten.diag.default", reads=(), cheap=True)
+@op("aten.diag.default", moves=True)
 def diag(x: jax.Array, diagonal: int = 0) -> jax.Array:
     """A diagonal of a matrix, or a matrix with a vector on its diagonal."""
     return diag_embed(x, diagonal) if x.ndim == 1 else jnp.diagonal(x, diagonal)
 
 
-@op("aten.diagflat.default", reads=(), cheap=True)
+@op("aten.diagflat.default", moves=True)
 def diagflat(x: jax.Array, offset: int = 0) -> jax.Array:
     """A matrix with the flattened tensor on its diagonal."""
     return diag_embed(x.reshape(-1), offset)
 
 
-@op("aten.block_diag.default", reads=(), cheap=True)
+@op("aten.block_diag.default", moves=True)
 def block_diag(tensors: tuple[jax.Array, ...]) -> jax.Array:
     """Matrices along the diagonal of a larger one."""
     dtype = result_type(*tensors)
@@ -163,7 +159,7 @@ def block_diag(tensors: tuple[jax.Array, ...]) -> jax.Array:
     return lax.concatenate(rows, 0)
 
 
-@op("aten.unfold.default", "aten.unfold_copy.default", reads=(), cheap=True)
+@op("aten.unfold.default", "aten.unfold_copy.default", moves=True)
 def unfold(x: jax.Array, dimension: int, size: int, step: int) -> jax.Array:
     """Windows along a dimension as a new last dimension."""
     if x.ndim == 0:
@@ -178,7 +174,7 @@ def unfold(x: jax.Array, dimension: int, size: int, step: int) -> jax.Array:
     return jnp.stack(taps, axis=-1)
 
 
-@op("aten.pixel_shuffle.default", reads=(), cheap=True)
+@op("aten.pixel_shuffle.default", moves=True)
 def pixel_shuffle(x: jax.Array, upscale_factor: int) -> jax.Array:
     """Channels ``c * r * r`` moved into an ``r`` times larger image."""
     *lead, c, h, w = x.shape
@@ -190,7 +186,7 @@ def pixel_shuffle(x: jax.Array, upscale_factor: int) -> jax.Array:
     return reshaped(moved, (*lead, c, h * r, w * r))
 
 
-@op("aten.pixel_unshuffle.default", reads=(), cheap=True)
+@op("aten.pixel_unshuffle.default", moves=True)
 def pixel_unshuffle(x: jax.Array, downscale_factor: int) -> jax.Array:
     """The inverse of :func:`pixel_shuffle`."""
     *lead, c, h, w = x.shape
@@ -201,7 +197,11 @@ def pixel_unshuffle(x: jax.Array, downscale_factor: int) -> jax.Array:
     return reshaped(moved, (*lead, c * r * r, h // r, w // r))
 
 
-@op("aten.channel_shuffle.default", "aten.native_channel_shuffle.default", reads=(), cheap=True)
+@op(
+    *("aten.channel_shuffle.default", "aten.native_channel_shuffle.default"),
+    moves=True,
+    complex=False,
+)
 def channel_shuffle(x: jax.Array, groups: int) -> jax.Array:
     """Channels dealt out of their groups one by one."""
     n, c, *rest = x.shape
@@ -209,7 +209,7 @@ def channel_shuffle(x: jax.Array, groups: int) -> jax.Array:
     return reshaped(jnp.swapaxes(split, 1, 2), x.shape)
 
 
-@op("aten.as_strided.default", "aten.as_strided_copy.default", reads=(), cheap=True)
+@op("aten.as_strided.default", "aten.as_strided_copy.default", moves=True)
 def as_strided(
     x: jax.Array, size: Size, stride: Size, storage_offset: int | None = None
 ) -> jax.Array:
@@ -225,7 +225,7 @@ def strided_places(size: Size, stride: Size, offset: int | None) -> np.ndarray:
     return places
 
 
-@op("aten.resize.default", reads=(), differentiable=False)
+@op("aten.resize.default", differentiable=False, cheap=False, moves=True)
 def resize(x: jax.Array, size: Size, *, memory_format: object = None) -> jax.Array:
     """The elements in row-major order in another shape; zeros where there are too few."""
     del memory_format
@@ -234,7 +234,7 @@ def resize(x: jax.Array, size: Size, *, memory_format: object = None) -> jax.Arr
     return jnp.pad(flat, (0, count - flat.size)).reshape(size)
 
 
-@op("aten.slice_scatter.default", reads=(), cheap=True)
+@op("aten.slice_scatter.default", moves=True, ranges=("some_of", 0, 1))
 def slice_scatter(
     x: jax.Array,
     src: jax.Array,
@@ -252,7 +252,7 @@ def slice_scatter(
     return _replace(x, src, axis, places)
 
 
-@op("aten.select_scatter.default", reads=(), cheap=True)
+@op("aten.select_scatter.default", moves=True, ranges=("some_of", 0, 1))
 def select_scatter(x: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
     """``x`` with one slice along a dimension replaced by ``src``."""
     axis = dim % x.ndim
@@ -260,7 +260,7 @@ def select_scatter(x: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Ar
     return _replace(x, jnp.expand_dims(src, axis), axis, range(first, first + 1))
 
 
-@op("aten.diagonal_scatter.default", reads=(), cheap=True)
+@op("aten.diagonal_scatter.default", moves=True)
 def diagonal_scatter(
     x: jax.Array, src: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> jax.Array:

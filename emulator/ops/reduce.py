@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
+from emulator.op_facts.fusing import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import is_float, is_inexact, wide_type
@@ -42,7 +43,14 @@ def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
     return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
 
 
-@op("aten.sum.default", "aten.sum.dim_IntList", reads=())
+@op(
+    *("aten.sum.default", "aten.sum.dim_IntList"),
+    reads=(),
+    complex=True,
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
+    ranges=("total",),
+)
 def sum_(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -52,7 +60,13 @@ def sum_(
     return _shaped(total, x, axes, keepdim)
 
 
-@op("aten.mean.default", "aten.mean.dim", reads=())
+@op(
+    *("aten.mean.default", "aten.mean.dim"),
+    reads=(),
+    complex=True,
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
+)
 def mean(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -63,7 +77,7 @@ def mean(
     return _shaped((total / np.asarray(count, total.dtype)).astype(out), x, axes, keepdim)
 
 
-@op("aten.nansum.default", reads=(0,))
+@op("aten.nansum.default", reads=(0,), complex=True, flops=("input", 0, 2))
 def nansum(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -71,7 +85,7 @@ def nansum(
     return sum_(slopes.without_nan(x) if is_float(x.dtype) else x, dim, keepdim, dtype=dtype)
 
 
-@op("aten.nanmean.default", reads=(0,))
+@op("aten.nanmean.default", reads=(0,), complex=True, flops=("input", 0, 2))
 def nanmean(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -81,13 +95,13 @@ def nanmean(
     return total / count.astype(total.dtype)
 
 
-@op("aten.prod.default", reads=(0,))
+@op("aten.prod.default", reads=(0,), complex=True, flops=("input", 0, 1), fusing=Fusing.REDUCES)
 def prod(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """Product of all elements; integers and booleans give int64."""
     return _prod(x, None, False, dtype)
 
 
-@op("aten.prod.dim_int", reads=(0,))
+@op("aten.prod.dim_int", reads=(0,), complex=True, flops=("input", 0, 1), fusing=Fusing.REDUCES)
 def prod_dim(
     x: jax.Array, dim: int, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -103,21 +117,22 @@ def _prod(x: jax.Array, dim: Dims, keepdim: bool, dtype: DType | None) -> jax.Ar
 
 @op(
     *("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList"),
-    reads=(),
     differentiable=False,
+    complex=True,
+    flops=("input", 0, 1),
 )
 def count_nonzero(x: jax.Array, dim: Dims = None) -> jax.Array:
     """How many elements are not zero."""
     return reduce_sum(x.astype(bool).astype(np.int64), normalize_axes(dim, x.ndim))
 
 
-@op("aten.trace.default", reads=())
+@op("aten.trace.default", reads=(), complex=True, flops=("input", 0, 1))
 def trace(x: jax.Array) -> jax.Array:
     """Sum of the diagonal of a matrix."""
     return sum_(jnp.diagonal(x))
 
 
-@op("aten.sum_to_size.default", reads=())
+@op("aten.sum_to_size.default", reads=(), complex=True, flops=("input", 0, 1))
 def sum_to_size(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
     """Sum over what broadcasting ``size`` to the shape of ``x`` would add."""
     lead = x.ndim - len(size)
@@ -168,31 +183,35 @@ def _extreme_along(
     return _shaped(_extreme(x, axes, largest, nan_hits), x, axes, keepdim)
 
 
-@op("aten.max.default", reads=(0,))
+@op("aten.max.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",))
 def max_all(x: jax.Array) -> jax.Array:
     """The largest element; NaN wins; ties share the gradient."""
     return _extreme_along(x, None, False, largest=True, nan_hits=True)
 
 
-@op("aten.min.default", reads=(0,))
+@op("aten.min.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",))
 def min_all(x: jax.Array) -> jax.Array:
     """The smallest element; NaN wins; ties share the gradient."""
     return _extreme_along(x, None, False, largest=False, nan_hits=True)
 
 
-@op("aten.amax.default", reads=(0,))
+@op(
+    "aten.amax.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",)
+)
 def amax(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Maximum along dimensions; NaN wins; ties share the gradient."""
     return _extreme_along(x, dim, keepdim, largest=True, nan_hits=False)
 
 
-@op("aten.amin.default", reads=(0,))
+@op(
+    "aten.amin.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",)
+)
 def amin(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Minimum along dimensions; NaN wins; ties share the gradient."""
     return _extreme_along(x, dim, keepdim, largest=False, nan_hits=False)
 
 
-@op("aten.aminmax.default", reads=(0,))
+@op("aten.aminmax.default", reads=(0,), flops=("input", 0, 2))
 def aminmax(
     x: jax.Array, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
@@ -226,13 +245,13 @@ def _along(x: jax.Array, dim: int, keepdim: bool, largest: bool) -> tuple[jax.Ar
     return _shaped(value, x, (axis,), keepdim), _shaped(index, x, (axis,), keepdim)
 
 
-@op("aten.max.dim", reads=(0,))
+@op("aten.max.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("extremes",))
 def max_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
     """Maximum along a dimension and the index of the first; the index gets the gradient."""
     return _along(x, dim, keepdim, True)
 
 
-@op("aten.min.dim", reads=(0,))
+@op("aten.min.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("extremes",))
 def min_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
     """Minimum along a dimension and the index of the first; the index gets the gradient."""
     return _along(x, dim, keepdim, False)
@@ -245,23 +264,38 @@ def _arg(x: jax.Array, dim: int | None, keepdim: bool, largest: bool) -> jax.Arr
     return index.reshape((1,) * x.ndim) if keepdim else index
 
 
-@op("aten.argmax.default", reads=(), differentiable=False)
+@op(
+    "aten.argmax.default",
+    differentiable=False,
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
+    ranges=("place", 0),
+)
 def argmax(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
     """Index of the first maximum; NaN counts as largest."""
     return _arg(x, dim, keepdim, True)
 
 
-@op("aten.argmin.default", reads=(), differentiable=False)
+@op(
+    "aten.argmin.default",
+    differentiable=False,
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
+    ranges=("place", 0),
+)
 def argmin(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
     """Index of the first minimum; NaN counts as smallest."""
     return _arg(x, dim, keepdim, False)
 
 
 @op(
-    *("aten.any.default", "aten.any.dim", "aten.any.dims", "aten._is_any_true.default"),
-    reads=(),
+    *("aten.any.default", "aten.any.dim", "aten.any.dims"),
     differentiable=False,
+    complex=True,
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
 )
+@op("aten._is_any_true.default", differentiable=False, flops=("input", 0, 1))
 def any_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Whether any element is not zero; uint8 stays uint8."""
     axes = normalize_axes(dim, x.ndim)
@@ -270,10 +304,13 @@ def any_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
 
 
 @op(
-    *("aten.all.default", "aten.all.dim", "aten.all.dims", "aten._is_all_true.default"),
-    reads=(),
+    *("aten.all.default", "aten.all.dim", "aten.all.dims"),
     differentiable=False,
+    complex=True,
+    flops=("input", 0, 1),
+    fusing=Fusing.REDUCES,
 )
+@op("aten._is_all_true.default", differentiable=False, flops=("input", 0, 1))
 def all_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Whether no element is zero; uint8 stays uint8."""
     axes = normalize_axes(dim, x.ndim)

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from emulator.op_facts.facts import ALL_INPUTS, OpFacts
+from emulator.op_facts.facts import OpFacts
 from pef_schema.errors import SambaError
 
 FAMILIES = (
@@ -101,7 +101,7 @@ ChannelsRule = Callable[[Sequence[Form], Form], Channels | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec(OpFacts):
-    """One op as the device knows it: its facts and its lowering.
+    """One op as the device knows it: its facts, which :class:`OpFacts` explains, and its lowering.
 
     Args:
         name: Full ATen name, ``namespace.op.overload``.
@@ -112,7 +112,6 @@ class OpSpec(OpFacts):
         channels: How it takes part in a channels-last stretch, None if it does not; or a rule
             that says so from the forms of its arrays. Lowering alone asks for it.
         last: The op for arrays that are channels last, where it is another function.
-        reads, linear_in, cheap, differentiable, loops, random: See :class:`OpFacts`.
     """
 
     name: str
@@ -136,20 +135,19 @@ _OPS: dict[str, OpSpec] = {}
 
 def op(
     *names: str,
-    reads: tuple[int, ...] | None = ALL_INPUTS,
-    linear_in: tuple[int, ...] = (),
-    cheap: bool = False,
-    differentiable: bool = True,
-    loops: bool = False,
-    random: bool = False,
     channels: Channels | ChannelsRule | None = None,
     last: Callable[..., Any] | None = None,
+    **facts: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of one or more ATen ops.
 
     Args:
         names: Full names such as ``"aten.add.Tensor"``.
-        reads, linear_in, cheap, differentiable, loops, random, channels, last: See :class:`OpSpec`.
+        channels, last: See :class:`OpSpec`.
+        facts: Fields of :class:`OpFacts`, without what follows from others if nothing else is said:
+            a view moves; what moves reads nothing for its gradient, torch has it for complex
+            numbers, and it is cheap if it does read nothing; an op that is not differentiable
+            reads nothing either.
 
     Returns:
         A decorator that returns the function unchanged.
@@ -157,6 +155,7 @@ def op(
     Raises:
         DuplicateOp: If a name is taken.
     """
+    stated = _implied(facts) | facts
 
     def register(lower: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
@@ -170,18 +169,21 @@ def op(
             _OPS[name] = OpSpec(
                 name=name,
                 lower=lower,
-                reads=reads,
-                linear_in=linear_in,
-                cheap=cheap,
-                differentiable=differentiable,
-                loops=loops,
-                random=random,
                 channels=channels,
                 last=last,
+                **stated,
             )
         return lower
 
     return register
+
+
+def _implied(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What follows from the facts that are stated of an op."""
+    if facts.get("view") or facts.get("moves"):
+        cheap = facts.get("reads", ()) == ()
+        return {"moves": True, "cheap": cheap, "reads": (), "complex": True}
+    return {} if facts.get("differentiable", True) else {"reads": ()}
 
 
 def load_ops() -> Mapping[str, OpSpec]:

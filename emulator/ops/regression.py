@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.kernels.precision import real, widen, widened
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._exp import exp
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, constant, is_float, result_type
@@ -66,14 +67,14 @@ def _rate(x: jax.Array, target: jax.Array) -> np.dtype:
     return result_type(real(x), target)
 
 
-@op("aten.mse_loss.default", reads=(0, 1))
+@op("aten.mse_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
 @_of_dtype(result_type)
 def mse_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Squared difference."""
     return reduced(jnp.square(x - target), reduction)
 
 
-@op("aten.l1_loss.default", reads=(0, 1))
+@op("aten.l1_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
 @_of_dtype(result_type)
 def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Absolute difference."""
@@ -105,7 +106,7 @@ def _smooth(x: jax.Array, target: jax.Array, beta: float) -> jax.Array:
     return jnp.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta)
 
 
-@op("aten.smooth_l1_loss.default", reads=(0, 1))
+@op("aten.smooth_l1_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
 @_of_dtype(result_type)
 def smooth_l1_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, beta: float = 1.0
@@ -130,7 +131,7 @@ def _huber(d: jax.Array, delta: float) -> jax.Array:
     return jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
 
 
-@op("aten.huber_loss.default", reads=(0, 1))
+@op("aten.huber_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
 @_of_dtype(_first)
 def huber_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0
@@ -163,7 +164,13 @@ def _bernoulli_loss(p: jax.Array, target: jax.Array, weight: jax.Array | None) -
     return loss if weight is None else loss * weight
 
 
-@op("aten.binary_cross_entropy.default", reads=(0, 1, 2))
+@op(
+    "aten.binary_cross_entropy.default",
+    reads=(0, 1, 2),
+    flops=("input", 0, 6),
+    fusing=Fusing.REDUCES,
+    no_derivative=(2,),
+)
 @widened
 def binary_cross_entropy(
     p: jax.Array,
@@ -214,7 +221,13 @@ def _logits_loss(
     return loss if weight is None else loss * weight
 
 
-@op("aten.binary_cross_entropy_with_logits.default", reads=(0, 1, 2, 3))
+@op(
+    "aten.binary_cross_entropy_with_logits.default",
+    reads=(0, 1, 2, 3),
+    flops=("input", 0, 6),
+    fusing=Fusing.REDUCES,
+    no_derivative=(2, 3),
+)
 @_of_dtype(_second)
 def binary_cross_entropy_with_logits(
     x: jax.Array,
@@ -232,7 +245,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss, reduction)
 
 
-@op("aten.kl_div.default", reads=(0, 1))
+@op("aten.kl_div.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
 @_of_dtype(result_type)
 def kl_div(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, *, log_target: bool = False
@@ -243,7 +256,7 @@ def kl_div(
     return reduced(xlogy(target, target) - apart(target * x), reduction)
 
 
-@op("aten.poisson_nll_loss.default", reads=(0, 1))
+@op("aten.poisson_nll_loss.default", reads=(0, 1), flops=("input", 0, 3))
 @_of_dtype(_rate)
 def poisson_nll_loss(
     x: jax.Array, target: jax.Array, log_input: bool, full: bool, eps: float, reduction: int
@@ -257,7 +270,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction)
 
 
-@op("aten.soft_margin_loss.default", reads=(0, 1))
+@op("aten.soft_margin_loss.default", reads=(0, 1), flops=("input", 0, 3), no_derivative=(1,))
 @_of_dtype(_first)
 def soft_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """``log(1 + exp(-target * x))``; as torch's, infinite where the exponential overflows."""
@@ -265,7 +278,7 @@ def soft_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> 
     return reduced(jnp.log1p(jnp.exp(-(target * x))), reduction)
 
 
-@op("aten.hinge_embedding_loss.default", reads=(0, 1))
+@op("aten.hinge_embedding_loss.default", reads=(0, 1), flops=("input", 0, 3))
 @_of_dtype(_first)
 def hinge_embedding_loss(
     x: jax.Array, target: jax.Array, margin: float = 1.0, reduction: int = MEAN
@@ -290,7 +303,7 @@ def _clamped(x: jax.Array) -> jax.Array:
     return jnp.where(x <= 0, 0, x)
 
 
-@op("aten.margin_ranking_loss.default", reads=(0, 1, 2))
+@op("aten.margin_ranking_loss.default", reads=(0, 1, 2), flops=("input", 0, 3))
 @_of_dtype(_with_float, 3)
 def margin_ranking_loss(
     x1: jax.Array,
@@ -303,7 +316,9 @@ def margin_ranking_loss(
     return reduced(_clamped(-target * (x1 - x2) + margin), reduction)
 
 
-@op("aten.multilabel_margin_loss.default", reads=(0, 1))
+@op(
+    "aten.multilabel_margin_loss.default", reads=(0, 1), flops=("input", 0, 3), indices="label_sets"
+)
 @widened
 def multilabel_margin_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Hinge between each labelled and each other class; labels end at the first -1."""

@@ -18,6 +18,7 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
+from emulator.op_facts.facts import ALL_INPUTS
 from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
@@ -273,7 +274,16 @@ def _layers(
     return x.swapaxes(0, 1) if batch_first else x, *hidden
 
 
-@op("aten.lstm.input", loops=True, random=True)
+@op(
+    "aten.lstm.input",
+    loops=True,
+    random=True,
+    flops=("gates", 30),
+    products="recurrent",
+    scratch="lstm",
+    rate=5,
+    rounds=ALL_INPUTS,
+)
 def lstm(
     x: jax.Array,
     hx: Sequence[jax.Array],
@@ -306,8 +316,19 @@ def lstm(
     )
 
 
-def _register(name: str, cell: Cell) -> None:
-    @op(name, loops=True, random=True)
+def _register(name: str, cell: Cell, flops: int, scratch: str) -> None:
+    """Register a layer; an element of a state takes so many operations in a step."""
+
+    @op(
+        name,
+        loops=True,
+        random=True,
+        flops=("gates", flops),
+        products="recurrent",
+        scratch=scratch,
+        rate=5,
+        rounds=ALL_INPUTS,
+    )
     def lower(
         x: jax.Array,
         hx: jax.Array,
@@ -339,9 +360,9 @@ def _register(name: str, cell: Cell) -> None:
         )
 
 
-_register("aten.gru.input", _gru)
-_register("aten.rnn_tanh.input", _rnn_tanh)
-_register("aten.rnn_relu.input", _rnn_relu)
+_register("aten.gru.input", _gru, 20, "gru")
+_register("aten.rnn_tanh.input", _rnn_tanh, 5, "rnn")
+_register("aten.rnn_relu.input", _rnn_relu, 5, "rnn")
 
 
 def _one_step(
@@ -361,7 +382,7 @@ def _one_step(
     return tuple(part.astype(x.dtype) for part in new)
 
 
-@op("aten.lstm_cell.default")
+@op("aten.lstm_cell.default", flops=("results", 30), products="cell")
 def lstm_cell(
     x: jax.Array,
     hx: Sequence[jax.Array],
@@ -374,7 +395,7 @@ def lstm_cell(
     return _one_step(_lstm, x, tuple(hx), w_ih, w_hh, b_ih, b_hh)
 
 
-@op("aten.gru_cell.default")
+@op("aten.gru_cell.default", flops=("results", 20), products="cell")
 def gru_cell(
     x: jax.Array,
     hx: jax.Array,
@@ -387,7 +408,7 @@ def gru_cell(
     return _one_step(_gru, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 
-@op("aten.rnn_tanh_cell.default")
+@op("aten.rnn_tanh_cell.default", flops=("results", 5), products="cell")
 def rnn_tanh_cell(
     x: jax.Array,
     hx: jax.Array,
@@ -400,7 +421,7 @@ def rnn_tanh_cell(
     return _one_step(_rnn_tanh, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
 
 
-@op("aten.rnn_relu_cell.default")
+@op("aten.rnn_relu_cell.default", flops=("results", 5), products="cell")
 def rnn_relu_cell(
     x: jax.Array,
     hx: jax.Array,

@@ -25,13 +25,13 @@ def _dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
     return np.dtype(default) if dtype is None else TO_NUMPY[dtype]
 
 
-@op("aten.rand.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.rand.default", cheap=True, differentiable=False, random=True, complex=True)
 def rand(size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
     """Uniform numbers in [0, 1)."""
     return uniform(seed, stream, size, _dtype(dtype))
 
 
-@op("aten.rand_like.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.rand_like.default", cheap=True, differentiable=False, random=True, complex=True)
 def rand_like(
     x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -39,13 +39,13 @@ def rand_like(
     return uniform(seed, stream, x.shape, _dtype(dtype, x.dtype))
 
 
-@op("aten.randn.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.randn.default", cheap=True, differentiable=False, random=True, complex=True)
 def randn(size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
     """Standard normal numbers."""
     return normal(seed, stream, size, _dtype(dtype))
 
 
-@op("aten.randn_like.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.randn_like.default", cheap=True, differentiable=False, random=True, complex=True)
 def randn_like(
     x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -66,7 +66,7 @@ def _integers(
     return (drawn + np.int64(low)).astype(dtype)
 
 
-@op("aten.randint.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.randint.default", cheap=True, differentiable=False, random=True, ranges=("drawn_below",))
 def randint(
     high: int, size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -74,7 +74,7 @@ def randint(
     return _integers(0, high, size, _dtype(dtype, np.int64), seed, stream)
 
 
-@op("aten.randint.low", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.randint.low", cheap=True, differentiable=False, random=True, ranges=("drawn_below",))
 def randint_low(
     low: int, high: int, size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -83,12 +83,13 @@ def randint_low(
 
 
 @op(
-    *("aten.randint_like.default", "aten.randint_like.Tensor"),
-    reads=(),
+    "aten.randint_like.default",
     cheap=True,
     differentiable=False,
     random=True,
+    ranges=("drawn_below",),
 )
+@op("aten.randint_like.Tensor", cheap=True, differentiable=False, random=True)
 def randint_like(
     x: jax.Array, high: Any, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -96,7 +97,13 @@ def randint_like(
     return _integers(0, high, x.shape, _dtype(dtype, x.dtype), seed, stream)
 
 
-@op("aten.randint_like.low_dtype", reads=(), cheap=True, differentiable=False, random=True)
+@op(
+    "aten.randint_like.low_dtype",
+    cheap=True,
+    differentiable=False,
+    random=True,
+    ranges=("drawn_below",),
+)
 def randint_like_low(
     x: jax.Array, low: int, high: int, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -104,7 +111,7 @@ def randint_like_low(
     return _integers(low, high, x.shape, _dtype(dtype, x.dtype), seed, stream)
 
 
-@op("aten.randperm.default", reads=(), differentiable=False, random=True)
+@op("aten.randperm.default", differentiable=False, random=True, counted=False, ranges=("permuted",))
 def randperm(n: int, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
     """The numbers 0 to n - 1 in random order."""
     high = uniform_bits(seed, stream, (n,))
@@ -113,25 +120,19 @@ def randperm(n: int, *, dtype: DType | None = None, seed: jax.Array, stream: int
     return lax.sort((high, low, place), num_keys=2)[2]
 
 
-@op("aten.bernoulli.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.bernoulli.default", cheap=True, differentiable=False, random=True)
 def bernoulli(p: jax.Array, *, seed: jax.Array, stream: int) -> jax.Array:
     """1 with the probability that each element states, else 0."""
     return (uniform(seed, stream, p.shape) < p.astype(np.float32)).astype(p.dtype)
 
 
-@op(
-    *("aten.bernoulli.p", "aten.bernoulli.Tensor"),
-    reads=(),
-    cheap=True,
-    differentiable=False,
-    random=True,
-)
+@op("aten.bernoulli.p", "aten.bernoulli.Tensor", cheap=True, differentiable=False, random=True)
 def bernoulli_p(x: jax.Array, p: Any, *, seed: jax.Array, stream: int) -> jax.Array:
     """1 with probability ``p``, else 0, in the shape and dtype of ``x``."""
     return (uniform(seed, stream, x.shape) < jnp.asarray(p).astype(np.float32)).astype(x.dtype)
 
 
-@op("aten.normal_functional.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.normal_functional.default", cheap=True, differentiable=False, random=True)
 def normal_functional(
     x: jax.Array, mean: float = 0.0, std: float = 1.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -139,7 +140,7 @@ def normal_functional(
     return (normal(seed, stream, x.shape, wide_type(x.dtype)) * std + mean).astype(x.dtype)
 
 
-@op("aten.normal.float_float", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.normal.float_float", cheap=True, differentiable=False, random=True)
 def normal_size(
     mean: float,
     std: float,
@@ -156,7 +157,6 @@ def normal_size(
 
 @op(
     *("aten.normal.Tensor_Tensor", "aten.normal.Tensor_float", "aten.normal.float_Tensor"),
-    reads=(),
     cheap=True,
     differentiable=False,
     random=True,
@@ -169,7 +169,7 @@ def normal_tensors(mean: Any, std: Any = 1.0, *, seed: jax.Array, stream: int) -
     return (z * jnp.asarray(std).astype(z.dtype) + jnp.asarray(mean).astype(z.dtype)).astype(kind)
 
 
-@op("aten.log_normal.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.log_normal.default", cheap=True, differentiable=False, random=True)
 def log_normal(
     x: jax.Array, mean: float = 1.0, std: float = 2.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -178,7 +178,7 @@ def log_normal(
     return jnp.exp(z * std + mean).astype(x.dtype)
 
 
-@op("aten.uniform.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.uniform.default", cheap=True, differentiable=False, random=True)
 def uniform_like(
     x: jax.Array, low: float = 0.0, high: float = 1.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -191,13 +191,13 @@ def _open(x: jax.Array, seed: jax.Array, stream: int) -> jax.Array:
     return open_uniform(seed, stream, x.shape, wide_type(x.dtype))
 
 
-@op("aten.exponential.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.exponential.default", cheap=True, differentiable=False, random=True)
 def exponential(x: jax.Array, lambd: float = 1.0, *, seed: jax.Array, stream: int) -> jax.Array:
     """Exponentially distributed numbers, never zero."""
     return (-jnp.log(_open(x, seed, stream)) / lambd).astype(x.dtype)
 
 
-@op("aten.cauchy.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.cauchy.default", cheap=True, differentiable=False, random=True)
 def cauchy(
     x: jax.Array, median: float = 0.0, sigma: float = 1.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -206,7 +206,7 @@ def cauchy(
     return (median + sigma * jnp.tan(angle)).astype(x.dtype)
 
 
-@op("aten.geometric.default", reads=(), cheap=True, differentiable=False, random=True)
+@op("aten.geometric.default", cheap=True, differentiable=False, random=True)
 def geometric(x: jax.Array, p: float, *, seed: jax.Array, stream: int) -> jax.Array:
     """Number of trials up to the first success of probability ``p``."""
     if p == 1:
@@ -214,7 +214,13 @@ def geometric(x: jax.Array, p: float, *, seed: jax.Array, stream: int) -> jax.Ar
     return jnp.ceil(jnp.log(_open(x, seed, stream)) / math.log1p(-p)).astype(x.dtype)
 
 
-@op("aten.multinomial.default", reads=(), differentiable=False, random=True)
+@op(
+    "aten.multinomial.default",
+    differentiable=False,
+    random=True,
+    counted=False,
+    ranges=("drawn_class",),
+)
 def multinomial(
     x: jax.Array, num_samples: int, replacement: bool = False, *, seed: jax.Array, stream: int
 ) -> jax.Array:

@@ -24,7 +24,7 @@ def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
     return np.dtype(x.dtype) if is_inexact(x.dtype) else np.dtype(np.int64)
 
 
-@op("aten.cumsum.default", reads=())
+@op("aten.cumsum.default", reads=(), complex=True, flops=("input", 0, 1), ranges=("total",))
 def cumsum(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
     """Running sum; integers give int64."""
     out = _accumulated(dtype, x)
@@ -33,7 +33,7 @@ def cumsum(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
     return lax.cumsum(x.astype(wide_type(out)), normalize_axis(dim, x.ndim)).astype(out)
 
 
-@op("aten.cumprod.default", reads=(0,))
+@op("aten.cumprod.default", reads=(0,), complex=True, flops=("input", 0, 1))
 def cumprod(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
     """Running product; integers give int64; its gradient is right beside zeros."""
     out = _accumulated(dtype, x)
@@ -42,7 +42,7 @@ def cumprod(x: jax.Array, dim: int, *, dtype: DType | None = None) -> jax.Array:
     return lax.cumprod(x.astype(wide_type(out)), normalize_axis(dim, x.ndim)).astype(out)
 
 
-@op("aten.logcumsumexp.default", "aten._logcumsumexp.default", reads=(0,))
+@op("aten.logcumsumexp.default", "aten._logcumsumexp.default", reads=(0,), flops=("input", 0, 3))
 def logcumsumexp(x: jax.Array, dim: int) -> jax.Array:
     """``log(cumsum(exp(x)))`` without overflow; integers give float32."""
     out = np.dtype(x.dtype) if is_inexact(x.dtype) else DEFAULT_FLOAT
@@ -52,13 +52,13 @@ def logcumsumexp(x: jax.Array, dim: int) -> jax.Array:
     return lax.cumlogsumexp(wide, normalize_axis(dim, x.ndim)).astype(out)
 
 
-@op("aten.cummax.default", reads=(0,))
+@op("aten.cummax.default", reads=(0,), flops=("input", 0, 1))
 def cummax(x: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
     """Running maximum and the index of its last occurrence; NaN wins and stays."""
     return _running_extreme(x, dim, True)
 
 
-@op("aten.cummin.default", reads=(0,))
+@op("aten.cummin.default", reads=(0,), flops=("input", 0, 1))
 def cummin(x: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
     """Running minimum and the index of its last occurrence; NaN wins and stays."""
     return _running_extreme(x, dim, False)
@@ -81,7 +81,7 @@ def _running_extreme(x: jax.Array, dim: int, largest: bool) -> tuple[jax.Array, 
     return gather(x, axis, index), index
 
 
-@op("aten.diff.default", reads=())
+@op("aten.diff.default", reads=(), complex=True, flops=("input", 0, 1))
 def diff(
     x: jax.Array,
     n: int = 1,

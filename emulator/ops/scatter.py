@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.op_facts.fusing import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, cast, constant, is_float, is_number
 from emulator.ops._reduction import highest, lowest, normalize_axis
@@ -94,9 +95,15 @@ def _put(x: jax.Array, values: jax.Array, arrays: Key, static: Key) -> jax.Array
 
 
 @op(
-    *("aten.index_put.default", "aten._unsafe_index_put.default", "aten._index_put_impl.default"),
+    "aten.index_put.default",
     reads=(1,),
+    moves=True,
+    fusing=Fusing.APART,
+    indices="each_dim",
+    ranges=("some_of", 0, 2),
 )
+@op("aten._unsafe_index_put.default", reads=(1,), moves=True)
+@op("aten._index_put_impl.default", reads=(1,), moves=True, indices="each_dim")
 def index_put(
     x: jax.Array,
     indices: Indices,
@@ -143,7 +150,7 @@ def _mask_put(x: jax.Array, indices: Indices, values: jax.Array, accumulate: boo
     return jnp.where(full, x + values if accumulate else values, x)
 
 
-@op("aten.masked_scatter.default", reads=(1,))
+@op("aten.masked_scatter.default", reads=(1,), moves=True, fusing=Fusing.APART)
 def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Array:
     """The true entries of the mask take the elements of ``source`` in order."""
     shape = jnp.broadcast_shapes(x.shape, mask.shape)
@@ -155,7 +162,12 @@ def masked_scatter(x: jax.Array, mask: jax.Array, source: jax.Array) -> jax.Arra
     return jnp.where(mask, spread.reshape(shape), x)
 
 
-@op("aten._unsafe_masked_index_put_accumulate.default", reads=(1, 2))
+@op(
+    "aten._unsafe_masked_index_put_accumulate.default",
+    reads=(1, 2),
+    complex=True,
+    flops=("input", 2, 1),
+)
 def masked_index_put(
     x: jax.Array, mask: jax.Array, indices: Indices, values: jax.Array
 ) -> jax.Array:
@@ -166,7 +178,7 @@ def masked_index_put(
     return index_put(x, safe, jnp.where(mask, values, 0).astype(x.dtype), accumulate=True)
 
 
-@op("aten.put.default", reads=(1,))
+@op("aten.put.default", reads=(1,), moves=True, indices="flat")
 def put_flat(
     x: jax.Array, index: jax.Array, source: jax.Array, accumulate: bool = False
 ) -> jax.Array:
@@ -192,14 +204,28 @@ def _along(x: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (x if x.ndim else x.reshape(1)), (index if index.ndim else index.reshape(1))
 
 
-@op("aten.scatter.src", reads=(2,))
+@op(
+    "aten.scatter.src",
+    reads=(2,),
+    moves=True,
+    fusing=Fusing.APART,
+    indices="along",
+    ranges=("some_of", 0, 3),
+)
 def scatter(x: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
     """One entry along a dimension written for every entry of the index."""
     line, index = _along(x, index)
     return put(line, _scatter_key(line, dim, index), _head(src, index)).reshape(x.shape)
 
 
-@op("aten.scatter.value", reads=(2,))
+@op(
+    "aten.scatter.value",
+    reads=(2,),
+    moves=True,
+    fusing=Fusing.APART,
+    indices="along",
+    ranges=("some_of", 0, 3),
+)
 def scatter_value(x: jax.Array, dim: int, index: jax.Array, value: float) -> jax.Array:
     """One number written for every entry of the index."""
     line, index = _along(x, index)
@@ -207,7 +233,7 @@ def scatter_value(x: jax.Array, dim: int, index: jax.Array, value: float) -> jax
     return put(line, _scatter_key(line, dim, index), number).reshape(x.shape)
 
 
-@op("aten.scatter_add.default", reads=(2,))
+@op("aten.scatter_add.default", reads=(2,), complex=True, flops=("input", 3, 1), indices="along")
 def scatter_add(x: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
     """One entry along a dimension increased for every entry of the index."""
     line, index = _along(x, index)
@@ -215,7 +241,20 @@ def scatter_add(x: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax
     return _add(line, _scatter_key(line, dim, index), values).reshape(x.shape)
 
 
-@op("aten.scatter.reduce", "aten.scatter.value_reduce", reads=(), differentiable=False)
+@op(
+    "aten.scatter.reduce",
+    differentiable=False,
+    flops=("input", 3, 1),
+    indices="along",
+    no_derivative=(0, 3),
+)
+@op(
+    "aten.scatter.value_reduce",
+    differentiable=False,
+    flops=("input", 2, 1),
+    indices="along",
+    no_derivative=(0, 3),
+)
 def scatter_old(x: jax.Array, dim: int, index: jax.Array, src: Any, *, reduce: str) -> jax.Array:
     """Entries added or multiplied; torch gives it no gradient."""
     line, index = _along(x, index)
@@ -225,7 +264,7 @@ def scatter_old(x: jax.Array, dim: int, index: jax.Array, src: Any, *, reduce: s
     return write(line, key, values).reshape(x.shape)
 
 
-@op("aten.index_add.default", reads=(2,))
+@op("aten.index_add.default", reads=(2,), complex=True, flops=("input", 3, 1), indices="along")
 def index_add(
     x: jax.Array, dim: int, index: jax.Array, source: jax.Array, *, alpha: float = 1
 ) -> jax.Array:
@@ -239,14 +278,27 @@ def index_add(
     return _add(line, key, values.reshape(values.shape or (1,))).reshape(x.shape)
 
 
-@op("aten.index_copy.default", reads=(2,))
+@op(
+    "aten.index_copy.default",
+    reads=(2,),
+    moves=True,
+    fusing=Fusing.APART,
+    indices="along",
+    ranges=("some_of", 0, 3),
+)
 def index_copy(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
     """Slices along a dimension replaced by those of ``source``."""
     line, key = _slices(x, dim, index)
     return put(line, key, source.reshape(source.shape or (1,))).reshape(x.shape)
 
 
-@op("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor", reads=(2,))
+@op(
+    *("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor"),
+    reads=(2,),
+    moves=True,
+    indices="along_signed",
+    ranges=("some_of", 0, 3),
+)
 def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Array:
     """Slices along a dimension filled with one number."""
     line, key = _slices(x, dim, index)
@@ -271,7 +323,7 @@ def _strided_put(x: jax.Array, src: jax.Array, places: jax.Array) -> jax.Array:
     return _set(x, (places,), src)
 
 
-@op("aten.as_strided_scatter.default", reads=(), cheap=True)
+@op("aten.as_strided_scatter.default", moves=True)
 def as_strided_scatter(
     x: jax.Array,
     src: jax.Array,
@@ -296,7 +348,7 @@ def _slices(x: jax.Array, dim: int, index: jax.Array) -> tuple[jax.Array, Key]:
     return line, (slice(None),) * axis + (in_bounds(index.reshape(-1), line.shape[axis]),)
 
 
-@op("aten.scatter_reduce.two", reads=(0, 2, 3))
+@op("aten.scatter_reduce.two", reads=(0, 2, 3), flops=("input", 3, 1), indices="along")
 def scatter_reduce(
     x: jax.Array,
     dim: int,
@@ -325,7 +377,7 @@ def scatter_reduce(
     return _reduced(line, values, key, reduce, include_self).reshape(x.shape)
 
 
-@op("aten.index_reduce.default", reads=(0, 2, 3))
+@op("aten.index_reduce.default", reads=(0, 2, 3), flops=("input", 3, 1), indices="along")
 def index_reduce(
     x: jax.Array,
     dim: int,

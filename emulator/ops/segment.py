@@ -61,7 +61,7 @@ def _reduce(x: jax.Array, ends: jax.Array, reduce: str, initial: float | None) -
     return jnp.where(sizes == 0, jnp.nan, out) if initial is None else out
 
 
-@op("aten.segment_reduce.default", reads=(0, 1))
+@op("aten.segment_reduce.default", reads=(0, 1), counted=False)
 @widened
 def segment_reduce(
     x: jax.Array,
@@ -101,14 +101,21 @@ def segment_reduce(
     return out.reshape((*lead, *out.shape[1:]))
 
 
-@op("aten.repeat_interleave.Tensor", reads=(), differentiable=False)
+@op(
+    "aten.repeat_interleave.Tensor",
+    differentiable=False,
+    cheap=False,
+    moves=True,
+    repeats=True,
+    complex=False,
+)
 def repeat_interleave_places(repeats: jax.Array, *, output_size: int) -> jax.Array:
     """Every place as often as stated; ``output_size`` is the sum."""
     ends = jnp.cumsum(repeats)
     return jnp.searchsorted(ends, np.arange(output_size), side="right").astype(repeats.dtype)
 
 
-@op("aten.repeat_interleave.self_Tensor", reads=(1,))
+@op("aten.repeat_interleave.self_Tensor", reads=(1,), moves=True, repeats=True)
 def repeat_interleave(
     x: jax.Array, repeats: jax.Array, dim: int | None = None, *, output_size: int
 ) -> jax.Array:

@@ -17,55 +17,48 @@ from pef_schema.program import DType
 Size = tuple[int, ...]
 
 
+@op("aten.clone.default", "aten.lift_fresh_copy.default", "aten.alias_copy.default", moves=True)
 @op(
-    *("aten.clone.default", "aten.alias.default", "aten.contiguous.default"),
-    *("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.lift.default"),
-    *("aten.positive.default", "aten.alias_copy.default", "aten._lazy_clone.default"),
+    *("aten.alias.default", "aten.contiguous.default", "aten.lift_fresh.default"),
+    *("aten.lift.default", "aten.positive.default", "aten._lazy_clone.default"),
     *("aten.resolve_conj.default", "aten.resolve_neg.default", "aten.pin_memory.default"),
-    reads=(),
-    cheap=True,
+    view=True,
 )
 def clone(x: jax.Array) -> jax.Array:
     """The tensor itself: device values never change in place."""
     return x
 
 
-@op(
-    *("aten.detach.default", "aten.detach_copy.default", "aten.data.default"),
-    reads=(),
-    cheap=True,
-    differentiable=False,
-)
+@op("aten.detach.default", "aten.data.default", differentiable=False, view=True)
+@op("aten.detach_copy.default", differentiable=False, moves=True)
 def detach(x: jax.Array) -> jax.Array:
     """The tensor, cut off from the gradient."""
     return lax.stop_gradient(x)
 
 
-@op(
-    *("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default"),
-    *("aten.view_copy.default", "aten._reshape_copy.default"),
-    reads=(),
-    cheap=True,
-)
+@op("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", view=True)
+@op("aten.view_copy.default", "aten._reshape_copy.default", moves=True)
 def view(x: jax.Array, size: Size) -> jax.Array:
     """Another shape; one size may be -1."""
     return reshaped(x, _sizes(x.size, size))
 
 
-@op("aten.view_as.default", "aten.reshape_as.default", reads=(), cheap=True)
+@op("aten.view_as.default", "aten.reshape_as.default", view=True)
 def view_as(x: jax.Array, other: jax.Array) -> jax.Array:
     """The shape of another tensor."""
     return reshaped(x, other.shape)
 
 
-@op("aten._reshape_alias.default", "aten._reshape_alias_copy.default", reads=(), cheap=True)
+@op("aten._reshape_alias.default", view=True)
+@op("aten._reshape_alias_copy.default", moves=True)
 def reshape_alias(x: jax.Array, size: Size, stride: Size) -> jax.Array:
     """Another shape of a contiguous tensor; the strides say nothing more."""
     del stride
     return reshaped(x, tuple(size))
 
 
-@op("aten.view.dtype", "aten.view_copy.dtype", reads=(), cheap=True, differentiable=False)
+@op("aten.view.dtype", differentiable=False, view=True)
+@op("aten.view_copy.dtype", differentiable=False, moves=True)
 def view_dtype(x: jax.Array, dtype: DType) -> jax.Array:
     """The same bytes as another dtype; the last dimension scales with the item size."""
     old, new = np.dtype(x.dtype), TO_NUMPY[dtype]
@@ -76,7 +69,7 @@ def view_dtype(x: jax.Array, dtype: DType) -> jax.Array:
     return _bits(x, new)
 
 
-@op("aten.flatten.using_ints", reads=(), cheap=True)
+@op("aten.flatten.using_ints", view=True)
 def flatten(x: jax.Array, start_dim: int = 0, end_dim: int = -1) -> jax.Array:
     """Merge the dimensions ``start_dim`` to ``end_dim``."""
     if x.ndim == 0:
@@ -86,20 +79,20 @@ def flatten(x: jax.Array, start_dim: int = 0, end_dim: int = -1) -> jax.Array:
     return reshaped(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
 
 
-@op("aten.unflatten.int", reads=(), cheap=True)
+@op("aten.unflatten.int", view=True)
 def unflatten(x: jax.Array, dim: int, sizes: Size) -> jax.Array:
     """Split one dimension into several; one size may be -1."""
     dim %= x.ndim
     return reshaped(x, (*x.shape[:dim], *_sizes(x.shape[dim], sizes), *x.shape[dim + 1 :]))
 
 
-@op("aten.ravel.default", reads=(), cheap=True)
+@op("aten.ravel.default", view=True)
 def ravel(x: jax.Array) -> jax.Array:
     """One dimension."""
     return reshaped(x, (x.size,))
 
 
-@op("aten.permute.default", "aten.permute_copy.default", reads=(), cheap=True)
+@op("aten.permute.default", "aten.permute_copy.default", moves=True)
 def permute(x: jax.Array, dims: Size) -> jax.Array:
     """Dimensions in another order."""
     return lax.transpose(x, tuple(d % x.ndim for d in dims))
@@ -108,8 +101,7 @@ def permute(x: jax.Array, dims: Size) -> jax.Array:
 @op(
     *("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default"),
     "aten.transpose_copy.int",
-    reads=(),
-    cheap=True,
+    moves=True,
 )
 def transpose(x: jax.Array, dim0: int, dim1: int) -> jax.Array:
     """Two dimensions swapped."""
@@ -119,40 +111,37 @@ def transpose(x: jax.Array, dim0: int, dim1: int) -> jax.Array:
     return lax.transpose(x, order) if x.ndim else x
 
 
-@op("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default", reads=(), cheap=True)
+@op("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default", moves=True)
 def t(x: jax.Array) -> jax.Array:
     """A matrix transposed; a vector stays."""
     return lax.transpose(x, tuple(reversed(range(x.ndim))))
 
 
-@op("aten.mT.default", reads=(), cheap=True)
+@op("aten.mT.default", moves=True)
 def matrix_transpose(x: jax.Array) -> jax.Array:
     """The last two dimensions swapped; a number stays."""
     return jnp.swapaxes(x, -1, -2) if x.ndim else x
 
 
 @op(
-    *("aten.movedim.int", "aten.moveaxis.int", "aten.movedim.intlist", "aten.moveaxis.intlist"),
-    reads=(),
-    cheap=True,
+    *("aten.movedim.int", "aten.moveaxis.int", "aten.movedim.intlist"),
+    "aten.moveaxis.intlist",
+    moves=True,
 )
 def movedim(x: jax.Array, source: int | Size, destination: int | Size) -> jax.Array:
     """Dimensions moved to new places."""
     return jnp.moveaxis(x, source, destination)
 
 
-@op("aten.unsqueeze.default", "aten.unsqueeze_copy.default", reads=(), cheap=True)
+@op("aten.unsqueeze.default", view=True)
+@op("aten.unsqueeze_copy.default", moves=True)
 def unsqueeze(x: jax.Array, dim: int) -> jax.Array:
     """A new dimension of size 1."""
     return lax.expand_dims(x, (dim % (x.ndim + 1),))
 
 
-@op(
-    *("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims"),
-    *("aten.squeeze_copy.default", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims"),
-    reads=(),
-    cheap=True,
-)
+@op("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", view=True)
+@op("aten.squeeze_copy.default", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims", moves=True)
 def squeeze(x: jax.Array, dim: int | Size | None = None) -> jax.Array:
     """Without dimensions of size 1, all or those named."""
     dims = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
@@ -160,7 +149,8 @@ def squeeze(x: jax.Array, dim: int | Size | None = None) -> jax.Array:
     return lax.squeeze(x, sorted(a for a in axes if x.shape[a] == 1))
 
 
-@op("aten.expand.default", "aten.expand_copy.default", reads=(), cheap=True)
+@op("aten.expand.default", view=True, repeats=True)
+@op("aten.expand_copy.default", moves=True, repeats=True)
 def expand(x: jax.Array, size: Size, *, implicit: bool = False) -> jax.Array:
     """Broadcast; -1 keeps a size."""
     del implicit
@@ -168,25 +158,25 @@ def expand(x: jax.Array, size: Size, *, implicit: bool = False) -> jax.Array:
     return broadcast_to(x, [x.shape[i - lead] if n == -1 else n for i, n in enumerate(size)])
 
 
-@op("aten.expand_as.default", reads=(), cheap=True)
+@op("aten.expand_as.default", view=True, repeats=True)
 def expand_as(x: jax.Array, other: jax.Array) -> jax.Array:
     """Broadcast to the shape of another tensor."""
     return broadcast_to(x, other.shape)
 
 
-@op("aten.broadcast_to.default", reads=(), cheap=True)
+@op("aten.broadcast_to.default", view=True, repeats=True)
 def broadcast(x: jax.Array, size: Size) -> jax.Array:
     """Broadcast; -1 keeps a size."""
     return expand(x, size)
 
 
-@op("aten.broadcast_tensors.default", reads=(), cheap=True)
+@op("aten.broadcast_tensors.default", view=True)
 def broadcast_tensors(tensors: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     """All tensors in their common shape."""
     return tuple(broadcast_all(*tensors))
 
 
-@op("aten.meshgrid.default", "aten.meshgrid.indexing", reads=(), cheap=True)
+@op("aten.meshgrid.default", "aten.meshgrid.indexing", moves=True)
 def meshgrid(tensors: tuple[jax.Array, ...], *, indexing: str = "ij") -> tuple[jax.Array, ...]:
     """Coordinate grids of 1-d (or 0-d) tensors."""
     lines = [x.reshape(-1) for x in tensors]

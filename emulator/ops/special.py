@@ -14,6 +14,7 @@ from jax import lax
 from jax.scipy import special
 
 from emulator.errors import OpLimit
+from emulator.op_facts.fusing import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gamma_share import expanded, is_expanded
 from emulator.ops._promote import constant, elementwise
@@ -239,9 +240,13 @@ def _trigamma(x: jax.Array) -> jax.Array:
     return jnp.where(low, math.pi**2 / (sine * sine) - total, total)
 
 
-_FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...] = (
+_Functions = tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
+
+_GAMMA: _Functions = (
     (("lgamma", "special_gammaln"), _with_slope(special.gammaln, _digamma)),
     (("digamma", "special_digamma", "special_psi"), partial(_polygamma, 0)),
+)
+_FUNCTIONS: _Functions = (
     (("special_entr",), _with_slope(_entr, lambda x: -(1 + jnp.log(x)))),
     (("special_erfcx",), special.erfcx),
     (("special_ndtr",), special.ndtr),
@@ -252,8 +257,10 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("special_i1",), _with_slope(_positive_zero(special.i1), _i1_slope)),
     (("special_i1e",), _with_slope(_positive_zero(special.i1e), _i1e_slope)),
 )
-for _names, _fn in _FUNCTIONS:
-    op(*(f"aten.{n}.default" for n in _names), reads=(0,), cheap=True)(_float_function(_fn))
+for _table, _fusing in ((_GAMMA, Fusing.DEAR), (_FUNCTIONS, None)):
+    for _names, _fn in _table:
+        _full = [f"aten.{n}.default" for n in _names]
+        op(*_full, reads=(0,), cheap=True, fusing=_fusing)(_float_function(_fn))
 
 
 @op("aten.polygamma.default", reads=(1,), cheap=True)
@@ -299,24 +306,35 @@ def _gamma_share(lower: bool, a: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where((x < 0) | (a < 0), jnp.nan, value)
 
 
-@op("aten.igamma.default", "aten.special_gammainc.default", reads=(0, 1), cheap=True)
+@op(
+    *("aten.igamma.default", "aten.special_gammainc.default"),
+    reads=(0, 1),
+    cheap=True,
+    no_derivative=(0,),
+)
 def igamma(a: jax.Array, x: jax.Array) -> jax.Array:
     """Regularized lower incomplete gamma function."""
     return elementwise(partial(_gamma_share, True), a, x)
 
 
-@op("aten.igammac.default", "aten.special_gammaincc.default", reads=(0, 1), cheap=True)
+@op(
+    *("aten.igammac.default", "aten.special_gammaincc.default"),
+    reads=(0, 1),
+    cheap=True,
+    no_derivative=(0,),
+)
 def igammac(a: jax.Array, x: jax.Array) -> jax.Array:
     """Regularized upper incomplete gamma function."""
     return elementwise(partial(_gamma_share, False), a, x)
 
 
 @op(
-    *("aten.special_zeta.default", "aten.special_zeta.self_scalar"),
-    "aten.special_zeta.other_scalar",
+    *("aten.special_zeta.default", "aten.special_zeta.other_scalar"),
     reads=(0, 1),
     cheap=True,
+    no_derivative=(0,),
 )
+@op("aten.special_zeta.self_scalar", reads=(0, 1), cheap=True)
 def zeta(x: Operand, other: Operand) -> jax.Array:
     """Hurwitz zeta function."""
     return elementwise(_zeta, x, other, to_float=True)

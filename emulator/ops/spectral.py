@@ -102,7 +102,7 @@ def _empty_svd(a: jax.Array, full: bool) -> Factors:
     )
 
 
-@op("aten._linalg_svd.default", reads=(0,))
+@op("aten._linalg_svd.default", reads=(0,), complex=True, counted=False)
 def svd(
     a: jax.Array, full_matrices: bool = False, compute_uv: bool = True, *, driver: str | None = None
 ) -> Factors:
@@ -150,14 +150,14 @@ def _eigh(a: jax.Array, lower: bool) -> Pair:
     return _or_nan(finite[..., 0], values), _or_nan(finite, vectors)
 
 
-@op("aten._linalg_eigh.default", reads=(0,))
+@op("aten._linalg_eigh.default", reads=(0,), complex=True, counted=False)
 def eigh(a: jax.Array, UPLO: str = "L", compute_v: bool = True) -> Pair:
     """Eigenvalues, ascending, and vectors of symmetric matrices; reads one triangle."""
     values, vectors = _eigh(a, UPLO.upper() == "L")
     return values, vectors if compute_v else jnp.zeros((0,), a.dtype)
 
 
-@op("aten.linalg_eigh.default", reads=(0,))
+@op("aten.linalg_eigh.default", reads=(0,), complex=True, counted=False)
 def linalg_eigh(a: jax.Array, UPLO: str = "L") -> Pair:
     """See :func:`eigh`."""
     return eigh(a, UPLO)
@@ -234,7 +234,12 @@ def pseudo_inverse(
     return _pinv(a, jnp.maximum(absolute, relative * largest), hermitian).astype(dtype)
 
 
-@op("aten.linalg_pinv.atol_rtol_tensor", "aten.linalg_pinv.atol_rtol_float", reads=(0,))
+@op(
+    *("aten.linalg_pinv.atol_rtol_tensor", "aten.linalg_pinv.atol_rtol_float"),
+    reads=(0,),
+    complex=True,
+    counted=False,
+)
 def pinv(
     a: jax.Array,
     *,
@@ -247,7 +252,10 @@ def pinv(
 
 
 @op(
-    "aten.linalg_pinv.default", "aten.linalg_pinv.rcond_tensor", "aten.pinverse.default", reads=(0,)
+    *("aten.linalg_pinv.default", "aten.linalg_pinv.rcond_tensor", "aten.pinverse.default"),
+    reads=(0,),
+    complex=True,
+    counted=False,
 )
 def pinv_rcond(
     a: jax.Array, rcond: jax.Array | float = 1e-15, hermitian: bool = False

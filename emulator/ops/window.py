@@ -28,7 +28,6 @@ def _window(values: np.ndarray, dtype: DType | None) -> jax.Array:
 @op(
     *("aten.hamming_window.default", "aten.hamming_window.periodic"),
     *("aten.hamming_window.periodic_alpha", "aten.hamming_window.periodic_alpha_beta"),
-    reads=(),
     cheap=True,
     differentiable=False,
 )
@@ -45,12 +44,7 @@ def hamming_window(
     return _window(alpha - beta * np.cos(2 * math.pi * n / last), dtype)
 
 
-@op(
-    *("aten.hann_window.default", "aten.hann_window.periodic"),
-    reads=(),
-    cheap=True,
-    differentiable=False,
-)
+@op("aten.hann_window.default", "aten.hann_window.periodic", cheap=True, differentiable=False)
 def hann_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
     """``(1 - cos(2 pi n / N)) / 2``."""
     return hamming_window(length, periodic, 0.5, 0.5, dtype=dtype)
@@ -58,7 +52,6 @@ def hann_window(length: int, periodic: bool = True, *, dtype: DType | None = Non
 
 @op(
     *("aten.blackman_window.default", "aten.blackman_window.periodic"),
-    reads=(),
     cheap=True,
     differentiable=False,
 )
@@ -71,7 +64,6 @@ def blackman_window(length: int, periodic: bool = True, *, dtype: DType | None =
 
 @op(
     *("aten.bartlett_window.default", "aten.bartlett_window.periodic"),
-    reads=(),
     cheap=True,
     differentiable=False,
 )
@@ -83,7 +75,6 @@ def bartlett_window(length: int, periodic: bool = True, *, dtype: DType | None =
 
 @op(
     *("aten.kaiser_window.default", "aten.kaiser_window.periodic", "aten.kaiser_window.beta"),
-    reads=(),
     cheap=True,
     differentiable=False,
 )

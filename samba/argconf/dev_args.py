@@ -6,6 +6,7 @@ of this name holds; here it is what steers the hardware compiler and changes not
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from samba.argconf.args import model_of
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DevArgs"]
 
-_made: list[Any] = []
-
 
 def __getattr__(name: str) -> Any:
     if name != "DevArgs":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if not _made:
-        hidden = [option for option in OPTIONS if not option.help]
-        doc = "Options that --debug shows; further fields are kept."
-        _made.append(model_of(name, hidden, module=__name__, doc=doc))
-    return _made[0]
+    return _dev_args()
+
+
+@functools.cache
+def _dev_args() -> Any:
+    hidden = [option for option in OPTIONS if not option.help]
+    doc = "Options that --debug shows; further fields are kept."
+    return model_of("DevArgs", hidden, module=__name__, doc=doc)

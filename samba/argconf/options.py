@@ -198,11 +198,6 @@ _USED: tuple[Option, ...] = (
     _switch("--dump-traced-graph", _COMPILE, "also write the graph as JSON, NAME.graph.json"),
     _switch("--plot", _COMPILE, "also write a drawing of the graph in the DOT language, NAME.dot"),
     _switch(
-        "--gen-tensorboard",
-        _COMPILE,
-        "also write graph and costs for TensorBoard, into the folder NAME.tensorboard",
-    ),
-    _switch(
         "--dump-compiled-stats-json",
         _COMPILE,
         "as --compiled-stats-json, beside the PEF: NAME.stats.json",
@@ -251,7 +246,6 @@ _NO_FILE = "nothing is written"
 _SIZES: tuple[Option, ...] = (
     _switch("--dump-traced-graph", ("run",), lost="compile writes it"),
     _switch("--plot", ("run",), lost="compile writes it"),
-    _switch("--gen-tensorboard", ("run",), lost="compile writes it"),
     _switch("--dump-compiled-stats-json", ("run",), lost="compile writes it"),
     _value(
         "--n-chips --num-chips", _COMPILE, dest="n_chips", type=_count, default=1, lost=_SAY_TO_RUN
@@ -319,6 +313,7 @@ _COMPILER_SWITCHES = [
     "force-node-proximity",
     "fp32-params",
     "fuse-fwd-bwd",
+    "gen-tensorboard",
     "has-human-decision",
     "host-fifo",
     "include-read-stall-cycles",
@@ -356,6 +351,7 @@ _COMPILER_SWITCHES = [
 """Switches that steer the hardware compiler."""
 
 _LOST = {
+    "--gen-tensorboard": _NO_FILE,
     "--mlir-file-name": _NO_FILE,
     "--resource-report-path": _NO_FILE,
     "--stage-instrumentation": "no counters are read",

@@ -8,6 +8,7 @@ from typing import Any
 
 from samba.argconf.options import OPTIONS, Option
 from samba.support.deviations import Deviations
+from samba.support.slot import Slot
 
 __all__ = [
     "configure",
@@ -18,13 +19,13 @@ __all__ = [
     "tell_lost",
 ]
 
-_last: list[argparse.Namespace] = []
+_last: Slot[argparse.Namespace] = Slot()
 deviations = Deviations()
 
 
 def last_parsed_args() -> argparse.Namespace | None:
     """The arguments that ``parse_app_args`` returned last; None before its first call."""
-    return _last[-1] if _last else None
+    return _last.value
 
 
 def note_parsed(args: argparse.Namespace) -> None:
@@ -33,7 +34,7 @@ def note_parsed(args: argparse.Namespace) -> None:
     Args:
         args: The arguments.
     """
-    _last[:] = [args]
+    _last.value = args
 
 
 def tell_lost(args: argparse.Namespace, redeclared: Collection[str] = ()) -> None:

@@ -11,7 +11,7 @@ import torch
 from emulator.lowering.section import gradient_targets
 from emulator.lowering.single_nodes import active_outputs
 from emulator.op_facts.names import CASTS, NEXT_SEED
-from emulator.op_facts.rates import takes_rate
+from emulator.op_facts.table import facts_of
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role
 from samba.comparison.judge import EXACT, gap, judge, nonfinite, statistics, tolerance
 from samba.comparison.report import Comparison, Phase, Row, Statistics, Status
@@ -349,7 +349,7 @@ class _Walk:
 
 def _draws(node: Node) -> bool:
     """Whether a node draws random numbers even at a dropout rate of 0."""
-    return "seed" in dict(node.kwargs) and not takes_rate(node.op)
+    return "seed" in dict(node.kwargs) and facts_of(node.op).rate is None
 
 
 def _identical(a: torch.Tensor, b: torch.Tensor) -> bool:

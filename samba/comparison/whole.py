@@ -11,7 +11,7 @@ import torch
 
 from emulator.device import Device
 from emulator.op_facts.names import CASTS
-from emulator.op_facts.rates import takes_rate
+from emulator.op_facts.table import facts_of
 from emulator.plans.step_choice import all_steps
 from pef_schema.program import ArginKind, Graph, OutputGrad, Program, Role
 from samba.comparison.judge import Tol, gap, nonfinite
@@ -143,8 +143,8 @@ def model_rows(
 def _draws(traced: Traced) -> bool:
     """Whether the model draws random numbers, other than for dropout at rate 0."""
     dropping = any(s.role is Role.ARGIN and s.default != 0.0 for s in traced.sources)
-    nodes = [node for node in traced.nodes if "seed" in dict(node.kwargs)]
-    return dropping or any(not takes_rate(node.op) and node.op not in CASTS for node in nodes)
+    drawing = {node.op for node in traced.nodes if "seed" in dict(node.kwargs)} - CASTS
+    return dropping or any(facts_of(op).rate is None for op in drawing)
 
 
 def _run(model: torch.nn.Module, given: TraceInputs, traced: Traced, values: Tensors) -> Any:

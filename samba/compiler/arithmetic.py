@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from emulator.op_facts.precision import ARITHMETIC as METADATA
+from emulator.op_facts.precision import AS_WRITTEN
 from samba.errors import ArgumentError
-
-METADATA = "samba_arithmetic"
-"""Key under which a PEF says how it was compiled; absent for a model as written."""
 
 
 class Preset(enum.Enum):
@@ -125,7 +124,7 @@ def compiled_arithmetic(metadata: Mapping[str, str]) -> Arithmetic:
         >>> compiled_arithmetic({METADATA: "graphamp_preset=mp1 bf16_cast=truncation"}).cast
         <Bf16Cast.TRUNCATION: 'truncation'>
     """
-    parts = metadata.get(METADATA, "").split()
+    parts = metadata.get(METADATA, AS_WRITTEN).split()
     said = dict(part.split("=", 1) for part in parts if "=" in part)
     return wanted_arithmetic(said).settled()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from emulator.op_facts.no_derivative import NO_DERIVATIVE
-from emulator.op_facts.table import op_facts
+from emulator.op_facts.table import facts_of, op_facts
 from pef_schema.errors import SambaError
 from pef_schema.program import Node, refs_of
 from samba.compiler.gradient_flow import gradient_values
@@ -44,18 +43,19 @@ def refuse_underivable(traced: Traced, losses: Collection[int]) -> None:
     Raises:
         NoDerivative: For the last such node, at which a backward pass arrives first.
     """
-    if not any(node.op in NO_DERIVATIVE for node in traced.nodes):
+    if not any(facts_of(node.op).no_derivative for node in traced.nodes):
         return
-    facts = op_facts()
-    able = {**facts, **{op: replace(facts[op], differentiable=True) for op in NO_DERIVATIVE}}
+    able = {
+        op: replace(facts, differentiable=True) if facts.no_derivative else facts
+        for op, facts in op_facts().items()
+    }
     outputs = [traced.outputs[i].value for i in sorted(losses)] or _scalars_first(traced)
     flows = gradient_values(traced, able, outputs)
     wants = gradient_values(traced, able, range(len(traced.values)))
     for node in reversed(traced.nodes):
         if not any(v >= 0 and flows[v] for v in node.outputs):
             continue
-        places = NO_DERIVATIVE.get(node.op, ())
-        for place in places:
+        for place in facts_of(node.op).no_derivative:
             if place < len(node.args) and any(wants[v] for v in refs_of(node.args[place])):
                 raise NoDerivative(model=traced.name, node=node)
 

@@ -12,46 +12,15 @@ from dataclasses import replace
 
 from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
 from emulator.op_facts.precision import MOVES
+from emulator.op_facts.table import facts_of
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Gradient, Node, Ref, Role, Value
+from pef_schema.section_facts import plain_name
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
 
 _FIRST_STREAM = 1 << 20
 """Streams of the rounding: apart from those of a model's own random numbers."""
-
-GEMMS: dict[str, tuple[int, ...] | None] = {
-    "linear": None,
-    "matmul": None,
-    "mm": None,
-    "bmm": None,
-    "mv": None,
-    "dot": None,
-    "vdot": None,
-    "addmm": None,
-    "addmv": None,
-    "addbmm": None,
-    "addr": None,
-    "baddbmm": None,
-    "bilinear": None,
-    "_trilinear": None,
-    "einsum": None,
-    "convolution": None,
-    "conv1d": None,
-    "conv2d": None,
-    "conv3d": None,
-    "conv_transpose1d": None,
-    "conv_transpose2d": None,
-    "conv_transpose3d": None,
-    "conv_tbc": None,
-    "lstm": None,
-    "gru": None,
-    "rnn_tanh": None,
-    "rnn_relu": None,
-    # Not the mask: the least float32, which many write there, would become -inf.
-    "scaled_dot_product_attention": (0, 1, 2),
-}
-"""Operations made of matrix products, with the positions of what is rounded; None for all."""
 
 
 def apply_arithmetic(traced: Traced, arithmetic: Arithmetic) -> Traced:
@@ -181,9 +150,9 @@ class _Rounding:
         if node.op == CUSTOM_GRADIENT:
             self._custom(node)
             return
-        packet = node.op.split(".")[1]
+        rounds = facts_of(node.op).rounds
         everything = self.preset is Preset.MP4
-        if everything and packet in MOVES:
+        if everything and plain_name(node.op) in MOVES:
             self.nodes.append(self._with(node, self._present))
             taken = [v for v in self.nodes[-1].refs() if self._is_float32(v)]
             if taken and all(v in self.coarse for v in taken):
@@ -192,8 +161,8 @@ class _Rounding:
         positions: tuple[int, ...] | None = ()
         if everything:
             positions = None
-        elif self.preset is Preset.MP1 and packet in GEMMS:
-            positions = GEMMS[packet]
+        elif self.preset is Preset.MP1 and rounds != ():
+            positions = rounds
         elif self._makes_bfloat16(node):
             positions = (0,)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
+from emulator.op_facts.table import facts_of
 from pef_schema.program import Arg, DType, Graph, Node, Ref
 from samba.compiler.moved_elements import MOVES
 
@@ -57,10 +59,10 @@ class _Reader:
 
     def read(self, node: Node) -> None:
         """Take note of what a node gives."""
-        rule = _RULES.get(node.op)
+        rule = facts_of(node.op).ranges or (("first",) if node.op in MOVES else None)
         if rule is None:
             return
-        found = rule(self, node)
+        found = _RULES[rule[0]](self, node, *rule[1:])
         outputs = node.outputs if isinstance(found, list) else node.outputs[:1]
         for value, span in zip(
             outputs, found if isinstance(found, list) else [found], strict=False
@@ -90,10 +92,6 @@ class _Reader:
         return isinstance(arg, int)
 
 
-_Rule = Callable[[_Reader, Node], Any]
-"""The range of a node's first result, or a list with that of each."""
-
-
 def _argument(node: Node, position: int, name: str = "", default: Arg = None) -> Arg:
     if position < len(node.args):
         return node.args[position]
@@ -117,35 +115,30 @@ def _join(r: _Reader, node: Node) -> Any:
     return _union(*(r.of(part) for part in parts))
 
 
-def _some_of(*positions: int) -> _Rule:
+def _some_of(r: _Reader, node: Node, *positions: int) -> Any:
     """Each element is one of these arguments'."""
-    return lambda r, node: _union(*(r.of(_argument(node, p)) for p in positions))
+    return _union(*(r.of(_argument(node, p)) for p in positions))
 
 
-def _place(output: int) -> _Rule:
+def _place(r: _Reader, node: Node, output: int) -> Any:
     """Places along a dimension, or in the flattened tensor if none is given."""
-
-    def find(r: _Reader, node: Node) -> Any:
-        shape = r.shape(node.args[0])
-        position = 2 if node.op in ("aten.kthvalue.default", "aten.topk.default") else 1
-        default = None if output == 0 and node.op in _FLAT_PLACES else -1
-        dim = _argument(node, position, "dim", default)
-        if node.op == "aten.sort.stable":
-            dim = _argument(node, 2, "dim", -1)
-        if node.op == "aten.argsort.stable":
-            dim = dict(node.kwargs).get("dim", -1)
-        size = shape[dim] if isinstance(dim, int) and shape else math.prod(shape)
-        span = (0, max(size - 1, 0))
-        return [None] * output + [span]
-
-    return find
+    shape = r.shape(node.args[0])
+    position = 2 if node.op in ("aten.kthvalue.default", "aten.topk.default") else 1
+    default = None if output == 0 and node.op in _FLAT_PLACES else -1
+    dim = _argument(node, position, "dim", default)
+    if node.op == "aten.sort.stable":
+        dim = _argument(node, 2, "dim", -1)
+    if node.op == "aten.argsort.stable":
+        dim = dict(node.kwargs).get("dim", -1)
+    size = shape[dim] if isinstance(dim, int) and shape else math.prod(shape)
+    return [None] * output + [(0, max(size - 1, 0))]
 
 
 _FLAT_PLACES = frozenset({"aten.argmax.default", "aten.argmin.default"})
 
 
-def _pool_places(dims: int) -> _Rule:
-    return lambda r, node: [None, (0, math.prod(r.shape(node.args[0])[-dims:]) - 1)]
+def _pool_places(r: _Reader, node: Node, dims: int) -> Any:
+    return [None, (0, math.prod(r.shape(node.args[0])[-dims:]) - 1)]
 
 
 def _buckets(r: _Reader, node: Node) -> Any:
@@ -184,12 +177,13 @@ def _counted(r: _Reader, node: Node) -> Any:
     return _union(start, (last, last))
 
 
-def _number(position: int, name: str = "fill_value") -> _Rule:
-    return lambda r, node: r.of(_argument(node, position, name))
+def _number(r: _Reader, node: Node, position: int) -> Any:
+    return r.of(_argument(node, position, "fill_value"))
 
 
-def _constantly(low: int, high: int) -> _Rule:
-    return lambda r, node: (low, high)
+def _constantly(r: _Reader, node: Node, low: int, high: int) -> Any:
+    del r, node
+    return low, high
 
 
 def _cut(r: _Reader, node: Node) -> Any:
@@ -300,85 +294,37 @@ def _with_zero(r: _Reader, node: Node) -> Any:
 
 
 def _extremes(r: _Reader, node: Node) -> Any:
-    return [r.of(node.args[0]), *_place(1)(r, node)[1:]]
+    return [r.of(node.args[0]), *_place(r, node, 1)[1:]]
 
 
-_GROUPS: tuple[tuple[_Rule, str], ...] = (
-    (_first, " ".join(sorted(MOVES))),
-    (
-        _first,
-        "aten.gather.default aten.index.Tensor aten.index_select.default aten.take.default "
-        "aten.embedding.default aten.take_along_dim.default aten.amax.default aten.amin.default "
-        "aten.max.default aten.min.default",
-    ),
-    (_join, "aten.cat.default aten.concat.default aten.stack.default"),
-    (_some_of(1, 2), "aten.where.self aten.where.ScalarOther aten.where.ScalarSelf"),
-    (
-        _some_of(0, 2),
-        "aten.masked_fill.Scalar aten.masked_fill.Tensor aten.index_put.default",
-    ),
-    (
-        _some_of(0, 3),
-        "aten.scatter.src aten.scatter.value aten.index_copy.default aten.index_fill.int_Scalar",
-    ),
-    (_some_of(0, 1), "aten.slice_scatter.default aten.select_scatter.default"),
-    (_some_of(1), "aten.fill.Scalar aten.fill.Tensor"),
-    (_extremes, "aten.topk.default aten.sort.default aten.sort.stable aten.kthvalue.default"),
-    (_extremes, "aten.max.dim aten.min.dim aten.median.dim aten.mode.default"),
-    (_place(0), "aten.argmax.default aten.argmin.default"),
-    (_place(0), "aten.argsort.default aten.argsort.stable"),
-    (_pool_places(1), "aten.max_pool1d_with_indices.default"),
-    (
-        _pool_places(2),
-        "aten.max_pool2d_with_indices.default aten.adaptive_max_pool2d.default",
-    ),
-    (
-        _pool_places(3),
-        "aten.max_pool3d_with_indices.default aten.adaptive_max_pool3d.default",
-    ),
-    (_buckets, "aten.searchsorted.Tensor aten.bucketize.Tensor"),
-    (_drawn_class, "aten.multinomial.default"),
-    (
-        _drawn_below,
-        "aten.randint.default aten.randint.low aten.randint_like.default "
-        "aten.randint_like.low_dtype",
-    ),
-    (_permuted, "aten.randperm.default"),
-    (_counted, "aten.arange.default aten.arange.start aten.arange.start_step"),
-    (_number(1), "aten.full.default aten.full_like.default"),
-    (_number(2), "aten.new_full.default"),
-    (_number(0), "aten.scalar_tensor.default"),
-    (
-        _constantly(0, 0),
-        "aten.zeros.default aten.zeros_like.default aten.new_zeros.default",
-    ),
-    (_constantly(1, 1), "aten.ones.default aten.ones_like.default aten.new_ones.default"),
-    (_constantly(0, 1), "aten.one_hot.default"),
-    (_constantly(-1, 1), "aten.sign.default"),
-    (
-        _cut,
-        "aten.clamp.default aten.clamp.Tensor aten.clamp_min.default aten.clamp_max.default "
-        "aten.clip.default aten.maximum.default aten.minimum.default aten.max.other "
-        "aten.min.other",
-    ),
-    (_sum, "aten.add.Tensor aten.add.Scalar"),
-    (_difference, "aten.sub.Tensor aten.sub.Scalar aten.rsub.Scalar"),
-    (_product, "aten.mul.Tensor aten.mul.Scalar"),
-    (_negative, "aten.neg.default"),
-    (_size, "aten.abs.default"),
-    (_rest, "aten.remainder.Scalar aten.remainder.Tensor"),
-    (
-        _quotient,
-        "aten.floor_divide.default aten.floor_divide.Scalar aten.div.Tensor_mode "
-        "aten.div.Scalar_mode",
-    ),
-    (_total, "aten.sum.default aten.sum.dim_IntList aten.cumsum.default"),
-    (
-        _both,
-        "aten.bitwise_and.Scalar aten.bitwise_and.Tensor",
-    ),
-    (_padded, "aten.constant_pad_nd.default aten.pad.default"),
-    (_with_zero, "aten.triu.default aten.tril.default"),
+_RULES: Mapping[str, Callable[..., Any]] = MappingProxyType(
+    {
+        "first": _first,
+        "join": _join,
+        "some_of": _some_of,
+        "extremes": _extremes,
+        "place": _place,
+        "pool_places": _pool_places,
+        "buckets": _buckets,
+        "drawn_class": _drawn_class,
+        "drawn_below": _drawn_below,
+        "permuted": _permuted,
+        "counted": _counted,
+        "number": _number,
+        "constantly": _constantly,
+        "cut": _cut,
+        "sum": _sum,
+        "difference": _difference,
+        "product": _product,
+        "negative": _negative,
+        "size": _size,
+        "rest": _rest,
+        "quotient": _quotient,
+        "total": _total,
+        "both": _both,
+        "padded": _padded,
+        "with_zero": _with_zero,
+    }
 )
-
-_RULES: dict[str, _Rule] = {name: rule for rule, names in _GROUPS for name in names.split()}
+"""The range of a node's first result, or a list with that of each, by the name that an op's facts
+give; its numbers come behind the node."""

@@ -51,6 +51,7 @@ from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store
 from samba.distributed.threads import divide_cores
 from samba.distributed.watchdog import Watchdog
+from samba.support.slot import Slot
 
 T = TypeVar("T")
 
@@ -383,17 +384,17 @@ class Job:
         return True
 
 
-_current: list[Job] = []
+_current: Slot[Job] = Slot()
 
 
 def current() -> Job | None:
     """The job of this process, None outside of a data parallel run."""
-    return _current[-1] if _current else None
+    return _current.value
 
 
 def is_failing() -> bool:
     """Whether an error that nobody caught is ending this process."""
-    return bool(_current) and _current[-1].failing
+    return _current.value is not None and _current.value.failing
 
 
 def is_set_up() -> bool:
@@ -418,10 +419,10 @@ def start(launch: Launch | None = None, *, one_program: bool = False) -> Job | N
         DataParallelError: If the others do not come.
         ArgumentError: If environment variables have values they cannot have.
     """
-    if _current:
+    if _current.value is not None:
         if not one_program:
-            _current[-1].refuse_one_program("joining replicas")
-        return _current[-1]
+            _current.value.refuse_one_program("joining replicas")
+        return _current.value
     if dist.is_initialized():
         return adopt()
     launch = detect() if launch is None else launch
@@ -450,8 +451,8 @@ def adopt() -> Job:
     Returns:
         The job.
     """
-    if _current:
-        return _current[-1]
+    if _current.value is not None:
+        return _current.value
     number = os.environ.get("LOCAL_RANK", "")
     prefer_device(int(number) if number.isascii() and number.isdecimal() else dist.get_rank())
     store = dist.distributed_c10d._get_default_store()
@@ -491,7 +492,7 @@ def _join(
         settle(_STUCK_SECONDS)
         raise
     job = Job(control, watchdog, data, one_program=one_program)
-    _current[:] = PRESENT[:] = [job]
+    _current.value = PRESENT.value = job
     atexit.register(job.leave)
     SambaAtexit.on_failure(job.fail)
     job.exit_code = watch_end(job.fail, lambda: job.calls)

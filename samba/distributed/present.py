@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from samba.support.slot import Slot
+
 __all__ = ["PRESENT", "Joined"]
 
 
@@ -46,5 +48,5 @@ class Joined(Protocol):
         ...
 
 
-PRESENT: list[Joined] = []
+PRESENT: Slot[Joined] = Slot()
 """The job of this process, none outside of one."""

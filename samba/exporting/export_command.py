@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import os
 from collections.abc import Sequence
 
 from pef_schema import Program, read_pef
@@ -12,7 +11,6 @@ from pef_schema.errors import quoted
 from pef_schema.printable import say_text
 from samba.compiler.forms.dot import as_dot
 from samba.compiler.forms.graph_json import graphs_as_dict
-from samba.compiler.forms.tensorboard import NAME_PART, event_file
 from samba.inspection.json_form import folded_json
 from samba.inspection.running import (
     DONE,
@@ -27,8 +25,7 @@ __all__ = ["NeedsGraph", "UnknownSection", "run"]
 _EPILOG = (
     "Exit codes: 0 done, 1 the PEF has no such form or the output cannot be written, 2 wrong "
     "usage (also a graph or section that is not there), 3 the file is missing or bad. dot and json "
-    "and tensorboard load neither torch nor jax, stablehlo loads jax, and onnx torch. See "
-    "docs/export.md."
+    "load neither torch nor jax, stablehlo loads jax, and onnx torch. See docs/export.md."
 )
 _SHOWN = 8
 
@@ -87,16 +84,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m samba export",
         description="Write a PEF in the form of another tool: its graphs as JSON with all their "
-        "arguments, as a drawing in the DOT language, for TensorBoard, or for inference as ONNX; "
-        "and what a run or a section computes as StableHLO.",
+        "arguments, as a drawing in the DOT language, or for inference as ONNX; and what a run or "
+        "a section computes as StableHLO.",
         epilog=_EPILOG,
     )
     parser.add_argument("pef", help="the PEF")
     parser.add_argument(
-        "--format",
-        required=True,
-        choices=("dot", "json", "onnx", "stablehlo", "tensorboard"),
-        help="the form",
+        "--format", required=True, choices=("dot", "json", "onnx", "stablehlo"), help="the form"
     )
     parser.add_argument("-o", "--output", metavar="FILE", default="-", help="write there")
     parser.add_argument("--graph", metavar="NAME", help="this graph alone")
@@ -121,11 +115,6 @@ def _export(args: argparse.Namespace) -> int:
     for option, form in of.items():
         if getattr(args, option) and args.format != form:
             raise WrongUsage(f"--{option} is for --format {form}, not for {args.format}.")
-    if args.format == "tensorboard" and NAME_PART not in os.path.basename(args.output):
-        raise WrongUsage(
-            f"-o {quoted(args.output, 1024)}: TensorBoard reads files with {NAME_PART} in their "
-            f"name, in a folder for each run. Name one, e.g. -o run/events.out.{NAME_PART}.net"
-        )
     program = read_pef(args.pef)
     index = chosen_graph(program, args.graph, pef=args.pef)
     chosen = range(len(program.graphs)) if index is None else (index,)
@@ -133,8 +122,6 @@ def _export(args: argparse.Namespace) -> int:
         data = (folded_json(graphs_as_dict(program, chosen)) + "\n").encode()
     elif args.format == "dot":
         data = as_dot(program, chosen).encode()
-    elif args.format == "tensorboard":
-        data = event_file(program, chosen)
     elif args.format == "onnx":
         data = _onnx(args, program, index)
     else:

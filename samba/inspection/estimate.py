@@ -13,6 +13,7 @@ from emulator.costs.steps import schedule_cost, section_cost
 from emulator.costs.touched import readers_of
 from pef_schema.program import DType, Program
 from pef_schema.section_facts import modules_of, modules_text, owners, section_types
+from samba.support.layout import count_text
 
 __all__ = [
     "HEAD",
@@ -21,7 +22,6 @@ __all__ = [
     "Row",
     "amount_text",
     "as_dict",
-    "count_text",
     "estimate",
     "multiplied_types",
     "ratio_text",
@@ -237,20 +237,6 @@ def seconds_text(seconds: float) -> str:
         if seconds * factor >= 1:
             return f"{seconds * factor:.3g} {unit}"
     return f"{seconds * 1e6:.3g} us"
-
-
-def count_text(count: float) -> str:
-    """A number of operations or bytes for people, in thousands.
-
-    Example:
-        >>> count_text(0), count_text(999), count_text(15_680), count_text(2.5e9)
-        ('0', '999', '15.7 k', '2.5 G')
-    """
-    for unit in ("", " k", " M", " G", " T", " P"):
-        if count < 999.5 or unit == " P":
-            return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"
-        count /= 1000
-    return ""
 
 
 def amount_text(count: float, unit: str) -> str:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from emulator.costs.description import describe
 from pef_schema import read_info, read_pef
 from pef_schema.printable import printable, say_text
-from samba.inspection.description import describe
+from samba.compiler.forms.listing import (
+    metadata_list,
+    node_list,
+    overview,
+    region_list,
+    section_list,
+)
 from samba.inspection.json_form import folded_json
-from samba.inspection.listing import metadata_list, node_list, overview, region_list, section_list
 from samba.inspection.running import chosen_graph, run_command, write_output
 from samba.support.layout import terminal_width
 

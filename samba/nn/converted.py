@@ -6,16 +6,18 @@ import weakref
 
 from torch import nn
 
+from samba.support.slot import Slot
+
 __all__ = ["converted_last", "note_converted"]
 
-_last: list[weakref.ref[nn.Module]] = []
+_last: Slot[weakref.ref[nn.Module]] = Slot()
 
 
 def note_converted(model: nn.Module) -> None:
     """Remember a model as the one that was converted last; it is not kept alive."""
-    _last[:] = [weakref.ref(model)]
+    _last.value = weakref.ref(model)
 
 
 def converted_last() -> nn.Module | None:
     """The model that was converted last, None if there is none or it is gone."""
-    return _last[0]() if _last else None
+    return None if _last.value is None else _last.value()

@@ -11,14 +11,13 @@ from pef_schema import Program
 from samba.inspection.estimate import (
     Estimate,
     amount_text,
-    count_text,
     estimate,
 )
 from samba.reporting.graph_boxes import graph_boxes
 from samba.reporting.markup import element, table, text
 from samba.reporting.plots import memory_plot
 from samba.reporting.time_part import Times, roofline, time_of_sections
-from samba.support.layout import bytes_text, some
+from samba.support.layout import bytes_text, count_text, some
 
 __all__ = ["page"]
 
@@ -36,7 +35,7 @@ def page(
 
     Args:
         program: The program.
-        facts: What ``samba.inspection.description.describe`` says of it.
+        facts: What ``emulator.costs.description.describe`` says of it.
         machine: A machine to hold it against; None for none.
         times: Times that were measured; None for none.
 
@@ -87,8 +86,8 @@ def _head(facts: Mapping[str, Any]) -> str:
         (bytes_text(counts["bytes"]), f"in {some(counts['regions'], 'region')}"),
     ]
     for graph in facts["graphs"]:
-        if graph["peak"] is not None:
-            cards.append((bytes_text(graph["peak"]["bytes"]), f"peak of {graph['name']}"))
+        if graph["memory"] is not None:
+            cards.append((bytes_text(graph["memory"]["peak_bytes"]), f"peak of {graph['name']}"))
         if graph["cost"] is not None:
             flops = graph["cost"]["product_flops"] + graph["cost"]["other_flops"]
             cards.append((amount_text(flops, "FLOP"), f"a run of {graph['name']}"))
@@ -141,8 +140,7 @@ def _graph(
         ]
     parts += [
         element("h2", {"id": f"memory-{number}"}, text(f"Memory of {graph['name']}")),
-        memory_plot(graph),
-        _alive(facts, graph),
+        *([] if graph["memory"] is None else _memory(graph["memory"])),
         element("h2", {"id": f"graph-{number}"}, text(f"Graph {graph['name']}")),
         _facts_of_graph(graph),
         element("p", {"class": "soft"}, "Modules, with the operations of their forward pass."),
@@ -151,31 +149,22 @@ def _graph(
     return "".join(parts)
 
 
-def _alive(facts: Mapping[str, Any], graph: Mapping[str, Any]) -> str:
-    highest = graph["peak"]
-    if highest is None:
-        return ""
-    regions = {r["id"]: r for r in facts["regions"]}
-    alive = sorted(
-        (regions[i] for i in highest["alive"] if i in regions), key=lambda r: -r["bytes"]
-    )
+def _memory(memory: Mapping[str, Any]) -> tuple[str, ...]:
+    highest, alive = memory["peak"], memory["peak"]["alive"]
     shown = alive[:_LARGEST_ALIVE]
     where = "at rest" if highest["call_id"] is None else f"in call {highest['call_id']}"
     said = (
         f"The peak is {bytes_text(highest['bytes'])}, {where}; predicted from the program. The "
-        f"largest {len(shown)} of {some(len(alive), 'region')} that hold something then:"
+        f"largest {len(shown)} of {some(len(alive), 'value')} that lie in memory then:"
     )
     rows = [
-        (
-            text(bytes_text(r["bytes"])),
-            text(r["role"]),
-            text(r["name"]),
-            text(f"{r['dtype']}[{', '.join(map(str, r['shape']))}]"),
-        )
-        for r in shown
+        (text(bytes_text(h["bytes"])), text(h["role"]), text(h["name"]), text(h["module"]))
+        for h in shown
     ]
-    return element("p", None, text(said)) + table(
-        ("bytes", "role", "name", "form"), rows, numbers=(0,), label="memory at the peak"
+    return (
+        memory_plot(memory),
+        element("p", None, text(said)),
+        table(("bytes", "role", "name", "module"), rows, numbers=(0,), label="memory at the peak"),
     )
 
 

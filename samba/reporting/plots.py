@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,13 +27,22 @@ ROLES = (
 """Roles of memory, from the bottom of the plot to its top."""
 
 
-def memory_plot(graph: Mapping[str, Any]) -> str:
-    """Bytes that hold something at each call of the schedule, by role, stacked.
+def memory_plot(memory: Mapping[str, Any]) -> str:
+    """Bytes at the highest moment of each call of the schedule, by role, stacked.
 
     Args:
-        graph: A graph as ``inspect --json`` describes it.
+        memory: That of a graph, as ``inspect --json`` describes it.
     """
-    moments = [m for m in graph["memory"] if m["call_id"] is not None] or graph["memory"]
+    moments = [
+        {
+            "call_id": call["call_id"],
+            "bytes": call["bytes"],
+            "by_role": Counter(memory["outside"])
+            + Counter(call["inside"])
+            + Counter(scratch=call["scratch_bytes"]),
+        }
+        for call in memory["calls"]
+    ]
     most = max((m["bytes"] for m in moments), default=0)
     if not moments or not most:
         return ""
@@ -74,7 +84,7 @@ def memory_plot(graph: Mapping[str, Any]) -> str:
 
 
 def _call(moment: Mapping[str, Any]) -> str:
-    return "at rest" if moment["call_id"] is None else f"call {moment['call_id']}"
+    return f"call {moment['call_id']}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

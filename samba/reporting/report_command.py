@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from emulator.costs.description import describe
 from emulator.costs.machine_file import BadMachineFile, read_machine
 from pef_schema import read_info, read_pef
 from pef_schema.printable import say_text
-from samba.inspection.description import describe
 from samba.inspection.running import BAD_FILE, DONE, chosen_graph, run_command, write_output
 from samba.inspection.section_times import BadTimes, section_seconds
 from samba.reporting.page import page

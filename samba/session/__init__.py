@@ -32,6 +32,7 @@ from samba.support.tracing import refuse_while_tracing, set_tracing
 
 if TYPE_CHECKING:
     from samba.session.evaluation import Evaluator
+    from samba.session.running import Runner
 
 __all__ = ["Counters", "SambaSession"]
 
@@ -310,30 +311,35 @@ class SambaSession(SessionParts):
             wish,
         )
         runner = loaded.only if graph_name is None else loaded.runner(graph_name)
-        in_turn = loaded.turns
-        if get_ident() == in_turn.owner and not in_turn.marked and not PROFILER.active:
-            runner.mark = length_hint(runner.ticks)
-            try:
-                try:
-                    in_turn.marked = True
-                    if in_turn.owner:
-                        return runner.run(request)
-                finally:
-                    in_turn.marked = False
-            except BaseException as error:  # also of a handler that came when it was done
+        turns, outputs = loaded.turns, None
+        try:
+            with turns.lock:
+                if turns.thread or turns.closed:
+                    turns.refuse("run()")
+                runner.mark = length_hint(runner.ticks)
+                try:  # as in Turns.run
+                    turns.thread = get_ident()
+                    if PROFILER.active:
+                        outputs = self._observed(runner, request)
+                    else:
+                        outputs = runner.run(request)
+                    turns.thread = 0
+                except BaseException as error:
+                    turns.thread, outputs = 0, None
+                    runner.explain(error)
+                    raise
+            return outputs
+        except BaseException as error:
+            if outputs is not None:  # a handler has raised when the run was done
                 runner.explain(error)
-                raise
-        with in_turn.running("run()"):
-            runner.mark = length_hint(runner.ticks)
-            try:
-                if PROFILER.timeline is not None:
-                    return runner.run_on_timeline(request, PROFILER.timeline)
-                if PROFILER.started:
-                    return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
-                return runner.run(request)
-            except BaseException as error:
-                runner.explain(error)
-                raise
+            raise
+
+    def _observed(self, runner: Runner, request: RunRequest) -> tuple[SambaTensor, ...]:
+        if PROFILER.timeline is not None:
+            return runner.run_on_timeline(request, PROFILER.timeline)
+        if PROFILER.started:
+            return runner.run_timed(request, pinned=self._modes.use_pinned_memory())
+        return runner.run(request)
 
     def join(
         self,

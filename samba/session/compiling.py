@@ -20,7 +20,6 @@ from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
 from samba.compiler.forms.dot import as_dot
 from samba.compiler.forms.graph_json import graphs_as_dict
-from samba.compiler.forms.tensorboard import event_file
 from samba.compiler.losses import doubtful_losses, losses_line
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.options import CompileOptions
@@ -159,9 +158,6 @@ def _write(path: Path, program: Program, settings: CompileSettings) -> None:
         write_atomically(str(path.with_suffix(".graph.json")), [text.encode(), b"\n"])
     if settings.plots:
         write_atomically(str(path.with_suffix(".dot")), [as_dot(program, graphs).encode()])
-    if settings.events is not None:
-        with _folders_of(settings.events):
-            write_atomically(str(settings.events), [event_file(program, graphs)])
     for stats in settings.stats:
         text = json_text(compiled_stats(program, pef=str(path)), indent=2)
         write_atomically(str(stats), [f"{text}\n".encode()])

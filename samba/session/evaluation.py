@@ -148,10 +148,17 @@ class Evaluator:
         refuse_while_tracing("evaluator(...).run()")
         # A new part is traced, for which other threads may be waited; nobody waits for this one.
         part = self._part = self._part_for(self._reshaped(input_tensors))
+        return loaded.turns.run(
+            "evaluator(...).run()", lambda: self._evaluate(part, input_tensors, output_tensors)
+        )
+
+    def _evaluate(
+        self, part: _Part, input_tensors: Any, output_tensors: Any
+    ) -> tuple[SambaTensor, ...]:
+        """Evaluate a batch in a turn on the loaded program."""
         # What the program changes it takes from the loaded one, and gives back after the run.
-        whole = HELD if part.changed else nullcontext()
-        in_turn = loaded.turns
-        with in_turn.running("evaluator(...).run()"), whole:
+        with HELD if part.changed else nullcontext():
+            loaded = self._loaded
             loaded.writes.bring()
             if part.known:
                 part.known.refuse_changed("evaluator(...).run()")

@@ -13,7 +13,6 @@ from typing import Any
 from samba.argconf.options import OPTIONS
 from samba.argconf.parsed import divides_batch, last_parsed_args
 from samba.compiler.arithmetic import Arithmetic, wanted_arithmetic
-from samba.compiler.forms.tensorboard import NAME_PART, need_tensorboard
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError, described, literal
 from samba.support.deviations import Deviations
@@ -46,7 +45,6 @@ class CompileSettings:
         dumps_graph: Whether the graph is written as JSON beside the PEF.
         plots: Whether a drawing of the graph is written beside the PEF.
         stats: Files for what was compiled as JSON.
-        events: File for TensorBoard, whose folder is made; None for none.
     """
 
     pef: Path
@@ -60,7 +58,6 @@ class CompileSettings:
     dumps_graph: bool = False
     plots: bool = False
     stats: tuple[Path, ...] = ()
-    events: Path | None = None
 
 
 def parsed_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -144,7 +141,6 @@ def compile_settings(
 
     Raises:
         ArgumentError: If a value is none that exists.
-        MissingPackage: If what is to write a file for TensorBoard is not installed.
     """
     config = parsed_config(config)
     mapping = config.get("mapping") or "section"
@@ -168,18 +164,7 @@ def compile_settings(
         dumps_graph=bool(config.get("dump_traced_graph", False)),
         plots=bool(config.get("plot", False)),
         stats=_stats(config, pef),
-        events=_events(pef) if config.get("gen_tensorboard") else None,
     )
-
-
-def _events(pef: Path) -> Path:
-    """The file of ``compile --gen-tensorboard``, in a folder that is a run of TensorBoard.
-
-    Raises:
-        MissingPackage: If it could not be written: no time is spent on compiling then.
-    """
-    need_tensorboard()
-    return pef.with_suffix(".tensorboard") / f"events.out.{NAME_PART}.{pef.stem}"
 
 
 def _stats(config: Mapping[str, Any], pef: Path) -> tuple[Path, ...]:

@@ -4,66 +4,47 @@ A thread that asks for the program while another one uses it waits. The same thr
 middle of its own call, from a signal handler or a callback: what reads or writes memory is done
 then, because every step of a run is whole; a run within a run is refused, as it would take the
 other's inputs.
-
-Most programs are run by one thread all their life, so taking a lock in each run would be for
-nothing. The first thread that runs a program *owns* it, and only leaves a mark while it runs. The
-first call of another thread ends that: it takes the ownership away, waits until the mark is gone,
-and from then on everybody takes the lock.
 """
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from typing import NoReturn, TypeVar
 
 from emulator.forks import refuse_in_child, watch_forks
 from samba.errors import SessionInUse
 
 __all__ = ["Turns"]
 
-_LOOK_AGAIN = 1e-4
-"""Seconds between two looks at the mark of the owner, once in the life of a program."""
+T = TypeVar("T")
 
 
 class Turns:
     """Who may use a loaded program.
 
-    ``session.run`` uses the attributes itself, as follows; all others use :meth:`held` and
-    :meth:`running`. Whoever runs has the turns as a local variable ``in_turn``: the stack tells an
-    exception that has left a mark from a run under way::
-
-        in_turn = loaded.turns
-        if get_ident() == in_turn.owner and not in_turn.marked:
-            try:
-                in_turn.marked = True
-                if in_turn.owner:  # once more: who takes it away looks at the mark after that
-                    return run()
-            finally:
-                in_turn.marked = False
-        with in_turn.running("run()"):
-            return run()
+    ``session.run`` does itself what :meth:`run` does, as a call costs too much there; it asks
+    :meth:`refuse` where that would. All others use :meth:`held` and :meth:`run`.
 
     Attributes:
-        owner: The thread that need not take the lock to run; 0 if there is none.
-        marked: Whether the owner runs; written by the owner alone.
+        lock: The thread that uses the program has it.
+        thread: The thread in the middle of a run, 0 if there is none; written under the lock.
+        closed: Whether nobody may run the program any more.
     """
 
-    __slots__ = ("__weakref__", "_busy", "_closed", "_forked", "_lock", "_marks", "marked", "owner")
+    __slots__ = ("__weakref__", "_is_child", "closed", "lock", "thread")
 
     def __init__(self) -> None:
-        self.owner = 0
-        self.marked = self._busy = self._closed = self._forked = False
-        self._marks = 0  # who is or was the owner
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        self.thread = 0
+        self.closed = self._is_child = False
         watch_forks(self)
 
     def forked(self) -> None:
-        """In a forked child nobody takes a turn: a thread that is not there may have the lock."""
-        self.owner, self._forked = 0, True
+        """Refuse every turn in a forked child; a thread that is not there may have the lock."""
+        self.lock = threading.RLock()
+        self.closed = self._is_child = True
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -73,51 +54,59 @@ class Turns:
             ForkedProcess: In a forked child.
         """
         refuse_in_child("a call of samba.session")
-        while True:
-            self._take_away()
-            with self._lock:
-                if self.owner in (0, threading.get_ident()):  # else it got one meanwhile
-                    yield
-                    return
+        with self.lock:
+            yield
 
-    def _take_away(self) -> None:
-        """Let another thread run only with the lock from now on; waits for its run under way."""
-        me = threading.get_ident()
-        if self.owner not in (0, me):
-            self.owner = 0
-        while self.marked and self._marks != me and _uses(_stack(self._marks), self):
-            time.sleep(_LOOK_AGAIN)
-
-    @contextmanager
-    def running(self, operation: str) -> Iterator[None]:
-        """The program is this thread's until the body ends, and no other run goes into it.
+    def run(self, operation: str, call: Callable[[], T]) -> T:
+        """Call something while the program is this thread's, and no other run goes into it.
 
         Args:
-            operation: What the body does.
+            operation: What it does, for the error.
+            call: What to call.
+
+        Returns:
+            What it returns.
 
         Raises:
             SessionInUse: In the middle of another run, or if another thread has closed the program.
             ForkedProcess: In a forked child.
         """
-        with self.held():
-            if self._closed:
-                raise SessionInUse(
-                    operation=operation,
-                    problem="another thread has loaded something else, or reset the session, while "
-                    "this one waited for its turn. Let the threads agree on when to load.",
-                )
-            if self._is_marked and _uses(_stack(threading.get_ident()), self, 2):
-                self._refuse(operation)
-            me = threading.get_ident()
-            if self._marks == me:
-                self.marked = False
-            if not self._marks and not self._busy:
-                self._marks = self.owner = me
+        with self.lock:
+            if self.thread or self.closed:
+                self.refuse(operation)
+            # A signal's handler can raise where a call ends, so never beside these marks; a
+            # debugger's trace function can, also in a `finally` that would take the mark back.
             try:
-                self._busy = True
-                yield
-            finally:
-                self._busy = False
+                self.thread = threading.get_ident()
+                result = call()
+                self.thread = 0
+            except BaseException:
+                self.thread = 0
+                raise
+            return result
+
+    def refuse(self, operation: str) -> NoReturn:
+        """Say why a run cannot begin.
+
+        Args:
+            operation: What it does.
+
+        Raises:
+            SessionInUse: In the middle of another run, or if another thread has closed the program.
+            ForkedProcess: In a forked child.
+        """
+        refuse_in_child("a call of samba.session")
+        if self.closed:
+            raise SessionInUse(
+                operation=operation,
+                problem="another thread has loaded something else, or reset the session, while "
+                "this one waited for its turn. Let the threads agree on when to load.",
+            )
+        raise SessionInUse(
+            operation=operation,
+            problem="it is called in the middle of another call of the session, by a signal "
+            "handler or a callback. Set a flag there, and call it after session.run has returned.",
+        )
 
     def refuse_inside(self, operation: str) -> None:
         """Refuse what cannot be done in the middle of a run of the same thread.
@@ -128,11 +117,11 @@ class Turns:
         Raises:
             SessionInUse: In the middle of a run.
         """
-        if self._is_marked and _uses(_stack(threading.get_ident()), self):
-            self._refuse(operation)
+        if self.thread == threading.get_ident():
+            self.refuse(operation)
 
     def close(self, operation: str = "reset()") -> None:
-        """Let nobody run the program any more, as soon as nobody does.
+        """Wait for the run under way, and refuse all later ones.
 
         Args:
             operation: Why, for the error.
@@ -140,33 +129,8 @@ class Turns:
         Raises:
             SessionInUse: In the middle of a run of the same thread.
         """
-        if self._forked:
+        if self._is_child:
             return
         self.refuse_inside(operation)
         with self.held():
-            self.owner, self._closed = 0, True
-
-    @property
-    def _is_marked(self) -> bool:
-        """Whether a run is under way, in this thread or another, unless an exception left that."""
-        return self.marked or self._busy
-
-    def _refuse(self, operation: str) -> None:
-        raise SessionInUse(
-            operation=operation,
-            problem="it is called in the middle of another call of the session, by a signal "
-            "handler or a callback. Set a flag there, and call it after session.run has returned.",
-        )
-
-
-def _stack(thread: int) -> FrameType | None:
-    """The innermost frame of a thread; None if it has ended."""
-    return sys._current_frames().get(thread)
-
-
-def _uses(frame: FrameType | None, turns: Turns, times: int = 1) -> bool:
-    """Whether so many calls on a stack are runs, or are about to be."""
-    while frame is not None and times:
-        times -= frame.f_locals.get("in_turn") is turns
-        frame = frame.f_back
-    return not times
+            self.closed = True

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from pef_schema.printable import one_line
 
-__all__ = ["bytes_text", "paragraph", "some", "table", "terminal_width"]
+__all__ = ["bytes_text", "count_text", "paragraph", "some", "table", "terminal_width"]
 
 _LEAST, _USUAL, _MOST = 20, 80, 240
 """Columns."""
@@ -41,6 +41,20 @@ def bytes_text(count: int) -> str:
         return f"{count} B"
     digits = f"{size:.1f}" if size < 9.95 else f"{size:.0f}"
     return f"{digits.removesuffix('.0')} {unit}"
+
+
+def count_text(count: float) -> str:
+    """A number of operations or bytes for people, in thousands.
+
+    Example:
+        >>> count_text(0), count_text(999), count_text(15_680), count_text(2.5e9)
+        ('0', '999', '15.7 k', '2.5 G')
+    """
+    for unit in ("", " k", " M", " G", " T", " P"):
+        if count < 999.5 or unit == " P":
+            return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"
+        count /= 1000
+    return ""
 
 
 def some(count: int, singular: str, plural: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Iterator
@@ -104,14 +105,14 @@ def tracing() -> Iterator[None]:
 @contextmanager
 def one_trace() -> Iterator[None]:
     """No other thread traces a model meanwhile; it waits."""
-    if not _forks_watched:
-        _forks_watched.append(True)
-        os.register_at_fork(after_in_child=_in_child)
+    _watch_forks()
     with _one_at_a_time:
         yield
 
 
-_forks_watched: list[bool] = []
+@functools.cache
+def _watch_forks() -> None:
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _in_child() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from typing import Protocol
 
+from samba.support.slot import Slot
 from samba.tensor.bagua_handle import BackendTensor, TensorBackend
 
 
@@ -25,7 +26,7 @@ class TensorWorld(Protocol):
         ...
 
 
-_provider: list[Callable[[], TensorWorld]] = []
+_provider: Slot[Callable[[], TensorWorld]] = Slot()
 
 
 def provide_world(current: Callable[[], TensorWorld]) -> None:
@@ -34,9 +35,10 @@ def provide_world(current: Callable[[], TensorWorld]) -> None:
     Args:
         current: Gives the world of the calling thread.
     """
-    _provider[:] = [current]
+    _provider.value = current
 
 
 def current_world() -> TensorWorld:
     """The world of this thread, or else of this process."""
-    return _provider[-1]()
+    assert _provider.value is not None  # samba.surface has filled it
+    return _provider.value()

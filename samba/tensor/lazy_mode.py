@@ -8,6 +8,7 @@ from zlib import crc32
 
 import torch
 
+from samba.support.slot import Slot
 from samba.tensor.empty import empty_with
 from samba.tensor.recipe import Recipe
 from samba.tensor.rng import MultithreadedRNG, RandomSettings, fresh_seed
@@ -49,21 +50,19 @@ class LazyMode:
         return Recipe(shape, made.dtype, made, self.settings, self.next_stream())
 
 
-_of_process: list[LazyMode] = []
+_of_process: Slot[LazyMode] = Slot()
 _open: list[LazyMode] = []
 """The modes of open contexts, innermost last."""
 
 
 def current_mode() -> LazyMode | None:
     """The mode of the innermost open context, or else that of the process; None without any."""
-    if _open:
-        return _open[-1]
-    return _of_process[-1] if _of_process else None
+    return _open[-1] if _open else _of_process.value
 
 
 def set_mode(mode: LazyMode | None) -> None:
     """Let a mode hold for the rest of the process, or none."""
-    _of_process[:] = [] if mode is None else [mode]
+    _of_process.value = mode
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from emulator.op_facts.complex_ops import COMPLEX_OPS
+from emulator.op_facts.table import facts_of
 from samba.tracer.torch_internals import is_made_of_others, is_operation, tree_leaves
 
 NOT_COMPLEX = "it does not compute with complex numbers"
@@ -31,7 +31,7 @@ def lacks_complex(node: torch.fx.Node) -> bool:
     Args:
         node: A node that calls an operation.
     """
-    return str(node.target) not in COMPLEX_OPS and _is_complex(node)
+    return not facts_of(str(node.target)).complex and _is_complex(node)
 
 
 def may_be_decomposed(node: torch.fx.Node) -> bool:

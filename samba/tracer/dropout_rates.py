@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from emulator.op_facts.rates import RATE_ARGUMENT
-from emulator.op_facts.table import op_facts
+from emulator.op_facts.table import facts_of, op_facts
 from pef_schema.program import Graph, Node, Ref
 from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.torch_internals import arguments_of
@@ -26,17 +25,17 @@ _DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
 
 def rate_position(op: str) -> int | None:
     """Which argument of an operation is its dropout rate; None if it takes none."""
-    return RATE_ARGUMENT.get(op)
+    return facts_of(op).rate
 
 
 def rate_argins(graph: Graph) -> tuple[bool, ...]:
     """For each operation of a graph that takes a dropout rate, whether that is an argin."""
-    return tuple(isinstance(_rate(node), Ref) for node in graph.nodes if node.op in RATE_ARGUMENT)
+    positions = ((node, rate_position(node.op)) for node in graph.nodes)
+    return tuple(isinstance(_rate(node, p), Ref) for node, p in positions if p is not None)
 
 
-def _rate(node: Node) -> Any:
+def _rate(node: Node, position: int) -> Any:
     """The rate that a node was given, by position or by name; None where it was given none."""
-    position = RATE_ARGUMENT[node.op]
     if position < len(node.args):
         return node.args[position]
     return next((value for name, value in node.kwargs if name in _RATE_NAMES), None)
@@ -59,7 +58,7 @@ def drawing_nodes(
         facts = ops.get(op) if node.op == "call_function" else None
         if facts is None or not facts.random:
             continue
-        position = RATE_ARGUMENT.get(op)
+        position = facts.rate
         if position is None:
             found.append(node)
             continue
@@ -83,7 +82,7 @@ def is_training(node: torch.fx.Node) -> bool:
 
 def drops_nothing(node: torch.fx.Node) -> bool:
     """Whether a node takes a dropout rate and was given 0."""
-    position = RATE_ARGUMENT.get(str(node.target))
+    position = rate_position(str(node.target))
     return position is not None and _argument(node, position, 0.5) in (0, ZERO_RATE)
 
 

@@ -19,7 +19,7 @@ def job_of_replicas(what: str) -> Joined | None:
     Raises:
         OneProgram: If its processes are no replicas, but have the chips of one program.
     """
-    found = PRESENT[0] if PRESENT else None
+    found = PRESENT.value
     if found is None or found.size == 1:
         return None
     found.refuse_one_program(what)

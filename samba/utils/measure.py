@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pef_schema.atomic import write_atomically
-from pef_schema.printable import json_text, one_line, say, say_text
+from pef_schema.printable import json_text, say, say_text
 from pef_schema.section_facts import (
     modules_of,
     operations_of,
@@ -25,6 +26,7 @@ from pef_schema.section_facts import (
 from samba.errors import ArgumentError, described
 from samba.profiler import PROFILER
 from samba.session.process import session
+from samba.support.layout import table
 from samba.support.nesting import leaves
 from samba.support.progress import counted
 from samba.support.timeline import SectionClock
@@ -315,6 +317,7 @@ def _in_a_folder(function: str, *reports: str | None) -> None:
             )
 
 
+_WORK = ("modules", "operations")
 _MODULES = 100
 """Characters for the modules of a section."""
 _LEGEND = """\
@@ -333,41 +336,23 @@ def format_sections(rows: Sequence[SectionTime]) -> str:
     Returns:
         Text without a final newline.
     """
-    head = (
-        "id",
-        "type",
-        "name",
-        "calls",
-        "min ms",
-        "median ms",
-        "max ms",
-        "share",
-        "modules",
-        "operations",
-    )
-    cells = [head] + [
+    head = ("id", "type", "name", "calls", "min ms", "median ms", "max ms", "share", *_WORK)
+    cells = [
         (
             str(r.section_id),
             r.type,
-            one_line(r.name),
+            r.name,
             str(r.calls),
             f"{r.min_ms:.3f}",
             f"{r.median_ms:.3f}",
             f"{r.max_ms:.3f}",
             f"{100 * r.share:.1f} %",
-            one_line(short_paths(r.modules, width=_MODULES)),
-            one_line(operations_text(r.operations)),
+            short_paths(r.modules, width=_MODULES),
+            operations_text(r.operations),
         )
         for r in rows
     ]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(w) if i in (1, 2, 8, 9) else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    )
+    return table(head, cells, width=sys.maxsize, right=(0, 3, 4, 5, 6, 7))
 
 
 def _check_duration(seconds: Any) -> None:

@@ -48,7 +48,7 @@ def get_world_size() -> int:
 
 def is_main_process() -> bool:
     """Whether this process is the one that prints and writes checkpoints."""
-    return (PRESENT[0].rank if PRESENT else get_rank()) == 0
+    return (PRESENT.value.rank if PRESENT.value else get_rank()) == 0
 
 
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:

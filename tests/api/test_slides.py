@@ -111,7 +111,7 @@ def test_the_two_command_lines(command):
 )
 def test_the_training_loop(pef):
     assert utils.get_file_dir(__file__) == str(Path(__file__).parent)
-    assert pef.with_suffix(".pef.log").read_text().startswith("program Classifier:")
+    assert pef.with_suffix(".pef.log").read_text().startswith("Classifier: ")
     model, (image, label), outputs = traced(pef)
     host = Classifier()
     host.load_state_dict({k: v.torch().clone() for k, v in model.state_dict().items()})

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from emulator.op_facts import index_uses, other_flops, product_flops, scratch
+from emulator.op_facts.facts import OpFacts
 from emulator.op_facts.names import ALIAS, CASTS, NEXT_SEED
-from emulator.op_facts.signatures import KINDS, signature_of, signatures
-from emulator.op_facts.table import op_facts
-from emulator.ops.registry import load_ops
-from tools import op_signatures, regen_op_facts
+from emulator.op_facts.signatures import KINDS, signature_of
+from emulator.op_facts.table import op_facts, signatures
+from emulator.ops.registry import load_ops, op
+from samba.compiler import value_ranges
+from tools import regen_op_facts
 
 
 def test_generated_facts_are_current(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,20 +25,54 @@ def test_generated_facts_are_current(capsys: pytest.CaptureFixture[str]) -> None
 def test_stale_facts_are_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = tmp_path / "_generated.py"
     ops = dict(load_ops())
-    ops["aten.add.Tensor"] = replace(ops["aten.add.Tensor"], cheap=False)
-    old.write_text(regen_op_facts.generate(ops), encoding="utf-8")
-    monkeypatch.setattr(regen_op_facts, "GENERATED", old)
-    monkeypatch.setattr(regen_op_facts, "ROOT", tmp_path)
-    assert regen_op_facts.main(["--check"]) == 1
-    assert "run python tools/regen_op_facts.py" in capsys.readouterr().err
+    changed = {**ops, "aten.add.Tensor": replace(ops["aten.add.Tensor"], cheap=False)}
+    missing = {name: spec for name, spec in ops.items() if name != "aten.add.Tensor"}
+    old = tmp_path / "ops.json"
+    monkeypatch.setattr(regen_op_facts, "RECORDS", old)
+    for stale in (changed, missing):
+        old.write_text(regen_op_facts.generate(stale), encoding="utf-8")
+        assert regen_op_facts.main(["--check"]) == 1
+        assert "ops.json does not match emulator/ops" in (said := capsys.readouterr().err)
+        assert "run python tools/regen_op_facts.py" in said
     assert regen_op_facts.main([]) == 0
     assert regen_op_facts.main(["--check"]) == 0
 
 
+def test_a_signature_that_changed_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = regen_op_facts.generate(load_ops())
+    old = tmp_path / "ops.json"
+    monkeypatch.setattr(regen_op_facts, "RECORDS", old)
+    old.write_text(text.replace("alpha:n= > t", "alpha:i= > t", 1), encoding="utf-8")
+    assert regen_op_facts.main(["--check"]) == 1
+
+
 def test_the_table_holds_the_facts_of_every_op() -> None:
     assert dict(op_facts()) == regen_op_facts.facts_of(load_ops())
+
+
+def test_every_rule_is_there_that_a_fact_names_and_no_other() -> None:
+    facts = op_facts().values()
+    assert {f.flops[0] for f in facts if f.flops} == other_flops._RULES.keys()
+    assert {f.products for f in facts if f.products} == product_flops._FORMULAS.keys()
+    assert {f.scratch for f in facts if f.scratch} == scratch._RULES.keys()
+    assert {f.indices for f in facts if f.indices} == index_uses._FINDERS.keys()
+    assert {f.ranges[0] for f in facts if f.ranges} == value_ranges._RULES.keys()
+
+
+def test_what_follows_from_other_facts_need_not_be_said() -> None:
+    facts = op_facts()
+    view = facts["aten.view.default"]
+    assert view == OpFacts(view=True, moves=True, reads=(), cheap=True, complex=True)
+    assert not facts["aten.gather.default"].cheap  # it reads its indices
+    assert not facts["aten.one_hot.default"].complex  # it says so
+    assert facts["aten.argmax.default"].reads == ()  # it is not differentiable
+
+
+def test_a_fact_that_is_none_is_refused_where_it_is_stated() -> None:
+    with pytest.raises(TypeError, match="chaep"):
+        op("test.misspelled.default", chaep=True)(lambda x: x)
+    assert "test.misspelled.default" not in load_ops()
 
 
 def test_inserted_ops_have_lowerings() -> None:
@@ -62,18 +99,6 @@ def test_signatures_say_what_torch_does() -> None:
     assert (dims.kind, dims.listed, dims.length, dims.optional) == ("i", True, 1, True)
     assert (keep.kind, keep.default, keep.keyword) == ("b", True, False)
     assert (dtype.kind, dtype.optional, dtype.keyword) == ("d", True, True)
-
-
-def test_stale_signatures_are_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    old = tmp_path / "_signatures.py"
-    ops = dict(load_ops())
-    del ops["aten.add.Tensor"]
-    old.write_text(op_signatures.generate_signatures(ops), encoding="utf-8")
-    monkeypatch.setattr(regen_op_facts, "SIGNATURES", old)
-    assert regen_op_facts.main(["--check"]) == 1
-    assert "_signatures.py does not match emulator/ops" in capsys.readouterr().err
 
 
 def test_order_does_not_depend_on_how_ops_are_registered() -> None:

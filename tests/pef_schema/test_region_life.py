@@ -1,11 +1,11 @@
-"""When regions are alive along a schedule, and the peak of memory."""
+"""When regions are alive along a schedule."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from pef_schema import Call, Program, Role, Schedule, Section, SectionKind, Step
-from pef_schema.region_life import Life, alive_at, lives, memory_over_time, peak
+from pef_schema import Call, Program, Schedule, Section, SectionKind, Step
+from pef_schema.region_life import Life, lives
 from tests.pef_schema.samples import training
 
 
@@ -48,36 +48,9 @@ def test_an_activation_that_is_not_touched_has_no_life() -> None:
     assert len(lives(program, 0)) == 12
 
 
-def test_bytes_along_the_schedule() -> None:
-    program = chain()
-    kept = sum(r.nbytes for r in program.regions if r.role is not Role.ACTIVATION)
-    moments = memory_over_time(program, 0)
-    assert [m.total - kept for m in moments] == [32, 352, 352, 0]
-    assert [(m.call, m.section) for m in moments] == [(0, 0), (1, 1), (2, 2), (3, 3)]
-    assert [dict(m.bytes_by_role).get(Role.ACTIVATION) for m in moments] == [32, 352, 352, None]
-    for moment in moments:
-        alive = alive_at(program, 0, moment.call)
-        sizes = [program.regions[r].nbytes for r in alive]
-        assert sum(sizes) == moment.total == sum(size for _, size in moment.bytes_by_role)
-        assert sizes == sorted(sizes, reverse=True)
-
-
-def test_the_peak_is_the_first_of_the_largest() -> None:
-    program = chain()
-    assert peak(program, 0) == memory_over_time(program, 0)[1]
-    assert alive_at(program, 0, 1)[:2] == (13, 12)
-
-
-def test_a_schedule_without_calls_holds_what_is_kept() -> None:
+def test_a_schedule_without_calls_keeps_nothing_alive() -> None:
     program = dataclasses.replace(chain(), schedules=(Schedule(graph=0, calls=()),))
-    assert lives(program, 0) == memory_over_time(program, 0) == ()
-    nothing = peak(program, 0)
-    assert (nothing.call, nothing.section) == (-1, -1)
-    assert (
-        nothing.total
-        == sum(r.nbytes for r in program.regions if r.role is not Role.ACTIVATION)
-        == sum(size for _, size in nothing.bytes_by_role)
-    )
+    assert lives(program, 0) == ()
 
 
 def test_a_section_that_is_called_twice() -> None:

@@ -454,7 +454,7 @@ def test_billions_of_parameters_compile_without_being_made(
     structures = len({s.twin for s in program.sections})
     assert structures < len(program.sections) / 4, "equal layers are found"
     assert (
-        f"{len(program.sections)} sections of {structures} structures"
+        f"{len(program.sections):,} sections of {structures:,} structures"
         in Path(f"{pef}.log").read_text()
     )
 

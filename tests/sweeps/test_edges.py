@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 import torch
 
-from emulator.op_facts.no_derivative import NO_DERIVATIVE
+from emulator.op_facts.table import facts_of
 from emulator.ops.registry import _OPS, load_ops
 from tests.sweeps.edge_calls import Call, Slot, calls_of, swept
 from tests.sweeps.edge_sides import Gap, by_torch, compare, tensors_of
@@ -184,4 +184,4 @@ def test_what_torch_does_not_differentiate_is_listed() -> None:
     for name, calls in CALLS.items():
         if not calls[0].integers:
             places = {place for call in calls for place in refused(call)}
-            assert places <= set(NO_DERIVATIVE.get(name, ())), name
+            assert places <= set(facts_of(name).no_derivative), name

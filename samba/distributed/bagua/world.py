@@ -16,6 +16,7 @@ from emulator.replicas.comm.protocol import Communicator
 from samba.distributed import job
 from samba.distributed.bagua.backend import BaguaBackend
 from samba.distributed.settings import deadline_seconds
+from samba.support.slot import Slot
 from samba.tensor.bagua_handle import BackendTensor
 
 
@@ -60,7 +61,7 @@ class World:
 
 
 _own: ContextVar[World | None] = ContextVar("bagua_world", default=None)
-_process: list[World] = []
+_process: Slot[World] = Slot()
 _lock = threading.Lock()
 
 
@@ -77,14 +78,14 @@ def current_world() -> World:
         running = job.current() or (job.adopt() if dist.is_initialized() else None)
         if running is not None:
             running.refuse_one_program("Bagua")
-        if running is not None and (
-            not _process or _process[-1].communicator.size == 1 < running.size
-        ):
+        world = _process.value
+        if running is not None and (world is None or world.communicator.size == 1 < running.size):
             alarm = _no_alarm if running.watchdog is None else running.watchdog.check
-            _process[:] = [World(running.control, alarm=alarm)]
-        elif not _process:
-            _process[:] = [World(InProcess(Hub(1), 0, deadline=deadline_seconds()))]
-        return _process[-1]
+            world = World(running.control, alarm=alarm)
+        elif world is None:
+            world = World(InProcess(Hub(1), 0, deadline=deadline_seconds()))
+        _process.value = world
+        return world
 
 
 @contextlib.contextmanager

@@ -66,7 +66,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "app.py").write_text(APP)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    monkeypatch.setattr("samba.argconf.parsed._last", [])
+    monkeypatch.setattr("samba.argconf.parsed._last.value", None)
     yield tmp_path
     sys.modules.pop("net", None)
 

@@ -138,7 +138,7 @@ def test_options_that_do_not_exist_or_contradict_are_refused(tmp_path, config, t
 @pytest.fixture
 def own_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test parses or sets up is forgotten after it, and nothing is known before."""
-    monkeypatch.setattr("samba.argconf.parsed._last", [])
+    monkeypatch.setattr("samba.argconf.parsed._last.value", None)
 
 
 def test_command_line_and_setup(tmp_path, own_options):

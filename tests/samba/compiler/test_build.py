@@ -235,10 +235,10 @@ def test_log_lists_sections_calls_and_memory() -> None:
     model = Net()
     program = compiled(model, optimizers=[torch.optim.SGD(model.parameters(), lr=0.1)])
     text = pef_log(program)
-    assert "0           FWD    fwd_0" in text
+    assert " 0  FWD    fwd_0" in text
     assert "linear:2" in text
-    assert "schedule: 0:fwd_0 1:bckwd_0 2:opt_sgd0" in text
-    assert "  gradient: " in text
+    assert "schedule   0:fwd_0, 1:bckwd_0, 2:opt_sgd0\n" in text
+    assert "  gradient\n" in text
 
 
 _SCRIPT = """

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from emulator.costs.description import describe
 from pef_schema import read_pef
-from samba.inspection.description import describe
 from samba.inspection.inspect_command import run
 from samba.reporting.markup import link_to_line
 from samba.reporting.page import page

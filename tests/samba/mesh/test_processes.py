@@ -263,7 +263,7 @@ def test_errors_of_a_run_itself_stay() -> None:
 def test_what_is_for_replicas_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     communicator = InProcess(Hub(1), 0)
     job = Job(communicator, None, communicator, one_program=True)
-    monkeypatch.setattr(jobs, "_current", [job])
+    monkeypatch.setattr(jobs._current, "value", job)
     with pytest.raises(OneProgram, match="joining replicas: found 1 processes that are chips"):
         jobs.start()
     with pytest.raises(OneProgram, match="Bagua"):

@@ -18,9 +18,9 @@ import pytest
 
 import samba
 from bench import nets
+from emulator.costs.description import describe
 from emulator.costs.machine_file import parsed_machine
 from pef_schema import Program, read_info, read_pef, write_pef
-from samba.inspection.description import describe
 from samba.inspection.section_times import BadTimes, section_seconds
 from samba.reporting.page import page
 from samba.reporting.report_command import run

@@ -117,6 +117,8 @@ class Training:
                     took_place = samba.session.counters.runs != runs
                     said = "took place" in "".join(getattr(error, "__notes__", ()))
                     assert said == took_place, "the note says what the counter says"
+                    turns = samba.session.need_loaded("run()").turns
+                    assert not turns.thread, "no run is under way any more"
                     if interrupted is not None:
                         interrupted()
             assert samba.session.counters.runs == runs + 1

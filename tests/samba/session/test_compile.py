@@ -53,7 +53,7 @@ def test_where_the_pef_goes(scene, tmp_path, monkeypatch, capsys):
 def test_the_parsed_command_line_is_obeyed(scene, tmp_path, monkeypatch):
     """Scripts that compile without ``config_dict`` mean what they were called with."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("samba.argconf.parsed._last", [])
+    monkeypatch.setattr("samba.argconf.parsed._last.value", None)
     parse_app_args(["compile", "--pef-name=cli", "--output-folder=there", "--inference", "--o0"])
     pef = compiled(scene)
     assert pef == tmp_path / "there/cli/cli.pef"
@@ -67,7 +67,7 @@ def test_the_parsed_command_line_is_obeyed(scene, tmp_path, monkeypatch):
 def test_compile_p_names_the_file_that_run_p_reads(scene, tmp_path, monkeypatch):
     """``compile … -p x.pef``, then ``run … -p x.pef``, as on the slides."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("samba.argconf.parsed._last", [])
+    monkeypatch.setattr("samba.argconf.parsed._last.value", None)
     parse_app_args(["compile", "-p", "app.pef"])
     assert compiled(scene) == tmp_path / "app.pef"
     assert (tmp_path / "app.pef.log").exists()
@@ -228,10 +228,10 @@ def test_the_log_of_a_training_pef(scene, tmp_path):
     pef = compiled(scene, name="app", config_dict={"output_folder": str(tmp_path)})
     text = Path(f"{pef}.log").read_text()
     lines = text.splitlines()
-    assert lines[0].startswith("program app: mapping=section inference=False")
-    head = next(i for i, line in enumerate(lines) if line.startswith("section_id"))
-    assert lines[head].split()[:6] == ["section_id", "type", "name", "ops", "bytes", "call_ids"]
-    rows = [line.split() for line in lines[head + 1 : head + 4]]
+    assert lines[0].startswith("app: training, section mapping")
+    head = lines.index("sections") + 1
+    rows = [re.split(r" {2,}", line.strip()) for line in lines[head : head + 4]]
+    assert rows.pop(0)[:8] == ["id", "type", "name", "ops", "bytes", "FLOPs", "calls", "same as"]
     floats = 4
     weights = 6 * 4 + 6 + 3 * 6 + 3
     assert [row[:4] for row in rows] == [
@@ -240,12 +240,15 @@ def test_the_log_of_a_training_pef(scene, tmp_path):
         ["2", "OPT", "opt_sgd0", "4"],
     ]
     # OPT: weights, gradients and momenta, and three hyperparameters of 8 bytes.
-    assert rows[2][4:] == [str(3 * floats * weights + 3 * 8), "2", "-", "sgd:4"]
-    assert [row[5] for row in rows] == ["0", "1", "2"]
+    assert rows[2][4] == f"{3 * floats * weights + 3 * 8} B"
+    assert rows[2][6:8] == ["2", "-"] and rows[2][8].endswith(": sgd:4")
+    assert [row[6] for row in rows] == ["0", "1", "2"]
     assert "linear:2 tanh cross_entropy_loss" in lines[head + 1]
-    assert "schedule: 0:fwd_0 1:bckwd_0 2:opt_sgd0" in lines
-    assert "argins: lr=0.1, momentum=0.9, weight_decay=0" in lines
-    assert f"  weight: {floats * weights}" in lines
+    assert "  schedule   0:fwd_0, 1:bckwd_0, 2:opt_sgd0" in lines
+    words = [line.split() for line in lines]
+    for name, value in (("lr", "0.1"), ("momentum", "0.9"), ("weight_decay", "0")):
+        assert [name, name, value] in words
+    assert [str(floats * weights), "B"] * 2 + ["weight"] in words
     assert text.endswith("\n") and not any(line.endswith(" ") for line in lines)
 
 
@@ -257,7 +260,9 @@ def test_the_log_lists_every_section(tmp_path):
     ).build()
     pef = scene.compile(tmp_path)
     program = read_pef(pef)
-    rows = re.findall(r"^(\d+) +([A-Z+]+) +(\S+) ", Path(f"{pef}.log").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^ *(\d+) +([A-Z+]{2,}) +(\S+) ", Path(f"{pef}.log").read_text(), re.MULTILINE
+    )
     assert [(int(i), name) for i, _, name in rows] == [
         (i, section.name) for i, section in enumerate(program.sections)
     ]

@@ -191,10 +191,12 @@ FORMS = (Sign, Exponential, Scaled, TwoInputs, OneOutputUnused, BothOutputsUsed)
 MORE = (OnAParameter, WithoutGradients, Checkpointed, Nested)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("levels", LEVELS, ids="-".join)
 @pytest.mark.parametrize("make", [*FORMS, *MORE], ids=lambda cls: cls.__name__)
-def test_the_device_runs_the_backward_of_a_function(make: type[Base], level: str, tmp_path):
-    follow_torch(make, tmp_path, level)
+def test_the_device_runs_the_backward_of_a_function(
+    make: type[Base], levels: tuple[str, ...], tmp_path
+):
+    follow_torch(make, tmp_path, levels)
 
 
 def test_calls_of_one_function_share_a_gradient(tmp_path):

@@ -179,37 +179,37 @@ INPUT = torch.linspace(-1, 1, 4 * 6 * 8).reshape(4, 6, 8).sin() + 3
 
 
 class Calls(nn.Module):
-    """One way to call a dropout function."""
+    """Ways to call dropout functions, each a result."""
 
-    def __init__(self, call, rate: float = 0.5) -> None:
+    def __init__(self, *calls, rate: float = 0.5) -> None:
         super().__init__()
-        self.call, self.rate = call, rate
+        self.calls, self.rate = calls, rate
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.call(x, self.rate)
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(call(x, self.rate) for call in self.calls)
 
 
-def results_of(model: nn.Module, folder, *runs: dict) -> list[torch.Tensor]:
+def results_of(model: nn.Module, folder, *runs: dict) -> list[tuple[torch.Tensor, ...]]:
     x = samba.from_torch_tensor(INPUT.clone(), name="x")
     config = {"output_folder": str(folder)}
     pef = samba.session.compile(model, (x,), config_dict=config)
     utils.trace_graph(model, (x,), pef=pef, config_dict={})
     return [
-        samba.to_torch(samba.session.run((x,), model.output_tensors, **keywords)[0])
+        tuple(map(samba.to_torch, samba.session.run((x,), model.output_tensors, **keywords)))
         for keywords in runs
     ]
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_a_rate_given_by_keyword_is_an_argin(tmp_path, call):
+def test_a_rate_given_by_keyword_is_an_argin(tmp_path):
     runs = {}, {"train": False}, {"hyperparam_dict": {"p": 0.0}}, {"hyperparam_dict": {"p": 0.9}}
-    dropped, evaluated, none, most = results_of(Calls(call), tmp_path, *runs)
-    assert len(samba.session.get_dropout_rate_argin_names()) == 1
-    wanted = Calls(call, 0.0)(INPUT)
-    for result in (evaluated, none):
-        # Entries of order 1 are sums of a few float32 products: some ulps.
-        torch.testing.assert_close(result, wanted, rtol=2e-6, atol=2e-6)
-    assert not torch.equal(dropped, none) and not torch.equal(most, none)
+    found = results_of(Calls(*CALLS.values()), tmp_path, *runs)
+    assert len(samba.session.get_dropout_rate_argin_names()) == len(CALLS)
+    wanted = Calls(*CALLS.values(), rate=0.0)(INPUT)
+    for name, want, dropped, evaluated, none, most in zip(CALLS, wanted, *found, strict=True):
+        for result in (evaluated, none):
+            # Entries of order 1 are sums of a few float32 products: some ulps.
+            torch.testing.assert_close(result, want, rtol=2e-6, atol=2e-6, msg=name)
+        assert not torch.equal(dropped, none) and not torch.equal(most, none), name
 
 
 @pytest.mark.parametrize("call", [F.alpha_dropout, F.feature_alpha_dropout])

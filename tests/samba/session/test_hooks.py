@@ -105,16 +105,18 @@ PREPARED = (
 )
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("levels", LEVELS, ids="-".join)
 @pytest.mark.parametrize("prepare", PREPARED)
-def test_hooks_that_change_values_run(prepare: Callable[..., None], level: str, tmp_path, caplog):
-    follow_torch(Base, tmp_path, level, prepare)
+def test_hooks_that_change_values_run(
+    prepare: Callable[..., None], levels: tuple[str, ...], tmp_path, caplog
+):
+    follow_torch(Base, tmp_path, levels, prepare)
     assert not deviations(caplog)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_hooks_that_forward_puts_on_tensors_run(level: str, tmp_path):
-    follow_torch(HooksInForward, tmp_path, level)
+@pytest.mark.parametrize("levels", LEVELS, ids="-".join)
+def test_hooks_that_forward_puts_on_tensors_run(levels: tuple[str, ...], tmp_path):
+    follow_torch(HooksInForward, tmp_path, levels)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # torch's own
@@ -178,7 +180,7 @@ def test_hooks_that_only_watch_are_named_once_and_change_nothing(tmp_path, caplo
         "hook of parameter last.weight",
     ):
         assert any(f"the {kind}," in line and f"{__file__}:" in line for line in lines)
-    assert not read_pef(tmp_path / "net" / "net.pef").graphs[0].gradients
+    assert not read_pef(tmp_path / "o3" / "net" / "net.pef").graphs[0].gradients
     assert type(next(iter(model.middle[0]._forward_hooks.values()))).__name__ == "function"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import signal
 import sys
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 import samba
 from emulator.errors import LostMemory
 from pef_schema.program import SectionKind
+from tests.processes import joined
 from tests.samba.session.interrupts import (
     STEPS,
     Injection,
@@ -214,6 +216,9 @@ def weather(training: Training, wanted: int, *, by_thread: bool) -> None:
         while storm.count < wanted:
             training.assert_as_expected(training.run_all(save))
     assert not jax.config.jax_enable_x64, "jax's settings are as they were"
+    thread = threading.Thread(target=samba.session.to_cpu, args=(training.scene.model,))
+    thread.start()
+    joined(thread)  # nobody has the program any more
 
 
 @pytest.mark.parametrize("by_thread", [False, True])

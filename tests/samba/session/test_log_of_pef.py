@@ -19,7 +19,7 @@ from tests.samba.worlds import MLP, named
 
 def sections_of(pef):
     """How many sections the PEF has, and how many the log beside it speaks of."""
-    found = re.search(r"^(\d+) sections of", Path(f"{pef}.log").read_text(), re.MULTILINE)
+    found = re.search(r"(\d+) sections of \d+ structures", Path(f"{pef}.log").read_text())
     return len(read_pef(pef).sections), int(found[1])
 
 

@@ -218,7 +218,7 @@ def test_every_row_names_its_layer_at_o0(tmp_path, clock, capsys):
     (line,) = [x for x in capsys.readouterr().out.splitlines() if " bckwd_2 " in x]
     assert line.endswith("  mlp__second          linear")
     log = Path(f"{scene.pef}.log").read_text()
-    (line,) = [x for x in log.splitlines() if " bckwd_2 " in x and x.startswith("  ")]
+    (line,) = [x for x in log.splitlines() if "  bckwd_2  " in x and "BCKWD" in x]
     assert line.split()[-2:] == ["mlp__second:", "linear"]
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +12,8 @@ from emulator.counters import RunTimes, Source
 from emulator.plans.executable_cache import CACHE_VARIABLE
 from samba.session.metrics import EVALUATION, MetricsBook, Totals, totals_of
 from samba.session.metrics_at_exit import METRICS_VARIABLE
-from tests.processes import finished
 from tests.samba.worlds import MLP, World, named, other_batch
-
-ROOT = Path(__file__).parents[3]
+from tests.warm import forked
 
 BATCH = 5 * 4 * 4 + 5 * 8
 """Bytes of a batch of the MLP: five rows of four floats, five labels of 64 bits."""
@@ -243,8 +238,13 @@ def test_the_report_says_what_the_figures_say(pefs):
     json.dumps(found.as_dict(), allow_nan=False)
 
 
+ASKED = {"1": "", "0": "", "m.json": "m.json", "m.txt": "m.txt", "none/m.json": "", ".": ""}
+"""What a process is asked for, and the file that it writes then."""
 SCRIPT = """
-import os, samba
+import os
+os.chdir({folder!r})
+os.environ[{variable!r}] = {wanted!r}
+import samba
 pid = os.fork()
 if not pid:
     raise SystemExit
@@ -253,27 +253,35 @@ print(samba.session.metrics().runs)
 """
 
 
-@pytest.mark.parametrize(
-    ("wanted", "name"), [("1", ""), ("0", ""), ("m.json", "m.json"), ("m.txt", "m.txt")]
-)
-def test_a_process_tells_when_it_ends_if_it_is_asked(tmp_path, wanted, name):
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """How a process ended that was asked for its metrics before it had imported samba."""
+    folders = {wanted: tmp_path_factory.mktemp("metrics") for wanted in ASKED}
+    codes = [
+        SCRIPT.format(folder=str(folder), variable=METRICS_VARIABLE, wanted=wanted)
+        for wanted, folder in folders.items()
+    ]
+    ends = forked("import torch, jax", codes)
+    return {key: (end, folders[key]) for key, end in zip(ASKED, ends, strict=True)}
+
+
+@pytest.mark.parametrize("wanted", ["1", "0", "m.json", "m.txt"])
+def test_a_process_tells_when_it_ends_if_it_is_asked(asked, wanted):
     """Once, and not by a child that was forked."""
-    env = {**os.environ, METRICS_VARIABLE: wanted, "PYTHONPATH": str(ROOT)}
-    done = finished([sys.executable, "-c", SCRIPT], cwd=tmp_path, env=env)
+    (done, folder), name = asked[wanted], ASKED[wanted]
     assert (done.returncode, done.stdout) == (0, "0\n")
     assert done.stderr.count("executable cache") == (wanted == "1")
-    assert [p.name for p in tmp_path.iterdir()] == ([name] if name else [])
+    assert [p.name for p in folder.iterdir()] == ([name] if name else [])
     if name == "m.json":
-        found = json.loads((tmp_path / name).read_text())
+        found = json.loads((folder / name).read_text())
         assert (found["format"], found["version"], found["runs"]) == ("samba.metrics", 1, 0)
     elif name:
-        assert "executable cache" in (tmp_path / name).read_text()
+        assert "executable cache" in (folder / name).read_text()
 
 
 @pytest.mark.parametrize("wanted", ["none/m.json", "."])
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path, wanted):
-    env = {**os.environ, METRICS_VARIABLE: wanted, "PYTHONPATH": str(ROOT)}
-    done = finished([sys.executable, "-c", "import samba"], cwd=tmp_path, env=env)
-    assert done.returncode == 0
+def test_a_file_that_cannot_be_written_is_one_line(asked, wanted):
+    done, folder = asked[wanted]
+    assert (done.returncode, done.stdout) == (0, "0\n")
     assert done.stderr.startswith(f"error: {METRICS_VARIABLE}: ") and done.stderr.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []

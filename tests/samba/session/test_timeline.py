@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,6 @@ from emulator.plans.kernel_trace import ProfilerInUse
 from samba.profiler import PROFILER
 from samba.support.timeline import NoTimeline, Timeline, Track
 from tests.samba.worlds import Scene, World
-from tests.warm import finished
-
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -257,19 +252,3 @@ def test_spans_nest_and_are_of_their_tracks(tmp_path: Path) -> None:
     timeline.write()
     assert [e["name"] for e in events(tmp_path / "t.json")] == ["outer", "inner\x1b", "fails"]
     assert b"\x1b" not in (tmp_path / "t.json").read_bytes()
-
-
-def test_the_option_of_the_command_line_writes_it_at_the_end(tmp_path: Path) -> None:
-    lenet = [sys.executable, str(ROOT / "examples" / "lenet.py")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    out = f"--output-folder={tmp_path}"
-    done = finished([*lenet, "compile", "--pef-name=lenet", out], cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
-    pef = f"--pef={tmp_path}/lenet/lenet.pef"
-    refused = finished([*lenet, "run", pef, "--timeline-kernels"], cwd=tmp_path, env=env)
-    assert refused.returncode == 2 and "--timeline FILE" in refused.stderr
-    more = ["run", pef, "--num-epochs=1", "--timeline=t.json"]
-    done = finished([*lenet, *more], cwd=tmp_path, env=env)
-    assert done.returncode == 0, done.stderr
-    names = {e["name"] for e in events(tmp_path / "t.json") if e["tid"] == Track.SECTIONS}
-    assert {"fwd_0", "bckwd_0", "opt_sgd0"} <= names

@@ -1,4 +1,4 @@
-"""docs/timeline.md: its commands print what it shows."""
+"""docs/timeline.md: its commands print what it shows, and write it at the end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import shlex
 import sys
 from pathlib import Path
 
+from samba.support.timeline import Track
+from tests.samba.session.test_timeline import events
 from tests.warm import finished
 
 ROOT = Path(__file__).parents[3]
@@ -41,3 +43,8 @@ def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     assert commands == 4
     plain, more = (tmp_path / name for name in ("timeline.json", "kernels.json"))
     assert 0 < plain.stat().st_size < more.stat().st_size
+    names = {e["name"] for e in events(plain) if e["tid"] == Track.SECTIONS}
+    assert {"fwd_0", "bckwd_0", "opt_sgd0"} <= names
+    run = [sys.executable, "examples/lenet.py", "run", "--pef=out/lenet/lenet.pef"]
+    refused = finished([*run, "--timeline-kernels"], cwd=tmp_path, env=env)
+    assert refused.returncode == 2 and "--timeline FILE" in refused.stderr

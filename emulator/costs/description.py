@@ -1,5 +1,6 @@
-"""What a PEF holds, as plain data: what ``inspect --json`` prints and the listing is made of.
+"""What a PEF holds, as plain data: all that tells of a program is made of it.
 
+``inspect --json`` prints it; the listing, the ``.pef.log`` and the report are views of it.
 docs/inspect.md describes every key. A key keeps its name and its meaning while ``version`` stays
 the same; new keys may come at any time.
 """
@@ -10,11 +11,12 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from emulator.costs.schedule_memory import Places, graph_as_dict, schedule_memory
 from emulator.costs.steps import node_cost, schedule_cost, section_cost
 from emulator.costs.touched import Readers, readers_of
-from emulator.op_facts.precision import precisions
+from emulator.op_facts.precision import ARITHMETIC, AS_WRITTEN, precisions
 from pef_schema import Graph, Optimizer, OutputGrad, PefInfo, Program, Section, Step, Value
-from pef_schema.region_life import Moment, alive_at, lives, memory_over_time, peak
+from pef_schema.region_life import lives
 from pef_schema.section_facts import (
     modules_of,
     operations_of,
@@ -25,12 +27,10 @@ from pef_schema.section_facts import (
     section_ops,
     weight_lines,
 )
-from samba.compiler.arithmetic import METADATA, compiled_arithmetic
-from samba.errors import ArgumentError
 
 __all__ = ["FORMAT", "VERSION", "describe"]
 
-FORMAT, VERSION = "samba.inspect", 1
+FORMAT, VERSION = "samba.inspect", 2
 
 
 def describe(
@@ -54,6 +54,7 @@ def describe(
     regions: Collection[int] = range(len(program.regions))
     by_graph = {program.schedules[i].graph: (i,) for i in schedules}
     running = _running(program)
+    places = Places(program)
     if graph is not None:
         regions = sorted(_touched(program, sections, program.graphs[graph]))
     return {
@@ -63,7 +64,7 @@ def describe(
         "name": program.name,
         "mapping": program.mapping,
         "inference": program.inference,
-        "arithmetic": _arithmetic(program),
+        "arithmetic": dict(program.metadata).get(ARITHMETIC, AS_WRITTEN),
         "counts": {
             "graphs": len(chosen),
             "nodes": sum(len(program.graphs[i].nodes) for i in chosen),
@@ -73,7 +74,7 @@ def describe(
             "bytes": sum(program.regions[i].nbytes for i in regions),
         },
         "sections": _sections(program, sections, schedules),
-        "graphs": [_graph(program, i, by_graph.get(i, ()), running) for i in chosen],
+        "graphs": [_graph(program, i, by_graph.get(i, ()), running, places) for i in chosen],
         "regions": _regions(program, regions, schedules),
         "optimizers": [_optimizer(program, optimizer) for optimizer in program.optimizers],
         "hyperparameters": [
@@ -99,15 +100,6 @@ def _file(info: PefInfo) -> dict[str, Any]:
         "least_reader": info.min_reader,
         "digest": info.digest,
     }
-
-
-def _arithmetic(program: Program) -> str:
-    """How values are rounded, in the words of the options; as the file has it if these are none."""
-    metadata = dict(program.metadata)
-    try:
-        return str(compiled_arithmetic(metadata))
-    except ArgumentError:
-        return metadata[METADATA]
 
 
 def _touched(program: Program, sections: Collection[int], graph: Graph) -> set[int]:
@@ -181,6 +173,7 @@ def _graph(
     index: int,
     schedules: Iterable[int],
     running: Mapping[tuple[int, int], list[int]],
+    places: Places,
 ) -> dict[str, Any]:
     graph = program.graphs[index]
     found: dict[str, Any] = {
@@ -207,8 +200,7 @@ def _graph(
         "cost": None,
         "precision": {},
         "schedule": [],
-        "peak": None,
-        "memory": [],
+        "memory": None,
         "nodes": [],
     }
     precision = dict(precisions(graph.nodes, graph.values))
@@ -220,11 +212,8 @@ def _graph(
             {"call_id": call.call_id, "section": call.section}
             for call in program.schedules[i].calls
         ]
-        found["memory"] = [_moment(program, i, m) for m in memory_over_time(program, i)]
+        found["memory"] = graph_as_dict(program, schedule_memory(program, i), places)
         found["cost"] = schedule_cost(program, i).as_dict()
-        highest = peak(program, i)
-        alive = list(alive_at(program, i, highest.call))
-        found["peak"] = {**_moment(program, i, highest), "alive": alive}
     return found
 
 
@@ -270,16 +259,6 @@ def _tensor(program: Program, value: Value) -> dict[str, Any]:
         "shape": list(value.shape),
         "dtype": value.dtype.name.lower(),
         "region": program.regions[value.region].name if value.region >= 0 else None,
-    }
-
-
-def _moment(program: Program, schedule: int, moment: Moment) -> dict[str, Any]:
-    calls = program.schedules[schedule].calls
-    return {
-        "call_id": calls[moment.call].call_id if moment.call >= 0 else None,
-        "section": moment.section if moment.section >= 0 else None,
-        "bytes": moment.total,
-        "by_role": {role.name.lower(): size for role, size in moment.bytes_by_role},
     }
 
 

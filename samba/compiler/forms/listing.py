@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pef_schema import Role
 from pef_schema.printable import one_line
 from pef_schema.section_facts import operations_text, short_paths
-from samba.inspection.estimate import count_text
-from samba.support.layout import bytes_text, paragraph, some, table
+from samba.compiler.forms.memory_text import at_the_peak
+from samba.support.layout import bytes_text, count_text, paragraph, some, table
 
-__all__ = ["metadata_list", "node_list", "overview", "region_list", "section_list"]
+__all__ = ["metadata_list", "node_list", "overview", "region_list", "section_list", "whole"]
 
+_WIDE = 120
+"""Columns from which on lists have room for everything, as the ``.pef.log`` has."""
 _ROWS = 40
 """Sections that the overview shows."""
 _ALIVE = 8
@@ -27,6 +30,21 @@ _FIRST = ("samba_version", "model")
 _TEXT = 160
 """Characters of a value of the metadata."""
 
+_MORE = "python -m samba memory --alive 0 lists all"
+_MEMORY = (
+    "bytes: of what has a place in the program; at peak: of a full run as one executable, with "
+    "what that keeps for itself; scratch: what operations take beside what they read and make"
+)
+_LEGEND = (
+    "ops: operations, those computed again for the backward pass included; bytes: memory read "
+    "or written; FLOPs: floating point operations; linear:2 is two of them; "
+    "a__{b, c}: modules a__b and a__c; a{., __b}: a and a__b"
+)
+_CALLED = ("calls", "same as")
+_LEGEND_OF_CALLED = (
+    "calls: their ids, for run_from_call_id and run_until_call_id of session.run; same as: the "
+    "first section of the same structure, whose compiled code it shares"
+)
 _SILENT = ("", "None", "False", "[]", "()", "{}")
 """Values of the metadata that the overview leaves out: options that were not given."""
 
@@ -37,7 +55,7 @@ def overview(found: Description, *, width: int) -> str:
     """The whole of a PEF in short: sections, memory, graphs, hyperparameters, where it is from.
 
     Args:
-        found: What :func:`~samba.inspection.description.describe` returned.
+        found: What :func:`~emulator.costs.description.describe` returned.
         width: Columns of the terminal.
 
     Returns:
@@ -45,9 +63,25 @@ def overview(found: Description, *, width: int) -> str:
     """
     parts = [_head(found, width), section_list(found, width=width, most=_ROWS)]
     parts += [_memory(found, width)]
-    parts += [_graph(graph, found, width) for graph in found["graphs"]]
+    parts += [_graph(graph, found, width, _NAMED) for graph in found["graphs"]]
     parts += [_optimizers(found, width), _hyperparameters(found, width), _origin(found, width)]
     parts += [paragraph(_more(found), width=width)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def whole(found: Description, *, width: int, notes: Sequence[str] = ()) -> str:
+    """The overview with nothing left out but metadata, and the nodes: the ``.pef.log``.
+
+    Args:
+        found: What :func:`~emulator.costs.description.describe` returned.
+        width: Columns.
+        notes: Lines behind the first ones.
+    """
+    parts = [_head(found, width), "\n".join(notes), section_list(found, width=width)]
+    parts += [_memory(found, width)]
+    parts += [_graph(graph, found, width, None) for graph in found["graphs"]]
+    parts += [_optimizers(found, width), _hyperparameters(found, width), _origin(found, width)]
+    parts += [node_list(found, width=width)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -55,13 +89,14 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
     """The sections, each with its modules and operations.
 
     Args:
-        found: What :func:`~samba.inspection.description.describe` returned.
+        found: What :func:`~emulator.costs.description.describe` returned.
         width: Columns of the terminal.
-        most: Rows to show; None for all.
+        most: Rows to show; None for all, where there is room with their calls and twins.
     """
     sections = found["sections"]
     if not sections:
         return "no sections"
+    head = ("id", "type", "name", "ops", "bytes", "FLOPs", *_CALLED, "modules: operations")
     rows = [
         (
             str(s["id"]),
@@ -70,34 +105,32 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
             f"{s['ops']:,}",
             bytes_text(s["bytes"]),
             _flops(s["cost"]),
+            ",".join(str(call["call_id"]) for call in s["calls"]) or "-",
+            "-" if s["same_as"] is None else str(s["same_as"]),
             _work(s),
         )
         for s in sections[:most]
     ]
-    lines = [
-        "sections",
-        table(
-            ("id", "type", "name", "ops", "bytes", "FLOPs", "modules: operations"),
-            rows,
-            width=width,
-            right=(0, 3, 4, 5),
-        ),
-    ]
+    legend = _LEGEND
+    if most is None and width >= _WIDE:
+        legend += f"; {_LEGEND_OF_CALLED}"
+    else:
+        head, rows = _without_calls(head), [_without_calls(row) for row in rows]
+    lines = ["sections", table(head, rows, width=width, right=(0, 3, 4, 5))]
     if len(rows) < len(sections):
         lines.append(f"and {len(sections) - len(rows):,} more: --sections lists all")
-    legend = (
-        "ops: operations, those computed again for the backward pass included; bytes: memory read "
-        "or written; FLOPs: floating point operations; linear:2 is two of them; "
-        "a__{b, c}: modules a__b and a__c; a{., __b}: a and a__b"
-    )
     return "\n".join([*lines, paragraph(f"({legend})", width=width)])
+
+
+def _without_calls(cells: tuple[str, ...]) -> tuple[str, ...]:
+    return (*cells[:6], *cells[6 + len(_CALLED) :])
 
 
 def node_list(found: Description, *, width: int) -> str:
     """All nodes with operation, result, module and source line.
 
     Args:
-        found: What :func:`~samba.inspection.description.describe` returned.
+        found: What :func:`~emulator.costs.description.describe` returned.
         width: Columns of the terminal.
     """
     folder = _folder(node["line"] for graph in found["graphs"] for node in graph["nodes"])
@@ -108,6 +141,7 @@ def node_list(found: Description, *, width: int) -> str:
                 str(node["id"]),
                 node["operation"],
                 ",".join(map(str, node["sections"])) or "-",
+                *([node["precision"] or "-"] if width >= _WIDE else []),
                 _results(node["outputs"]),
                 f"{node['module'] or '-'} {node['line'].removeprefix(folder) or '-'}",
             )
@@ -117,7 +151,8 @@ def node_list(found: Description, *, width: int) -> str:
         if not rows:
             parts.append(f"{title}: none")
             continue
-        head = ("id", "operation", "sections", "result", "module and line")
+        precision = ["precision"] if width >= _WIDE else []
+        head = ("id", "operation", "sections", *precision, "result", "module and line")
         parts.append(f"{one_line(title)}\n{table(head, rows, width=width, right=(0,))}")
     return "\n\n".join(paragraph(p, width=width) if "\n" not in p else p for p in parts)
 
@@ -126,7 +161,7 @@ def region_list(found: Description, *, width: int) -> str:
     """All regions with role, size, the calls during which they hold something, and name.
 
     Args:
-        found: What :func:`~samba.inspection.description.describe` returned.
+        found: What :func:`~emulator.costs.description.describe` returned.
         width: Columns of the terminal.
     """
     several = len(found["graphs"]) > 1
@@ -165,7 +200,7 @@ def metadata_list(found: Description, *, width: int) -> str:
     """All that the application stored in the file, whole.
 
     Args:
-        found: What :func:`~samba.inspection.description.describe` returned.
+        found: What :func:`~emulator.costs.description.describe` returned.
         width: Columns of the terminal.
     """
     lines = ["metadata"] if found["metadata"] else ["metadata: none"]
@@ -206,47 +241,47 @@ def _memory(found: Description, width: int) -> str:
         totals[region["role"]] = totals.get(region["role"], 0) + region["bytes"]
     if not totals:
         return ""
-    graphs = [graph for graph in found["graphs"] if graph["peak"] is not None]
-    many = len(graphs) > 1
-    at_peak = {} if many or not graphs else graphs[0]["peak"]["by_role"]
+    memories = [g["memory"] for g in found["graphs"] if g["memory"] is not None]
+    many = len(memories) > 1
+    at_peak: dict[str, int] = {}
+    for memory in memories if not many else ():
+        at_peak = Counter(memory["outside"]) + Counter(memory["peak"]["inside"])
+        at_peak["scratch"] = memory["peak"]["scratch_bytes"]
     rows = [
-        (bytes_text(size), *([bytes_text(at_peak.get(role, 0))] if at_peak else []), role)
-        for role, size in sorted(totals.items(), key=lambda item: Role[item[0].upper()])
+        (
+            bytes_text(totals.get(role, 0)),
+            *([bytes_text(at_peak.get(role, 0))] if at_peak else []),
+            role,
+        )
+        for role in (*(role.name.lower() for role in Role), "scratch")
+        if totals.get(role) or at_peak.get(role)
     ]
     head = ("bytes", *(["at peak"] if at_peak else []), "role")
     lines = ["memory", table(head, rows, width=width, right=(0, 1) if at_peak else (0,))]
-    names = {region["id"]: region for region in found["regions"]}
-    sections = {section["id"]: section["name"] for section in found["sections"]}
-    for graph in graphs:
-        highest = graph["peak"]
-        where = ""
-        if highest["section"] is not None:
-            where = f" in call {highest['call_id']} ({sections[highest['section']]})"
-        whose = f" of graph {graph['name']}" if many else ""
-        lines.append(paragraph(f"peak{whose}: {bytes_text(highest['bytes'])}{where}", width=width))
-        alive = [names[i] for i in highest["alive"] if i in names]
-        shown = [(bytes_text(r["bytes"]), r["role"], r["name"]) for r in alive[:_ALIVE]]
-        if shown and not many:
-            lines.append(table(("alive", "role", "name"), shown, width=width, right=(0,)))
-            if len(alive) > len(shown):
-                lines.append(f"and {len(alive) - len(shown):,} more")
-    lines.append(paragraph("(values that a section keeps to itself are not counted)", width=width))
-    return "\n".join(lines)
+    for memory in memories:
+        whose = f" of graph {memory['name']}" if many else ""
+        lines.append(at_the_peak(memory, most=_ALIVE, width=width, more=_MORE, whose=whose))
+    lines.append(paragraph(f"({_MEMORY})", width=width))
+    return "\n".join(filter(None, lines))
 
 
-def _graph(graph: Description, found: Description, width: int) -> str:
+def _graph(graph: Description, found: Description, width: int, most: int | None) -> str:
+    def several(items: Sequence[str]) -> str:
+        more = f" and {len(items) - most:,} more" if most and len(items) > most else ""
+        return ", ".join(items[:most]) + more
+
     names = {section["id"]: section["name"] for section in found["sections"]}
     calls = [(call["call_id"], names[call["section"]]) for call in graph["schedule"]]
     outputs = [f"{_named(o)}{' (loss)' if o['loss'] else ''}" for o in graph["outputs"]]
     rows = [
-        ("inputs", _several([_named(tensor) for tensor in graph["inputs"]])),
-        ("outputs", _several(outputs)),
-        ("losses", _several(graph["losses"])),
-        ("state", _several([update["region"] for update in graph["updates"]])),
-        ("gradients", _several([f"{g['name']} {g['line']}" for g in graph["gradients"]])),
+        ("inputs", several([_named(tensor) for tensor in graph["inputs"]])),
+        ("outputs", several(outputs)),
+        ("losses", several(graph["losses"])),
+        ("state", several([update["region"] for update in graph["updates"]])),
+        ("gradients", several([f"{g['name']} {g['line']}" for g in graph["gradients"]])),
         ("cost", _cost(graph["cost"])),
-        ("precision", _several([f"{text}: {count}" for text, count in graph["precision"].items()])),
-        ("schedule", _several(list(_runs(calls)))),
+        ("precision", several([f"{text}: {count}" for text, count in graph["precision"].items()])),
+        ("schedule", several(list(_runs(calls)))),
     ]
     lines = [paragraph(f"graph {graph['name']}: {some(len(graph['nodes']), 'node')}", width=width)]
     for what, text in rows:
@@ -330,17 +365,13 @@ def _tensor(item: Description) -> str:
 
 
 def _named(item: Description) -> str:
-    return f"{item['name']} {_tensor(item)}"
+    where = "" if item["region"] in (None, item["name"]) else f" in {item['region']}"
+    return f"{item['name']} {_tensor(item)}{where}"
 
 
 def _results(outputs: Sequence[Description | None]) -> str:
     used = [_tensor(output) for output in outputs if output is not None]
     return " ".join(used[:2]) + (f" +{len(used) - 2}" if len(used) > 2 else "") or "-"
-
-
-def _several(items: Sequence[str]) -> str:
-    more = f" and {len(items) - _NAMED:,} more" if len(items) > _NAMED else ""
-    return ", ".join(items[:_NAMED]) + more
 
 
 def _short(value: float | str) -> str:
