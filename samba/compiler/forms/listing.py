@@ -40,8 +40,7 @@ _LEGEND = (
     "or written; FLOPs: floating point operations; linear:2 is two of them; "
     "a__{b, c}: modules a__b and a__c; a{., __b}: a and a__b"
 )
-_CALLED = ("calls", "same as")
-_LEGEND_OF_CALLED = (
+_LEGEND_OF_CALLS = (
     "calls: their ids, for run_from_call_id and run_until_call_id of session.run; same as: the "
     "first section of the same structure, whose compiled code it shares"
 )
@@ -96,7 +95,9 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
     sections = found["sections"]
     if not sections:
         return "no sections"
-    head = ("id", "type", "name", "ops", "bytes", "FLOPs", *_CALLED, "modules: operations")
+    called = most is None and width >= _WIDE
+    extra = ("calls", "same as") if called else ()
+    head = ("id", "type", "name", "ops", "bytes", "FLOPs", *extra, "modules: operations")
     rows = [
         (
             str(s["id"]),
@@ -105,25 +106,22 @@ def section_list(found: Description, *, width: int, most: int | None = None) -> 
             f"{s['ops']:,}",
             bytes_text(s["bytes"]),
             _flops(s["cost"]),
-            ",".join(str(call["call_id"]) for call in s["calls"]) or "-",
-            "-" if s["same_as"] is None else str(s["same_as"]),
+            *(_calls(s) if called else ()),
             _work(s),
         )
         for s in sections[:most]
     ]
-    legend = _LEGEND
-    if most is None and width >= _WIDE:
-        legend += f"; {_LEGEND_OF_CALLED}"
-    else:
-        head, rows = _without_calls(head), [_without_calls(row) for row in rows]
+    legend = f"{_LEGEND}; {_LEGEND_OF_CALLS}" if called else _LEGEND
     lines = ["sections", table(head, rows, width=width, right=(0, 3, 4, 5))]
     if len(rows) < len(sections):
         lines.append(f"and {len(sections) - len(rows):,} more: --sections lists all")
     return "\n".join([*lines, paragraph(f"({legend})", width=width)])
 
 
-def _without_calls(cells: tuple[str, ...]) -> tuple[str, ...]:
-    return (*cells[:6], *cells[6 + len(_CALLED) :])
+def _calls(section: Description) -> tuple[str, str]:
+    """The calls of a section, and the first one of the same structure."""
+    ids = ",".join(str(call["call_id"]) for call in section["calls"])
+    return ids or "-", "-" if section["same_as"] is None else str(section["same_as"])
 
 
 def node_list(found: Description, *, width: int) -> str:
