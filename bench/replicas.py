@@ -20,20 +20,13 @@ class Replicas:
         start: Starts the worker of a contender for a case: ``Settings.start``.
         case: The case.
         contender: Whose they are.
-        count: How many.
     """
 
-    def __init__(
-        self,
-        start: Callable[..., Worker],
-        case: str,
-        contender: str = REPLICA,
-        count: int = REPLICAS,
-    ) -> None:
+    def __init__(self, start: Callable[..., Worker], case: str, contender: str = REPLICA) -> None:
         self._workers = [
-            start(case, contender, environ=_environment(rank, count)) for rank in range(count)
+            start(case, contender, environ=_environment(rank)) for rank in range(REPLICAS)
         ]
-        self._pool = ThreadPoolExecutor(count)
+        self._pool = ThreadPoolExecutor(REPLICAS)
 
     def __enter__(self) -> Replicas:
         return self
@@ -58,12 +51,12 @@ class Replicas:
         return [future.result() for future in asked]
 
 
-def _environment(rank: int, count: int) -> dict[str, str]:
+def _environment(rank: int) -> dict[str, str]:
     return {
         "RANK": str(rank),
-        "WORLD_SIZE": str(count),
+        "WORLD_SIZE": str(REPLICAS),
         "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(REPLICAS),
         "MASTER_ADDR": "",  # they are on one host, and meet through their common parent
         "MASTER_PORT": "",
     }

@@ -17,7 +17,6 @@ from bench.suites.host import host
 from bench.suites.limit import limit
 from bench.suites.memory import memory
 from bench.suites.overlap import overlap
-from bench.suites.scaling import scaling
 from bench.suites.sections import sections
 from bench.suites.steps import steps_of
 from bench.suites.thunks import thunks
@@ -37,7 +36,6 @@ SUITES: Mapping[str, Suite] = MappingProxyType(
         "overlap": overlap,
         "alone": alone,
         "ddp": ddp,
-        "scaling": scaling,
     }
 )
 """Suites by name, in the order they run."""

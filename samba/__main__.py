@@ -3,7 +3,6 @@
 python -m samba inspect    what a PEF holds, see docs/inspect.md
 python -m samba diff       where two PEFs differ, see docs/inspect.md
 python -m samba estimate   the time that sections cannot go below on a machine, see docs/cost.md
-python -m samba simulate   the step of any number of replicas, see docs/scaling.md
 python -m samba memory     the memory of a run along its schedule, see docs/memory.md
 python -m samba export     its graphs or runs as DOT, JSON, ONNX, StableHLO, …, see docs/export.md
 python -m samba report     one page about a PEF, for the browser, see docs/report.md
@@ -26,7 +25,6 @@ _COMMANDS: Mapping[str, str] = MappingProxyType(
         "inspect": "samba.inspection.inspect_command",
         "diff": "samba.inspection.diff_command",
         "estimate": "samba.inspection.estimate_command",
-        "simulate": "samba.inspection.simulate_command",
         "memory": "samba.inspection.memory_command",
         "export": "samba.exporting.export_command",
         "report": "samba.reporting.report_command",

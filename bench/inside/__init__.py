@@ -27,12 +27,6 @@ REQUESTS: Mapping[str, str] = MappingProxyType(
         "overlap_state": "bench.inside.overlap",
         "join_ddp": "bench.inside.ddp",
         "ddp": "bench.inside.ddp",
-        "join_predicted": "bench.inside.scaling",
-        "muted": "bench.inside.scaling",
-        "tasks": "bench.inside.scaling",
-        "reductions": "bench.inside.scaling",
-        "simulated": "bench.inside.scaling",
-        "trained": "bench.inside.scaling",
     }
 )
 """Modules by request; the function has the request's name."""

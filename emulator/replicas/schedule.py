@@ -3,16 +3,15 @@
 A data-parallel run is a list of tasks in the order of the PEF: device sections and
 reductions of gradient buckets. What may overlap, and what may overtake, is a question of
 the mode; what must come before what is a question of the regions that tasks read and write.
-One scheduler answers both, for real runs and for simulated ones.
+One scheduler answers both.
 """
 
 from __future__ import annotations
 
 import contextlib
 import enum
-import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -108,7 +107,6 @@ class Chooser:
         on_device = [i for i in indices if not tasks[i].net]
         self._fixed = deque(i for i in on_device if not (moves and tasks[i].movable))
         self._movable = [i for i in on_device if moves and tasks[i].movable]
-        self._is_net = [task.net for task in tasks]
 
     def finish(self, index: int) -> None:
         """Note that a task is done."""
@@ -187,7 +185,7 @@ def prepare(tasks: Sequence[Task], mode: Mode) -> TaskGraph:
         mode: What may overlap and overtake.
 
     Returns:
-        What :func:`execute` and :func:`simulate` take.
+        What :func:`execute` takes.
     """
     return TaskGraph(tasks=tuple(tasks), needs=dependencies(tasks), mode=mode)
 
@@ -238,61 +236,3 @@ def _execute(schedule: TaskGraph, hands: Hands[T], flying: deque[tuple[int, T]])
             left -= 1
         elif flying:
             hands.wait([ticket for _, ticket in flying])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timeline:
-    """Times at which tasks ran.
-
-    Args:
-        starts: Start of each task.
-        ends: End of each task.
-    """
-
-    starts: tuple[float, ...]
-    ends: tuple[float, ...]
-
-    @property
-    def total(self) -> float:
-        """End of the last task."""
-        return max(self.ends, default=0.0)
-
-
-def simulate(schedule: TaskGraph, duration: Callable[[int], float]) -> Timeline:
-    """Play a schedule on an ideal device and an ideal network.
-
-    Args:
-        schedule: What to play.
-        duration: Time that a task takes.
-
-    Returns:
-        Start and end of every task.
-    """
-    tasks, mode = schedule.tasks, schedule.mode
-    chooser = Chooser(tasks, schedule.needs, mode)
-    starts, ends = [0.0] * len(tasks), [0.0] * len(tasks)
-    running: list[tuple[float, int]] = []
-    busy = {True: False, False: False}
-    now = 0.0
-
-    def begin(index: int) -> None:
-        starts[index], ends[index] = now, now + duration(index)
-        busy[tasks[index].net] = True
-        heapq.heappush(running, (ends[index], index))
-
-    left = len(tasks)
-    while left:
-        if mode is Mode.NORMAL:
-            index = chooser.next_serial()
-            if index is not None:
-                begin(index)
-        else:
-            if not busy[True] and (index := chooser.next_net()) is not None:
-                begin(index)
-            if not busy[False] and (index := chooser.next_device()) is not None:
-                begin(index)
-        now, index = heapq.heappop(running)
-        busy[tasks[index].net] = False
-        chooser.finish(index)
-        left -= 1
-    return Timeline(starts=tuple(starts), ends=tuple(ends))

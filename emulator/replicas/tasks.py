@@ -1,15 +1,10 @@
-"""The tasks of a data parallel run: which steps are one task, and what each reads and writes.
-
-Free of jax: a real run and a simulated one divide the same steps by the same rules.
-"""
+"""The tasks of a data parallel run: which steps are one task, and what each reads and writes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from emulator.lowering.variant import Variant
 from emulator.memory.buckets import Bucket, BufferMap
-from emulator.plans.footprint import footprint, signature
 from emulator.plans.step_choice import StepKey
 from emulator.replicas.schedule import Task
 from pef_schema.program import Program, SectionKind
@@ -83,42 +78,6 @@ def device_task(
         writes=frozenset(writes) | frozenset(drops),
         movable=kinds <= MOVABLE,
     )
-
-
-def planned_tasks(
-    program: Program, buffer_map: BufferMap, steps: StepKey
-) -> tuple[list[StepKey], list[Task]]:
-    """The tasks of a run whose plans need not be compiled.
-
-    Args:
-        program: The program.
-        buffer_map: Its buffers, with buckets in use.
-        steps: ``(section, step)`` pairs in the order of the PEF.
-
-    Returns:
-        The steps of each task, and the tasks.
-    """
-    by_step = {bucket.step: bucket for bucket in buffer_map.buckets}
-    pieces = divide(program, buffer_map, steps)
-    tasks: list[Task] = []
-    for piece in pieces:
-        if piece[0] in by_step:
-            tasks.append(reduction(by_step[piece[0]]))
-            continue
-        touched = footprint(program, piece, Variant())
-        buffers = signature(program, buffer_map, touched)
-        kinds = frozenset(program.sections[s].steps[k].kind for s, k in piece)
-        tasks.append(
-            device_task(
-                program,
-                piece,
-                reads=buffers.takes,
-                writes=buffers.gives,
-                drops=touched.drops,
-                kinds=kinds,
-            )
-        )
-    return pieces, tasks
 
 
 def settles(tasks: Sequence[Task], index: int) -> bool:

@@ -6,7 +6,7 @@ import sys
 
 __all__ = ["FILE_COMMANDS", "is_file_command"]
 
-FILE_COMMANDS = ("inspect", "diff", "estimate", "simulate", "memory", "export", "report")
+FILE_COMMANDS = ("inspect", "diff", "estimate", "memory", "export", "report")
 """Their names, in the order in which help lists them."""
 
 

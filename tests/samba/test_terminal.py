@@ -146,8 +146,8 @@ def test_a_misspelt_command_is_answered_with_the_right_one(capsys):
     captured = capsys.readouterr()
     assert captured.err == (
         "python -m samba: no command 'lunch', did you mean 'launch'? "
-        "The commands are inspect, diff, estimate, simulate, memory, export, report, compare "
-        "and launch; --help says what they do.\n"
+        "The commands are inspect, diff, estimate, memory, export, report, compare and launch; "
+        "--help says what they do.\n"
     )
     assert cli.main(["xyz"]) == 2
     assert "no command 'xyz'. The commands are" in capsys.readouterr().err

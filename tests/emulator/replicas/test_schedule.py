@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import pytest
 
 from emulator.replicas.comm.worker import CommThread, Work
 from emulator.replicas.schedule import (
+    Chooser,
     Mode,
     Task,
     TaskGraph,
-    Timeline,
     dependencies,
     execute,
     prepare,
-    simulate,
 )
 from tests.processes import came, joined
 
@@ -124,6 +125,64 @@ class Threads:
 
     def wait(self, tickets: list[Done]) -> None:
         came(tickets[0].event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """Times at which tasks ran.
+
+    Args:
+        starts: Start of each task.
+        ends: End of each task.
+    """
+
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+
+    @property
+    def total(self) -> float:
+        """End of the last task."""
+        return max(self.ends, default=0.0)
+
+
+def simulate(schedule: TaskGraph, duration: Callable[[int], float]) -> Timeline:
+    """Play a schedule on an ideal device and an ideal network.
+
+    Args:
+        schedule: What to play.
+        duration: Time that a task takes.
+
+    Returns:
+        Start and end of every task.
+    """
+    tasks, mode = schedule.tasks, schedule.mode
+    chooser = Chooser(tasks, schedule.needs, mode)
+    starts, ends = [0.0] * len(tasks), [0.0] * len(tasks)
+    running: list[tuple[float, int]] = []
+    busy = {True: False, False: False}
+    now = 0.0
+
+    def begin(index: int) -> None:
+        starts[index], ends[index] = now, now + duration(index)
+        busy[tasks[index].net] = True
+        heapq.heappush(running, (ends[index], index))
+
+    left = len(tasks)
+    while left:
+        if mode is Mode.NORMAL:
+            index = chooser.next_serial()
+            if index is not None:
+                begin(index)
+        else:
+            if not busy[True] and (index := chooser.next_net()) is not None:
+                begin(index)
+            if not busy[False] and (index := chooser.next_device()) is not None:
+                begin(index)
+        now, index = heapq.heappop(running)
+        busy[tasks[index].net] = False
+        chooser.finish(index)
+        left -= 1
+    return Timeline(starts=tuple(starts), ends=tuple(ends))
 
 
 def replay(tasks: list[Task], order: list[int]) -> dict[int, int]:

@@ -1,1 +1,0 @@
-"""Data parallel steps on paper: links, all-reduces and the scheduler's own order, without jax."""

@@ -1,1 +1,0 @@
-"""Simulated data parallel steps."""
