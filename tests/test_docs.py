@@ -88,3 +88,14 @@ def test_a_name_that_its_file_does_not_define_is_found():
         "write_pef in emulator/device.py",
         "Device.fly in emulator/device.py",
     ]
+
+
+CODE = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if room != "tests"]
+DOC = re.compile(r"\bdocs/[\w/.-]+\.md\b")
+
+
+def test_pages_that_code_names_exist():
+    """Messages and docstrings send a reader to pages that are there."""
+    named = {(path, name) for path in CODE for name in DOC.findall(path.read_text())}
+    assert len(named) > 20
+    assert sorted(str(path) for path, name in named if not (ROOT / name).exists()) == []

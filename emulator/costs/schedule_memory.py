@@ -152,7 +152,7 @@ class Places:
 def as_dict(
     program: Program, found: Sequence[ScheduleMemory], *, pef: str = "", moments: bool = True
 ) -> dict[str, Any]:
-    """Memory along schedules as plain data, for JSON; docs/memory.md describes the keys.
+    """Memory along schedules as plain data, for JSON; docs/run.md describes the keys.
 
     Args:
         program: The program.

@@ -23,7 +23,7 @@ FORMAT, VERSION = "samba.compiled_stats", 1
 
 
 def compiled_stats(program: Program, *, pef: str = "") -> dict[str, Any]:
-    """Describe what was compiled; docs/memory.md describes the keys.
+    """Describe what was compiled; docs/run.md describes the keys.
 
     Args:
         program: The program.

@@ -1,6 +1,6 @@
 """What a PEF holds, as plain data: what ``inspect --json`` prints and the listing is made of.
 
-docs/inspect.md describes every key. A key keeps its name and its meaning while ``version`` stays
+docs/program.md describes every key. A key keeps its name and its meaning while ``version`` stays
 the same; new keys may come at any time.
 """
 

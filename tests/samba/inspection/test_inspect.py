@@ -21,6 +21,7 @@ from samba.inspection.estimate import count_text
 from samba.inspection.inspect_command import run
 from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts
 from tests.models.zoo import ZOO
+from tests.pages import page
 from tests.pef_schema.forge import encode_unchecked
 from tests.pef_schema.samples import custom, nothing, training
 from tests.processes import finished
@@ -160,8 +161,8 @@ def keys_of(item: Any) -> set[str]:
 def test_every_key_of_the_json_is_documented(pef: str, capsys: Printed) -> None:
     found = json.loads(shown(capsys, pef, "--json"))
     assert (found["format"], found["version"]) == ("samba.inspect", 1)
-    page = (ROOT / "docs" / "inspect.md").read_text()
-    missing = sorted(key for key in keys_of(found) if f"`{key}`" not in page)
+    text = page("program.md", "What is in a PEF, and where do two differ?")
+    missing = sorted(key for key in keys_of(found) if f"`{key}`" not in text)
     assert missing == []
 
 

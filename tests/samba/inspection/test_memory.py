@@ -18,6 +18,7 @@ from samba.compiler.options import CompileOptions
 from samba.inspection.memory_command import run
 from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts
 from tests.models.zoo import ZOO
+from tests.pages import page
 from tests.pef_schema.forge import encode_unchecked
 from tests.pef_schema.samples import custom, nothing, training
 from tests.processes import finished
@@ -97,8 +98,8 @@ def keys_of(item: Any) -> set[str]:
 def test_every_key_of_the_json_is_documented(pef: str, capsys: Printed) -> None:
     found = json.loads(shown(capsys, pef, "--json"))
     assert (found["format"], found["version"], found["pef"]) == ("samba.memory", 1, pef)
-    page = (ROOT / "docs" / "memory.md").read_text()
-    assert sorted(key for key in keys_of(found) if f"`{key}`" not in page) == []
+    text = page("run.md", "Where does the memory go?")
+    assert sorted(key for key in keys_of(found) if f"`{key}`" not in text) == []
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80, 160])
