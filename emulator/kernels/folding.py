@@ -8,6 +8,7 @@ import jax
 from jax import lax
 
 from emulator.kernels.strides import strided
+from emulator.kernels.unfused import in_memory
 
 __all__ = ["GROUP", "Combine", "fold_middle", "pairwise"]
 
@@ -33,5 +34,6 @@ def fold_middle(x: jax.Array, combine: Combine) -> jax.Array:
         whole = size - size % group
         tails += [lax.slice_in_dim(x, i, i + 1, axis=1) for i in range(whole, size)]
         parts = [strided(x, i, whole, group, 1) for i in range(group)]
-        x = pairwise(parts, combine)
+        # Else XLA makes one loop of two passes, with the loads of both.
+        x = in_memory(pairwise(parts, combine))
     return pairwise([x, *tails], combine)[:, 0]

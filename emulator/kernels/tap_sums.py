@@ -18,7 +18,7 @@ from jax import lax
 from emulator.kernels.folding import fold_middle, pairwise
 from emulator.kernels.precision import widen
 from emulator.kernels.strides import strided
-from emulator.kernels.unfused import compile_apart
+from emulator.kernels.unfused import compile_apart, in_memory
 from emulator.kernels.windows import Window
 
 __all__ = ["weight_gradient_by_tap_sums"]
@@ -109,5 +109,6 @@ def _tap(x: jax.Array, g: jax.Array, spans: Sequence[tuple[_Span, _Span]]) -> ja
 def _places_summed(parts: Sequence[jax.Array]) -> jax.Array:
     """The sum of arrays ``(..., C, O / C)`` over all but their last two axes."""
     shape = parts[0].shape[-2:]
-    total = pairwise(parts, lax.add)
+    # Else XLA makes one loop of two passes, with the loads of both.
+    total = in_memory(pairwise(parts, lax.add))
     return fold_middle(total.reshape(1, -1, math.prod(shape)), lax.add).reshape(shape)

@@ -81,6 +81,7 @@ def _fold_last(x: jax.Array, combine: Combine, plain: Reduce) -> jax.Array:
     count = x.shape[1] // _LANES
     whole = count * _LANES
     parts = [lax.slice_in_dim(x, i, i + _LANES, axis=1) for i in range(0, whole, _LANES)]
+    # Else XLA makes one loop of both, without vector instructions.
     total = plain(in_memory(pairwise(parts, combine)))
     if whole == x.shape[1]:
         return total
@@ -98,7 +99,8 @@ def _reduce_last(x: jax.Array, combine: Combine, plain: Reduce, longest: int) ->
     length = next((n for n in range(longest, longest // 2, -1) if size % n == 0), size // rows)
     whole = size - size % length
     main = lax.slice_in_dim(x, 0, whole, axis=1).reshape(lead * (whole // length), length)
-    parts = plain(main).reshape(lead, -1)
+    # Else XLA makes one reduction of both, whose one loop loses digits.
+    parts = in_memory(plain(main)).reshape(lead, -1)
     total = _reduce_last(parts, combine, plain, longest)
     if whole == size:
         return total
@@ -243,7 +245,7 @@ def column_sums_within(make: Combine | Reduce, *rows: jax.Array) -> jax.Array:
             make(*(lax.slice_in_dim(x, at, at + length) for x in rows))
             for at in range(0, whole, length)
         ]
-        sums.append(pairwise(blocks, lax.add))
+        sums.append(in_memory(pairwise(blocks, lax.add)))
     if whole < size or not size:
         sums.append(make(*(lax.slice_in_dim(x, whole, size) for x in rows)))
     return pairwise([_reduce_over(y, (0,), lax.add, _plain_sum, _ROW) for y in sums], lax.add)

@@ -1,17 +1,22 @@
 """Capture a torch model as a functional graph of ATen operations.
 
 The model runs once, on fake tensors, under ``torch.export``; decompositions are
-limited to what the device cannot lower. Nothing of the model changes.
+limited to what the device cannot lower. Nothing of the model changes. The stages, each of which
+hands its result on:
+
+=========  =====================================================================
+prepare    what watches the trace, and what is another meanwhile (``preparing``)
+export     torch's graph of ``forward``, made exact
+lower      the same in operations that the device has
+convert    nodes with names and source lines (``convert``)
+=========  =====================================================================
 """
 
 from __future__ import annotations
 
 import logging
 import operator
-import warnings
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -23,10 +28,8 @@ from torch.export import ExportedProgram
 from emulator.handler_errors import HANDLER_ERRORS, raise_error_of_handler
 from emulator.held_signals import HELD
 from emulator.op_facts.table import op_facts
-from samba.support.deviations import Deviations
 from samba.support.naming import root_name
 from samba.support.tracing import one_trace
-from samba.tensor.labels import keep_names
 from samba.tracer.bag_frequencies import tell_bag_frequencies
 from samba.tracer.branch_ops import CHECK
 from samba.tracer.casts import insert_casts
@@ -38,9 +41,6 @@ from samba.tracer.complex_nodes import (
     only_complex,
 )
 from samba.tracer.convert import convert
-from samba.tracer.custom_gradients import GradientRecorder
-from samba.tracer.data_dependent.branches import CheckedBranches
-from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.masked_rows import bound_selections
 from samba.tracer.dropped_itself import refuse_shared
 from samba.tracer.embedding_renorms import renorms_as_values
@@ -49,34 +49,22 @@ from samba.tracer.failure import explain, users_frames
 from samba.tracer.functional import functional_form
 from samba.tracer.grad_mode import detach_ungraded
 from samba.tracer.gradient_ops import COTANGENT, MARKER
-from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import laid_out
 from samba.tracer.looks import Looks
 from samba.tracer.masks import refuse_masks
-from samba.tracer.module_casts import unmoved_modules
-from samba.tracer.names import at_users_line
 from samba.tracer.of_nothing import refuse_of_nothing
 from samba.tracer.operand_types import refuse_types
-from samba.tracer.outputs import plain_outputs
 from samba.tracer.overwritten import refuse_overwritten
-from samba.tracer.patched_functions import TracedFunctions
+from samba.tracer.preparing import Prepared, plain_tensors, prepare, quiet
 from samba.tracer.raising import refuse_raising
 from samba.tracer.refuse import describe, refuse_scripted, refused_ops
 from samba.tracer.repeated_calls import steady_trace
-from samba.tracer.samba_names import samba_names, show_names
-from samba.tracer.seeds import SeedWatch, refuse_seeded
-from samba.tracer.shown_types import shown_types
-from samba.tracer.static_modules import static_modules
+from samba.tracer.seeds import refuse_seeded
 from samba.tracer.strided_views import exact_writes, name_elements
 from samba.tracer.torch_internals import (
-    FakeTensorMode,
-    buffers_of,
     decompositions,
     is_operation,
-    parameters_of,
-    quiet_exporter,
-    unchecked_distributions,
 )
 from samba.tracer.traced import Traced
 from samba.tracer.viewed_inputs import lies_otherwise, refuse_views, viewed_inputs
@@ -88,9 +76,6 @@ _CHECKS = (
     "aten.sym_constrain_range",
 )
 """How the names of operations begin that do nothing but raise."""
-
-_told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
-"""What was told of a model: a compile and the load that follows it trace it twice."""
 
 
 def trace_model(
@@ -131,34 +116,25 @@ def trace_model(
         TraceError: If torch cannot export the model for another reason.
     """
 
-    looks = Looks()
+    looks, name = Looks(), root or root_name(model)
 
     def trace(state: TraceState, given: TraceInputs = given) -> Traced:
-        told = _told.setdefault(model, Deviations())
-        recorder = GradientRecorder(model, told)
-        branches = CheckedBranches(model, recorder)
-        seeds = SeedWatch()
-        functions = TracedFunctions(model, recorder, told, looks, branches, seeds)
-        with seeds.watching():
-            program = _export(model, given, inference, state, recorder, functions, branches)
-        program = _decompose(program, root or root_name(model))
-        with _quiet():
-            _drop_checks(program.graph)
-            _keep_statistics(program.graph)
-            insert_casts(program.graph)
-        refuse_seeded(program.graph.nodes)
+        prepared = prepare(model, given, looks, state, inference=inference)
+        with prepared.seeds.watching():
+            exported = _export(prepared)
+        lowered = _lower(exported, name)
         traced = convert(
-            program,
+            lowered,
             model=model,
             given=given,
-            root=root or root_name(model),
+            root=name,
             prefix=prefix,
             inference=inference,
             rates=rates,
-            recorder=recorder,
+            recorder=prepared.recorder,
         )
         refuse_raising(traced)
-        return replace(traced, known=branches.known.buffers())
+        return replace(traced, known=prepared.branches.known.buffers())
 
     try:
         refuse_scripted(model)
@@ -193,64 +169,55 @@ def _laid_out_trace(
     return replace(traced, looks=looks if looks.lines else None, viewed=viewed)
 
 
-def _export(
-    model: torch.nn.Module,
-    given: TraceInputs,
-    inference: bool,
-    state: TraceState,
-    recorder: GradientRecorder,
-    functions: TracedFunctions,
-    branches: CheckedBranches,
-) -> ExportedProgram:
-    loops = HitLoops(model)
-    branches.is_within_turn = lambda: loops.is_within_turn
-    recorder.in_left_state = state.left
+def _export(prepared: Prepared) -> ExportedProgram:
+    """Have torch's exporter call ``forward``; refuse what the graph would compute otherwise."""
+    model, given, told = prepared.model, prepared.given, prepared.told
+    functions, recorder, name = prepared.functions, prepared.recorder, type(model).__name__
     try:
-        with ExitStack() as stack:
-            for context in (
-                shown_types(model),
-                state.held(),
-                _quiet(),
-                _plain_tensors(model),
-                unchecked_distributions(),
-                plain_outputs(model),
-                unmoved_modules(model),
-                static_modules(),
-                _mode(model, inference),
-                loops,
-                watched_hooks(model, _told[model]),
-                recorder.recording(),
-                samba_names(model, given),
-                branches.deciding(functions),
-                functions,
-            ):
-                stack.enter_context(context)
+        with prepared.patched():
             program = torch.export.export(model, given.args, given.kwargs, strict=False)
-            functions.looks.ask_of_changed()
-            if inference:
-                renorms_as_values(program, type(model).__name__, inference=True)
-            else:
-                refuse_overwritten(program, recorder.returned, recorder.graded)
-                recorder.returned, recorder.graded = (), {}
-                detach_ungraded(program, type(model).__name__)
-            refuse_shared(program.graph, type(model).__name__)
-            name_elements(program, type(model).__name__)
-            functions.looks.viewed = viewed_inputs(program)
-            program = functional_form(program)
-            branches.known.refuse_changed(program.graph_signature.buffers_to_mutate.values())
-            branches.tell(_told[model])
-            if not inference:
-                exact_writes(program)
+            program = _exact(program, prepared, name)
     except Exception as error:
         raise_error_of_handler(error)
-        _log.debug("what torch says of model %s", type(model).__name__, exc_info=error)
-        with _plain_tensors(model):
+        _log.debug("what torch says of model %s", name, exc_info=error)
+        with plain_tensors(model):
             found = explain(error, model, given, functions.asks_gradient, recorder.asked)
         raise found.with_traceback(users_frames(error.__traceback__)) from None
-    refuse_types(program.graph, _told[model])
-    refuse_masks(program.graph, _told[model])
-    if not inference:
-        tell_bag_frequencies(program.graph, _told[model])
+    refuse_types(program.graph, told)
+    refuse_masks(program.graph, told)
+    if not prepared.inference:
+        tell_bag_frequencies(program.graph, told)
+    return program
+
+
+def _exact(program: ExportedProgram, prepared: Prepared, name: str) -> ExportedProgram:
+    """The graph with what the exporter leaves out: histories, shared memory, writes into views."""
+    looks, branches = prepared.looks, prepared.branches
+    looks.ask_of_changed()
+    if prepared.inference:
+        renorms_as_values(program, name, inference=True)
+    else:
+        refuse_overwritten(program, *prepared.recorder.taken_history())
+        detach_ungraded(program, name)
+    refuse_shared(program.graph, name)
+    name_elements(program, name)
+    looks.viewed = viewed_inputs(program)
+    program = functional_form(program)
+    branches.known.refuse_changed(program.graph_signature.buffers_to_mutate.values())
+    branches.tell(prepared.told)
+    if not prepared.inference:
+        exact_writes(program)
+    return program
+
+
+def _lower(program: ExportedProgram, root: str) -> ExportedProgram:
+    """The graph in operations that the device has, with the types that they take."""
+    program = _decompose(program, root)
+    with quiet():
+        _drop_checks(program.graph)
+        _keep_statistics(program.graph)
+        insert_casts(program.graph)
+    refuse_seeded(program.graph.nodes)
     return program
 
 
@@ -274,7 +241,7 @@ def _decompose(program: ExportedProgram, root: str) -> ExportedProgram:
         if not rules:
             break
         try:
-            with _quiet():
+            with quiet():
                 program = program.run_decompositions(rules)
                 _drop_checks(program.graph)
         except Exception as error:
@@ -344,103 +311,3 @@ def _missing(program: ExportedProgram, known: Mapping[str, Any]) -> list[torch.f
         and str(node.target) not in (MARKER, COTANGENT, CHECK)
         and (str(node.target) not in known or lacks_complex(node))
     ]
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hold back torch's own warnings about its exporter; the user can do nothing about them.
-
-    Other warnings point at the user's line, and not at the line of this package or of torch.
-    """
-    with warnings.catch_warnings(), quiet_exporter():
-        warnings.showwarning = at_users_line(warnings.showwarning)
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
-        # Of the exporter's own modules, which the hooks of all modules meet as well.
-        warnings.filterwarnings("ignore", message=".*but received <class 'NoneType'>")
-        yield
-
-
-@contextmanager
-def _mode(model: torch.nn.Module, inference: bool) -> Iterator[None]:
-    """Evaluation mode while tracing for inference; every module's own mode afterwards."""
-    if not inference:
-        yield
-        return
-    training = [module for module in model.modules() if module.training]
-    try:
-        model.eval()
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-@contextmanager
-def _plain_tensors(model: torch.nn.Module) -> Iterator[None]:
-    """Show torch plain tensors where the model holds subclasses of them.
-
-    Parameters without values are shown as fake ones: they have no memory either.
-    """
-    classes: list[tuple[torch.Tensor, type]] = []
-    replaced: list[tuple[dict[str, Any], str, Any]] = []
-    fakes = _Fakes()
-    try:
-        for module in model.modules():
-            parameters: dict[str, Any] = parameters_of(module)
-            for key, parameter in list(parameters.items()):
-                if not getattr(parameter, "_has_data", True):
-                    replaced.append((parameters, key, parameter))
-                    parameters[key] = fakes.of(parameter)
-                elif parameter is not None and type(parameter) is not torch.nn.Parameter:
-                    classes.append((parameter, type(parameter)))
-                    parameter.__class__ = torch.nn.Parameter
-            for holder in (buffers_of(module), module.__dict__):
-                for key, value in list(holder.items()):
-                    plain = _plain(value)
-                    if plain is not value:
-                        replaced.append((holder, key, value))
-                        holder[key] = plain
-        yield
-    finally:
-        for holder, key, value in replaced:
-            holder[key] = value
-        for parameter, cls in classes:
-            parameter.__class__ = cls
-
-
-class _Fakes:
-    """Fake parameters in the place of empty ones: the same for the same, all of one mode."""
-
-    def __init__(self) -> None:
-        self._mode: FakeTensorMode | None = None
-        self._made: dict[int, torch.nn.Parameter] = {}
-
-    def of(self, parameter: Any) -> torch.nn.Parameter:
-        """The fake parameter of an empty one."""
-        found = self._made.get(id(parameter))
-        if found is None:
-            self._mode = self._mode or FakeTensorMode(allow_non_fake_inputs=True)
-            with self._mode:
-                fake = torch.empty(tuple(parameter.shape), dtype=parameter.dtype)
-            found = torch.nn.Parameter(fake, parameter.requires_grad)
-            vars(found).update((k, v) for k, v in vars(parameter).items() if k != "_has_data")
-            self._made[id(parameter)] = found
-        return found
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        if type(value) in (torch.Tensor, torch.nn.Parameter):
-            return value
-        if not getattr(value, "_has_data", True):
-            if not value.materializer_provided:  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
-                return value  # a handle, such as those in model.output_tensors
-            value = value.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # as above
-        plain = value.detach().as_subclass(torch.Tensor)
-        keep_names(value, plain)
-        return show_names(plain) if hasattr(value, "sn_name") else plain
-    if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
-        return type(value)(_plain(v) for v in value)
-    return value

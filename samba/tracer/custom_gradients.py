@@ -99,10 +99,17 @@ class GradientRecorder:
     Args:
         model: The model.
         told: Where warnings are told, each once.
+        in_left_state: Gives the model's Python code the state that ``forward`` has left, for the
+            backwards.
     """
 
-    def __init__(self, model: torch.nn.Module, told: Deviations) -> None:
-        self._model, self._told = model, told
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        told: Deviations,
+        in_left_state: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._model, self._told, self._in_left_state = model, told, in_left_state
         # While it is traced, the model holds parameters without values, and without hooks.
         self._originals = dict(model.named_parameters())
         self._pending: list[_Pending] = []
@@ -111,18 +118,15 @@ class GradientRecorder:
         self.records: tuple[GradientRecord, ...] = ()
         self.outputs = 0
         """How many outputs the exported graph has in addition to the model's."""
-        self.returned: tuple[torch.Tensor, ...] = ()
-        """What the model returned, if torch's engine can run over its history."""
+        self._returned: tuple[torch.Tensor, ...] = ()
+        self._graded: dict[str, torch.Tensor] = {}
         self.repeated = RepeatedState(model, told)
         self.repeats = False
         """Whether a backward pass by torch would call parts of ``forward`` again (a checkpoint)."""
-        self.graded: dict[str, torch.Tensor] = {}
         self.graded_state: frozenset[str] = frozenset()
-        """Buffers that the model has given a history, by changing them in place; names of all."""
+        """Names of the buffers that the model has given a history."""
         self.asked = ("", "")
         """What asks for a gradient in its backward, and the line; empty if nothing does."""
-        self.in_left_state: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Gives the model's Python code the state that ``forward`` has left, for the backwards."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -144,6 +148,16 @@ class GradientRecorder:
             stack.enter_context(_saved_tensors())
             stack.enter_context(with_call(self._model, self._call))
             yield
+
+    def taken_history(self) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+        """What the model returned, if torch's engine can run over its history; buffers with one.
+
+        Returns:
+            The tensors, which are forgotten here, and by name the buffers that it changed in place.
+        """
+        taken = self._returned, self._graded
+        self._returned, self._graded = (), {}
+        return taken
 
     @property
     def runs_backward(self) -> bool:
@@ -170,11 +184,11 @@ class GradientRecorder:
             if self._open:
                 self._hooks_on_parameters()
             self._open, self._is_behind = False, True
-            with self.in_left_state() if self._pending else nullcontext():
+            with self._in_left_state() if self._pending else nullcontext():
                 gradients = self._run(result)
-            self.returned = () if self._pending or self.repeats else tensors_in(result)
+            self._returned = () if self._pending or self.repeats else tensors_in(result)
             graded = {n: b for n, b in self._model.named_buffers() if b.grad_fn is not None}
-            self.graded = {n: b for n, b in graded.items() if b is before.get(n)}
+            self._graded = {n: b for n, b in graded.items() if b is before.get(n)}
             self.graded_state = frozenset(graded)
         finally:
             self._depth, self._open, self._is_behind = 0, False, False

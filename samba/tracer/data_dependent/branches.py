@@ -28,6 +28,7 @@ from samba.tracer.branch_ops import check
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.healthy import where_finite
 from samba.tracer.data_dependent.known_values import KnownValues
+from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.number_uses import object_use
 from samba.tracer.data_dependent.source_tests import Tested, is_caught, tested_at
 from samba.tracer.errors import DataDependentBranch
@@ -79,17 +80,16 @@ class CheckedBranches:
     Args:
         model: The model, with tensors that have values.
         recorder: What records gradients of the model's own: checks are for ``forward`` alone.
+        loops: Loops whose turns may not take place in a run.
     """
 
-    def __init__(self, model: torch.nn.Module, recorder: GradientRecorder | None = None) -> None:
-        self._name, self._recorder = type(model).__name__, recorder
+    def __init__(self, model: torch.nn.Module, recorder: GradientRecorder, loops: HitLoops) -> None:
+        self._name, self._recorder, self._loops = type(model).__name__, recorder, loops
         self.known = KnownValues(model)
         self._taken: dict[torch.fx.Node, T] = {}
         self._wide: dict[torch.fx.Node, T] = {}
         self._mode: TorchFunctionMode | None = None
         self._lines: dict[str, None] = {}
-        self.is_within_turn: Callable[[], bool] = lambda: False
-        """Whether what is traced now may not take place in a run."""
 
     @contextmanager
     def deciding(self, mode: TorchFunctionMode) -> Iterator[None]:
@@ -263,8 +263,7 @@ class CheckedBranches:
 
     def _is_elsewhere(self) -> bool:
         """Whether what is traced now is a backward pass, or a turn that may not take place."""
-        is_backward = self._recorder is not None and self._recorder.runs_backward
-        return is_backward or self.is_within_turn()
+        return self._recorder.runs_backward or self._loops.is_within_turn
 
     def _not_raising(self, condition: T, tested: Tested, frame: FrameType) -> bool:
         """The value of a condition with which a statement does not raise."""

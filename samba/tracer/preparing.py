@@ -1,0 +1,240 @@
+"""The first stage of a trace: what watches it, and what is another during torch's export."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from samba.support.deviations import Deviations
+from samba.tensor.labels import keep_names
+from samba.tracer.changed_state import TraceState
+from samba.tracer.custom_gradients import GradientRecorder
+from samba.tracer.data_dependent.branches import CheckedBranches
+from samba.tracer.data_dependent.loops import HitLoops
+from samba.tracer.hooks import watched_hooks
+from samba.tracer.inputs import TraceInputs
+from samba.tracer.looks import Looks
+from samba.tracer.module_casts import unmoved_modules
+from samba.tracer.names import at_users_line
+from samba.tracer.outputs import plain_outputs
+from samba.tracer.patched_functions import TracedFunctions
+from samba.tracer.samba_names import samba_names, show_names
+from samba.tracer.seeds import SeedWatch
+from samba.tracer.shown_types import shown_types
+from samba.tracer.static_modules import static_modules
+from samba.tracer.torch_internals import (
+    FakeTensorMode,
+    buffers_of,
+    parameters_of,
+    quiet_exporter,
+    unchecked_distributions,
+)
+
+__all__ = ["Prepared", "plain_tensors", "prepare", "quiet"]
+
+_told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
+"""What was told of a model: a compile and the load that follows it trace it twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A model that is about to be exported, and what watches it.
+
+    Args:
+        model: The model.
+        given: What ``forward`` takes.
+        inference: Whether it is traced in evaluation mode and without gradients.
+        state: Puts back what ``forward`` changes beside buffers.
+        told: What was told of the model.
+        looks: What ``forward`` asks of how tensors lie in memory.
+        seeds: What draws from a generator that ``forward`` has seeded.
+        recorder: Gradients that the model defines itself.
+        loops: Loops over the entries of a condition.
+        branches: Branches on values.
+        functions: The mode through which all functions go that ``forward`` calls.
+    """
+
+    model: torch.nn.Module
+    given: TraceInputs
+    inference: bool
+    state: TraceState
+    told: Deviations
+    looks: Looks
+    seeds: SeedWatch
+    recorder: GradientRecorder
+    loops: HitLoops
+    branches: CheckedBranches
+    functions: TracedFunctions
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """While active, ``forward`` can be exported; afterwards all is as it was."""
+        with ExitStack() as stack:
+            for patch in self._patches():
+                stack.enter_context(patch)
+            yield
+
+    def _patches(self) -> Iterator[AbstractContextManager[Any]]:
+        """What is another during the export, from the outermost on."""
+        model = self.model
+        # The user's modules, before the model's state is noted: they hold ``type`` by name.
+        yield shown_types(model)
+        # The state of Python code, before anything below changes what the model holds.
+        yield self.state.held()
+        yield quiet()
+        # The exporter takes torch's own tensors, and distributions whose checks read no values.
+        yield plain_tensors(model)
+        yield unchecked_distributions()
+        # Results in forms that the exporter does not know, and modules that it cannot take.
+        yield plain_outputs(model)
+        yield unmoved_modules(model)
+        yield static_modules()
+        yield _mode(model, inference=self.inference)
+        # A mode below the one for functions, which so sees what that calls in their place.
+        yield self.loops
+        # Hooks run inside of what records gradients, with the names that tensors have there.
+        yield watched_hooks(model, self.told)
+        yield self.recorder.recording()
+        yield samba_names(model, self.given)
+        # Last, so that each function that ``forward`` calls comes here first.
+        yield self.branches.deciding(self.functions)
+        yield self.functions
+
+
+def prepare(
+    model: torch.nn.Module, given: TraceInputs, looks: Looks, state: TraceState, *, inference: bool
+) -> Prepared:
+    """Set up what watches a trace; the model is looked at, and stays as it is.
+
+    Args:
+        model: The model.
+        given: What ``forward`` takes.
+        looks: Where to note what it asks of how tensors lie in memory.
+        state: Puts back what ``forward`` changes.
+        inference: Whether to trace in evaluation mode and without gradients.
+
+    Returns:
+        The stage.
+    """
+    told, seeds, loops = _told.setdefault(model, Deviations()), SeedWatch(), HitLoops(model)
+    recorder = GradientRecorder(model, told, state.left)
+    branches = CheckedBranches(model, recorder, loops)
+    return Prepared(
+        model=model,
+        given=given,
+        inference=inference,
+        state=state,
+        told=told,
+        looks=looks,
+        seeds=seeds,
+        recorder=recorder,
+        loops=loops,
+        branches=branches,
+        functions=TracedFunctions(model, recorder, told, looks, branches, seeds),
+    )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back torch's own warnings about its exporter; the user can do nothing about them.
+
+    Other warnings point at the user's line, and not at the line of this package or of torch.
+    """
+    with warnings.catch_warnings(), quiet_exporter():
+        warnings.showwarning = at_users_line(warnings.showwarning)
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        # Of the exporter's own modules, which the hooks of all modules meet as well.
+        warnings.filterwarnings("ignore", message=".*but received <class 'NoneType'>")
+        yield
+
+
+@contextmanager
+def _mode(model: torch.nn.Module, *, inference: bool) -> Iterator[None]:
+    """Evaluation mode while tracing for inference; every module's own mode afterwards."""
+    if not inference:
+        yield
+        return
+    training = [module for module in model.modules() if module.training]
+    try:
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def plain_tensors(model: torch.nn.Module) -> Iterator[None]:
+    """Show torch plain tensors where the model holds subclasses of them.
+
+    Parameters without values are shown as fake ones: they have no memory either.
+    """
+    classes: list[tuple[torch.Tensor, type]] = []
+    replaced: list[tuple[dict[str, Any], str, Any]] = []
+    fakes = _Fakes()
+    try:
+        for module in model.modules():
+            parameters: dict[str, Any] = parameters_of(module)
+            for key, parameter in list(parameters.items()):
+                if not getattr(parameter, "_has_data", True):
+                    replaced.append((parameters, key, parameter))
+                    parameters[key] = fakes.of(parameter)
+                elif parameter is not None and type(parameter) is not torch.nn.Parameter:
+                    classes.append((parameter, type(parameter)))
+                    parameter.__class__ = torch.nn.Parameter
+            for holder in (buffers_of(module), module.__dict__):
+                for key, value in list(holder.items()):
+                    plain = _plain(value)
+                    if plain is not value:
+                        replaced.append((holder, key, value))
+                        holder[key] = plain
+        yield
+    finally:
+        for holder, key, value in replaced:
+            holder[key] = value
+        for parameter, cls in classes:
+            parameter.__class__ = cls
+
+
+class _Fakes:
+    """Fake parameters in the place of empty ones: the same for the same, all of one mode."""
+
+    def __init__(self) -> None:
+        self._mode: FakeTensorMode | None = None
+        self._made: dict[int, torch.nn.Parameter] = {}
+
+    def of(self, parameter: Any) -> torch.nn.Parameter:
+        """The fake parameter of an empty one."""
+        found = self._made.get(id(parameter))
+        if found is None:
+            self._mode = self._mode or FakeTensorMode(allow_non_fake_inputs=True)
+            with self._mode:
+                fake = torch.empty(tuple(parameter.shape), dtype=parameter.dtype)
+            found = torch.nn.Parameter(fake, parameter.requires_grad)
+            vars(found).update((k, v) for k, v in vars(parameter).items() if k != "_has_data")
+            self._made[id(parameter)] = found
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        if type(value) in (torch.Tensor, torch.nn.Parameter):
+            return value
+        if not getattr(value, "_has_data", True):
+            if not value.materializer_provided:  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
+                return value  # a handle, such as those in model.output_tensors
+            value = value.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # as above
+        plain = value.detach().as_subclass(torch.Tensor)
+        keep_names(value, plain)
+        return show_names(plain) if hasattr(value, "sn_name") else plain
+    if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
+        return type(value)(_plain(v) for v in value)
+    return value
