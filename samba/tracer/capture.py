@@ -31,7 +31,6 @@ from emulator.op_facts.table import op_facts
 from samba.support.naming import root_name
 from samba.support.tracing import one_trace
 from samba.tracer.bag_frequencies import tell_bag_frequencies
-from samba.tracer.branch_ops import CHECK
 from samba.tracer.casts import insert_casts
 from samba.tracer.changed_state import TraceState
 from samba.tracer.complex_nodes import (
@@ -48,10 +47,10 @@ from samba.tracer.errors import TraceError, UnsupportedOps
 from samba.tracer.failure import explain, users_frames
 from samba.tracer.functional import functional_form
 from samba.tracer.grad_mode import detach_ungraded
-from samba.tracer.gradient_ops import COTANGENT, MARKER
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.layouts import laid_out
 from samba.tracer.looks import Looks
+from samba.tracer.marker_ops import CHECK, COTANGENT, MARKER
 from samba.tracer.masks import refuse_masks
 from samba.tracer.of_nothing import refuse_of_nothing
 from samba.tracer.operand_types import refuse_types

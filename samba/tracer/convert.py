@@ -22,16 +22,15 @@ from samba.directives import fusion_of
 from samba.support.naming import join_name
 from samba.support.tracing import NO_GRAPHAMP
 from samba.tracer.arguments import DROPPED_KWARGS, plain_argument, plain_dtype, used_results
-from samba.tracer.branch_ops import CHECK
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.dropout import ZERO_RATE
 from samba.tracer.dropout_rates import drawing_nodes, is_training, rate_position
 from samba.tracer.embedding_renorms import RENORM
 from samba.tracer.errors import TraceError
 from samba.tracer.gradient_graphs import GradientGraphs
-from samba.tracer.gradient_ops import MARKER
 from samba.tracer.gradient_parts import separated
 from samba.tracer.inputs import NamedInput, TraceInputs
+from samba.tracer.marker_ops import CHECK, MARKER
 from samba.tracer.module_calls import label, last_nodes
 from samba.tracer.names import Namer, node_line
 from samba.tracer.sources import source_of

@@ -1,7 +1,7 @@
 """Gradients that a model defines itself, recorded while it is traced.
 
 ``torch.autograd.Function`` and hooks say how gradients are computed. What they compute forwards is
-traced as everything else is, apart from its history; a marker (:mod:`samba.tracer.gradient_ops`)
+traced as everything else is, apart from its history; a marker (:mod:`samba.tracer.marker_ops`)
 ties results and inputs together. When ``forward`` has returned, torch's own engine runs each
 ``backward`` and hook in the order in which a backward pass would, on stand-ins for the gradients
 that come in. So the exported graph holds these computations too;
@@ -25,8 +25,8 @@ from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
 from samba.tracer.errors import GradientError
-from samba.tracer.gradient_ops import cotangent, marked, register
 from samba.tracer.hooks import WatchedHook, described, line_of
+from samba.tracer.marker_ops import cotangent, marked, register
 from samba.tracer.names import SOURCE, calling_line
 from samba.tracer.overwritten import tensors_in
 from samba.tracer.repeated_state import RepeatedState

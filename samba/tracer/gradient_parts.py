@@ -21,10 +21,9 @@ import torch
 from torch.export import ExportedProgram
 
 from emulator.op_facts.table import op_facts
-from samba.tracer.branch_ops import CHECK
 from samba.tracer.custom_gradients import GradientRecord, GradientRecorder
 from samba.tracer.errors import GradientError
-from samba.tracer.gradient_ops import COTANGENT, MARKER
+from samba.tracer.marker_ops import CHECK, COTANGENT, MARKER
 
 
 @dataclass(slots=True, kw_only=True)

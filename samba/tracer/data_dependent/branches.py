@@ -24,7 +24,6 @@ from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
 
 from samba.support.deviations import Deviations, some_of
-from samba.tracer.branch_ops import check
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.healthy import where_finite
 from samba.tracer.data_dependent.known_values import KnownValues
@@ -32,6 +31,7 @@ from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.data_dependent.number_uses import object_use
 from samba.tracer.data_dependent.source_tests import Tested, is_caught, tested_at
 from samba.tracer.errors import DataDependentBranch
+from samba.tracer.marker_ops import check
 from samba.tracer.names import SOURCE, asking_frame, calling_line, is_user_file, users_callers
 from samba.tracer.torch_internals import (
     ASSERTIONS,

@@ -1,4 +1,7 @@
-"""Two operations that mark, in an exported graph, where gradients are the model's own."""
+"""Operations of ours that mark places in an exported graph.
+
+Two say where gradients are the model's own, one says which way a branch of ``forward`` went.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ import torch
 
 from samba.tracer.errors import GradientError
 from samba.tracer.names import calling_line
+from samba.tracer.torch_internals import keep_operation
 
 MARKER = "samba.custom_gradient.default"
 """Passes on results; their gradients become those of its inputs by a recorded backward pass."""
 
 COTANGENT = "samba.cotangent.default"
 """Stands for the gradient of a result of a marker."""
+
+CHECK = "samba.checked_branch.default"
+"""Says what a condition was when the model was traced: another value is an error of the run."""
 
 
 @cache
@@ -27,9 +34,12 @@ def register() -> torch.library.Library:
     library = torch.library.Library("samba", "FRAGMENT")
     library.define("custom_gradient(Tensor[] results, Tensor[] inputs, int index) -> Tensor[]")
     library.define("cotangent(Tensor like, int index, int position) -> Tensor")
+    library.define("checked_branch(Tensor condition, bool taken) -> ()")
     library.impl("custom_gradient", _like_results, "CompositeExplicitAutograd")
     library.impl("cotangent", _like, "CompositeExplicitAutograd")
+    library.impl("checked_branch", _nothing, "CompositeExplicitAutograd")
     torch.library.register_autograd("samba::custom_gradient", _backward, lib=library)
+    keep_operation(torch.ops.samba.checked_branch.default)
     return library
 
 
@@ -57,6 +67,17 @@ def cotangent(like: torch.Tensor, index: int, position: int) -> torch.Tensor:
     return torch.ops.samba.cotangent(like.detach(), index, position)
 
 
+def check(condition: torch.Tensor, taken: bool) -> None:
+    """Put a check into the graph that is being traced.
+
+    Args:
+        condition: One element of any type.
+        taken: What it has to be, as a truth value.
+    """
+    register()
+    torch.ops.samba.checked_branch(condition, taken)
+
+
 def _like_results(
     results: list[torch.Tensor], inputs: list[torch.Tensor], index: int
 ) -> list[torch.Tensor]:
@@ -65,6 +86,10 @@ def _like_results(
 
 def _like(like: torch.Tensor, index: int, position: int) -> torch.Tensor:
     return torch.empty_like(like)
+
+
+def _nothing(condition: torch.Tensor, taken: bool) -> None:
+    del condition, taken
 
 
 def _backward(ctx: Any, *grads: Any) -> Any:
