@@ -1,7 +1,7 @@
 """Start of jax's device, without what jax tells on that occasion.
 
 Programs run where jax by itself does: on a GPU if it finds one, else on the CPU. ``JAX_PLATFORMS``
-says otherwise (docs/gpu.md). Replicas on one host take a device each, see :func:`prefer_device`.
+says otherwise (docs/devices.md). Replicas of one host take a device each: :func:`prefer_device`.
 
 Two lines concern nobody who uses this project: that there is no TPU, and that a process forks while
 jax's threads run. The second is right where the child goes on with jax; the workers of torch's

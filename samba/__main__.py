@@ -1,12 +1,12 @@
 """Tools for models, scripts and PEFs.
 
-python -m samba inspect    what a PEF holds, see docs/inspect.md
-python -m samba diff       where two PEFs differ, see docs/inspect.md
+python -m samba inspect    what a PEF holds, see docs/program.md
+python -m samba diff       where two PEFs differ, see docs/program.md
 python -m samba estimate   the time that sections cannot go below on a machine, see docs/cost.md
-python -m samba memory     the memory of a run along its schedule, see docs/memory.md
-python -m samba export     its graphs or runs as DOT, JSON, ONNX, StableHLO, …, see docs/export.md
-python -m samba report     one page about a PEF, for the browser, see docs/report.md
-python -m samba compare    torch and the device side by side, see docs/compare.md
+python -m samba memory     the memory of a run along its schedule, see docs/run.md
+python -m samba export     its graphs or runs as DOT, JSON, ONNX, StableHLO, …, see docs/program.md
+python -m samba report     one page about a PEF, for the browser, see docs/program.md
+python -m samba compare    torch and the device side by side, see docs/run.md
 python -m samba launch     replicas of a script on this host or several, see docs/data_parallel.md
 """
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.write_rooms import table, with_table
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -88,3 +90,21 @@ def test_a_name_that_its_file_does_not_define_is_found():
         "write_pef in emulator/device.py",
         "Device.fly in emulator/device.py",
     ]
+
+
+CODE = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")) if room != "tests"]
+DOC = re.compile(r"\bdocs/[\w/.-]+\.md\b")
+
+
+def test_pages_that_code_names_exist():
+    """Messages and docstrings send a reader to pages that are there."""
+    named = {(path, name) for path in CODE for name in DOC.findall(path.read_text())}
+    assert len(named) > 20
+    assert sorted(str(path) for path, name in named if not (ROOT / name).exists()) == []
+
+
+def test_the_table_of_rooms_is_made_of_the_packages_docstrings():
+    """``python tools/write_rooms.py`` writes it anew."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert table() in text and with_table(text) == text
+    assert with_table(text.replace("| `emulator/ops/` |", "| `emulator/opera/` |")) == text

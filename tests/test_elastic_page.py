@@ -1,4 +1,4 @@
-"""docs/elastic.md: its script goes on from its checkpoint with another number of replicas."""
+"""docs/data_parallel.md: a script goes on from its checkpoint with another number of replicas."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import page
 from tests.processes import finished
-from tests.samba.distributed.processes import ROOT, clean_environment
+from tests.samba.distributed.processes import clean_environment
 
-PAGE = (ROOT / "docs/elastic.md").read_text(encoding="utf-8")
+PAGE = page("data_parallel.md", "Replicas that come and go")
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """What a PEF holds, as plain data: all that tells of a program is made of it.
 
 ``inspect --json`` prints it; the listing, the ``.pef.log`` and the report are views of it.
-docs/inspect.md describes every key. A key keeps its name and its meaning while ``version`` stays
+docs/program.md describes every key. A key keeps its name and its meaning while ``version`` stays
 the same; new keys may come at any time.
 """
 

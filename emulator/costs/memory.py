@@ -2,7 +2,7 @@
 
 An executable has arguments, results that mostly take the place of arguments, and memory of its own.
 The first two are the program's regions, to the byte. What lies in the third, and when, is a
-prediction: compilers order, fuse and copy as they see fit, see docs/memory.md.
+prediction: compilers order, fuse and copy as they see fit, see docs/run.md.
 """
 
 from __future__ import annotations

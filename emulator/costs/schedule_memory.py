@@ -159,7 +159,7 @@ class Places:
 
 
 def as_dict(program: Program, found: Sequence[ScheduleMemory], *, pef: str = "") -> dict[str, Any]:
-    """Memory along schedules as plain data, for JSON; docs/memory.md describes the keys.
+    """Memory along schedules as plain data, for JSON; docs/run.md describes the keys.
 
     Args:
         program: The program.

@@ -14,7 +14,7 @@ _OF_SECTIONS = ("id", "name", "types", "modules", "operations", "ops", "bytes", 
 
 
 def compiled_stats(program: Program, *, pef: str = "") -> dict[str, Any]:
-    """Describe what was compiled; docs/memory.md describes the keys.
+    """Describe what was compiled; docs/run.md describes the keys.
 
     Args:
         program: The program.

@@ -17,7 +17,7 @@ _CPU: Mapping[str, str] = MappingProxyType(
     {
         # By default reductions and chains of elementwise work go to the same library as matrix
         # products, where a log-sum-exp over (1024, 8192) takes 100 ms instead of 30. It is given
-        # matrix products alone, each for itself: see "XLA options" in docs/performance.md.
+        # matrix products alone, each for itself: see docs/performance.md.
         "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
         # It makes windows of reductions over more than 32 elements, which XLA:CPU runs one by one:
         # emulator/ops/_reduction.py writes them in a form that needs no such pass.

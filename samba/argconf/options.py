@@ -135,8 +135,8 @@ _USED: tuple[Option, ...] = (
         choices=("section", "spatial"),
         default="section",
     ),
-    _level("o0", "one section an operation"),
-    _level("o1", "one section a fused module"),
+    _level("o0", "a section for each operation"),
+    _level("o1", "a section for each fused module"),
     _level("o3", "sections as large as they may be (default)"),
     _value(
         "--graphamp-preset",

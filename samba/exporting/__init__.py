@@ -1,1 +1,1 @@
-"""A PEF in the forms of other tools: ``python -m samba export``, see docs/export.md."""
+"""A PEF in the forms of other tools: ``python -m samba export``, see docs/program.md."""

@@ -25,7 +25,7 @@ __all__ = ["NeedsGraph", "UnknownSection", "run"]
 _EPILOG = (
     "Exit codes: 0 done, 1 the PEF has no such form or the output cannot be written, 2 wrong "
     "usage (also a graph or section that is not there), 3 the file is missing or bad. dot and json "
-    "load neither torch nor jax, stablehlo loads jax, and onnx torch. See docs/export.md."
+    "load neither torch nor jax, stablehlo loads jax, and onnx torch. See docs/program.md."
 )
 _SHOWN = 8
 

@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m samba diff",
         description="Show where two PEFs differ, level by level: " + ", ".join(LEVELS) + ". "
         "What both have is matched by its name and its place, so that what was inserted is one "
-        "difference. See docs/inspect.md.",
+        "difference. See docs/program.md.",
         epilog=_EPILOG,
     )
     parser.add_argument("a", help="the first PEF")

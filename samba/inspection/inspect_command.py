@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m samba inspect",
         description="Show what a PEF holds: sections with their modules and operations, memory and "
-        "its peak, graphs, hyperparameters and where it is from. See docs/inspect.md.",
+        "its peak, graphs, hyperparameters and where it is from. See docs/program.md.",
         epilog=_EPILOG,
     )
     parser.add_argument("pef", help="the PEF")

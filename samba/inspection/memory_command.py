@@ -49,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m samba memory",
         description="Predict the memory of a full run along its schedule: bytes by role, the peak, "
-        "and what is alive there. Nothing is compiled or run. See docs/memory.md.",
+        "and what is alive there. Nothing is compiled or run. See docs/run.md.",
         epilog="Exit codes: 0 done, 1 the output cannot be written, 2 wrong usage (also a graph "
         "that is not there), 3 the file is missing or bad. Neither torch nor jax is loaded.",
     )

@@ -20,7 +20,7 @@ __all__ = ["run"]
 
 _EPILOG = (
     "Exit codes: 0 done, 1 the page cannot be written, 2 wrong usage (also a graph that is not "
-    "there), 3 a file is missing or bad. Neither torch nor jax is loaded. See docs/report.md."
+    "there), 3 a file is missing or bad. Neither torch nor jax is loaded. See docs/program.md."
 )
 
 

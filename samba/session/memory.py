@@ -67,7 +67,7 @@ class SessionMemory:
     plans: tuple[PlanMemory, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain data, for JSON; docs/memory.md describes the keys."""
+        """The figures as plain data, for JSON; docs/run.md describes the keys."""
         return {
             "format": FORMAT,
             "version": VERSION,

@@ -147,7 +147,7 @@ class Metrics:
         return self.totals.sources[list(Source).index(source)]
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain data, for JSON; docs/metrics.md describes the keys."""
+        """The figures as plain data, for JSON; docs/run.md describes the keys."""
         found = self.totals
         return {
             "format": FORMAT,

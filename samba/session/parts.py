@@ -117,7 +117,7 @@ class SessionParts:
         """What this session has done since it was made: compiles, cache, runs, bytes, host time.
 
         A reset leaves these figures as they are. With the environment variable ``SAMBA_METRICS``
-        those of ``samba.session`` are written when the process ends. See ``docs/metrics.md``.
+        those of ``samba.session`` are written when the process ends. See ``docs/run.md``.
 
         Returns:
             The figures: ``str()`` of them is a report, ``as_dict()`` plain data.
@@ -135,7 +135,7 @@ class SessionParts:
 
         Beside the prediction from the program stands what the plan's executable measures. Plans
         are those that have run; those of evaluators of this session are among them. See
-        ``docs/memory.md``.
+        ``docs/run.md``.
 
         Returns:
             The figures: ``str()`` of them is a report, ``as_dict()`` plain data.

@@ -106,7 +106,7 @@ class Profiling:
 
         Until :meth:`stop_timeline`, or the end of the process, a run goes section by section, as
         ``measure-sections`` does, and waits for each. Results are those of sections run one by one,
-        which may differ from those of a whole run in the last bit. See ``docs/timeline.md``.
+        which may differ from those of a whole run in the last bit. See ``docs/run.md``.
 
         Args:
             path: The file, JSON; what was there is replaced at the end.

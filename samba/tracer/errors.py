@@ -166,7 +166,7 @@ class UnsupportedOps(TraceError):
             where=f"model {model}",
             reason=f"{len(self.ops)} operation(s) have no lowering:\n{listing}",
             hint="Rewrite these lines with supported operations, "
-            "or add a lowering in emulator/ops (see docs/architecture.md).",
+            "or add a lowering in emulator/ops (see docs/changing.md).",
         )
 
 

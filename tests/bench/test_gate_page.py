@@ -1,4 +1,4 @@
-"""docs/gate.md: its commands run and print what it shows, once on this machine."""
+"""docs/cost.md: the gate's commands run and print what it shows, once on this machine."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from bench.users import commands
 from bench.users.case_name import case_of
 from examples import lenet
 from tests.bench.simulated import Machine
+from tests.pages import page
 from tests.processes import finished
 from tests.samba.inspection.test_page import examples_of
 
-PAGE = (ROOT / "docs/gate.md").read_text()
+PAGE = page("cost.md", "Is my program slower than before?")
 _VARIES = (
     (re.compile(r"that it took on .* when"), "that it took on P when"),
     (re.compile(r"\d+\.\d+(e[-+]\d+)?"), "N"),

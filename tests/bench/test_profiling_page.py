@@ -1,4 +1,4 @@
-"""docs/profiling.md: its commands run, one after the other, and print what it shows."""
+"""docs/cost.md: the commands on a slow step run, one after the other, and print what it shows."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import page
 from tests.processes import finished
 from tests.samba.inspection.test_page import examples_of
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "profiling.md").read_text(encoding="utf-8")
+PAGE = page("cost.md", "My step is slow")
 _VARIES = (
     (re.compile(r"Loss: [\d.]+"), "Loss: L"),
     (re.compile(r"html: [\d.]+ KiB"), "html: N KiB"),
@@ -31,7 +32,7 @@ def plain(text: str) -> str:
 @pytest.mark.slow
 def test_its_commands_print_what_it_shows(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    machine = re.search(r"```toml\n(.*?)```", (ROOT / "docs" / "cost.md").read_text(), re.DOTALL)
+    machine = re.search(r"```toml\n(.*?)```", page("cost.md"), re.DOTALL)
     assert machine is not None
     (tmp_path / "machine.toml").write_text(machine[1])
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

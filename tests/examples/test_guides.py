@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.pages import page
 from tests.processes import finished
 
 ROOT = Path(__file__).parents[2]
@@ -16,11 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
-    page = (ROOT / "docs" / "multigraph.md").read_text()
-    (script,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    text = page("evaluation.md", "Several graphs in one PEF")
+    (script,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "decode.py").write_text(script)
     printed = ""
-    for command in re.findall(r"`python\s(decode\.py [^`]*)`", page):
+    for command in re.findall(r"`python\s(decode\.py [^`]*)`", text):
         done = finished(
             [sys.executable, *command.split()],
             cwd=tmp_path,
@@ -35,10 +36,10 @@ def test_the_guide_to_several_graphs_decodes_as_torch(tmp_path):
 
 @pytest.mark.slow
 def test_the_guide_to_bagua_trains_two_replicas(tmp_path):
-    page = (ROOT / "docs" / "bagua.md").read_text()
-    (script,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    text = page("bagua.md")
+    (script,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "net.py").write_text(script)
-    commands = re.findall(r"`python\s((?:net\.py|-m samba) [^`]*)`", page)
+    commands = re.findall(r"`python\s((?:net\.py|-m samba) [^`]*)`", text)
     assert len(commands) == 2
     printed = ""
     for command in commands:

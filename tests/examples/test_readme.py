@@ -39,7 +39,7 @@ def test_the_script_learns(tmp_path):
         "CONTRIBUTING.md",
         "CHANGELOG.md",
         "docs/architecture.md",
-        "docs/multigraph.md",
+        "docs/evaluation.md",
         "docs/bagua.md",
         "docs/data_parallel.md",
         "docs/api_coverage.md",

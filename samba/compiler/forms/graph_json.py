@@ -1,7 +1,7 @@
 """Graphs of a program as JSON, whole: nodes with all their arguments, values, gradients.
 
 ``inspect --json`` says what a PEF holds and costs; this is what a tool needs that computes a graph
-or changes it. docs/export.md describes the keys.
+or changes it. docs/program.md describes the keys.
 """
 
 from __future__ import annotations

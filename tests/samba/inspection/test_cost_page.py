@@ -14,10 +14,11 @@ from emulator.costs.machine_file import parsed_machine
 from pef_schema import read_pef
 from samba.inspection.estimate import as_dict, estimate
 from samba.inspection.estimate_command import _parser, run
+from tests.pages import page
 from tests.processes import finished
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/cost.md").read_text()
+PAGE = page("cost.md", "What does it cost, and how fast could it be?")
 
 
 def block(language: str) -> str:

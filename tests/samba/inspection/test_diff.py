@@ -21,6 +21,7 @@ from samba.inspection.diff_command import run
 from samba.inspection.differences import LEVELS, differences
 from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts
 from tests.models.zoo import ZOO
+from tests.pages import page
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import custom, inference, small, training
 from tests.samba.inspection.programs import chain, two_graphs
@@ -258,8 +259,8 @@ def test_every_key_of_the_json_is_documented(files: dict[str, str], capsys: Prin
     found = json.loads(capsys.readouterr().out)
     keys = {*found, *found["a"], *found["levels"], *found["levels"]["graph"]}
     keys |= set(found["levels"]["graph"]["changes"][0])
-    page = (Path(__file__).parents[3] / "docs" / "inspect.md").read_text()
-    assert sorted(key for key in keys if f"`{key}`" not in page) == []
+    text = page("program.md", "What is in a PEF, and where do two differ?")
+    assert sorted(key for key in keys if f"`{key}`" not in text) == []
 
 
 @pytest.mark.parametrize("columns", [20, 40, 80])

@@ -19,6 +19,7 @@ from samba.compiler.report import pef_log
 from samba.inspection import memory_command
 from samba.inspection.inspect_command import run
 from samba.support.layout import bytes_text, count_text
+from tests.pages import page
 from tests.pef_schema.samples import custom, nothing, training
 from tests.samba.inspection.programs import chain, two_graphs
 
@@ -113,8 +114,8 @@ def keys_of(item: Any) -> set[str]:
 def test_every_key_of_the_json_is_documented(lenet_pef: str, capsys: Printed) -> None:
     found = json.loads(shown(capsys, lenet_pef, "--json"))
     assert (found["format"], found["version"]) == ("samba.inspect", 2)
-    page = (ROOT / "docs" / "inspect.md").read_text()
-    missing = sorted(key for key in keys_of(found) if f"`{key}`" not in page)
+    text = page("program.md", "What is in a PEF, and where do two differ?")
+    missing = sorted(key for key in keys_of(found) if f"`{key}`" not in text)
     assert missing == []
 
 

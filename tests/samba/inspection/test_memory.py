@@ -11,6 +11,7 @@ import pytest
 
 from pef_schema import Program, write_pef
 from samba.inspection.memory_command import run
+from tests.pages import page
 from tests.pef_schema.samples import custom, nothing, training
 from tests.samba.inspection.programs import chain, two_graphs
 
@@ -60,8 +61,8 @@ def keys_of(item: Any) -> set[str]:
 def test_every_key_of_the_json_is_documented(lenet_pef: str, capsys: Printed) -> None:
     found = json.loads(shown(capsys, lenet_pef, "--json"))
     assert (found["format"], found["version"], found["pef"]) == ("samba.memory", 1, lenet_pef)
-    page = (ROOT / "docs" / "memory.md").read_text()
-    assert sorted(key for key in keys_of(found) if f"`{key}`" not in page) == []
+    text = page("run.md", "Where does the memory go?")
+    assert sorted(key for key in keys_of(found) if f"`{key}`" not in text) == []
 
 
 def test_one_graph_of_several(tmp_path: Path, capsys: Printed) -> None:

@@ -1,4 +1,4 @@
-"""docs/memory.md and docs/metrics.md show what their commands print."""
+"""docs/run.md shows what what their commands print."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import samba
 from samba.inspection.memory_command import _parser
 from samba.session.metrics import Metrics, Totals
 from samba.session.metrics_at_exit import METRICS_VARIABLE
+from tests.pages import page
 from tests.processes import finished
 from tests.samba.inspection.test_page import examples_of, printed
 
 ROOT = Path(__file__).parents[3]
-MEMORY = (ROOT / "docs/memory.md").read_text(encoding="utf-8")
-METRICS = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+MEMORY = page("run.md", "Where does the memory go?")
+METRICS = page("run.md", "What has a session done?")
 
 _VARIES = (
     # Times, and where executables are from, differ between machines.

@@ -11,11 +11,15 @@ import pytest
 import samba
 from examples import lenet
 from samba.__main__ import main
+from tests.pages import page
 from tests.processes import finished
 
-DOCS = Path(__file__).parents[3] / "docs"
-PAGES = {"inspect.md": 11, "export.md": 9, "report.md": 2}
-"""Pages with the number of commands that each shows at least."""
+PAGES = {
+    "What is in a PEF, and where do two differ?": 11,
+    "One page about a program": 2,
+    "A PEF in other tools": 7,
+}
+"""Parts of docs/program.md with the number of commands that each shows at least."""
 _CONSOLE = re.compile(r"```console\n(.*?)```", re.DOTALL)
 _PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 _VARIES = (
@@ -31,10 +35,10 @@ _VARIES = (
 _TOOLS = ("ls", "grep")
 
 
-def examples_of(page: str) -> list[tuple[str, str]]:
+def examples_of(text: str) -> list[tuple[str, str]]:
     """Commands of a page with what it shows below each."""
     found: list[tuple[str, str]] = []
-    for block in _CONSOLE.findall(page):
+    for block in _CONSOLE.findall(text):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, _, output = part.partition("\n")
             found.append((command, output))
@@ -77,10 +81,10 @@ def test_the_page_shows_what_is_printed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
-    page = (DOCS / name).read_text(encoding="utf-8")
-    shown = examples_of(page)
+    text = page("program.md", name)
+    shown = examples_of(text)
     assert len(shown) >= PAGES[name]
     for command, output in shown:
         assert plain(printed(command, capsys)) == plain(output), command
-    for block in _PYTHON.findall(page):
+    for block in _PYTHON.findall(text):
         exec(compile(block, name, "exec"), {})

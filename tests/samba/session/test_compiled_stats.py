@@ -11,6 +11,7 @@ from emulator.costs.memory import memory_need, schedule_steps
 from emulator.costs.steps import section_cost
 from pef_schema import read_pef
 from samba.errors import ArgumentError
+from tests.pages import page
 from tests.samba.worlds import World
 
 ROOT = Path(__file__).parents[3]
@@ -32,9 +33,9 @@ def test_it_says_what_the_program_says(tmp_path):
     need = memory_need(program, schedule_steps(program, 0))
     assert found["graphs"][0]["peak_bytes"] == need.peak
     assert "moments" not in found["graphs"][0]
-    page = (ROOT / "docs" / "memory.md").read_text()
-    assert [key for key in found if f"`{key}`" not in page] == []
-    assert [key for key in found["sections"][0] if f"`{key}`" not in page] == []
+    text = page("run.md", "Where does the memory go?")
+    assert [key for key in found if f"`{key}`" not in text] == []
+    assert [key for key in found["sections"][0] if f"`{key}`" not in text] == []
 
 
 def test_other_commands_do_not_write_it(tmp_path):

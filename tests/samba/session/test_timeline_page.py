@@ -1,4 +1,4 @@
-"""docs/timeline.md: its commands print what it shows, and write it at the end."""
+"""docs/run.md: the commands on timelines print what it shows, and write it at the end."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 from samba.support.timeline import Track
+from tests.pages import page
 from tests.samba.session.test_timeline import events
 from tests.warm import finished
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/timeline.md").read_text(encoding="utf-8")
+PAGE = page("run.md", "A timeline of runs")
 _VARIES = (
     # The last digits of a loss and what XLA makes of a program depend on the processor.
     (re.compile(r"\d+\.\d+"), "X"),

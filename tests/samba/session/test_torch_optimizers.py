@@ -19,10 +19,10 @@ from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from samba import utils
 from samba.compiler.optimizer_groups import _KINDS, UnsupportedOptimizer
 from samba.session.check_pef import OptimizerMismatch
+from tests.pages import page
 from tests.samba.worlds import Mlp, Scene, World, close, deviations, features, named, other_batch
 
-PAGE = Path(__file__).parents[3] / "docs" / "optimizers.md"
-HOST_PAGE = PAGE.with_name("host_optimizers.md")
+PAGE = "optimizers.md"
 MAKERS: dict[str, tuple[type, type, dict[str, Any]]] = {
     "rmsprop": (
         samba.optim.RMSprop,
@@ -406,20 +406,20 @@ def step_on_the_host(scene: Scene, optimizer: torch.optim.Optimizer, step: int) 
 
 
 def test_the_example_of_the_page_prints_what_stands_there(tmp_path, monkeypatch, capsys):
-    text = HOST_PAGE.read_text(encoding="utf-8")
+    text = page(PAGE, "Optimizers that step on the host")
     blocks = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.S)
     assert len(blocks) == 2
     monkeypatch.chdir(tmp_path)
     names = {"__name__": "example"}
     for code, printed in blocks:  # the second one goes on from the first
-        exec(compile(code, str(HOST_PAGE), "exec"), names)  # our own page
+        exec(compile(code, PAGE, "exec"), names)  # our own page
         assert capsys.readouterr().out.endswith(printed)
 
 
 def test_the_page_names_what_the_device_has():
     """A row for each class that is known, with its settings and its states by torch's names."""
     rows = {}
-    for line in PAGE.read_text(encoding="utf-8").splitlines():
+    for line in page(PAGE, "Optimizers of the device").splitlines():
         cells = [set(re.findall(r"`(\w+)`", cell)) for cell in line.split("|")[1:-1]]
         rows |= dict.fromkeys(cells[0], cells[1:]) if len(cells) == 3 else {}
     for cls, (kind, _) in _KINDS:
