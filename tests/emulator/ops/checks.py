@@ -39,8 +39,10 @@ def to_jax(x: torch.Tensor) -> jax.Array:
     """Copy a torch tensor to a jax array of the same dtype."""
     x = x.detach().resolve_conj().resolve_neg().contiguous()
     if x.dtype == torch.bfloat16:
-        return jnp.asarray(x.view(torch.int16).numpy().view(jnp.bfloat16))
-    return jnp.asarray(x.numpy())
+        values = x.view(torch.int16).numpy().view(jnp.bfloat16)
+    else:
+        values = x.numpy()
+    return jax.device_put(values.copy())  # for jnp.asarray jax compiles a program a shape
 
 
 def to_numpy64(x: jax.Array | torch.Tensor) -> np.ndarray:

@@ -87,7 +87,7 @@ def test_causal_in_blocks_of_narrow_types() -> None:
 def test_a_mask_in_blocks_is_the_mask() -> None:
     """With an explicit mask nothing is left out; causal by a mask is causal by the flag."""
     q, k, v = (to_jax(data(2, 130, 8, seed=i)) for i in range(3))
-    lower = load_ops()[NAME].lower
+    lower = jax.jit(load_ops()[NAME].lower, static_argnums=(4, 5))
     mask = jnp.tril(jnp.ones((130, 130), bool))
     by_mask = np.asarray(lower(q, k, v, mask))
     np.testing.assert_allclose(
@@ -101,7 +101,8 @@ def test_a_mask_in_blocks_is_the_mask() -> None:
 def test_blocks_draw_the_masks_of_the_whole() -> None:
     """Dropout of a block is that of its place in all scores: as by a causal mask, in one piece."""
     q, k, v = (to_jax(data(2, 130, 8, seed=i)) for i in range(3))
-    key, lower = jnp.array([3, 0], jnp.uint32), load_ops()[NAME].lower
+    key = jnp.array([3, 0], jnp.uint32)
+    lower = jax.jit(load_ops()[NAME].lower, static_argnums=(4, 5))
     mask = jnp.tril(jnp.ones((130, 130), bool))
     whole = np.asarray(lower(q, k, v, mask, 0.4, seed=key))
     blocks = np.asarray(lower(q, k, v, None, 0.4, True, seed=key))
