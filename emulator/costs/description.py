@@ -1,6 +1,6 @@
-"""What a PEF holds, as plain data: all that tells of a program is made of it.
+"""What a PEF holds, as plain data.
 
-``inspect --json`` prints it; the listing, the ``.pef.log`` and the report are views of it.
+``inspect --json`` prints it. The listing, the ``.pef.log`` and the report are views of it.
 docs/program.md describes every key. A key keeps its name and its meaning while ``version`` stays
 the same; new keys may come at any time.
 """

@@ -83,9 +83,9 @@ class Prepared:
     def _patches(self) -> Iterator[AbstractContextManager[Any]]:
         """What is another during the export, from the outermost on."""
         model = self.model
-        # The user's modules, before the model's state is noted: they hold ``type`` by name.
+        # The user's modules find a ``type`` that shows torch's own classes of tensors.
         yield shown_types(model)
-        # The state of Python code, before anything below changes what the model holds.
+        # Each call of the model begins in the same state of its Python code.
         yield self.state.held()
         yield quiet()
         # The exporter takes torch's own tensors, and distributions whose checks read no values.
@@ -96,13 +96,14 @@ class Prepared:
         yield unmoved_modules(model)
         yield static_modules()
         yield _mode(model, inference=self.inference)
-        # A mode below the one for functions, which so sees what that calls in their place.
+        # The mode for loops lies below the one for functions: it sees what that one calls.
         yield self.loops
-        # Hooks run inside of what records gradients, with the names that tensors have there.
+        # Hooks say what does not reach the device; gradients of the model's own are recorded.
         yield watched_hooks(model, self.told)
         yield self.recorder.recording()
+        # Traced tensors have the names of SambaTensors.
         yield samba_names(model, self.given)
-        # Last, so that each function that ``forward`` calls comes here first.
+        # The mode for functions comes last: each one that ``forward`` calls goes there first.
         yield self.branches.deciding(self.functions)
         yield self.functions
 

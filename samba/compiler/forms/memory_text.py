@@ -82,7 +82,7 @@ def at_the_peak(memory: Memory, *, most: int, width: int, more: str, whose: str 
         most: Rows of what is alive; 0 for all.
         width: Columns of the terminal.
         more: What lists the others.
-        whose: What stands behind the word ``peak``.
+        whose: What to say behind the word ``peak``: of which graph it is.
     """
     peak = memory["peak"]
     if peak["call_id"] is None:
