@@ -96,7 +96,6 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo --no-cache
-	$(BIN)/python -m tools.import_graph
 	$(BIN)/python -m tools.room_lines >/dev/null
 	$(BIN)/python tools/write_stubs.py --check
 

@@ -11,22 +11,21 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from bench import counts, goal_table, history, kept, page, report, selftest
+from bench import counts, kept, page, report, selftest
 from bench.environment import check_one_processor
 from bench.errors import BenchError, UserGateUsage
-from bench.gate import GATED, GateSettings, gate_times
+from bench.gate import GATED, GateSettings, decide, measure_in
 from bench.kernels.tune import about, merged, of_category, tune
 from bench.measurement import load
 from bench.models import CASES, SMALL, TIMED
 from bench.output import check_outputs, write_json, write_text
 from bench.peers import CONTENDERS
 from bench.run import SUITES, run
+from bench.section_times import are_section_times
 from bench.suites import Settings
 from bench.tree import file_at, tree_of
-from bench.users.commands import add_user_gate, compare_times, gate_pef
-from bench.users.section_times import are_section_times
+from bench.user_gate import add_user_gate, compare_times, gate_pef
 from emulator.kernels.rules import MEASURED, parse_rule, rule_named, rule_text
 from emulator.processor import processor
 from pef_schema import PefError, read_info
@@ -160,13 +159,13 @@ def _run(args: argparse.Namespace) -> int:
         results = run(args.suite, settings)
     say_text(report.table(results))
     say()
-    say_text(goal_table.table({"this run": results}))
+    say_text(report.goal_table({"this run": results}))
     took = results.settings["suite_seconds"]
     say_text(f"seconds by suite: {took}, together {sum(took.values()):.0f}")
     past = []
     if args.history is not None:
-        history.add(args.history, results)
-        past = history.load(args.history)
+        kept.add_to_history(args.history, results)
+        past = kept.load_history(args.history)
     if args.json is not None:
         results.save(args.json)
     if args.results:
@@ -180,7 +179,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _table(args: argparse.Namespace) -> int:
     files = {_short(path, args.results): load(path) for path in args.results}
-    say_text(goal_table.table(files))
+    say_text(report.goal_table(files))
     return 0
 
 
@@ -222,7 +221,8 @@ def _gate(args: argparse.Namespace) -> int:
         for line in counts.changes(before["cases"], counts.kept_counts()):
             say(f"since {args.base}: {line}")
     with tree_of(args.base) as base, tree_of(None) as head:
-        verdicts = gate_times(args.model or GATED, base, head, settings)
+        measure = measure_in(base, head, settings)
+        verdicts = [decide(case, measure, settings.processes) for case in args.model or GATED]
     for verdict in verdicts:
         say_text(str(verdict))
     if args.json is not None:
@@ -274,20 +274,15 @@ def _selftest(args: argparse.Namespace) -> int:
         small=args.pef is None,
         plants={},
     )
-    what: dict[str, Any] = {"case": args.model}
+    case, make = args.model, selftest.of_one_tree
     if args.pef is not None:
         read_info(str(args.pef))
-        what = {"case": args.pef.name, "make": selftest.of_pef(args.pef)}
+        case, make = args.pef.name, selftest.of_pef(args.pef)
     good = True
-
-    def tell(text: str) -> None:
-        say_text(text)
-
     if args.plant is not None:
-        section, factor = args.plant
-        good &= selftest.planted(section, factor, settings, tell=tell, **what)
+        good &= selftest.planted(*args.plant, settings, case, make, say_text)
     if args.quiet_runs:
-        good &= selftest.quiet_runs(args.quiet_runs, settings, tell=tell, **what)
+        good &= selftest.quiet_runs(args.quiet_runs, settings, case, make, say_text)
     return int(not good)
 
 

@@ -6,8 +6,10 @@ from one seed, the batches from another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,8 @@ from torch import nn
 
 Batch = tuple[np.ndarray, ...]
 """Inputs of one step, in the order of ``forward``."""
+
+MakeBatch = Callable[[np.random.Generator], Batch]
 
 BATCHES = 8
 """Different batches a contender cycles through; enough that none is special."""
@@ -39,16 +43,32 @@ class AdamW:
     weight_decay: float
 
 
+def optimizer_of(library: Any, settings: Sgd | AdamW, model: nn.Module) -> torch.optim.Optimizer:
+    """A library's optimizer with the settings of a case, all else at its default.
+
+    Args:
+        library: ``torch.optim``, or ``samba.optim``.
+        settings: The settings.
+        model: The model whose parameters it updates.
+    """
+    kind = library.SGD if isinstance(settings, Sgd) else library.AdamW
+    return kind(model.parameters(), **asdict(settings))
+
+
+SGD = Sgd(lr=0.01, momentum=0.9, weight_decay=1e-4)
+ADAMW = AdamW(lr=3e-4, betas=(0.9, 0.997), eps=1e-8, weight_decay=0.1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """One model at one size.
 
     Args:
         name: As given to ``--model``.
-        family: Picks the hand-written jax function of the same mathematics.
+        family: Picks the hand-written jax function of the same mathematics; the name if empty.
         build: Makes the model with torch's current random state.
-        input_names: Names of the inputs, in the order of ``forward``.
         make_batch: Makes one batch from a random generator.
+        input_names: Names of the inputs, in the order of ``forward``.
         optimizer: Its settings.
         heads: Attention heads, where there are any.
         optim_level: How this project cuts it into sections.
@@ -60,15 +80,19 @@ class Case:
     """
 
     name: str
-    family: str
+    family: str = ""
     build: Callable[[], nn.Module]
-    input_names: tuple[str, ...]
-    make_batch: Callable[[np.random.Generator], Batch]
-    optimizer: Sgd | AdamW
+    make_batch: MakeBatch
+    input_names: tuple[str, ...] = ("image", "label")
+    optimizer: Sgd | AdamW = SGD
     heads: int = 0
     optim_level: str = "o3"
     loss_rtol: float = 1e-3
     large: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.family:
+            object.__setattr__(self, "family", self.name)
 
     def model(self) -> nn.Module:
         """Return the model with the weights that every contender starts from."""
@@ -82,7 +106,12 @@ class Case:
         return [self.make_batch(rng) for _ in range(BATCHES)]
 
 
-def classified(shape: tuple[int, ...], classes: int) -> Callable[[np.random.Generator], Batch]:
+def by_name(*cases: Case) -> Mapping[str, Case]:
+    """Cases by name."""
+    return MappingProxyType({case.name: case for case in cases})
+
+
+def classified(shape: tuple[int, ...], classes: int) -> MakeBatch:
     """Return a maker of batches.
 
     Args:
@@ -96,38 +125,11 @@ def classified(shape: tuple[int, ...], classes: int) -> Callable[[np.random.Gene
     return make
 
 
-SGD = Sgd(lr=0.01, momentum=0.9, weight_decay=1e-4)
-ADAMW = AdamW(lr=3e-4, betas=(0.9, 0.997), eps=1e-8, weight_decay=0.1)
+def next_tokens(batch: int, length: int, vocabulary: int) -> MakeBatch:
+    """Return a maker of batches: token ids, int64, and for each of them the one that follows."""
 
+    def make(rng: np.random.Generator) -> Batch:
+        tokens = rng.integers(vocabulary, size=(batch, length + 1))
+        return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
 
-def classifier(
-    name: str,
-    family: str,
-    build: Callable[[], nn.Module],
-    shape: tuple[int, ...],
-    classes: int,
-    *,
-    optimizer: Sgd | AdamW = SGD,
-    optim_level: str = "o3",
-    loss_rtol: float = 1e-3,
-) -> Case:
-    """A case whose model takes one float32 input and a label.
-
-    Args:
-        name, family, build, optimizer, optim_level, loss_rtol: As ``Case`` has them.
-        shape: Of the input, the batch size first.
-        classes: How many labels there are.
-
-    Returns:
-        The case, with the inputs ``image`` and ``label``.
-    """
-    return Case(
-        name=name,
-        family=family,
-        build=build,
-        input_names=("image", "label"),
-        make_batch=classified(shape, classes),
-        optimizer=optimizer,
-        optim_level=optim_level,
-        loss_rtol=loss_rtol,
-    )
+    return make

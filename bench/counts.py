@@ -154,7 +154,7 @@ def count(case: Case) -> Counts:
     try:
         # Kernels are the same on every processor here.
         with chosen_by(PLAIN), _without_xla() as texts, contextlib.redirect_stdout(io.StringIO()):
-            convert, step = ours.prepare(case, case.model())
+            convert, step = ours.ours(case, case.model())
             for number, batch in enumerate(case.batches()[:3]):
                 step(convert(batch), **({"hyper": {"lr": 0.5}} if number == 1 else {}))
             program = samba.session.need_loaded("bench counts").program

@@ -9,6 +9,78 @@ class BenchError(SambaError):
     """A benchmark could not be run, or its contenders do not compute the same."""
 
 
+class UserGateUsage(BenchError):
+    """Options of ``gate`` or ``selftest`` that do not go together."""
+
+
+class _BadFile(BenchError):
+    """A file holds something else than what is wanted.
+
+    Args:
+        path: The file.
+        reason: What is wrong with it.
+    """
+
+    _named, _wanted = "", ""
+
+    def __init__(self, *, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{self._named}{path}: {reason}. {self._wanted}")
+
+
+class BadResults(_BadFile):
+    """A file does not hold results of a benchmark."""
+
+    _wanted = "`python -m bench run --json FILE` writes such files"
+
+
+class BadBase(_BadFile):
+    """What a user's PEF is to be compared with is neither a PEF nor a kept base."""
+
+    _named = "--base "
+    _wanted = "It is to be a PEF, or what `python -m bench gate --pef PEF --keep FILE` wrote"
+
+
+class BadSectionTimes(_BadFile):
+    """A file does not hold section times."""
+
+    _wanted = (
+        "measure-sections --bench-report-json FILE and `python -m bench gate --pef PEF --keep "
+        "FILE` write section times"
+    )
+
+
+class TwoProcessors(BenchError):
+    """Results of two processors were to be compared.
+
+    Args:
+        names: Where the two come from.
+        processors: What each was measured on.
+    """
+
+    _why = (
+        "ratios of two processors say nothing about the code. Measure both on one, let `python -m "
+        "bench table` print them side by side, or give --across-processors, which the table then "
+        "says"
+    )
+
+    def __init__(self, *, names: tuple[str, str], processors: tuple[str, str]) -> None:
+        self.names, self.processors = names, processors
+        super().__init__(
+            f"{names[0]} was measured on {processors[0]}, {names[1]} on {processors[1]}: "
+            + self._why.format(base=names[0])
+        )
+
+
+class TimesOfTwoProcessors(TwoProcessors):
+    """Section times of two processors were to be compared."""
+
+    _why = (
+        "such ratios say nothing about the program. `python -m bench gate --pef PEF --base {base}` "
+        "measures both here; or give --across-processors"
+    )
+
+
 class WorkerFailed(BenchError):
     """The process of a contender ended or reported an error.
 
@@ -54,80 +126,6 @@ class StatesDiffer(BenchError):
         super().__init__(
             f"replicas of {case} differ after the same steps: {shown}. All modes and all "
             "replicas must hold the same bits; this is a bug"
-        )
-
-
-class BadResults(BenchError):
-    """A file does not hold results of a benchmark.
-
-    Args:
-        path: The file.
-        reason: What is wrong with it.
-    """
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        self.path, self.reason = path, reason
-        super().__init__(f"{path}: {reason}. `python -m bench run --json FILE` writes such files")
-
-
-class UserGateUsage(BenchError):
-    """Options of ``gate`` or ``selftest`` that do not go together.
-
-    Args:
-        what: What is wrong, and what to give.
-    """
-
-    def __init__(self, what: str) -> None:
-        self.what = what
-        super().__init__(what)
-
-
-class BadBase(BenchError):
-    """What a user's PEF is to be compared with is neither a PEF nor a kept base.
-
-    Args:
-        path: The file.
-        reason: What is wrong with it.
-    """
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        self.path, self.reason = path, reason
-        super().__init__(
-            f"--base {path}: {reason}. It is to be a PEF, or what `python -m bench gate --pef PEF "
-            "--keep FILE` wrote"
-        )
-
-
-class BadSectionTimes(BenchError):
-    """A file does not hold section times.
-
-    Args:
-        path: The file.
-        reason: What is wrong with it.
-    """
-
-    def __init__(self, *, path: str, reason: str) -> None:
-        self.path, self.reason = path, reason
-        super().__init__(
-            f"{path}: {reason}. measure-sections --bench-report-json FILE and `python -m bench "
-            "gate --pef PEF --keep FILE` write section times"
-        )
-
-
-class TimesOfTwoProcessors(BenchError):
-    """Section times of two processors were to be compared.
-
-    Args:
-        names: The files.
-        processors: What each was measured on.
-    """
-
-    def __init__(self, *, names: tuple[str, str], processors: tuple[str, str]) -> None:
-        self.names, self.processors = names, processors
-        super().__init__(
-            f"{names[0]} was measured on {processors[0]}, {names[1]} on {processors[1]}: such "
-            "ratios say nothing about the program. `python -m bench gate --pef PEF --base "
-            f"{names[0]}` measures both here; or give --across-processors"
         )
 
 
@@ -177,24 +175,6 @@ class ScriptFailed(BenchError):
         super().__init__(
             f"{script} measure-sections: {reason}. A script measures PEFs of its own model; give "
             "--base-script where that of base was another"
-        )
-
-
-class TwoProcessors(BenchError):
-    """Results of two processors were to be compared.
-
-    Args:
-        names: Where the two come from.
-        processors: What each was measured on.
-    """
-
-    def __init__(self, *, names: tuple[str, str], processors: tuple[str, str]) -> None:
-        self.names, self.processors = names, processors
-        super().__init__(
-            f"{names[0]} was measured on {processors[0]}, {names[1]} on {processors[1]}: ratios "
-            "of two processors say nothing about the code. Measure both on one, let `python -m "
-            "bench table` print them side by side, or give --across-processors, which the table "
-            "then says"
         )
 
 

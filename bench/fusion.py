@@ -1,26 +1,27 @@
-"""What XLA makes of each family of cases: no value is to be computed by several kernels.
+"""What XLA makes of a case's full schedule: how much it computes, against what it was given.
 
-``bench/counts.json`` keeps, for each small case, the operations that XLA was given, those that its
-executable holds with all fusions opened, and how often it computes the value that it computes most
-often. ``python -m bench counts`` compares.
+Fusion may compute a value anew in every kernel that reads it. The optimized program is taken apart:
+fusions and calls are opened, and every operation gets the number of the value that it computes, by
+its opcode, its attributes and the numbers of its operands. A value that several kernels compute
+stands there several times. ``bench/counts.json`` keeps operations, and the value that is computed
+most often; ``python -m bench counts`` compares.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import samba
 from bench.case import Case
-from bench.hlo_values import computed
 from bench.peers import ours
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.plans import plan
-
-__all__ = ["KEPT", "LIMIT", "MOST", "SLACK", "Fused", "fused", "kept_form", "problems"]
 
 LIMIT = 1.25
 """Operations of an executable over those that XLA was given, at most."""
@@ -88,7 +89,7 @@ def fused(case: Case) -> Fused:
     try:
         # Kernels are the same on every processor here.
         with chosen_by(PLAIN), _texts() as texts, contextlib.redirect_stdout(io.StringIO()):
-            convert, step = ours.prepare(case, case.model())
+            convert, step = ours.ours(case, case.model())
             step(convert(case.batches()[0]))
     finally:
         samba.session.reset()
@@ -134,3 +135,252 @@ def kept_form(found: Fused) -> dict[str, int]:
         Its numbers by name.
     """
     return {key: value for key, value in asdict(found).items() if key in KEPT}
+
+
+_MOVING = frozenset(
+    {
+        *("parameter", "constant", "iota", "tuple", "get-tuple-element", "copy", "bitcast"),
+        *("bitcast-convert", "broadcast", "reshape", "transpose", "slice", "pad", "concatenate"),
+        *("reverse", "convert", "dynamic-slice", "dynamic-update-slice", "opt-barrier"),
+        *("after-all", "partition-id", "replica-id", "fusion", "call", "while", "conditional"),
+        *("custom-call", "copy-start", "copy-done", "add-dependency", "get-dimension-size"),
+    }
+)
+"""Opcodes that move numbers or cast them, that hold computations, and calls of libraries."""
+
+_LIGHT = frozenset(
+    {
+        *("add", "subtract", "multiply", "maximum", "minimum", "negate", "abs", "compare"),
+        *("select", "and", "or", "not", "xor", "clamp", "sign", "is-finite"),
+        *("shift-left", "shift-right-logical", "shift-right-arithmetic"),
+    }
+)
+"""One of these, of values that lie in memory, is made anew as fast as it is read."""
+
+_COUNTING = frozenset({"iota", "constant"})
+"""Light operations on these alone read no memory: they are made anew faster than they are read."""
+
+_CUTTING = frozenset({"slice", "dynamic-slice"})
+
+_LINE = re.compile(
+    r"^\s*(?:ROOT )?%?(?P<name>[\w.\-]+) = (?P<shape>\([^=]*\)|\S+) (?P<opcode>[a-z][\w\-]*)\("
+)
+_HEAD = re.compile(r"^(?:ENTRY )?%?(?P<name>[\w.\-]+) (?:\(.*\) -> .*)?\{$")
+_OPERAND = re.compile(r"%?([\w.\-]+)\s*(?:,|$)")
+_CALLEE = re.compile(r"(?:calls|to_apply)=%?([\w.\-]+)")
+_HELD = re.compile(r"(?:body|condition|to_apply|true_computation|false_computation)=%?([\w.\-]+)")
+_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_IGNORED = re.compile(
+    r", (?:metadata|backend_config|frontend_attributes|sharding|operand_precision|origin)="
+    r"(?:\{(?:[^{}\"]|\"(?:\\.|[^\"\\])*\"|\{[^{}]*\})*\})"
+)
+_REGION = re.compile(r", (?:to_apply|select|scatter)=%?([\w.\-]+)")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_SIZES = re.compile(r"\[([\d,]+)\]")
+_LAYOUT = re.compile(r"(?<=\])\{[\d,:TSE()]*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    name: str
+    shape: str
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+    root: bool
+    callee: str | None
+    regions: tuple[str, ...]
+    held: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """What a program computes.
+
+    Args:
+        operations: Operations that compute numbers, fusions and calls opened.
+        most: How often the value that is computed most often is; one light operation on values
+            in memory does not count, since it is made anew as fast as it is read, nor do light ones
+            on iotas and constants alone. Where kernels take different slices, parts are added up.
+        which: What that is: its opcode and its shape.
+    """
+
+    operations: int
+    most: int
+    which: str
+
+
+def _operand_text(line: str, start: int) -> tuple[str, str]:
+    """What stands between the parentheses that are open at a place, and what comes after."""
+    depth = 1
+    for place in range(start, len(line)):
+        if line[place] == "(":
+            depth += 1
+        elif line[place] == ")":
+            depth -= 1
+            if not depth:
+                return line[start:place], line[place + 1 :]
+    return line[start:], ""
+
+
+def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
+    """Computations by name, and the name of the entry."""
+    found: dict[str, list[_Operation]] = {}
+    entry, current = "", []
+    for line in _COMMENT.sub("", text).splitlines():
+        head = _HEAD.match(line)
+        if head:
+            current = found.setdefault(head["name"], [])
+            entry = head["name"] if line.startswith("ENTRY") else entry
+            continue
+        match = _LINE.match(line)
+        if not match:
+            continue
+        inside, after = _operand_text(line, match.end())
+        opcode = match["opcode"]
+        callee = _CALLEE.search(after) if opcode in ("fusion", "call") else None
+        held = tuple(_HELD.findall(after)) if callee is None else ()
+        branches = _BRANCHES.search(after)
+        if branches:
+            held += tuple(_OPERAND.findall(branches[1].replace(" ", "")))
+        if inside == "{...}":  # too large to be printed; each is taken for another one
+            inside = f"{inside} {match['name']}"
+        literal = inside if opcode in ("constant", "parameter") else ""
+        operands = () if literal else tuple(_OPERAND.findall(inside))
+        current.append(
+            _Operation(
+                name=match["name"],
+                shape=_LAYOUT.sub("", match["shape"]),
+                opcode=opcode,
+                operands=operands,
+                attributes=literal + _REGION.sub("", _LAYOUT.sub("", _IGNORED.sub("", after))),
+                root=line.lstrip().startswith("ROOT "),
+                callee=callee[1] if callee else None,
+                regions=tuple(_REGION.findall(after)) if callee is None else (),
+                held=held if opcode in ("while", "conditional") else (),
+            )
+        )
+    return found, entry
+
+
+def _shares(operations: Sequence[_Operation]) -> dict[str, float]:
+    """What part of each operation's result a kernel needs, where it reads slices of it."""
+    sizes = {op.name: _elements(op.shape) for op in operations}
+    wanted = {op.name: float(op.root) for op in operations}
+    for op in reversed(operations):
+        share = wanted[op.name] = min(wanted[op.name], 1.0)
+        for operand in op.operands:
+            part = sizes[op.name] / max(sizes[operand], 1) if op.opcode in _CUTTING else 1.0
+            wanted[operand] += share * part
+    return wanted
+
+
+def _elements(shape: str) -> int:
+    """Elements of an array's shape in text; 1 for others."""
+    sizes = _SIZES.search(shape)
+    return math.prod(int(size) for size in sizes[1].split(",")) if sizes else 1
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Numbers the values of a program."""
+
+    computations: Mapping[str, Sequence[_Operation]]
+    numbers: dict[tuple[object, ...], int] = field(default_factory=dict)
+    operations: int = 0
+    times: dict[int, float] = field(default_factory=dict)
+    texts: dict[int, str] = field(default_factory=dict)
+    positions: set[int] = field(default_factory=set)
+    apart: list[str] = field(default_factory=list)
+
+    def number(self, *key: object) -> int:
+        return self.numbers.setdefault(key, len(self.numbers))
+
+    def through(self, name: str, arguments: Sequence[int], *, is_kernel: bool = False) -> int:
+        """Number what a computation gives for arguments with these numbers.
+
+        Args:
+            name: The computation.
+            arguments: The numbers.
+            is_kernel: Whether it is a fusion's; else each of its operations is a kernel.
+        """
+        here: dict[str, int] = {}
+        made: set[str] = set()  # by this kernel
+        shares = _shares(self.computations[name]) if is_kernel else {}
+        result = 0
+        for op in self.computations[name]:
+            operands = tuple(here[o] for o in op.operands)
+            if op.opcode == "parameter":
+                place = int(op.attributes.partition(",")[0])
+                found = arguments[place]
+            elif op.callee is not None:
+                found = self.through(op.callee, operands, is_kernel=op.opcode == "fusion")
+            elif op.opcode == "copy":
+                found = operands[0]
+                made.update(op.name for o in op.operands if o in made)
+            else:
+                self.apart += [h for h in op.held if h not in self.apart]
+                regions = tuple(r.opcode for name in op.regions for r in self.computations[name])
+                found = self.number(op.opcode, op.shape, op.attributes, regions, operands)
+                if op.opcode in _COUNTING or (
+                    op.opcode in _LIGHT | _MOVING
+                    and operands
+                    and self.positions.issuperset(operands)
+                ):
+                    self.positions.add(found)
+                in_kernel = any(o in made for o in op.operands)
+                if is_kernel and (in_kernel or op.opcode not in _MOVING):
+                    made.add(op.name)
+                if op.opcode not in _MOVING:
+                    self.operations += 1
+                    if found not in self.positions and (in_kernel or op.opcode not in _LIGHT):
+                        self.times[found] = self.times.get(found, 0.0) + shares.get(op.name, 1.0)
+                    self.texts.setdefault(found, f"{op.opcode} {op.shape}")
+            here[op.name] = found
+            if op.root:
+                result = found
+        return result
+
+
+def computed(text: str) -> Computed:
+    """What an optimized program computes.
+
+    Args:
+        text: It, as ``jax.stages.Compiled.as_text`` gives it; or what XLA is given, as
+            ``jax.stages.Lowered.as_text("hlo")`` does.
+
+    Returns:
+        Its operations, and the value that is computed most often.
+
+    Example:
+        >>> found = computed(\"\"\"HloModule m
+        ... %twice (p: f32[8]) -> f32[8] {
+        ...   %p = f32[8]{0} parameter(0)
+        ...   %c = f32[8]{0} cosine(%p)
+        ...   ROOT %n = f32[8]{0} negate(%c)
+        ... }
+        ... %again (p.1: f32[8]) -> f32[8] {
+        ...   %p.1 = f32[8]{0} parameter(0)
+        ...   ROOT %c.1 = f32[8]{0} cosine(%p.1)
+        ... }
+        ... ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
+        ...   %x = f32[8]{0} parameter(0)
+        ...   %a = f32[8]{0} fusion(%x), kind=kLoop, calls=%twice
+        ...   %b = f32[8]{0} fusion(%x), kind=kLoop, calls=%again
+        ...   ROOT %t = (f32[8]{0}, f32[8]{0}) tuple(%a, %b)
+        ... }\"\"\")
+        >>> found.operations, found.most, found.which
+        (3, 2, 'cosine f32[8]')
+    """
+    computations, entry = _parsed(text)
+    walk = _Walk(computations)
+    walk.apart.append(entry)
+    for name in walk.apart:  # which grows
+        arguments = [walk.number(name, i) for i in range(len(computations[name]))]
+        walk.through(name, arguments)
+    value, most = max(walk.times.items(), key=lambda item: (item[1], -item[0]), default=(0, 0.0))
+    return Computed(
+        operations=walk.operations,
+        most=math.ceil(most - 1e-6),
+        which=walk.texts.get(value, ""),
+    )

@@ -9,7 +9,7 @@ more if that leaves it open; what is slower by all of them together fails the ga
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from bench.errors import UnknownSection
 from bench.measurement import OURS
 from bench.process import Worker
 from bench.stats import Comparison, compare_pairs, compare_processes
+from bench.suites.sections import section_seconds
 
 GATED = ("logreg-64", "lenet-32", "res_ffn", "lstm")
 """Cases the gate takes unless told otherwise: steps of some milliseconds."""
@@ -148,34 +149,12 @@ class Side:
     """What one side measures.
 
     Args:
-        case: Name of the case, or of a user's PEF, see ``bench.users.program``.
+        case: Name of the case, or of a user's PEF, see ``bench.user_pef``.
         tree: Folder that its processes run in, see ``bench.tree``.
     """
 
     case: str
     tree: Path
-
-
-def measure_pair(
-    case: str, base: Path, head: Path, settings: GateSettings, processes: int | None = None
-) -> Samples:
-    """Time every section and the full schedule of a case on both sides, in turns.
-
-    Args:
-        case: Name of the case.
-        base, head: Folders that the sides run in, see ``bench.tree``.
-        settings: How.
-        processes: Processes of each side; those of the settings if None.
-
-    Returns:
-        Samples of what both sides have.
-
-    Raises:
-        WorkerFailed: If a side cannot run.
-        UnknownSection: If a slowdown is to be planted where there is no section.
-    """
-    sides = Side(case=case, tree=base), Side(case=case, tree=head)
-    return measure_sides(sides, settings, processes)
 
 
 def measure_sides(
@@ -211,7 +190,7 @@ def measure_sides(
             workers.append((number, worker))
             found.append({})
         with ThreadPoolExecutor(settings.threads) as pool:
-            names = list(pool.map(lambda w: list(w[1].ask("sections", count=0)), workers))
+            names = list(pool.map(lambda w: list(w[1].ask(section_seconds, count=0)), workers))
         unknown = set(settings.plants) - set(names[-1])
         if unknown:
             raise UnknownSection(section=min(unknown), known=names[-1])
@@ -220,7 +199,7 @@ def measure_sides(
             turns = list(enumerate(workers))
             for place, (number, worker) in turns if r % 2 else turns[::-1]:
                 plants = settings.plants if number else {}
-                answer = worker.ask("sections", count=1, plants=plants)
+                answer = worker.ask(section_seconds, count=1, plants=plants)
                 for name, seconds in answer.items():
                     found[place].setdefault(name, []).extend(seconds)
     base_of, head_of = found[::2], found[1::2]
@@ -236,7 +215,12 @@ def measure_sides(
 
 def measure_in(base: Path, head: Path, settings: GateSettings) -> Measure:
     """What measures a case in these two folders."""
-    return lambda case, processes: measure_pair(case, base, head, settings, processes)
+
+    def measure(case: str, processes: int) -> Samples:
+        sides = Side(case=case, tree=base), Side(case=case, tree=head)
+        return measure_sides(sides, settings, processes)
+
+    return measure
 
 
 def _cache_of(tree: Path) -> dict[str, str]:
@@ -246,10 +230,3 @@ def _cache_of(tree: Path) -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
     }
-
-
-def gate_times(
-    cases: Sequence[str], base: Path, head: Path, settings: GateSettings
-) -> list[Verdict]:
-    """Decide on every case."""
-    return [decide(case, measure_in(base, head, settings), settings.processes) for case in cases]

@@ -6,75 +6,68 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-import numpy as np
-
 from bench import nets
-from bench.case import ADAMW, Batch, Case, Sgd, classifier
+from bench.case import ADAMW, Case, Sgd, by_name, classified, next_tokens
 from bench.ordinary import ORDINARY, SMALL_ORDINARY
 from bench.unseen import SMALL_UNSEEN, UNSEEN
 
 
 def logreg(*, batch: int = 1) -> Case:
     """Logistic regression on images of 784 pixels."""
-    return classifier(
-        f"logreg-{batch}",
-        "logreg",
-        lambda: nets.LogReg(784, 10),
-        (batch, 784),
-        10,
+    return Case(
+        name=f"logreg-{batch}",
+        family="logreg",
+        build=lambda: nets.LogReg(784, 10),
+        make_batch=classified((batch, 784), 10),
         optimizer=Sgd(lr=0.0015, momentum=0.9, weight_decay=3e-4),
     )
 
 
 def res_ffn(*, batch: int = 256, width: int = 1024, classes: int = 1000) -> Case:
     """The residual feed forward network."""
-    return classifier(
-        "res_ffn",
-        "res_ffn",
-        lambda: nets.ResFFN(width, width, classes),
-        (batch, width),
-        classes,
+    return Case(
+        name="res_ffn",
+        build=lambda: nets.ResFFN(width, width, classes),
+        make_batch=classified((batch, width), classes),
     )
 
 
 def lenet(*, name: str = "", batch: int = 32) -> Case:
     """LeNet on 28x28 images."""
-    return classifier(name or f"lenet-{batch}", "lenet", nets.LeNet, (batch, 1, 28, 28), 10)
+    return Case(
+        name=name or f"lenet-{batch}",
+        family="lenet",
+        build=nets.LeNet,
+        make_batch=classified((batch, 1, 28, 28), 10),
+    )
 
 
 def resnet18(*, batch: int = 32, width: int = 64) -> Case:
     """ResNet-18 on 32x32 images."""
-    return classifier(
-        "resnet18", "resnet18", lambda: nets.ResNet18(width, 10), (batch, 3, 32, 32), 10
+    return Case(
+        name="resnet18",
+        build=lambda: nets.ResNet18(width, 10),
+        make_batch=classified((batch, 3, 32, 32), 10),
     )
 
 
 def lstm(*, batch: int = 32, length: int = 64, features: int = 128, hidden: int = 256) -> Case:
     """An LSTM layer over sequences."""
-    return classifier(
-        "lstm",
-        "lstm",
-        lambda: nets.LSTMClassifier(features, hidden, 10),
-        (batch, length, features),
-        10,
+    return Case(
+        name="lstm",
+        build=lambda: nets.LSTMClassifier(features, hidden, 10),
+        make_batch=classified((batch, length, features), 10),
     )
 
 
 def mlp_bf16(*, batch: int = 256, width: int = 1024, layers: int = 3) -> Case:
     """A bfloat16 MLP."""
-    return classifier(
-        "mlp_bf16",
-        "mlp_bf16",
-        lambda: nets.BF16MLP(width, layers, 10),
-        (batch, width),
-        10,
+    return Case(
+        name="mlp_bf16",
+        build=lambda: nets.BF16MLP(width, layers, 10),
+        make_batch=classified((batch, width), 10),
         loss_rtol=2e-2,
     )
-
-
-def deep_mlp(*, batch: int = 256, width: int = 1024, layers: int = 12) -> Case:
-    """Equal layers one after the other, each as large as a bucket of gradients likes it."""
-    return chain_o0(name="deep_mlp", batch=batch, width=width, layers=layers, optim_level="o3")
 
 
 def chain_o0(
@@ -85,13 +78,12 @@ def chain_o0(
     layers: int = 24,
     optim_level: str = "o0",
 ) -> Case:
-    """A hundred sections, one an operation."""
-    return classifier(
-        name,
-        "chain",
-        lambda: nets.Chain(width, layers),
-        (batch, width),
-        width,
+    """Equal layers one after the other; a hundred sections, one an operation, unless told."""
+    return Case(
+        name=name,
+        family="chain",
+        build=lambda: nets.Chain(width, layers),
+        make_batch=classified((batch, width), width),
         optim_level=optim_level,
     )
 
@@ -108,17 +100,12 @@ def gpt(
     tied: bool = False,
 ) -> Case:
     """A GPT; the small one unless told otherwise."""
-
-    def make(rng: np.random.Generator) -> Batch:
-        tokens = rng.integers(vocabulary, size=(batch, length + 1))
-        return np.ascontiguousarray(tokens[:, :-1]), np.ascontiguousarray(tokens[:, 1:])
-
     return Case(
         name=name,
         family="gpt",
         build=lambda: nets.GPT(vocabulary, length, layers, heads, width, tied=tied),
         input_names=("token_ids", "targets"),
-        make_batch=make,
+        make_batch=next_tokens(batch, length, vocabulary),
         optimizer=ADAMW,
         heads=heads,
     )
@@ -151,11 +138,7 @@ def layers(count: int) -> Case:
     )
 
 
-def _by_name(*cases: Case) -> Mapping[str, Case]:
-    return MappingProxyType({case.name: case for case in cases})
-
-
-CASES: Mapping[str, Case] = _by_name(
+CASES: Mapping[str, Case] = by_name(
     logreg(batch=1),
     logreg(batch=64),
     res_ffn(),
@@ -179,7 +162,7 @@ STEP_SUITES: Mapping[str, Mapping[str, Case]] = MappingProxyType(
 TIMED: Mapping[str, Case] = MappingProxyType({**CASES, **UNSEEN, **ORDINARY})
 """What ``python -m bench run`` times, by name."""
 
-SMALL: Mapping[str, Case] = _by_name(
+SMALL: Mapping[str, Case] = by_name(
     logreg(batch=1),
     res_ffn(batch=16, width=64, classes=30),
     lenet(name="lenet", batch=4),
@@ -194,10 +177,10 @@ SMALL: Mapping[str, Case] = _by_name(
 )
 """Every family of cases, as small as its mathematics allows: for tests and for exact counts."""
 
-GROWTH: Mapping[str, Case] = _by_name(layers(12), layers(48))
+GROWTH: Mapping[str, Case] = by_name(layers(12), layers(48))
 """Equal layers, twelve and four times as many: for the growth of compile time alone."""
 
-HOST: Mapping[str, Case] = _by_name(
+HOST: Mapping[str, Case] = by_name(
     *(
         chain_o0(name=f"host-{n}", batch=1, width=4, layers=n, optim_level="o3")
         for n in (1, 4, 8, 16, 32)
@@ -205,7 +188,11 @@ HOST: Mapping[str, Case] = _by_name(
 )
 """Programs of about 10 to 200 regions that compute next to nothing: for host time alone."""
 
-OVERLAP: Mapping[str, Case] = _by_name(deep_mlp(), gpt())
+OVERLAP: Mapping[str, Case] = by_name(
+    # Each layer is as large as a bucket of gradients likes it.
+    chain_o0(name="deep_mlp", batch=256, width=1024, layers=12, optim_level="o3"),
+    gpt(),
+)
 """Programs with several buckets of gradients: for reductions beside the backward pass."""
 
 ALL: Mapping[str, Case] = MappingProxyType({**TIMED, **GROWTH, **HOST, **OVERLAP})

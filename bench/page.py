@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from bench import goal_table
+from bench import report
 from bench.environment import described, heading
-from bench.history import Entry
+from bench.kept import Entry
 from bench.measurement import FULL, OURS, Results
 from bench.models import STEP_SUITES, suite_of
 from bench.peers import PEERS
@@ -141,7 +141,7 @@ def curve(values: Sequence[tuple[float, str]], label: str) -> str:
 def _goals(results: Results) -> str:
     kinds = {True: ("yes", "yes"), False: ("no", "no"), None: ("", "-")}
     lines = []
-    for row in goal_table.selected(results):
+    for row in report.selected(results):
         kind, word = kinds[row.met]
         cells = (row.what, row.reach, row.measured or "not measured")
         shown_cells = "".join(f"<td>{_escaped(cell)}</td>" for cell in cells)
@@ -214,7 +214,7 @@ def _thunks(results: Results) -> str:
 
 
 def _models(results: Results) -> str:
-    head, *cells = goal_table.model_cells(results)
+    head, *cells = report.model_cells(results)
     if not cells:
         return ""
 

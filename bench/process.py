@@ -8,11 +8,12 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from bench.errors import WorkerFailed
+from bench.inside import steps
 
 ANSWER_SECONDS = 3600.0
 """Seconds that a worker may take for an answer: the largest cases compile and train for minutes."""
@@ -20,6 +21,35 @@ SMALL_SECONDS = 600.0
 """The same for small forms of cases."""
 END_SECONDS = 60.0
 """Seconds that a process may take to end which was killed or has closed its output."""
+
+
+_PEF = "pef:"
+
+
+def case_of(path: Path) -> str:
+    """The name of the case that is a user's PEF.
+
+    Args:
+        path: The PEF; made absolute, since workers run in folders of their own.
+
+    Example:
+        >>> case_of(Path("/home/me/net.pef"))
+        'pef:/home/me/net.pef'
+    """
+    return f"{_PEF}{path.absolute()}"
+
+
+def path_of(case: str) -> str | None:
+    """The PEF that a case is, None for a case of the bench's own.
+
+    Args:
+        case: Name of the case.
+
+    Example:
+        >>> path_of("pef:/home/me/net.pef"), path_of("lenet")
+        ('/home/me/net.pef', None)
+    """
+    return case.removeprefix(_PEF) if case.startswith(_PEF) else None
 
 
 class Worker:
@@ -67,12 +97,12 @@ class Worker:
         self._process.communicate(timeout=END_SECONDS)
         self._said.close()
 
-    def ask(self, what: str, **details: Any) -> dict[str, Any]:
-        """Send a request and wait for the answer.
+    def ask(self, what: Callable[..., dict[str, Any]], **details: Any) -> dict[str, Any]:
+        """Have the process call a function, and wait for what it returns.
 
         Args:
-            what: The kind of request, see ``bench.worker``.
-            details: Its parameters.
+            what: The function; its first argument is the contender, see ``bench.inside``.
+            details: Its other arguments, which JSON can hold.
 
         Raises:
             WorkerFailed: If the process ended instead of answering, or did not answer in time.
@@ -80,11 +110,12 @@ class Worker:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None  # both are pipes, see __init__
         try:
-            stdin.write(json.dumps({"what": what, **details}) + "\n")
+            name = f"{what.__module__}:{what.__qualname__}"
+            stdin.write(json.dumps({"what": name, **details}) + "\n")
             stdin.flush()
             if not select.select([stdout], [], [], self._limit)[0]:
                 self._process.kill()
-                raise self._failed(f"no answer to {what!r} in {self._limit:g} s")
+                raise self._failed(f"no answer to {what.__name__!r} in {self._limit:g} s")
             line = stdout.readline()
         except BrokenPipeError:
             line = ""
@@ -100,7 +131,7 @@ class Worker:
 
     def steps(self, count: int) -> tuple[float, list[float]]:
         """Run steps and return their seconds all together and the first losses."""
-        answer = self.ask("steps", count=count)
+        answer = self.ask(steps, count=count)
         return answer["seconds"], answer["losses"]
 
     def warm_up(self, seconds: float) -> float:

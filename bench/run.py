@@ -10,9 +10,8 @@ from bench.environment import environment
 from bench.measurement import Results
 from bench.models import STEP_SUITES
 from bench.suites import Settings, Suite
-from bench.suites.alone import alone
 from bench.suites.compile import compile
-from bench.suites.ddp import ddp
+from bench.suites.ddp import alone, ddp
 from bench.suites.host import host
 from bench.suites.limit import limit
 from bench.suites.memory import memory

@@ -11,11 +11,7 @@ from pathlib import Path
 from bench.gate import GateSettings, Measure, Verdict, decide, measure_in
 from bench.measurement import FULL
 from bench.tree import tree_of
-from bench.users.commands import measure_of
-
-CASE = "lenet"
-"""A small case, so that many runs take minutes."""
-
+from bench.user_gate import measure_of
 
 MakeMeasure = Callable[[GateSettings], AbstractContextManager[Measure]]
 """What measures identical code on both sides, while the context lasts."""
@@ -37,28 +33,6 @@ def of_pef(pef: Path) -> MakeMeasure:
     return lambda settings: nullcontext(measure_of(pef, pef, settings))
 
 
-def _runs(
-    settings: GateSettings,
-    case: str,
-    count: int,
-    tell: Callable[[str], None],
-    make: MakeMeasure,
-) -> int:
-    """Run the gate on identical code; returns how often it found something slower."""
-    found = 0
-    with make(settings) as measure:
-        for number in range(1, count + 1):
-            start = time.perf_counter()
-            verdict = decide(case, measure, settings.processes)
-            found += bool(verdict.slower)
-            worst = max(verdict.first, key=lambda c: c.ratio)
-            tell(
-                f"run {number} of {count}: {_said(verdict)}; highest ratio {worst.ratio:.3f} "
-                f"({worst.name}, p {worst.p_slower:.1e}); {time.perf_counter() - start:.0f} s"
-            )
-    return found
-
-
 def _said(verdict: Verdict) -> str:
     if verdict.slower:
         return f"SLOWER: {', '.join(verdict.slower)}"
@@ -66,12 +40,7 @@ def _said(verdict: Verdict) -> str:
 
 
 def quiet_runs(
-    count: int,
-    settings: GateSettings,
-    *,
-    case: str = CASE,
-    tell: Callable[[str], None] = print,
-    make: MakeMeasure = of_one_tree,
+    count: int, settings: GateSettings, case: str, make: MakeMeasure, tell: Callable[[str], None]
 ) -> bool:
     """Run the gate on identical code so many times.
 
@@ -79,13 +48,23 @@ def quiet_runs(
         count: How many times.
         settings: How to measure.
         case: Name of the case.
-        tell: Called with what goes on.
         make: What measures it.
+        tell: Called with what goes on.
 
     Returns:
         Whether it was quiet every time.
     """
-    tripped = _runs(settings, case, count, tell, make)
+    tripped = 0
+    with make(settings) as measure:
+        for number in range(1, count + 1):
+            start = time.perf_counter()
+            verdict = decide(case, measure, settings.processes)
+            tripped += bool(verdict.slower)
+            worst = max(verdict.first, key=lambda c: c.ratio)
+            tell(
+                f"run {number} of {count}: {_said(verdict)}; highest ratio {worst.ratio:.3f} "
+                f"({worst.name}, p {worst.p_slower:.1e}); {time.perf_counter() - start:.0f} s"
+            )
     tell(f"{count} runs of identical code: the gate tripped {tripped} times")
     return tripped == 0
 
@@ -94,20 +73,16 @@ def planted(
     section: str,
     factor: float,
     settings: GateSettings,
-    *,
-    case: str = CASE,
-    tell: Callable[[str], None] = print,
-    make: MakeMeasure = of_one_tree,
+    case: str,
+    make: MakeMeasure,
+    tell: Callable[[str], None],
 ) -> bool:
     """Run the gate on identical code with one section of head made slower.
 
     Args:
         section: Name of the section; the first one if empty.
         factor: How many times as long it takes then.
-        settings: How to measure.
-        case: Name of the case.
-        tell: Called with what goes on.
-        make: What measures it.
+        settings, case, make, tell: As for :func:`quiet_runs`.
 
     Returns:
         Whether the gate named that section and no other.

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import operator
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from bench.environment import processor_of
-from bench.measurement import FULL, OURS, Results, Spread
+from bench.measurement import FULL, OURS, Measurement, Results, Spread
 from bench.models import CASES, GROWTH, OVERLAP, TIMED, suite_of
 from bench.ordinary import ORDINARY
 from bench.peers import DDP, REPLICA
-from bench.suites.alone import ALONE_CASES
 from bench.suites.compile import COLD, COMPILED_CASES, WARM
+from bench.suites.ddp import ALONE_CASES
 from bench.suites.host import line
 from bench.suites.limit import LIMIT
 from bench.suites.overlap import MODES
@@ -88,8 +89,32 @@ DDP_REACH = 1.05
 """Step time of two replicas on one machine over that of torch's DistributedDataParallel."""
 
 
-def _missing(what: str, reach: str) -> Row:
-    return Row(what=what, reach=reach, measured="", met=None)
+_HOLDS = MappingProxyType({"<": operator.lt, "≤": operator.le, "≥": operator.ge})
+
+_Found = tuple[float, str] | None
+"""A value and how it is shown; None where nothing was measured."""
+
+
+def _row(what: str, sign: str, limit: float, found: _Found, reach: str = "") -> Row:
+    """A row that is met where the sign holds between the value and the limit."""
+    value, shown = found or (0.0, "")
+    met = _HOLDS[sign](value, limit) if found else None
+    return Row(what=what, reach=reach or f"{sign} {limit:.2f}", measured=shown, met=met)
+
+
+def _of_spread(spread: Spread | None, whose: str = "") -> _Found:
+    if spread is None:
+        return None
+    whose = whose and f"; {whose}"
+    return spread.median, f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f}{whose})"
+
+
+def _over(ours: Measurement | None, other: Measurement | None, more: str = "") -> _Found:
+    """The ratio of two medians; ``more`` is shown beside it, with both filled in."""
+    if ours is None or other is None:
+        return None
+    ratio = ours.median / other.median
+    return ratio, f"{ratio:.3f}" + more.format(ours.median, other.median)
 
 
 def over_peer(results: Results, case: str, *peers: str) -> tuple[Spread, str] | None:
@@ -109,202 +134,126 @@ def over_peer(results: Results, case: str, *peers: str) -> tuple[Spread, str] | 
     return None if spread is None or name is None else (spread, name)
 
 
-def _better(results: Results) -> Iterable[Row]:
-    found: list[float] = []
-    for case in (*CASES, *UNSEEN):
-        row, ratio = _beside_torch(results, case, f"< {BETTER:.2f}")
-        found += [] if ratio is None else [ratio]
-        yield row if ratio is None else replace(row, met=ratio < BETTER)
-    of = processor_of(results)
-    limit = None if of is None else MEAN.get(of.vendor)
-    reach = "reported" if limit is None or of is None else f"≤ {limit:.2f} on {of.vendor}"
-    yield _mean(found, len(CASES) + len(UNSEEN), "the same, geometric mean", reach, limit)
+def _over_peer(results: Results, case: str, *peers: str) -> _Found:
+    ratio = over_peer(results, case, *peers)
+    return None if ratio is None else _of_spread(*ratio)
 
 
-def _ordinary(results: Results) -> Iterable[Row]:
-    found: list[float] = []
-    for case in ORDINARY:
-        limit = ORDINARY_REACH.get(case, ORDINARY_MOST)
-        row, ratio = _beside_torch(results, case, f"≤ {limit:.2f}")
-        found += [] if ratio is None else [ratio]
-        yield row if ratio is None else replace(row, met=ratio <= limit)
-    what = "the same, geometric mean of ordinary models"
-    yield _mean(found, len(ORDINARY), what, f"≤ {ORDINARY_MEAN:.2f}", ORDINARY_MEAN)
+def _beside_torch(results: Results) -> Iterable[Row]:
+    vendor = getattr(processor_of(results), "vendor", "")
+    for cases, sign, most, mean, title, reach in (
+        ((*CASES, *UNSEEN), "<", {}, MEAN.get(vendor), "", f" on {vendor}"),
+        (ORDINARY, "≤", ORDINARY_REACH, ORDINARY_MEAN, " of ordinary models", ""),
+    ):
+        ratios: list[float] = []
+        for case in cases:
+            found = _over_peer(results, case, *TORCH)
+            ratios += [found[0]] if found else []
+            limit = most.get(case, ORDINARY_MOST if most else BETTER)
+            yield _row(f"step time / better of eager and compile: {case}", sign, limit, found)
+        yield _mean(
+            f"the same, geometric mean{title}",
+            ratios,
+            len(cases),
+            mean,
+            "reported" if mean is None else f"≤ {mean:.2f}{reach}",
+        )
 
 
-def _beside_torch(results: Results, case: str, reach: str) -> tuple[Row, float | None]:
-    """The row of a case, and its ratio if it was measured."""
-    what = f"step time / better of eager and compile: {case}"
-    ratio = over_peer(results, case, *TORCH)
-    if ratio is None:
-        return _missing(what, reach), None
-    spread, name = ratio
-    shown = f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f}; {name})"
-    return Row(what=what, reach=reach, measured=shown, met=None), spread.median
-
-
-def _mean(ratios: Sequence[float], models: int, what: str, reach: str, limit: float | None) -> Row:
+def _mean(what: str, ratios: Sequence[float], models: int, limit: float | None, reach: str) -> Row:
     if not ratios:
-        return _missing(what, reach)
+        return Row(what=what, reach=reach, measured="", met=None)
     mean = statistics.geometric_mean(ratios)
     met = mean <= limit if limit is not None and len(ratios) == models else None
     shown = f"{mean:.3f} ({len(ratios)} of {models} models)"
     return Row(what=what, reach=reach, measured=shown, met=met)
 
 
-def _by_hand(results: Results) -> Iterable[Row]:
+def _steps(results: Results) -> Iterable[Row]:
     for case, limit in JAX.items():
-        what, reach = f"step time / jax.jit by hand: {case}", f"≤ {limit:.2f}"
-        ratio = over_peer(results, case, "jax")
-        if ratio is None:
-            yield _missing(what, reach)
-            continue
-        spread, name = ratio
-        shown = f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f}; {name})"
-        yield Row(what=what, reach=reach, measured=shown, met=spread.median <= limit)
-
-
-def _machine(results: Results) -> Iterable[Row]:
+        what = f"step time / jax.jit by hand: {case}"
+        yield _row(what, "≤", limit, _over_peer(results, case, "jax"))
     for case, limit in MACHINE.items():
-        what, reach = f"step time / machine limit: {case}", f"≤ {limit:.2f}"
         ours = results.get("steps", case, OURS, "step")
         bound = results.get("limit", case, LIMIT, "step")
-        if ours is None or bound is None:
-            yield _missing(what, reach)
-            continue
-        ratio = ours.median / bound.median
-        shown = f"{ratio:.3f} (bound {1e3 * bound.median:.3f} ms)"
-        yield Row(what=what, reach=reach, measured=shown, met=ratio <= limit)
+        more = "" if bound is None else f" (bound {1e3 * bound.median:.3f} ms)"
+        yield _row(f"step time / machine limit: {case}", "≤", limit, _over(ours, bound, more))
 
 
 def _host(results: Results) -> Iterable[Row]:
-    found = line(results)
-    for what, reach, index, limit in (
-        ("host time of session.run, 10 regions", f"≤ {1e6 * HOST_AT_TEN:g} µs", 0, HOST_AT_TEN),
-        ("host time of each further region", f"≤ {1e6 * HOST_EACH:g} µs", 1, HOST_EACH),
+    for what, found, limit in zip(
+        ("host time of session.run, 10 regions", "host time of each further region"),
+        line(results) or (None, None),
+        (HOST_AT_TEN, HOST_EACH),
+        strict=True,
     ):
-        if found is None:
-            yield _missing(what, reach)
-            continue
-        shown = f"{1e6 * found[index]:.2f} µs"
-        yield Row(what=what, reach=reach, measured=shown, met=found[index] <= limit)
+        shown = None if found is None else (found, f"{1e6 * found:.2f} µs")
+        yield _row(what, "≤", limit, shown, f"≤ {1e6 * limit:g} µs")
 
 
 def _sections(results: Results) -> Iterable[Row]:
     for case in CASES:
+        total, full = (results.get("sections", case, OURS, what) for what in (SUM, FULL))
         what = f"sum of sections / full schedule: {case}"
-        total = results.get("sections", case, OURS, SUM)
-        full = results.get("sections", case, OURS, FULL)
-        if total is None or full is None:
-            yield _missing(what, "≥ 1, reported")
-            continue
-        ratio = total.median / full.median
-        yield Row(what=what, reach="≥ 1, reported", measured=f"{ratio:.3f}", met=ratio >= 1.0)
+        yield _row(what, "≥", 1.0, _over(total, full), "≥ 1, reported")
 
 
 def _compile(results: Results) -> Iterable[Row]:
-    for title, what_ours, limit in (
+    both = " ({:.2f} s / {:.2f} s)"
+    for title, quantity, limit in (
         ("cold", COLD, COLD_REACH),
         ("warm cache", WARM, WARM_REACH),
     ):
         for case in COMPILED_CASES:
-            what = f"first loss {title} / torch.compile's cold: {case}"
-            ours = results.get("compile", case, OURS, what_ours)
+            ours = results.get("compile", case, OURS, quantity)
             theirs = results.get("compile", case, "compile", COLD)
-            if ours is None or theirs is None:
-                yield _missing(what, f"≤ {limit:.2f}")
-                continue
-            ratio = ours.median / theirs.median
-            shown = f"{ratio:.3f} ({ours.median:.2f} s / {theirs.median:.2f} s)"
-            yield Row(what=what, reach=f"≤ {limit:.2f}", measured=shown, met=ratio <= limit)
+            what = f"first loss {title} / torch.compile's cold: {case}"
+            yield _row(what, "≤", limit, _over(ours, theirs, both))
     for case, limit in WARM_SECONDS.items():
-        what, reach = f"first loss warm cache: {case}", f"< {limit:g} s"
         ours = results.get("compile", case, OURS, WARM)
-        if ours is None:
-            yield _missing(what, reach)
-            continue
-        yield Row(what=what, reach=reach, measured=f"{ours.median:.2f} s", met=ours.median < limit)
+        found = None if ours is None else (ours.median, f"{ours.median:.2f} s")
+        yield _row(f"first loss warm cache: {case}", "<", limit, found, f"< {limit:g} s")
     few, many = (results.get("compile", case, OURS, COLD) for case in GROWTH)
     what, reach = "compile time, 48 equal layers / 12", f"< {GROWTH_REACH}"
-    if few is None or many is None:
-        yield _missing(what, reach)
-        return
-    ratio = many.median / few.median
-    shown = f"{ratio:.3f} ({many.median:.2f} s / {few.median:.2f} s)"
-    yield Row(what=what, reach=reach, measured=shown, met=ratio < GROWTH_REACH)
+    yield _row(what, "<", GROWTH_REACH, _over(many, few, both), reach)
 
 
 def _memory(results: Results) -> Iterable[Row]:
-    reach = f"≤ {PEAK_RATIO:.2f} + {PEAK_EXTRA >> 20} MiB"
     for case in TIMED:
         what = f"peak memory of a step / torch eager: {case}"
-        ours = results.get("memory", case, OURS, "peak")
-        theirs = results.get("memory", case, "eager", "peak")
+        reach = f"≤ {PEAK_RATIO:.2f} + {PEAK_EXTRA >> 20} MiB"
+        ours, theirs = (results.get("memory", case, who, "peak") for who in (OURS, "eager"))
         if ours is None or theirs is None:
-            yield _missing(what, reach)
+            yield _row(what, "≤", 0.0, None, reach)
             continue
         # Small models need about nothing, and their ratio says as much.
         ratio = f"{ours.median / theirs.median:.3f}, " if theirs.median > PEAK_EXTRA else ""
         shown = f"{ratio}{ours.median / 2**20:.1f} MiB / {theirs.median / 2**20:.1f} MiB"
         most = PEAK_RATIO * max(theirs.median, 0.0) + PEAK_EXTRA
-        yield Row(what=what, reach=reach, measured=shown, met=ours.median <= most)
+        yield _row(what, "≤", most, (ours.median, shown), reach)
 
 
-def _overlap(results: Results) -> Iterable[Row]:
+def _parallel(results: Results) -> Iterable[Row]:
     normal, inorder, optimal = MODES
     for case in OVERLAP:
-        for mode, other, limit, reach in (
-            (inorder, normal, 1.0, "< 1.00"),
-            (optimal, inorder, NO_SLOWER, f"≤ {NO_SLOWER:.2f}"),
+        for mode, other, sign, limit in (
+            (inorder, normal, "<", 1.0),
+            (optimal, inorder, "≤", NO_SLOWER),
         ):
             what = f"step time over a slow link, {mode} / {other}: {case}"
-            spread = results.ratio("overlap", case, "step", other, mode)
-            if spread is None:
-                yield _missing(what, reach)
-                continue
-            met = spread.median < limit if reach[0] == "<" else spread.median <= limit
-            shown = f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f})"
-            yield Row(what=what, reach=reach, measured=shown, met=met)
-
-
-def _alone(results: Results) -> Iterable[Row]:
+            found = _of_spread(results.ratio("overlap", case, "step", other, mode))
+            yield _row(what, sign, limit, found)
     for case in ALONE_CASES:
         what = f"step time of one replica, data parallel / not: {case}"
-        spread = results.ratio("alone", case, "step", OURS, REPLICA)
-        if spread is None:
-            yield _missing(what, f"< {ALONE_REACH:.2f}")
-            continue
-        shown = f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f})"
-        met = spread.median < ALONE_REACH
-        yield Row(what=what, reach=f"< {ALONE_REACH:.2f}", measured=shown, met=met)
-
-
-def _ddp(results: Results) -> Iterable[Row]:
+        found = _of_spread(results.ratio("alone", case, "step", OURS, REPLICA))
+        yield _row(what, "<", ALONE_REACH, found)
     for case in OVERLAP:
         what = f"step time of two replicas / DistributedDataParallel's: {case}"
-        spread = results.ratio("ddp", case, "step", DDP, REPLICA)
-        if spread is None:
-            yield _missing(what, f"≤ {DDP_REACH:.2f}")
-            continue
-        shown = f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f})"
-        yield Row(
-            what=what, reach=f"≤ {DDP_REACH:.2f}", measured=shown, met=spread.median <= DDP_REACH
-        )
+        found = _of_spread(results.ratio("ddp", case, "step", DDP, REPLICA))
+        yield _row(what, "≤", DDP_REACH, found)
 
 
 def rows(results: Results) -> list[Row]:
     """The whole table for the results of one run."""
-    parts: Sequence[Callable[[], Iterable[Row]]] = (
-        lambda: _better(results),
-        lambda: _ordinary(results),
-        lambda: _by_hand(results),
-        lambda: _machine(results),
-        lambda: _host(results),
-        lambda: _sections(results),
-        lambda: _compile(results),
-        lambda: _memory(results),
-        lambda: _overlap(results),
-        lambda: _alone(results),
-        lambda: _ddp(results),
-    )
-    return [row for part in parts for row in part()]
+    parts = (_beside_torch, _steps, _host, _sections, _compile, _memory, _parallel)
+    return [row for part in parts for row in part(results)]

@@ -3,26 +3,26 @@
 of which sections alone are timed.
 
 Reads one JSON request a line from standard input and answers each with one line. ``what`` names
-the request, the other keys are its parameters; see ``bench.inside``. Nothing is built before the
-first request, so that it can be timed. End of input ends the process.
+the function that answers, ``MODULE:NAME``, and the other keys are its arguments. Nothing is built
+before the first request, so that it can be timed. End of input ends the process.
 
 Whatever the libraries print goes to standard error.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
+import pkgutil
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from bench.inside import REQUESTS, Contestant
+from bench.inside import Contestant
 from bench.models import ALL, SMALL
-from bench.users.case_name import path_of
+from bench.process import path_of
 
 if TYPE_CHECKING:
-    from bench.users.program import PefContestant
+    from bench.user_pef import PefContestant
 
 
 def serve(contestant: Contestant | PefContestant, requests: TextIO, answers: TextIO) -> None:
@@ -35,8 +35,7 @@ def serve(contestant: Contestant | PefContestant, requests: TextIO, answers: Tex
     """
     for line in requests:
         request = json.loads(line)
-        what = request.pop("what")
-        answer = getattr(importlib.import_module(REQUESTS[what]), what)
+        answer = pkgutil.resolve_name(request.pop("what"))
         answers.write(json.dumps(answer(contestant, **request)) + "\n")
         answers.flush()
 
@@ -57,7 +56,7 @@ def _contestant(case: str, contender: str, *, small: bool) -> Contestant | PefCo
     pef = path_of(case)
     if pef is None:
         return Contestant((SMALL if small else ALL)[case], contender)
-    from bench.users.program import PefContestant  # noqa: PLC0415  # it loads jax; peers do not
+    from bench.user_pef import PefContestant  # noqa: PLC0415  # it loads jax; peers do not
 
     return PefContestant(pef)
 

@@ -1,6 +1,6 @@
-"""The contenders: each module here builds a training step out of a case.
+"""The contenders: functions that build a training step out of a case.
 
-``prepare(case, model)`` returns two functions: one brings a batch into the form that
+``contender(case, model)`` returns two functions: one brings a batch into the form that
 its users have it in on the host (torch tensors or numpy arrays), outside the
 timed region; the other runs one full training step on it (inputs to the device,
 forward, backward, optimizer) and returns the loss as a Python float.
@@ -13,22 +13,17 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from torch import nn
+
 from bench.case import Batch, Case
 from bench.measurement import ALLOC, OURS
 
-Prepared = tuple[Callable[[Batch], Any], Callable[[Any], float]]
+Prepared = tuple[Callable[[Batch], Any], Callable[..., float]]
 
 REFERENCE = "eager"
 
-MODULES: Mapping[str, str] = MappingProxyType(
-    {
-        OURS: "bench.peers.ours",
-        REFERENCE: "bench.peers.eager",
-        "compile": "bench.peers.compiled",
-        "jax": "bench.peers.jax_jit",
-    }
-)
-"""Modules by contender. They are imported in the contender's own process only."""
+PEERS = (REFERENCE, "compile", "jax")
+"""What this project is measured against."""
 
 REPLICA = "replica"
 """This project with a PEF for replicas: for the suites about them, nobody's peer."""
@@ -36,17 +31,24 @@ REPLICA = "replica"
 DDP = "ddp"
 """Torch's DistributedDataParallel, which replicas of this project are held against."""
 
-PEERS = tuple(name for name in MODULES if name != OURS)
-"""What this project is measured against."""
+_FUNCTIONS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        OURS: ("bench.peers.ours", "ours"),
+        REFERENCE: ("bench.peers.torch_step", "eager"),
+        "compile": ("bench.peers.torch_step", "compiled"),
+        "jax": ("bench.peers.by_hand", "jax_step"),
+        REPLICA: ("bench.peers.ours", "replica"),
+        DDP: ("bench.peers.torch_step", "ddp"),
+    }
+)
+"""Module and function by contender. A module is imported in its contender's own process only."""
 
-_REPLICAS = {REPLICA: "bench.peers.replica", DDP: "bench.peers.ddp"}
-
-CONTENDERS = (*MODULES, *(f"{name}{ALLOC}" for name in PEERS))
+CONTENDERS = (OURS, *PEERS, *(f"{name}{ALLOC}" for name in PEERS))
 """Everyone who runs: the peers as they come and once more with our allocator settings."""
 
 
-def load(contender: str, case: Case) -> Any:
-    """Import a contender's module, after its allocator settings for a case if it has any."""
+def load(contender: str, case: Case) -> Callable[[Case, nn.Module], Prepared]:
+    """Import a contender's function, after its allocator settings for a case if it has any."""
     name = contender.removesuffix(ALLOC)
     if name != contender:
         from emulator.memory.allocator import (  # noqa: PLC0415  # older code has it elsewhere
@@ -57,9 +59,10 @@ def load(contender: str, case: Case) -> Any:
         keep_freed_memory()
         if case.large:
             share_one_arena()
-    return importlib.import_module({**MODULES, **_REPLICAS}[name])
+    module, function = _FUNCTIONS[name]
+    return getattr(importlib.import_module(module), function)
 
 
 def prepare(contender: str, case: Case) -> Prepared:
     """Build the step of a contender; compilation may happen here or in the first step."""
-    return load(contender, case).prepare(case, case.model())
+    return load(contender, case)(case, case.model())

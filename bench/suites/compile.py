@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
 from bench.errors import WorkerFailed
+from bench.inside import Contestant
 from bench.measurement import OURS, Results
 from bench.models import GROWTH
+from bench.peers import load
 from bench.suites import Settings
 
 COLD, WARM = "first loss, cold", "first loss, warm cache"
@@ -14,7 +19,6 @@ COMPARED = (OURS, "compile")
 
 COMPILED_CASES = ("logreg-1", "res_ffn", "lenet-32", "resnet18", "gpt", "lstm")
 """A selection: a cold ``torch.compile`` takes up to a minute each."""
-
 
 OURS_ALONE = ("gpt2",)
 """Large models whose start is measured for this project alone: no peer is asked for so long."""
@@ -42,7 +46,7 @@ def compile(settings: Settings, results: Results) -> None:
 def _first(settings: Settings, results: Results, case: str, name: str, what: str) -> None:
     try:
         with settings.worker(case, name) as worker:
-            took = worker.ask("first")
+            took = worker.ask(first)
     except WorkerFailed as error:
         if name == OURS:
             raise
@@ -51,3 +55,22 @@ def _first(settings: Settings, results: Results, case: str, name: str, what: str
     results.add("compile", case, name, what, "s", [took["prepare"] + took["first"]])
     if name == OURS:
         results.add("compile", case, name, f"{what}: compile and load", "s", [took["prepare"]])
+
+
+def first(contestant: Contestant) -> dict[str, Any]:
+    """Go from a built model to the loss of the first step; only as the first request.
+
+    The contender is imported and the model has its weights before the clock starts; what a library
+    imports later by itself counts.
+
+    Returns:
+        ``prepare``: seconds until a step can be called; ``first``: seconds of the first step.
+    """
+    load(contestant.contender, contestant.case)
+    model = contestant.case.model()
+    start = time.perf_counter()
+    contestant.prepare(model)
+    prepared = time.perf_counter()
+    [batch] = contestant.batches(1)
+    contestant.step(batch)
+    return {"prepare": prepared - start, "first": time.perf_counter() - prepared}

@@ -1,19 +1,36 @@
-"""Two replicas on one machine, beside two of torch's DistributedDataParallel.
+"""Costs of data parallel: two replicas beside two of torch's, and a process that is alone.
 
-Each replica is a process with half of the cores, and both sides reduce over gloo. They train in
-turns; whose turn it is not waits for a request.
+Each of the two replicas is a process with half of the cores, and both sides reduce over gloo. They
+train in turns; whose turn it is not waits for a request.
+
+Alone, one side is this project as usual. The other compiles with ``--data-parallel``, so that its
+program has REDUCE sections, and runs with ``data_parallel=True``; nobody else is there.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import statistics
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from bench.errors import LossesDiffer
-from bench.measurement import Results
+from bench.inside import Contestant
+from bench.measurement import OURS, Results
 from bench.models import CASES, OVERLAP
 from bench.peers import DDP, REPLICA
-from bench.replicas import Replicas
+from bench.replicas import Replicas, join, rank_and_size, train
 from bench.suites import Settings
+
+_SECONDS = 600
+"""How long a rank waits for the others."""
 
 CHECKED_STEPS = 3
 """Steps from the start whose last loss is compared."""
@@ -38,24 +55,24 @@ def ddp(settings: Settings, results: Results) -> None:
     for case in OVERLAP:
         if case in settings.cases or case not in CASES:
             settings.tell(f"ddp: {case}")
-            one_case(case, settings, results)
+            beside_torch(case, settings, results)
 
 
-def one_case(case: str, settings: Settings, results: Results) -> None:
+def beside_torch(case: str, settings: Settings, results: Results) -> None:
     """Measure one case; see :func:`ddp`."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Replicas(settings.start, case) as ours,
         Replicas(settings.start, case, DDP) as theirs,
     ):
-        ours.ask("join")
-        theirs.ask("join_ddp", meeting=f"{folder}/meeting")
+        ours.ask(join)
+        theirs.ask(join_ddp, meeting=f"{folder}/meeting")
 
         def sample(side: str, count: int) -> tuple[float, list[float]]:
             if side == DDP:
-                answers = theirs.ask("ddp", count=count)
+                answers = theirs.ask(train_ddp, count=count)
             else:
-                answers = ours.ask("overlap", mode="normal", count=count)
+                answers = ours.ask(train, mode="normal", count=count)
             losses = [answer["loss"] for answer in answers]
             return max(answer["seconds"] for answer in answers) / count, losses
 
@@ -78,3 +95,91 @@ def check(case: str, losses: dict[str, list[float]]) -> None:
     ours, theirs = losses[REPLICA], losses[DDP]
     if not all(abs(a - b) <= RTOL * abs(b) for a, b in zip(ours, theirs, strict=True)):
         raise LossesDiffer(case=case, losses=losses)
+
+
+def join_ddp(contestant: Contestant, meeting: str) -> dict[str, Any]:
+    """Meet the other replicas, and build the model.
+
+    Args:
+        contestant: The peer.
+        meeting: Path of a file that is not there yet, at which they meet.
+    """
+    rank, size = rank_and_size()
+    if hasattr(os, "sched_getaffinity"):
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(seconds=_SECONDS),
+    )
+    _ = contestant.step
+    return {}
+
+
+def train_ddp(contestant: Contestant, count: int) -> dict[str, Any]:
+    """Go on training.
+
+    Args:
+        contestant: A replica.
+        count: Steps.
+
+    Returns:
+        ``seconds`` of all steps, and the ``loss`` of the last one.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    batches = contestant.batches(len(contestant.case.batches()))[rank::size]
+    loss = 0.0
+    dist.barrier()
+    begin = time.perf_counter()
+    for i in range(count):
+        loss = contestant.step(batches[i % len(batches)])
+    return {"seconds": time.perf_counter() - begin, "loss": loss}
+
+
+ALONE_CASES = ("logreg-1", "lenet-32", "res_ffn", "gpt")
+"""Small steps, where host time counts, and large ones, where memory does."""
+
+PROCESSES = 3
+"""Of each side: memory that happens to lie well makes a whole process faster."""
+
+
+def alone(settings: Settings, results: Results) -> None:
+    """Time steps of both sides in turns.
+
+    Args:
+        settings: What to measure.
+        results: Gets ``step`` seconds of both, a sample a round: the median of the processes.
+
+    Raises:
+        WorkerFailed: If a process fails.
+    """
+    for case in ALONE_CASES:
+        if case in settings.cases:
+            settings.tell(f"alone: {case}")
+            one_alone(case, settings, results)
+
+
+def one_alone(case: str, settings: Settings, results: Results) -> None:
+    """Measure one case; see :func:`alone`."""
+    seconds: dict[str, list[float]] = {OURS: [], REPLICA: []}
+    with contextlib.ExitStack() as stack:
+        workers = [
+            (name, stack.enter_context(settings.worker(case, name)))
+            for _ in range(PROCESSES)
+            for name in seconds
+        ]
+        with ThreadPoolExecutor(settings.threads) as pool:  # nothing is timed yet
+            list(pool.map(lambda of: of[1].steps(1), workers))
+        took = [worker.warm_up(settings.warm_seconds) for _, worker in workers]
+        count = max(1, round(settings.round_seconds / statistics.median(took)))
+        for r in range(settings.rounds):
+            found: dict[str, list[float]] = {name: [] for name in seconds}
+            # Neither side may always come first.
+            for name, worker in workers if r % 2 else workers[::-1]:
+                found[name].append(worker.steps(count)[0] / count)
+            for name, values in found.items():
+                seconds[name].append(statistics.median(values))
+    for name, values in seconds.items():
+        results.add("alone", case, name, "step", "s", values)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
+
+from bench.inside import Contestant
 from bench.measurement import OURS, Results
 from bench.models import HOST
+from bench.peers.ours import all_steps, loaded
 from bench.suites import Settings
 
 HOST_TIME = "host time beside the executable"
@@ -21,8 +27,8 @@ def host(settings: Settings, results: Results) -> None:
     settings.tell("host")
     for case in HOST:
         with settings.worker(case, OURS) as worker:
-            worker.ask("steps", count=50)
-            found = worker.ask("host", count=100 * settings.rounds)
+            worker.steps(50)
+            found = worker.ask(host_seconds, count=100 * settings.rounds)
         beside = [a - b for a, b in zip(found["total"], found["executable"], strict=True)]
         results.add("host", str(found["regions"]), OURS, HOST_TIME, "s", beside)
         results.add("host", str(found["regions"]), OURS, WHOLE, "s", found["total"])
@@ -47,3 +53,52 @@ def line(results: Results) -> tuple[float, float] | None:
     regions: Sequence[float] = [float(m.case) for m in measured]
     slope, start = statistics.linear_regression(regions, [m.median for m in measured])
     return start + 10 * slope, slope
+
+
+class _Watched:
+    """A plan's executable that notes how long it is called and waited for."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.seconds = 0.0
+
+    def __call__(self, *arrays: Any) -> Any:
+        start = time.perf_counter()
+        results = jax.block_until_ready(self._call(*arrays))
+        self.seconds += time.perf_counter() - start
+        return results
+
+
+def host_seconds(contestant: Contestant, count: int) -> dict[str, Any]:
+    """Time steps, and within them the executable with its dispatch and its result.
+
+    Args:
+        contestant: This project.
+        count: Steps, each with inputs from the host and the loss to the host.
+
+    Returns:
+        ``total`` and ``executable``: seconds of each step; ``regions``: memory regions that the
+        executable takes or gives.
+    """
+    step = contestant.step
+    for batch in contestant.batches(3):
+        step(batch)
+    device = loaded().device
+    plan = device.plan(all_steps(device.program))
+    watched = _Watched(plan.call)
+    # The plan is frozen for everyone else; what it calls is replaced while the harness watches.
+    object.__setattr__(plan, "call", watched)
+    total, executable = [], []
+    try:
+        for batch in contestant.batches(count):
+            watched.seconds = 0.0
+            start = time.perf_counter()
+            step(batch)
+            total.append(time.perf_counter() - start)
+            executable.append(watched.seconds)
+    finally:
+        object.__setattr__(plan, "call", watched._call)
+    if not all(executable):
+        raise RuntimeError("session.run did not call the plan that was watched")
+    regions = len(set(plan.reads) | set(plan.writes))
+    return {"total": total, "executable": executable, "regions": regions}

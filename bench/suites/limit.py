@@ -8,11 +8,13 @@ true lower bounds: at least every weight and every state of the optimizer is rea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from bench.case import Case, Sgd
+from bench.inside import Contestant
 from bench.measurement import Results
 from bench.models import SMALL, TIMED
 from bench.suites import Settings
@@ -20,7 +22,7 @@ from emulator.costs.cost import Cost
 from emulator.costs.machine import Machine
 from emulator.costs.roofline import bound
 from emulator.costs.steps import schedule_cost
-from emulator.costs.timing import COPIED, SHAPES
+from emulator.costs.timing import COPIED, SHAPES, jax_product_rate, shortest
 from emulator.op_facts.flops import Flops
 from pef_schema.program import DType
 from samba.compiler.build import build_program
@@ -78,22 +80,22 @@ def limit(settings: Settings, results: Results) -> None:
     settings.tell("limit")
     each = max(0.05, settings.round_seconds)
     best = dict.fromkeys(DTYPES, 0.0)
-    copy = 0.0
+    copied = 0.0
     for name in ("eager", "jax"):
         with settings.worker("logreg-1", name) as worker:
             for dtype in DTYPES:
                 for shape in SHAPES:
-                    rate = worker.ask("gemm", shape=shape, dtype=dtype, seconds=each)["rate"]
+                    rate = worker.ask(gemm, shape=shape, dtype=dtype, seconds=each)["rate"]
                     label = f"{dtype} {'x'.join(map(str, shape))}"
                     results.add("limit", "", name, f"gemm {label}", "flop/s", [rate])
                     best[dtype] = max(best[dtype], rate)
             if name == "eager":
-                copy = worker.ask("copy", nbytes=COPIED, seconds=4 * each)["rate"]
-                results.add("limit", "", name, "copy", "B/s", [copy])
+                copied = worker.ask(copy, nbytes=COPIED, seconds=4 * each)["rate"]
+                results.add("limit", "", name, "copy", "B/s", [copied])
     for name in settings.cases:
         case = (SMALL if settings.small else TIMED)[name]
         flops, moved = work(case)
-        least = _seconds(flops, moved, dtype_of(case), best, copy)
+        least = _seconds(flops, moved, dtype_of(case), best, copied)
         results.add("limit", name, LIMIT, "flops", "flop", [flops])
         results.add("limit", name, LIMIT, "bytes", "B", [moved])
         if math.isfinite(least):
@@ -108,3 +110,43 @@ def _seconds(
     machine = Machine(name=LIMIT, rates=rates, bandwidth=copy)
     work = Flops(products=((DType[dtype.upper()], int(flops)),))
     return bound(Cost(work=work, bytes_read=int(moved)), machine).seconds
+
+
+def gemm(
+    contestant: Contestant, shape: Sequence[int], dtype: str, seconds: float
+) -> dict[str, Any]:
+    """Time ``(m, k) @ (k, n)``.
+
+    Args:
+        contestant: ``eager`` for torch, ``jax`` for XLA.
+        shape: ``m, k, n``.
+        dtype: ``float32`` or ``bfloat16``.
+        seconds: How long to try.
+
+    Returns:
+        ``rate`` in floating point operations a second.
+    """
+    if contestant.contender == "jax":
+        return {"rate": jax_product_rate(shape, dtype, seconds)}
+    m, k, n = shape
+    a = torch.randn(m, k, dtype=getattr(torch, dtype))
+    b = torch.randn(k, n, dtype=getattr(torch, dtype))
+    out = torch.empty(m, n, dtype=getattr(torch, dtype))
+    took = shortest(lambda: torch.matmul(a, b, out=out), seconds)
+    return {"rate": 2.0 * m * k * n / took}
+
+
+def copy(contestant: Contestant, nbytes: int, seconds: float) -> dict[str, Any]:
+    """Time copies from mapped memory to mapped memory, with torch's threads.
+
+    Args:
+        contestant: ``eager``.
+        nbytes: Size of what is copied.
+        seconds: How long to try.
+
+    Returns:
+        ``rate`` in bytes a second, read and written ones counted.
+    """
+    source = torch.ones(nbytes // 4)
+    target = torch.zeros(nbytes // 4)
+    return {"rate": 2.0 * nbytes / shortest(lambda: target.copy_(source), seconds)}

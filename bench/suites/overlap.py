@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from bench.errors import StatesDiffer
 from bench.measurement import Results
 from bench.models import CASES, OVERLAP
-from bench.replicas import Replicas
+from bench.replicas import Replicas, first_state, join, link, train
 from bench.suites import Settings
 
 MODES = ("normal", "inorder", "optimal")
@@ -56,11 +56,11 @@ def one_case(case: str, settings: Settings, results: Results) -> None:
     """Measure one case; see :func:`overlap`."""
 
     def sample(mode: str, count: int) -> float:
-        answers = replicas.ask("overlap", mode=mode, count=count)
+        answers = replicas.ask(train, mode=mode, count=count)
         return max(answer["seconds"] for answer in answers) / count
 
     with Replicas(settings.start, case) as replicas:
-        sizes: Sequence[int] = replicas.ask("join")[0]["bytes"]
+        sizes: Sequence[int] = replicas.ask(join)[0]["bytes"]
         check_states(case, replicas)
         count = max(1, round(settings.round_seconds / sample(MODES[0], 1)))
         seconds: dict[str, list[float]] = {name: [] for name in (FREE, *MODES)}
@@ -69,7 +69,7 @@ def one_case(case: str, settings: Settings, results: Results) -> None:
         wanted = SHARE * statistics.median(seconds[FREE])
         travelling = wanted - LATENCY * len(sizes)
         rate = sum(sizes) / travelling if travelling > 0 else None
-        took = replicas.ask("link", latency=LATENCY, bytes_per_second=rate)[0]["seconds"]
+        took = replicas.ask(link, latency=LATENCY, bytes_per_second=rate)[0]["seconds"]
         orders = itertools.cycle(itertools.permutations(MODES))
         for order in itertools.islice(orders, settings.rounds):  # each comes after each other one
             for mode in order:
@@ -89,7 +89,7 @@ def check_states(case: str, replicas: Replicas) -> None:
     states = {
         f"{mode}, rank {rank}": answer["state"]
         for mode in MODES
-        for rank, answer in enumerate(replicas.ask("overlap_state", mode=mode))
+        for rank, answer in enumerate(replicas.ask(first_state, mode=mode))
     }
     if len(set(states.values())) > 1:
         raise StatesDiffer(case=case, states=states)

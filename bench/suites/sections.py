@@ -1,13 +1,33 @@
-"""Times of this project's sections, and their sum against the full schedule."""
+"""Times of this project's sections, each an executable of its own, and of the full schedule."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from bench.inside import Contestant, seconds_of
 from bench.measurement import FULL, OURS, Results
 from bench.models import CASES
+from bench.peers.ours import all_steps, loaded
 from bench.suites import Settings
+from pef_schema.program import ArginKind
+
+if TYPE_CHECKING:
+    from bench.user_pef import PefContestant
+    from emulator.device import Device
+    from emulator.plans.plan import Plan
 
 SUM = "(sum of sections)"
 """Stands among the sections for all of them, one after the other."""
+
+LONG_ENOUGH = 0.002
+"""Seconds a try should last, so that the clock and the dispatch weigh little."""
+
+TRIES = 3
+"""The best of so many is a sample: what interrupts one try seldom interrupts all."""
 
 
 def sections(settings: Settings, results: Results) -> None:
@@ -17,10 +37,103 @@ def sections(settings: Settings, results: Results) -> None:
             continue  # their thunks say more
         settings.tell(f"sections: {case}")
         with settings.worker(case, OURS) as worker:
-            worker.ask("sections", count=1)
-            found: dict[str, list[float]] = worker.ask("sections", count=settings.rounds)
+            worker.ask(section_seconds, count=1)
+            found: dict[str, list[float]] = worker.ask(section_seconds, count=settings.rounds)
         full = found.pop(FULL)
         for name, seconds in found.items():
             results.add("sections", case, OURS, name, "s", seconds)
         results.add("sections", case, OURS, SUM, "s", map(sum, zip(*found.values(), strict=True)))
         results.add("sections", case, OURS, FULL, "s", full)
+
+
+class SectionTimer:
+    """Runs single sections on a device.
+
+    The first pass is in the schedule's order and fills the activations, which stay: afterwards
+    any section can run at any time. Learning rates are 0, so that weights stay where they are
+    however often the optimizer's sections run.
+
+    Args:
+        device: A loaded device with inputs and weights in place.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self.plants: dict[str, float] = {}
+        program = device.program
+        for index, argin in enumerate(program.argins):
+            if argin.kind is ArginKind.LR:
+                device.set_argin(index, 0.0)
+        self._plans: dict[str, Plan] = {}
+        for call in program.schedules[0].calls:
+            section = program.sections[call.section]
+            steps = tuple((call.section, k) for k in range(len(section.steps)))
+            self._plans[section.name] = device.plan(steps)
+            self._once(section.name)
+        self._plans[FULL] = device.plan(all_steps(program))
+        self._repeats = {name: self._calibrate(name) for name in self._plans}
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the sections in the order of the schedule, the full one last."""
+        return list(self._plans)
+
+    def sample(self, name: str) -> float:
+        """Seconds of one run of a section: the best try, each of enough repeats."""
+        repeats = self._repeats[name]
+
+        def attempt() -> None:
+            for _ in range(repeats):
+                self._once(name)
+
+        return min(seconds_of(attempt) for _ in range(TRIES)) / repeats
+
+    def _once(self, name: str) -> None:
+        begin = time.perf_counter()
+        plan = self._plans[name]
+        self._device.run(plan)
+        buffers = self._device.pool.buffers
+        jax.block_until_ready([buffers[home] for home in plan.writes])
+        factor = self.plants.get(name)
+        if factor:
+            until = begin + factor * (time.perf_counter() - begin)
+            while time.perf_counter() < until:
+                pass
+
+    def _calibrate(self, name: str) -> int:
+        took = min(seconds_of(lambda: self._once(name)) for _ in range(3))
+        return max(1, round(LONG_ENOUGH / took))
+
+
+_timers: dict[int, SectionTimer] = {}
+
+
+def section_seconds(
+    contestant: Contestant | PefContestant, count: int, plants: Mapping[str, float] | None = None
+) -> dict[str, Any]:
+    """Time every section, in turns.
+
+    Args:
+        contestant: This project, on a case or on a user's PEF.
+        count: Samples of each; 0 only prepares.
+        plants: Factors by which sections are made slower, by really spending the time.
+
+    Returns:
+        Lists of seconds by section name, the full schedule as ``FULL`` among them.
+    """
+    timer = _timers.get(id(contestant))
+    if timer is None:
+        if isinstance(contestant, Contestant):
+            step = contestant.step
+            for batch in contestant.batches(1):
+                step(batch)
+            device = loaded().device
+        else:
+            device = contestant.loaded_device()
+        timer = _timers[id(contestant)] = SectionTimer(device)
+    timer.plants = dict(plants or {})
+    found: dict[str, list[float]] = {name: [] for name in timer.names}
+    for _ in range(count):
+        for name in timer.names:
+            found[name].append(timer.sample(name))
+    return found

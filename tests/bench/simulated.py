@@ -8,7 +8,7 @@ import numpy as np
 
 from bench.gate import GateSettings, Samples, Side
 from bench.measurement import FULL
-from bench.users.case_name import path_of
+from bench.process import path_of
 from pef_schema import read_pef
 
 JITTER, TAIL, BIAS, DRIFT = 0.04, 0.05, 0.04, 0.5

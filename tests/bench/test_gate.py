@@ -9,7 +9,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.errors import NoRevision, UnknownSection
-from bench.gate import GateSettings, decide, measure_pair
+from bench.gate import GateSettings, decide, measure_in
 from bench.measurement import FULL
 from bench.stats import P_VALUE, RATIO, compare, compare_pairs, compare_processes
 from bench.tree import ROOT, file_at, tree_of
@@ -150,10 +150,10 @@ def test_the_gate_catches_a_section_made_slower():
     """One process a side and a large factor: the machinery, not the statistics."""
     settings = GateSettings(processes=1, rounds=6, threads=1, small=True, plants={"bckwd_0": 3.0})
     with tree_of(None) as tree:
-        samples = measure_pair("logreg-1", tree, tree, settings)
+        samples = measure_in(tree, tree, settings)("logreg-1", settings.processes)
         with pytest.raises(UnknownSection, match=r"no section 'x'; there are fwd_0"):
             wrong = GateSettings(processes=1, rounds=1, threads=1, small=True, plants={"x": 2.0})
-            measure_pair("logreg-1", tree, tree, wrong)
+            measure_in(tree, tree, wrong)("logreg-1", wrong.processes)
     assert list(samples) == ["fwd_0", "bckwd_0", "opt_sgd0", FULL]
     assert all(len(base) == len(head) == 6 for base, head in samples.values())
     assert compare("bckwd_0", *samples["bckwd_0"]).slower

@@ -12,8 +12,7 @@ import pytest
 from bench.__main__ import main
 from bench.errors import BadBase, BadSectionTimes, TimesOfTwoProcessors
 from bench.measurement import FULL, Results
-from bench.users.base_file import keep_base, opened_base
-from bench.users.section_times import compared, load_section_times
+from bench.section_times import compared, keep_base, load_section_times, opened_base
 from emulator.processor import processor
 from pef_schema import write_pef
 from tests.samba.inspection.programs import chain

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import samba
+from bench import user_gate
 from bench.__main__ import _parser, main
 from bench.gate import GateSettings, Samples, Side
 from bench.measurement import FULL
+from bench.process import case_of
 from bench.tree import ROOT
-from bench.users import commands
-from bench.users.case_name import case_of
 from examples import lenet
 from tests.bench.simulated import Machine
 from tests.pages import page
@@ -61,8 +61,8 @@ def test_the_commands_of_the_page_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.setattr(commands, "measure_sides", Machine(4))
-    monkeypatch.setattr(commands, "measure_script", by_script)
+    monkeypatch.setattr(user_gate, "measure_sides", Machine(4))
+    monkeypatch.setattr(user_gate, "measure_script", by_script)
     shown = examples_of(PAGE)
     assert len(shown) >= 8
     for command, output in shown:

@@ -6,14 +6,13 @@ import pytest
 
 from bench import models
 from bench.inside import Contestant
-from bench.inside.host import host
-from bench.inside.limit import copy, gemm
-from bench.inside.memory import status_bytes
-from bench.inside.sections import sections
-from bench.inside.transfer import transfer
 from bench.measurement import FULL
 from bench.process import Worker
-from bench.suites.limit import dtype_of, work
+from bench.suites.host import host_seconds
+from bench.suites.limit import copy, dtype_of, gemm, work
+from bench.suites.memory import peak_memory, status_bytes
+from bench.suites.sections import section_seconds
+from bench.suites.transfer import transfer_seconds
 from tests.emulator.costs.counting import counted_step
 
 
@@ -25,11 +24,11 @@ def logreg() -> Contestant:
 def test_sections_are_timed_and_weights_stay(logreg):
     import samba
 
-    found = sections(logreg, count=1)
+    found = section_seconds(logreg, count=1)
     assert list(found) == ["fwd_0", "bckwd_0", "opt_sgd0", FULL]
     names = samba.session.get_weight_names()
     before = [t.clone() for t in samba.session.get_tensors_by_name(names)]
-    found = sections(logreg, count=2)
+    found = section_seconds(logreg, count=2)
     assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
     after = samba.session.get_tensors_by_name(names)
     assert all((a == b).all() for a, b in zip(before, after, strict=True))
@@ -37,15 +36,15 @@ def test_sections_are_timed_and_weights_stay(logreg):
 
 @pytest.mark.slow
 def test_a_planted_slowdown_is_really_spent(logreg):
-    sections(logreg, count=0)
-    plain = sections(logreg, count=3)
-    slow = sections(logreg, count=3, plants={"bckwd_0": 20.0})
+    section_seconds(logreg, count=0)
+    plain = section_seconds(logreg, count=3)
+    slow = section_seconds(logreg, count=3, plants={"bckwd_0": 20.0})
     assert min(slow["bckwd_0"]) > 5 * min(plain["bckwd_0"])
     assert min(slow["fwd_0"]) < 5 * max(plain["fwd_0"])
 
 
 def test_host_time_is_what_the_executable_leaves(logreg):
-    found = host(logreg, count=3)
+    found = host_seconds(logreg, count=3)
     assert 0 < found["regions"] <= 13
     pairs = list(zip(found["total"], found["executable"], strict=True))
     assert len(pairs) == 3 and all(0 < inside < total for total, inside in pairs)
@@ -56,7 +55,7 @@ def test_memory_sees_what_a_step_holds():
     """A GPT of 4 MB needs four times that: weights, gradients and two moments."""
     worker = Worker(case="layers-12", contender="eager", threads=1)
     try:
-        found = worker.ask("memory", warm=1, count=1)
+        found = worker.ask(peak_memory, warm=1, count=1)
     finally:
         worker.close()
     weights = sum(4 * p.numel() for p in models.GROWTH["layers-12"].model().parameters())
@@ -71,7 +70,7 @@ def test_a_field_that_is_missing():
 
 @pytest.mark.parametrize("contender", ["ours", "eager", "jax"])
 def test_transfers(contender):
-    found = transfer(Contestant(models.SMALL["logreg-1"], contender), nbytes=4096, count=2)
+    found = transfer_seconds(Contestant(models.SMALL["logreg-1"], contender), nbytes=4096, count=2)
     assert {name: len(times) for name, times in found.items()} == {"to_device": 2, "to_host": 2}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import samba
 from bench import models
-from bench.peers.eager import to_torch
+from bench.peers.torch_step import to_torch
 from emulator.memory import allocator
 from pef_schema import read_pef
 

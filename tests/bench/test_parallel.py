@@ -8,7 +8,7 @@ from bench import targets
 from bench.errors import LossesDiffer, StatesDiffer
 from bench.measurement import OURS, Results
 from bench.peers import DDP, REPLICA
-from bench.suites import alone, ddp, overlap
+from bench.suites import ddp, overlap
 from tests.bench.shortest import settings
 
 
@@ -46,9 +46,9 @@ def test_replicas_that_differ_are_refused():
 
 @pytest.mark.slow
 def test_one_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(alone, "PROCESSES", 1)
+    monkeypatch.setattr(ddp, "PROCESSES", 1)
     found = Results()
-    alone.one_case("lenet", settings(tmp_path, threads=2), found)
+    ddp.one_alone("lenet", settings(tmp_path, threads=2), found)
     assert [m.contender for m in found.measurements] == [OURS, REPLICA]
     assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
 
@@ -56,7 +56,7 @@ def test_one_alone(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_two_replicas_beside_torchs_own(tmp_path):
     found = Results()
-    ddp.one_case("lenet", settings(tmp_path, threads=2), found)
+    ddp.beside_torch("lenet", settings(tmp_path, threads=2), found)
     assert [m.contender for m in found.measurements] == [REPLICA, DDP]
     assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from bench import goal_table, history, kept, report
+from bench import kept, report
 from bench.__main__ import main
 from bench.environment import check_one_processor, environment, heading, processor_of
 from bench.errors import BadResults, TwoProcessors
@@ -122,7 +122,7 @@ def test_files_stand_side_by_side(tmp_path, capsys):
 
 
 def test_columns_have_their_own_reach():
-    cells = goal_table.side_by_side({"a": on(replace(INTEL, vendor="amd")), "b": on(INTEL)})
+    cells = report.side_by_side({"a": on(replace(INTEL, vendor="amd")), "b": on(INTEL)})
     (mean,) = (row for row in cells if row[0] == "the same, geometric mean")
     assert mean[1] == "≤ 0.75 on amd / ≤ 0.85 on intel"
 
@@ -140,8 +140,8 @@ def test_files_of_one_name_are_told_apart(tmp_path, capsys):
 def test_a_history_of_two_processors_makes_no_curve_of_both(tmp_path):
     path = tmp_path / "history.jsonl"
     for found in (on(INTEL), on(processor()), on(processor())):
-        history.add(path, found)
-    past = history.load(path)
+        kept.add_to_history(path, found)
+    past = kept.load_history(path)
     assert [entry.processor for entry in past] == [str(INTEL), *[str(processor())] * 2]
     text = page(on(processor()), past)
     assert text.count("<circle") == 2 and "1 runs on other processors are left out" in text

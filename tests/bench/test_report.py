@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench import goal_table, history, report, targets
+from bench import kept, report, targets
 from bench.__main__ import main
 from bench.environment import environment
 from bench.errors import BadResults
@@ -97,7 +97,7 @@ def test_goals():
     assert rows["step time / machine limit: gpt"].measured == "1.250 (bound 160.000 ms)"
     small = rows["peak memory of a step / torch eager: logreg-1"]
     assert small.measured == "-0.5 MiB / 1.0 MiB"
-    text = goal_table.goals(list(rows.values()))
+    text = report.goals(list(rows.values()))
     assert "not measured" in text and f"6 of {len(rows)} rows met" in text
 
 
@@ -129,12 +129,12 @@ def test_the_mean_is_held_to_the_processor_at_hand(vendor, factor, reach, met):
 
 
 def test_peers_and_the_better_one_by_model():
-    text = goal_table.models(sample())
+    text = report.models(sample())
     assert re.search(r"model +step +/ eager +/ compile +/ better +/ jax +/ limit", text)
     assert re.search(r"gpt +200.000 ms +1.000 +0.800 +1.000 +- +1.25", text)
     assert re.search(r"moe +100.000 ms +0.250 +0.500 +0.500 +- +-", text)
     assert re.search(r"geometric mean +0.707", text)
-    assert goal_table.models(Results()) == ""
+    assert report.models(Results()) == ""
 
 
 @pytest.mark.parametrize("part", ["suites", "cases", "contenders"])
@@ -157,7 +157,7 @@ def test_of_two_parts_the_rows_of_either_are_shown():
     for contender, seconds in (("ours", 0.1), ("eager", 0.2)):
         steps.add("steps", "gpt", contender, "step", "s", [seconds])
     memory.add("compile", "gpt2", "ours", WARM, "s", [5.9])
-    text = goal_table.table({"a": steps, "b": memory})
+    text = report.goal_table({"a": steps, "b": memory})
     lines = [line for line in text.splitlines() if "not measured" in line]
     assert len(lines) == 3 and all("0.500" in line or "5.90 s" in line for line in lines)
     assert "a: 1 of 2 rows met, 1 without an answer" in text
@@ -253,8 +253,8 @@ class Tags(HTMLParser):
 def test_page_stands_by_itself(tmp_path):
     path = tmp_path / "history.jsonl"
     for _ in range(2):
-        history.add(path, sample())
-    past = history.load(path)
+        kept.add_to_history(path, sample())
+    past = kept.load_history(path)
     text = page(sample(), past)
     tags = Tags()
     # The parser knows SVG's self-closing tags as such.
@@ -275,10 +275,10 @@ def test_page_stands_by_itself(tmp_path):
 
 def test_a_bad_history_is_named(tmp_path):
     path = tmp_path / "history.jsonl"
-    history.add(path, sample())
+    kept.add_to_history(path, sample())
     path.write_text(path.read_text() + "{}\n")
     with pytest.raises(BadResults, match=r"history\.jsonl:2"):
-        history.load(path)
+        kept.load_history(path)
 
 
 @pytest.mark.parametrize("argv", [["run", "--rounds=0"], ["run", "--model=x"], []])
@@ -308,7 +308,7 @@ def test_the_command(tmp_path, capsys):
     assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
     assert len(json.loads(names["smaller-is-better"].read_text())) == 2
     assert names["html"].read_text().startswith("<!doctype html>")
-    assert len(history.load(names["history"])) == 1
+    assert len(kept.load_history(names["history"])) == 1
 
 
 @pytest.mark.slow

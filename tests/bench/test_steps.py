@@ -10,12 +10,12 @@ import torch
 
 from bench import models, peers
 from bench.errors import LossesDiffer, WorkerFailed
-from bench.inside import Contestant
-from bench.inside.steps import first, steps
+from bench.inside import Contestant, steps
 from bench.measurement import Results
 from bench.ordinary import MASKED, ORDINARY, SMALL_ORDINARY
 from bench.process import Worker
 from bench.suites import cache_variables
+from bench.suites.compile import first
 from bench.suites.steps import check_losses, first_losses_of, steps_of
 from bench.unseen import SMALL_UNSEEN, UNSEEN
 from tests.bench.shortest import settings
@@ -108,7 +108,7 @@ def test_losses_move():
 def test_resnet_by_hand_keeps_torch_statistics():
     import jax
 
-    from bench.peers.jax_resnet import resnet18
+    from bench.peers.by_hand import resnet18
 
     case = models.SMALL["resnet18"]
     model = case.model()

@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from bench import user_gate
 from bench.__main__ import main
 from bench.errors import BadSectionTimes, NothingToCompare, OtherProgram, ScriptFailed
 from bench.gate import GateSettings
-from bench.inside.sections import sections
 from bench.measurement import FULL
+from bench.process import case_of
+from bench.section_times import keep_base
+from bench.suites.sections import section_seconds
 from bench.tree import ROOT
-from bench.users import commands
-from bench.users.base_file import keep_base
-from bench.users.case_name import case_of
-from bench.users.program import PefContestant
-from bench.users.same_program import matched, matched_files
-from bench.users.script import measure_script
+from bench.user_gate import left_out_of, left_out_of_files, measure_script
+from bench.user_pef import PefContestant
 from bench.worker import _contestant
 from pef_schema import Program, read_pef, write_pef
 from tests.bench.simulated import Machine
@@ -63,7 +62,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], Machine]:
     """Put a simulated machine in the place of processes that take times."""
 
     def put(machine: Machine) -> Machine:
-        monkeypatch.setattr(commands, "measure_sides", machine)
+        monkeypatch.setattr(user_gate, "measure_sides", machine)
         return machine
 
     return put
@@ -126,8 +125,8 @@ def test_sections_of_other_modules_are_left_out_and_named(
 ) -> None:
     """A layer that is put in moves the names of those behind it."""
     head = written(pef.with_name("head.pef"), chain((SECTIONS[0], "new.relu", *SECTIONS[1:])))
-    found = matched_files(pef, head, name="x")
-    assert found.left_out == {
+    found = left_out_of_files(pef, head, name="x")
+    assert found == {
         "fwd_3": "only in head",
         "fwd_1": "other modules than in base",
         "fwd_2": "other modules than in base",
@@ -149,7 +148,7 @@ def test_sections_of_other_modules_are_left_out_and_named(
 def test_other_operations_of_the_same_modules_are_compared() -> None:
     """A slower activation is what the gate is for."""
     other = chain(("a.gelu", *SECTIONS[1:]))
-    assert matched(chain(SECTIONS), other, name="x", head_name="y").left_out == {}
+    assert left_out_of(chain(SECTIONS), other, name="x", head_name="y") == {}
 
 
 def test_another_program_is_refused(pef: Path) -> None:
@@ -158,7 +157,7 @@ def test_another_program_is_refused(pef: Path) -> None:
         (dataclasses.replace(chain(SECTIONS), inference=False), "use"),
     ):
         with pytest.raises(OtherProgram, match="keep a new base") as caught:
-            matched(read_pef(str(pef)), other, name="base.json", head_name="net.pef")
+            left_out_of(read_pef(str(pef)), other, name="base.json", head_name="net.pef")
         assert caught.value.what.startswith(what)
         assert caught.value.found != caught.value.wanted
 
@@ -238,7 +237,7 @@ def test_a_plant_is_a_factor_above_one(
 def test_every_section_of_a_pef_runs_on_drawn_numbers(pef: Path) -> None:
     contestant = _contestant(case_of(pef), "ours", small=False)
     assert isinstance(contestant, PefContestant) and contestant.path == str(pef)
-    found = sections(contestant, 2)
+    found = section_seconds(contestant, 2)
     assert list(found) == ["fwd_0", "fwd_1", "fwd_2", FULL]
     assert all(len(times) == 2 and min(times) > 0 for times in found.values())
 

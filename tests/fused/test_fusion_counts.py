@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from bench import counts, fusion
-from bench.hlo_values import computed
+from bench.fusion import computed
 from bench.models import SMALL
 from emulator.plans import xla_options
 from emulator.plans.executable_cache import compiled_or_kept

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import SingleDeviceSharding
 
-from bench.hlo_values import computed
+from bench.fusion import computed
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion.rewriting import planned
 from emulator.plans.fusion.tracing import trace_planned

@@ -12,8 +12,6 @@ from emulator.device import Device
 from pef_schema import Role, read_pef
 from pef_schema.program import OutputGrad
 
-__all__ = ["PefContestant"]
-
 _DRAWN = frozenset({Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE})
 _SCALE = 0.05
 """Standard deviation of what is drawn; squares of it are far from subnormal numbers."""

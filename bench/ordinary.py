@@ -1,11 +1,19 @@
-"""Networks with the dropout of their papers, and long chains, in plain torch."""
+"""Ordinary models with their dropouts, and long chains of cheap steps.
+
+What XLA fuses decides how fast these are: each value that several others read can be made once, or
+in each of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from bench.case import ADAMW, Batch, Case, by_name, classified, next_tokens
 from bench.nets import Outputs
 
 
@@ -245,3 +253,132 @@ class Steps(nn.Module):
             h = torch.tanh(h @ self.weight) + 0.1 * torch.cos(h) * float(step % 3)
         out = self.head(h)
         return F.cross_entropy(out, label), out
+
+
+MASKED = 0.3
+"""How far the first losses of contenders may be apart that draw masks of their own: more than
+torch's are with other seeds, as a test shows. The tests compare the same networks without dropout
+at the tolerance of any other case."""
+
+
+def post_norm(
+    *,
+    dropout: float,
+    batch: int = 4,
+    length: int = 24,
+    width: int = 64,
+    layers: int = 6,
+) -> Case:
+    """Torch's transformer encoder as it comes, with dropout or without."""
+    return Case(
+        name="post_norm_dropout" if dropout else "post_norm",
+        family="post_norm",
+        build=lambda: PostNorm(width, 4, layers, 10, dropout),
+        make_batch=classified((batch, length, width), 10),
+        loss_rtol=MASKED if dropout else 1e-3,
+    )
+
+
+def gpt2_dropout(
+    *,
+    batch: int = 8,
+    length: int = 128,
+    vocabulary: int = 2000,
+    layers: int = 4,
+    width: int = 128,
+) -> Case:
+    """A small GPT-2 with a dropout of 0.1 everywhere."""
+    return Case(
+        name="gpt2_dropout",
+        build=lambda: GPT2(vocabulary, length, layers, 4, width, 0.1),
+        input_names=("token_ids", "targets"),
+        make_batch=next_tokens(batch, length, vocabulary),
+        optimizer=ADAMW,
+        loss_rtol=MASKED,
+    )
+
+
+def bert(
+    *,
+    batch: int = 8,
+    length: int = 64,
+    vocabulary: int = 3000,
+    layers: int = 4,
+    width: int = 128,
+) -> Case:
+    """A small BERT that learns masked words, one of six, in sentences of different lengths."""
+
+    def make(rng: np.random.Generator) -> Batch:
+        tokens = rng.integers(4, vocabulary, size=(batch, length))
+        asked = rng.random((batch, length)) < 1 / 6
+        asked[:, 0] = True
+        lengths = rng.integers(length // 2, length + 1, size=(batch, 1))
+        seen = np.arange(length) < lengths
+        kinds = np.repeat(np.arange(length)[None] * 2 // length, batch, 0)
+        masked = np.where(asked, 3, tokens)
+        return masked, kinds, seen, np.where(asked & seen, tokens, -100)
+
+    return Case(
+        name="bert",
+        build=lambda: BERT(vocabulary, length, layers, 4, width, 0.1),
+        input_names=("token_ids", "token_types", "attention_mask", "targets"),
+        make_batch=make,
+        optimizer=ADAMW,
+        loss_rtol=MASKED,
+    )
+
+
+def vit_drop_path(*, batch: int = 12, size: int = 32, width: int = 128, layers: int = 4) -> Case:
+    """A vision transformer with dropout, and drop path up to 0.2."""
+    return Case(
+        name="vit_drop_path",
+        build=lambda: DropPathViT(size, 4, width, layers, 4, 10, 0.1, 0.2),
+        make_batch=classified((batch, 3, size, size), 10),
+        optimizer=ADAMW,
+        loss_rtol=MASKED,
+    )
+
+
+def mlp_dropout(*, batch: int = 64, width: int = 128, layers: int = 20) -> Case:
+    """Twenty layers with batch norm and dropout."""
+    return Case(
+        name="mlp_dropout",
+        build=lambda: DeepMLP(width, layers, 10, 0.1),
+        make_batch=classified((batch, width), 10),
+        loss_rtol=MASKED,
+    )
+
+
+def chain(steps: int, *, name: str = "", batch: int = 4, width: int = 8) -> Case:
+    """So many steps of a chain over a few numbers."""
+    return Case(
+        name=name or f"steps-{steps}",
+        family="chain_of_steps",
+        build=lambda: Steps(width, steps),
+        make_batch=classified((batch, width), 10),
+    )
+
+
+ORDINARY: Mapping[str, Case] = by_name(
+    post_norm(dropout=0.1),
+    post_norm(dropout=0.0),
+    gpt2_dropout(),
+    bert(),
+    vit_drop_path(),
+    mlp_dropout(),
+    chain(50),
+    chain(200),
+    chain(1000),
+)
+"""What the suite ``ordinary`` times, by name."""
+
+SMALL_ORDINARY: Mapping[str, Case] = by_name(
+    post_norm(dropout=0.1, batch=2, length=5, width=16, layers=2),
+    post_norm(dropout=0.0, batch=2, length=5, width=16, layers=2),
+    gpt2_dropout(batch=2, length=8, vocabulary=40, layers=1, width=16),
+    bert(batch=2, length=8, vocabulary=40, layers=1, width=16),
+    vit_drop_path(batch=2, size=8, width=16, layers=2),
+    mlp_dropout(batch=8, width=16, layers=3),
+    chain(6, name="steps"),
+)
+"""The same, as small as their mathematics allows."""

@@ -1,35 +1,20 @@
-"""Requests that the process of a contender answers, one module for each kind."""
+"""A contender in its own process: the model, its step, and the requests that all suites share.
+
+Suites define further requests beside the code that asks them. A process imports the modules of
+the requests that it answers, so these may import no library but the one of the contender.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.case import Case
 from bench.peers import Prepared, load
 
-REQUESTS: Mapping[str, str] = MappingProxyType(
-    {
-        "steps": "bench.inside.steps",
-        "first": "bench.inside.steps",
-        "memory": "bench.inside.memory",
-        "sections": "bench.inside.sections",
-        "host": "bench.inside.host",
-        "thunks": "bench.inside.thunks",
-        "transfer": "bench.inside.transfer",
-        "gemm": "bench.inside.limit",
-        "copy": "bench.inside.limit",
-        "join": "bench.inside.overlap",
-        "link": "bench.inside.overlap",
-        "overlap": "bench.inside.overlap",
-        "overlap_state": "bench.inside.overlap",
-        "join_ddp": "bench.inside.ddp",
-        "ddp": "bench.inside.ddp",
-    }
-)
-"""Modules by request; the function has the request's name."""
+KEPT_LOSSES = 4
 
 
 class Contestant:
@@ -47,7 +32,7 @@ class Contestant:
 
     def prepare(self, model: Any) -> None:
         """Build the step for a model."""
-        convert, _ = self._prepared = load(self.contender, self.case).prepare(self.case, model)
+        convert, _ = self._prepared = load(self.contender, self.case)(self.case, model)
         self._batches = itertools.cycle([convert(batch) for batch in self.case.batches()])
 
     @property
@@ -62,3 +47,27 @@ class Contestant:
     def batches(self, count: int) -> list[Any]:
         """The next so many batches, in the form that the step takes."""
         return list(itertools.islice(self._batches, count))
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """Seconds that something takes."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def steps(contestant: Contestant, count: int) -> dict[str, Any]:
+    """Run steps.
+
+    Args:
+        contestant: Who runs.
+        count: How many.
+
+    Returns:
+        ``seconds`` of all together and the first ``losses``.
+    """
+    step = contestant.step
+    todo = contestant.batches(count)
+    losses: list[float] = []
+    seconds = seconds_of(lambda: losses.extend(step(batch) for batch in todo))
+    return {"seconds": seconds, "losses": losses[:KEPT_LOSSES]}

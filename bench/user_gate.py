@@ -1,0 +1,351 @@
+"""``python -m bench gate --pef``: the gate over a user's PEF, by itself or by the user's script.
+
+A time says something about another one only if both programs are fed alike. Sections are matched by
+name, and the name alone does not do: where a layer was put in, ``fwd_5`` is another layer.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.errors import (
+    BadBase,
+    BadSectionTimes,
+    NothingToCompare,
+    OtherProgram,
+    ScriptFailed,
+    UserGateUsage,
+)
+from bench.gate import GateSettings, Measure, Samples, Side, decide, measure_sides
+from bench.measurement import FULL
+from bench.output import check_outputs, write_json
+from bench.process import ANSWER_SECONDS, case_of, worker_environment
+from bench.section_times import compared, keep_base, load_section_times, opened_base
+from bench.tree import tree_of
+from emulator.processor import processor
+from pef_schema import PefError, Program, read_info, read_pef
+from pef_schema.printable import say_text
+from pef_schema.section_facts import modules_of, owners, section_types
+
+
+def add_user_gate(parser: ArgumentParser) -> None:
+    """Add the options of a user's gate.
+
+    Args:
+        parser: The parser of ``gate``.
+    """
+    parser.add_argument("--pef", type=Path, help="gate this PEF; --base is a PEF or a kept base")
+    parser.add_argument(
+        "--keep", metavar="FILE", type=Path, help="with --pef: write the PEF and its times here"
+    )
+    parser.add_argument(
+        "--script",
+        metavar="COMMAND",
+        help="with --pef: time by this script's measure-sections, e.g. 'app.py -b 8'",
+    )
+    parser.add_argument(
+        "--base-script",
+        metavar="COMMAND",
+        help="the script of --base, where its model is another than that of --script",
+    )
+
+
+def gate_pef(args: Namespace, settings: GateSettings) -> int:
+    """Gate a user's PEF, or keep it as a base.
+
+    Args:
+        args: What was parsed.
+        settings: How to measure.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        BenchError: If something cannot be measured or compared.
+        PefError: If the PEF is missing or bad, or an output cannot be written.
+    """
+    if args.model:
+        raise UserGateUsage("--model is for the bench's own cases, not beside --pef")
+    if (args.keep is None) == (args.base is None):
+        raise UserGateUsage("beside --pef give --base, to compare with it, or --keep, to make one")
+    if args.keep is not None and (args.json is not None or args.smaller_is_better is not None):
+        raise UserGateUsage("--keep judges nothing: --json and --smaller-is-better go with --base")
+    if args.base_script is not None and (args.script is None or args.base is None):
+        raise UserGateUsage("--base-script goes with --script and --base")
+    read_info(str(args.pef))  # a bad file is told as such, and not by a process that fails
+    check_outputs((args.keep, args.json, args.smaller_is_better))
+    return _keep(args, settings) if args.base is None else _judge(args, settings)
+
+
+def _keep(args: Namespace, settings: GateSettings) -> int:
+    measure = measure_of(args.pef, args.pef, settings, (args.script, args.script))
+    found = measure(args.pef.name, settings.processes)
+    keep_base(args.keep, args.pef, {name: [*one, *two] for name, (one, two) in found.items()})
+    say_text(f"kept: {args.keep}, {args.pef.name} with {len(set(found) - {FULL})} sections")
+    return 0
+
+
+def _judge(args: Namespace, settings: GateSettings) -> int:
+    with opened_base(Path(args.base)) as base:
+        left_out = left_out_of_files(base.pef, args.pef, name=args.base)
+        scripts = args.base_script or args.script, args.script
+        measure = measure_of(base.pef, args.pef, settings, scripts)
+
+        def of_pairs(case: str, processes: int) -> Samples:
+            found = measure(case, processes)
+            found = {name: both for name, both in found.items() if name not in left_out}
+            if not found:
+                raise NothingToCompare(base=args.base, head=str(args.pef))
+            return found
+
+        verdict = decide(args.pef.name, of_pairs, settings.processes)
+    say_text(
+        "\n".join(
+            [str(verdict), *(f"  {name}: {why}; not compared" for name, why in left_out.items())]
+        )
+    )
+    for found in verdict.first:
+        if found.name == FULL and (line := base.since_then(found.base)):
+            say_text(line)
+    if args.json is not None:
+        write_json(
+            args.json,
+            {
+                "processor": str(processor()),
+                "base": args.base,
+                "left_out": left_out,
+                "cases": [verdict.fields()],
+            },
+        )
+    if args.smaller_is_better is not None:
+        write_json(args.smaller_is_better, verdict.smaller_is_better())
+    return int(bool(verdict.slower))
+
+
+def measure_of(
+    base: Path,
+    head: Path,
+    settings: GateSettings,
+    scripts: tuple[str | None, str | None] = (None, None),
+) -> Measure:
+    """What measures two PEFs.
+
+    Args:
+        base, head: The PEFs.
+        settings: How.
+        scripts: The user's scripts of base and head with their options; None to run the PEFs by
+            themselves.
+
+    Returns:
+        What the gate's ``decide`` asks.
+
+    Raises:
+        UserGateUsage: If there is no such script.
+    """
+    old, new = scripts
+    if old is not None and new is not None:
+        words = _words(old), _words(new)
+        return lambda _, processes: measure_script(words, (base, head), settings, processes)
+
+    def measure(_: str, processes: int) -> Samples:
+        with tree_of(None) as tree:
+            sides = Side(case=case_of(base), tree=tree), Side(case=case_of(head), tree=tree)
+            return measure_sides(sides, settings, processes)
+
+    return measure
+
+
+def _words(script: str) -> list[str]:
+    try:
+        words = shlex.split(script)
+    except ValueError as error:
+        raise UserGateUsage(f"--script {script!r}: {error}") from error
+    if not words or not Path(words[0]).is_file():
+        raise UserGateUsage(f"--script: there is no file {words[0] if words else ''!r}")
+    return words
+
+
+def compare_times(base: Path, head: Path, *, across_processors: bool = False) -> int:
+    """Print two files of section times side by side.
+
+    Args:
+        base, head: Reports of ``measure-sections``, or kept bases.
+        across_processors: Whether they may be of two processors; nothing is called slower then.
+
+    Returns:
+        1 if a section counts as slower, else 0.
+
+    Raises:
+        BenchError: If they are something else, or of two processors.
+    """
+    found, others = compared(base, head, across_processors=across_processors)
+    for one in found:
+        say_text(str(one))
+    for line in others:
+        say_text(line)
+    if across_processors:
+        say_text("ACROSS PROCESSORS: ratios compare machines; no exit code is made of them")
+        return 0
+    say_text(
+        "A weak verdict: these times are of different minutes, and what else the machine did is in "
+        "them. `python -m bench gate --pef` measures both sides in turns."
+    )
+    return int(any(one.slower for one in found))
+
+
+def left_out_of_files(base: Path, head: Path, *, name: str) -> dict[str, str]:
+    """Match the sections of two PEFs.
+
+    Args:
+        base, head: The PEFs.
+        name: What base is called in errors.
+
+    Returns:
+        Why a section is not to be compared, by name: of base, of head or of both.
+
+    Raises:
+        BadBase: If base cannot be read.
+        PefError: If head cannot.
+        OtherProgram: If they are not fed alike.
+    """
+    try:
+        before = read_pef(str(base))
+    except PefError as error:
+        raise BadBase(path=name, reason=error.what) from error
+    return left_out_of(before, read_pef(str(head)), name=name, head_name=str(head))
+
+
+def left_out_of(base: Program, head: Program, *, name: str, head_name: str) -> dict[str, str]:
+    """Match the sections of two programs.
+
+    Args:
+        base, head: The programs.
+        name, head_name: What they are called in errors.
+
+    Returns:
+        Why a section is not to be compared, by name: of base, of head or of both.
+
+    Raises:
+        OtherProgram: If they are not fed alike, or one trains and the other does not.
+    """
+    before, after = _fed(base), _fed(head)
+    for what in dict.fromkeys((*before, *after)):
+        if before.get(what) != after.get(what):
+            raise OtherProgram(
+                base=name,
+                head=head_name,
+                what=what,
+                found=after.get(what, "missing"),
+                wanted=before.get(what, "missing"),
+            )
+    old, new = _sections(base), _sections(head)
+    left_out = {
+        section: "only in base" if section not in new else "only in head"
+        for section in dict.fromkeys((*old, *new))
+        if (section in old) != (section in new)
+    }
+    left_out |= {
+        section: "other modules than in base"
+        for section, of in new.items()
+        if section in old and old[section] != of
+    }
+    untimed = {s.name for s in head.sections} - set(new)
+    left_out |= dict.fromkeys(sorted(untimed), "not in the first schedule, which alone is timed")
+    return left_out
+
+
+def _fed(program: Program) -> dict[str, str]:
+    """What a program is for and what it is fed, in words."""
+    found = {"use": "inference" if program.inference else "training"}
+    for graph in program.graphs:
+        for index in graph.inputs:
+            value = graph.values[index]
+            found[f"input {value.name} of {graph.name}"] = (
+                f"{value.dtype.name.lower()} {list(value.shape)}"
+            )
+    return found
+
+
+def _sections(program: Program) -> dict[str, tuple[str, frozenset[str]]]:
+    """Type and modules by section of the full run."""
+    owned = owners(program)
+    sections = [program.sections[call.section] for call in program.schedules[0].calls]
+    return {s.name: (section_types(s), frozenset(modules_of(program, s, owned))) for s in sections}
+
+
+def measure_script(
+    scripts: tuple[Sequence[str], Sequence[str]],
+    pefs: tuple[Path, Path],
+    settings: GateSettings,
+    processes: int,
+) -> Samples:
+    """Time the sections of two PEFs by scripts, in turns.
+
+    Args:
+        scripts: Base's and head's script with its own options; ``measure-sections`` and its
+            options are put behind its name.
+        pefs: Base and head.
+        settings: How; ``rounds`` passes over the schedule in each process.
+        processes: Processes of each side.
+
+    Returns:
+        Samples of the sections that both have, process after process.
+
+    Raises:
+        ScriptFailed: If a script ends with another code than 0.
+        BadSectionTimes: If it writes no times.
+    """
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for turn in range(processes):
+        taken: dict[int, dict[str, list[float]]] = {}
+        # Neither side may always come first.
+        for side in (0, 1) if turn % 2 else (1, 0):
+            taken[side] = _run(scripts[side], pefs[side], settings)
+        for name in taken[1]:
+            if name in taken[0]:
+                # A section may be called more often on one side; samples belong together in pairs.
+                count = min(len(taken[0][name]), len(taken[1][name]))
+                base, head = found.setdefault(name, ([], []))
+                base += taken[0][name][:count]
+                head += taken[1][name][:count]
+    return found
+
+
+def _run(script: Sequence[str], pef: Path, settings: GateSettings) -> dict[str, list[float]]:
+    with tempfile.TemporaryDirectory(prefix="bench-script-") as folder:
+        report = Path(folder) / "sections.json"
+        command = [
+            *(sys.executable, script[0], "measure-sections"),
+            *(f"--pef={pef}", f"--num-iterations={settings.rounds}"),
+            # Scripts pass one of the two names on.
+            *(f"--bench-report-json={report}", f"--json={report}"),
+            *script[1:],
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ANSWER_SECONDS,
+                env=worker_environment(settings.threads),
+            )
+        except subprocess.TimeoutExpired:
+            raise ScriptFailed(
+                script=script[0], reason=f"it did not end in {ANSWER_SECONDS:g} s"
+            ) from None
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["it said nothing"]
+            raise ScriptFailed(script=script[0], reason=f"code {done.returncode}: {lines[-1]}")
+        if not report.exists():
+            raise BadSectionTimes(
+                path=script[0],
+                reason="it ended without a report: does it pass --bench-report-json on?",
+            )
+        return {name: list(t) for name, t in load_section_times(report).seconds.items()}
