@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import statistics
+import sys
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any, TypeVar
 
 from pef_schema.atomic import write_atomically
 from samba.errors import ArgumentError
+from samba.support.layout import table
 from samba.support.timeline import Spans
 
 __all__ = ["MEASUREMENTS", "PROFILER", "Profiler", "UnknownEvent"]
@@ -267,14 +269,8 @@ class Profiler:
             rows.append(
                 [key, *(_cell(m, times, num_samples_per_iter, dropped) for m in measurements)]
             )
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(
-                cell.rjust(w) if i else cell.ljust(w)
-                for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-            )
-            for row in rows
-        )
+        head, *cells = rows
+        return table(head, cells, width=sys.maxsize, right=range(1, len(head)))
 
     def dump(self, filename: str | PathLike[str]) -> None:
         """Writes what was recorded as a text file: a line for each event.
@@ -302,6 +298,14 @@ MEASUREMENTS = {
 """Columns of :meth:`Profiler.print_statistics` with their units; ``latency`` is the mean."""
 
 
+_IN_MILLISECONDS: Mapping[str, Callable[[list[float]], float]] = {
+    "latency": statistics.fmean,
+    "median": statistics.median,
+    "min": min,
+    "max": max,
+}
+
+
 def _cell(measurement: str, times: list[float], samples: float | None, dropped: int) -> str:
     match measurement:
         case "count":
@@ -310,15 +314,7 @@ def _cell(measurement: str, times: list[float], samples: float | None, dropped: 
             return f"{sum(times):.6f}"
         case "throughput":
             return f"{(samples or 0) * len(times) / max(sum(times), 1e-12):.3f}"
-        case "median":
-            value = statistics.median(times)
-        case "min":
-            value = min(times)
-        case "max":
-            value = max(times)
-        case _:
-            value = statistics.fmean(times)
-    return f"{value * 1e3:.4f}"
+    return f"{1e3 * _IN_MILLISECONDS[measurement](times):.4f}"
 
 
 class _Timed:

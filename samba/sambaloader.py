@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +14,6 @@ import torch
 
 from samba.errors import ArgumentError, SambaError
 from samba.nn.conversion import from_named_dict
-from samba.support.handover import Closed, Handover, TimedOut
 
 __all__ = ["DataLoaderException", "SambaLoader"]
 
@@ -138,7 +139,7 @@ class Epoch(Iterator[Any]):
     def __init__(self, loader: SambaLoader) -> None:
         self._timeout = loader.timeout
         self._taken = 0
-        self._handover = Handover(loader.maxsize)
+        self._handover = _Handover(loader.maxsize)
         # The thread knows the handover and not this object, so that this one can be collected.
         thread = threading.Thread(
             target=_Producer(loader, self._handover).run, name="SambaLoader", daemon=True
@@ -153,10 +154,10 @@ class Epoch(Iterator[Any]):
     def __next__(self) -> Any:
         try:
             batch = self._handover.take(self._timeout)
-        except Closed:
+        except _Closed:
             self.close()
             raise StopIteration from None
-        except TimedOut:
+        except _TimedOut:
             self.close()
             raise DataLoaderException(
                 batch=self._taken,
@@ -170,7 +171,7 @@ class Epoch(Iterator[Any]):
         return batch
 
 
-def _end(handover: Handover, thread: threading.Thread) -> None:
+def _end(handover: _Handover, thread: threading.Thread) -> None:
     handover.close()
     if thread is not threading.current_thread() and thread.ident is not None:
         thread.join(_GRACE_SECONDS)
@@ -179,7 +180,7 @@ def _end(handover: Handover, thread: threading.Thread) -> None:
 class _Producer:
     """Fetches, converts and hands over the batches of one epoch, in its own thread."""
 
-    def __init__(self, loader: SambaLoader, handover: Handover) -> None:
+    def __init__(self, loader: SambaLoader, handover: _Handover) -> None:
         self._dataloader = loader.dataloader
         self._names = loader.names
         self._hook = loader.function_hook
@@ -300,3 +301,86 @@ def _checked_names(names: Sequence[str]) -> tuple[str, ...]:
             where="SambaLoader(names)", found=repr(list(names)), wanted="different names, 1 or more"
         )
     return tuple(names)
+
+
+class _Closed(Exception):
+    """There is nothing more to take."""
+
+
+class _TimedOut(Exception):
+    """Nothing came in time."""
+
+
+class _Handover:
+    """Items on their way from a producer to a consumer.
+
+    Its lock may be taken again by the thread that holds it, because a garbage collection in
+    the middle of any method may call :meth:`close`.
+
+    Args:
+        maxsize: How many items may wait; the producer waits while there are so many.
+    """
+
+    def __init__(self, maxsize: int) -> None:
+        self._maxsize = maxsize
+        self._items: deque[Any] = deque()
+        self._changed = threading.Condition(threading.RLock())
+        self._error: BaseException | None = None
+        self._finished = False
+        self.closed = False
+
+    def put(self, item: Any) -> None:
+        """Adds an item as soon as there is room; drops it if the consumer has gone."""
+        with self._changed:
+            while len(self._items) >= self._maxsize and not self.closed:
+                self._changed.wait()
+            if not self.closed:
+                self._items.append(item)
+                self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Says that no item follows."""
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Says that no item follows, because of an error; the consumer gets it last."""
+        with self._changed:
+            self._error = error
+            self.finish()
+
+    def take(self, timeout: float) -> Any:
+        """Takes the oldest item.
+
+        Args:
+            timeout: Seconds to wait for one.
+
+        Raises:
+            _Closed: No item is left and none follows.
+            _TimedOut: There was none in time.
+            BaseException: What the producer failed with, after all its items, once.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not self._items and not self._finished and not self.closed:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise _TimedOut
+                # A wait longer than this limit is an OverflowError.
+                self._changed.wait(min(left, threading.TIMEOUT_MAX))
+            if self._items:
+                item = self._items.popleft()
+                self._changed.notify_all()
+                return item
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            raise _Closed
+
+    def close(self) -> None:
+        """Ends it from the consumer's side: what waits is dropped, the producer told to stop."""
+        with self._changed:
+            self.closed = True
+            self._items.clear()
+            self._changed.notify_all()

@@ -26,10 +26,9 @@ ROOMS = {
 }
 """Rooms of which scripts import no module but those of ``PUBLIC``."""
 INTERNAL = {
-    "materialize.py",
     "nn/buffers.py",
     "surface.py",
-    *("utils/closeness.py", "utils/flat_yaml.py", "utils/misc.py", "utils/weight_norm.py"),
+    *("utils/flat_yaml.py", "utils/misc.py", "utils/weight_norm.py"),
 }
 """Modules in the other rooms that no script imports."""
 PUBLIC = {

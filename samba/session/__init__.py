@@ -26,8 +26,7 @@ from samba.session.random_state import random_state, set_random_state
 from samba.session.request import RunRequest, listed
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.support import tracing
-from samba.support.given import flag_of, path_of, text_of
-from samba.support.keywords import refuse_unknown
+from samba.support.given import flag_of, path_of, refuse_unknown, text_of
 from samba.support.tracing import refuse_while_tracing, set_tracing
 
 if TYPE_CHECKING:

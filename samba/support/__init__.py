@@ -1,1 +1,1 @@
-"""Helpers that know nothing of models: names, containers, keywords, progress, a bounded queue."""
+"""Helpers that know nothing of models: names, containers, arguments, progress, timelines."""

@@ -6,43 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from samba.functional.sn_type import SNType
 from samba.random import set_seed
-from samba.utils import (
-    argparser as argparser,
+from samba.utils import (  # noqa: F401  # scripts find them as attributes
+    argparser,
+    benchmark_acc,
+    checkpoint,
+    common,
+    dataset,
+    measure,
+    numeric,
+    pef_utils,
+    read_perf_counters,
+    tensorboard_debug,
+    trainer,
+    utils,
 )
-from samba.utils import (
-    benchmark_acc as benchmark_acc,
-)
-from samba.utils import (
-    checkpoint as checkpoint,
-)
-from samba.utils import (
-    common as common,
-)
-from samba.utils import (
-    dataset as dataset,
-)
-from samba.utils import (
-    measure as measure,
-)
-from samba.utils import (
-    numeric as numeric,
-)
-from samba.utils import (
-    pef_utils as pef_utils,
-)
-from samba.utils import (
-    read_perf_counters as read_perf_counters,
-)
-from samba.utils import (
-    tensorboard_debug as tensorboard_debug,
-)
-from samba.utils import (
-    trainer as trainer,
-)
-from samba.utils import (
-    utils as utils,
-)
-from samba.utils.closeness import assert_close
 from samba.utils.elastic_sampler import ElasticSampler
 from samba.utils.measure import measure_performance, measure_sections
 from samba.utils.misc import (
@@ -54,6 +31,7 @@ from samba.utils.misc import (
     is_main_process,
     parse_dtype,
 )
+from samba.utils.numeric import assert_close
 from samba.utils.training_checkpoint import TrainingCheckpoint
 from samba.utils.utils import init_output_grads, trace_graph, trace_multigraph
 from samba.utils.weight_norm import weight_norm_

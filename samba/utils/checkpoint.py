@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,15 +23,37 @@ from samba.support.deviations import some_of
 from samba.support.naming import join_name, root_of
 from samba.support.strict_json import NotJson, parse_json
 from samba.tensor.readable import UnreadableTensor, readable
-from samba.utils.safetensors_header import DTYPES, HEADER_BYTES, BadHeader, read_header
 
 __all__ = ["BadCheckpoint", "LoadResult", "load_sharded_checkpoint", "save_checkpoint"]
 
 _INDICES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""Types by their names in such files."""
+
 _WRITTEN = ("F64", "F32", "F16", "BF16", "C64", "I64", "I32", "I16", "I8", "U8", "BOOL")
-_DTYPES = {DTYPES[name]: name for name in _WRITTEN}
+_NAMES = {_DTYPES[name]: name for name in _WRITTEN}
 """Names of the types of parameters and buffers in safetensors files."""
+
+_HEADER_BYTES = 32 * 2**20
+"""Longest header that is written, and longest index that is read: some 250,000 tensors."""
 
 _ADVICE = ("Weights only load failed", "Please file an issue", "Check the documentation")
 """Beginnings of lines in torch's messages that are not about the file."""
@@ -86,7 +109,7 @@ def save_checkpoint(model: nn.Module, path: str | PathLike[str]) -> None:
         LoadResult(missing_keys=[], unexpected_keys=[])
     """
     tensors = _regions(model)
-    bad = [f"{name} has {t.dtype}" for name, t in tensors.items() if t.dtype not in _DTYPES]
+    bad = [f"{name} has {t.dtype}" for name, t in tensors.items() if t.dtype not in _NAMES]
     if bad:
         raise BadCheckpoint(
             path=str(path), problem=f"{', '.join(bad)}, which safetensors files cannot hold"
@@ -104,16 +127,16 @@ def _chunks(tensors: Mapping[str, torch.Tensor], path: str) -> Iterator[bytes]:
         tensor = tensors[name]
         start, end = end, end + tensor.shape.numel() * tensor.dtype.itemsize
         header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
+            "dtype": _NAMES[tensor.dtype],
             "shape": list(tensor.shape),
             "data_offsets": [start, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    if len(text) > HEADER_BYTES:
+    if len(text) > _HEADER_BYTES:
         raise BadCheckpoint(
             path=path,
-            problem=f"names and shapes take {len(text)} bytes, wanted {HEADER_BYTES} at most",
+            problem=f"names and shapes take {len(text)} bytes, wanted {_HEADER_BYTES} at most",
         )
     yield len(text).to_bytes(8, "little")
     yield text
@@ -131,10 +154,10 @@ def _chunks(tensors: Mapping[str, torch.Tensor], path: str) -> Iterator[bytes]:
 
 def _regions(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and persistent buffers by region name; the first of those that share one."""
-    found: dict[str, torch.Tensor] = {}
+    regions: dict[str, torch.Tensor] = {}
     for path, tensor in model.state_dict(keep_vars=True).items():
-        found.setdefault(_region(model, path, tensor), tensor)
-    return found
+        regions.setdefault(_region(model, path, tensor), tensor)
+    return regions
 
 
 def _region(model: nn.Module, path: str, tensor: torch.Tensor) -> str:
@@ -174,9 +197,9 @@ def load_sharded_checkpoint(
         forms = _forms(files)
         targets = _targets(model)
         unexpected = [key for key in forms if key not in targets]
-        found = {id(targets[key]) for key in forms if key in targets}
+        matched = {id(targets[key]) for key in forms if key in targets}
         state = model.state_dict(keep_vars=True)
-        missing = [key for key, target in state.items() if id(target) not in found]
+        missing = [key for key, target in state.items() if id(target) not in matched]
         _check_fit(targets, forms, ignore_dtype_mismatch)
         if strict and (missing or unexpected):
             raise BadCheckpoint(
@@ -261,14 +284,14 @@ def _files(place: Path) -> list[Path]:
 def _of_index(index: Path) -> list[Path]:
     try:
         with index.open("rb") as file:
-            text = file.read(HEADER_BYTES + 1)
-        if len(text) > HEADER_BYTES:
-            raise BadHeader(f"it has more than {HEADER_BYTES} bytes")
+            text = file.read(_HEADER_BYTES + 1)
+        if len(text) > _HEADER_BYTES:
+            raise NotJson(f"it has more than {_HEADER_BYTES} bytes")
         weights = parse_json(text)
         weights = weights.get("weight_map") if isinstance(weights, dict) else None
         if not isinstance(weights, dict) or not all(isinstance(v, str) for v in weights.values()):
-            raise BadHeader('wanted {"weight_map": {"name of a tensor": "name of a file"}}')
-    except (BadHeader, NotJson) as error:
+            raise NotJson('wanted {"weight_map": {"name of a tensor": "name of a file"}}')
+    except NotJson as error:
         raise BadCheckpoint(path=str(index), problem=f"it is no index: {error}") from None
     names = sorted(set(weights.values()))
     for name in names:
@@ -304,27 +327,40 @@ def _forms(files: Sequence[Path]) -> dict[str, tuple[Path, torch.dtype, torch.Si
 def _forms_of(file: Path) -> dict[str, tuple[torch.dtype, Sequence[int]]]:
     if file.suffix != ".safetensors":
         return {key: (values.dtype, values.shape) for key, values in _load(file).items()}
+    with _safetensors(file, "no safetensors file"):
+        package = importlib.import_module("safetensors")
+        with package.safe_open(str(file), framework="pt") as opened:
+            slices = {key: opened.get_slice(key) for key in opened.keys()}  # noqa: SIM118  # no dict
+            named = {key: (s.get_dtype(), s.get_shape()) for key, s in slices.items()}
+    unknown = [f"{quoted(key)} has dtype {d}" for key, (d, _) in named.items() if d not in _DTYPES]
+    if unknown:
+        raise BadCheckpoint(
+            path=str(file),
+            problem=f"{some_of(unknown, most=_LISTED)}, wanted one of {', '.join(_DTYPES)}",
+        )
+    return {key: (_DTYPES[dtype], shape) for key, (dtype, shape) in named.items()}
+
+
+@contextmanager
+def _safetensors(file: Path, problem: str) -> Iterator[None]:
+    """Inside, what the package safetensors cannot read is an error that names the file."""
     try:
-        return {key: (entry.dtype, entry.shape) for key, entry in read_header(file).items()}
-    except BadHeader as error:
-        raise BadCheckpoint(path=str(file), problem=f"no safetensors file: {error}") from None
+        yield
+    except ModuleNotFoundError:
+        raise MissingPackage(what=str(file), package="safetensors", extra="checkpoint") from None
+    except OSError:
+        raise
+    except Exception as error:
+        raise_error_of_handler(error)
+        raise BadCheckpoint(
+            path=str(file), problem=f"{problem}: {quoted(str(error), most=200)}"
+        ) from None
 
 
 def _load(file: Path) -> Mapping[str, torch.Tensor]:
     if file.suffix == ".safetensors":
-        try:
-            library = importlib.import_module("safetensors.torch")
-        except ModuleNotFoundError:
-            raise MissingPackage(
-                what=str(file), package="safetensors", extra="checkpoint"
-            ) from None
-        try:
-            return library.load_file(str(file))
-        except Exception as error:
-            raise_error_of_handler(error)
-            raise BadCheckpoint(
-                path=str(file), problem=f"safetensors cannot load it ({error})"
-            ) from None
+        with _safetensors(file, "safetensors cannot load it"):
+            return importlib.import_module("safetensors.torch").load_file(str(file))
     return read_pickled(file)
 
 
@@ -339,13 +375,7 @@ def read_pickled(file: Path, mmap: bool = True) -> Mapping[str, torch.Tensor]:
     Raises:
         BadCheckpoint: If torch cannot load it, or it holds something else.
     """
-    try:
-        loaded: Any = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
-    except Exception as error:
-        raise_error_of_handler(error)
-        raise BadCheckpoint(
-            path=str(file), problem=f"torch cannot load it ({_reason(error)})"
-        ) from None
+    loaded = load_pickle(file, mmap=mmap)
     if not isinstance(loaded, Mapping) or not all(
         isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in loaded.items()
     ):
@@ -354,6 +384,25 @@ def read_pickled(file: Path, mmap: bool = True) -> Mapping[str, torch.Tensor]:
         return {key: readable(values, key) for key, values in loaded.items()}
     except UnreadableTensor as error:
         raise BadCheckpoint(path=str(file), problem=str(error)) from None
+
+
+def load_pickle(file: Path, *, mmap: bool = True) -> Any:
+    """What ``torch.save`` wrote; nothing in the file is executed.
+
+    Args:
+        file: The file.
+        mmap: As for :func:`read_pickled`.
+
+    Raises:
+        BadCheckpoint: If torch cannot load it.
+    """
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+    except Exception as error:
+        raise_error_of_handler(error)
+        raise BadCheckpoint(
+            path=str(file), problem=f"torch cannot load it ({_reason(error)})"
+        ) from None
 
 
 def _reason(error: Exception) -> str:

@@ -9,8 +9,7 @@ import torch
 from torch.utils.data import Sampler
 
 from samba.errors import ArgumentError, described, literal
-from samba.utils.job_of_replicas import job_of_replicas
-from samba.utils.misc import get_rank, get_world_size
+from samba.utils.misc import get_rank, get_world_size, job_of_replicas
 
 __all__ = ["ElasticSampler"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,13 +108,8 @@ def measure_performance(
     Raises:
         SambaError: If nothing is loaded, or the model or the inputs do not fit it.
     """
-    note_measured()
-    _check_duration(min_duration)
-    for what, value in (("n_iterations", n_iterations), ("batch_size", batch_size)):
-        _at_least_one(f"measure_performance({what})", value)
-    _in_a_folder("measure_performance", json, compiled_stats_json)
-    loaded = session.need_loaded("measure_performance()")
-    _is_loaded(model, loaded, "measure_performance()")
+    counts = {"n_iterations": n_iterations, "batch_size": batch_size}
+    loaded = _ready("measure_performance", model, min_duration, counts, json, compiled_stats_json)
     batch_size = _traced_batch(inputs, batch_size, "measure_performance")
     graph = loaded.program.graphs[0]
     types = ["FWD"] if inference else []
@@ -197,18 +192,12 @@ def measure_sections(
     Raises:
         SambaError: If nothing is loaded, or the model or the inputs do not fit it.
     """
-    note_measured()
-    _check_duration(min_duration)
-    for what, value in (
-        ("n_iterations", n_iterations),
-        ("num_sections", num_sections),
-        ("batch_size", batch_size),
-    ):
-        if value is not None:
-            _at_least_one(f"measure_sections({what})", value)
-    _in_a_folder("measure_sections", json, compiled_stats_json)
-    loaded = session.need_loaded("measure_sections()")
-    _is_loaded(model, loaded, "measure_sections()")
+    counts = {
+        "n_iterations": n_iterations,
+        "num_sections": num_sections,
+        "batch_size": batch_size,
+    }
+    loaded = _ready("measure_sections", model, min_duration, counts, json, compiled_stats_json)
     batch_size = _traced_batch(inputs, batch_size, "measure_sections")
     program, replicas = loaded.program, loaded.replicas
     calls = program.schedules[0].calls[:num_sections]
@@ -283,10 +272,35 @@ def _as_json(row: SectionTime) -> dict[str, Any]:
     return {**asdict(row), "operations": dict(row.operations)}
 
 
-def _is_loaded(model: Any, loaded: Loaded, operation: str) -> None:
-    """Refuse a model that is not what the device runs; an ONNX model has no tensors to tell by."""
-    if isinstance(model, torch.nn.Module):
-        loaded.model_tensors(model, operation)
+def _ready(
+    function: str,
+    model: Any,
+    min_duration: Any,
+    counts: Mapping[str, int | None],
+    *reports: str | None,
+) -> Loaded:
+    """Check all arguments before time is spent on measuring; return what is loaded."""
+    note_measured()
+    if not isinstance(min_duration, (int, float)) or not 0 <= min_duration < float("inf"):
+        raise ArgumentError(
+            where="min_duration",
+            found=described(min_duration),
+            wanted="a number of seconds, 0 or more",
+        )
+    for what, value in counts.items():
+        if value is not None and value < 1:
+            raise ArgumentError(where=f"{function}({what})", found=str(value), wanted="1 or more")
+    for path in reports:
+        if path and not Path(path).absolute().parent.is_dir():
+            raise ArgumentError(
+                where=f"{function}(json={path!r})",
+                found=f"no folder {Path(path).absolute().parent}",
+                wanted="a file in a folder that exists",
+            )
+    loaded = session.need_loaded(f"{function}()")
+    if isinstance(model, torch.nn.Module):  # an ONNX model has no tensors to tell it by
+        loaded.model_tensors(model, f"{function}()")
+    return loaded
 
 
 def _traced_batch(inputs: Any, batch_size: int, function: str) -> int:
@@ -299,22 +313,6 @@ def _traced_batch(inputs: Any, batch_size: int, function: str) -> int:
     (traced,) = sizes
     say(f"{function}: the inputs are batches of {traced}, which counts; {batch_size} was given.")
     return traced
-
-
-def _at_least_one(where: str, value: int) -> None:
-    if value < 1:
-        raise ArgumentError(where=where, found=str(value), wanted="1 or more")
-
-
-def _in_a_folder(function: str, *reports: str | None) -> None:
-    """Refuse a report that could not be written before time is spent on it."""
-    for path in reports:
-        if path and not Path(path).absolute().parent.is_dir():
-            raise ArgumentError(
-                where=f"{function}(json={path!r})",
-                found=f"no folder {Path(path).absolute().parent}",
-                wanted="a file in a folder that exists",
-            )
 
 
 _WORK = ("modules", "operations")
@@ -353,11 +351,3 @@ def format_sections(rows: Sequence[SectionTime]) -> str:
         for r in rows
     ]
     return table(head, cells, width=sys.maxsize, right=(0, 3, 4, 5, 6, 7))
-
-
-def _check_duration(seconds: Any) -> None:
-    """Refuse a time that is never over."""
-    if not isinstance(seconds, (int, float)) or not 0 <= seconds < float("inf"):
-        raise ArgumentError(
-            where="min_duration", found=described(seconds), wanted="a number of seconds, 0 or more"
-        )

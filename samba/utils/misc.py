@@ -1,4 +1,4 @@
-"""The folder of a script, and the number of its process among those of a job."""
+"""The folder of a script, its job, and the number of its process among those of the job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from samba.distributed.present import PRESENT
+from samba.distributed.present import PRESENT, Joined
 from samba.errors import ArgumentError
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "get_rank",
     "get_world_size",
     "is_main_process",
+    "job_of_replicas",
     "parse_dtype",
 ]
 
@@ -51,6 +52,25 @@ def is_main_process() -> bool:
     return (PRESENT.value.rank if PRESENT.value else get_rank()) == 0
 
 
+def job_of_replicas(what: str) -> Joined | None:
+    """The replicas of this job.
+
+    Args:
+        what: What they are asked for.
+
+    Returns:
+        The job; None outside of one, and for one process.
+
+    Raises:
+        OneProgram: If its processes are no replicas, but have the chips of one program.
+    """
+    job = PRESENT.value
+    if job is None or job.size == 1:
+        return None
+    job.refuse_one_program(what)
+    return job
+
+
 def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """The dtype that a configuration names.
 
@@ -66,9 +86,9 @@ def parse_dtype(dtype: str | torch.dtype) -> torch.dtype:
         (torch.bfloat16, torch.float32, torch.bfloat16)
     """
     name = str(dtype).removeprefix("torch.")
-    found = _SHORT.get(name, getattr(torch, name, None) if name.isidentifier() else None)
-    if isinstance(found, torch.dtype):
-        return found
+    result = _SHORT.get(name, getattr(torch, name, None) if name.isidentifier() else None)
+    if isinstance(result, torch.dtype):
+        return result
     raise ArgumentError(
         where="utils.parse_dtype(dtype)",
         found=repr(dtype),

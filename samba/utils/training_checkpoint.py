@@ -20,9 +20,8 @@ from samba.errors import ArgumentError, described, literal
 from samba.sambatensor import to_torch
 from samba.session.process import session
 from samba.support.deviations import some_of
-from samba.utils.checkpoint import BadCheckpoint
-from samba.utils.job_of_replicas import job_of_replicas
-from samba.utils.misc import is_main_process
+from samba.utils.checkpoint import BadCheckpoint, load_pickle
+from samba.utils.misc import is_main_process, job_of_replicas
 
 __all__ = ["Stateful", "TrainingCheckpoint"]
 
@@ -207,14 +206,7 @@ class TrainingCheckpoint:
         return digest.hexdigest()
 
     def _read(self) -> dict[str, Any]:
-        try:
-            kept: Any = torch.load(self._path, map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:
-            raise_error_of_handler(error)
-            first = (str(error).splitlines() or [""])[0]
-            raise BadCheckpoint(
-                path=str(self._path), problem=f"torch cannot load it ({first})"
-            ) from None
+        kept = load_pickle(self._path)
         if not isinstance(kept, dict) or kept.get("format") != _FORMAT or set(_KEYS) - set(kept):
             raise BadCheckpoint(
                 path=str(self._path), problem="it is no file of TrainingCheckpoint.save()"

@@ -22,8 +22,8 @@ from samba.errors import ArgumentError
 from samba.utils import argparser, measure
 from samba.utils import utils as tracing
 from samba.utils.benchmark_acc import AccuracyReport
-from samba.utils.closeness import NotClose
 from samba.utils.common import common_app_driver
+from samba.utils.numeric import NotClose
 from samba.utils.pef_utils import (
     MissingPefInfo,
     PefInfoStruct,

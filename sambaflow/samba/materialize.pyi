@@ -1,0 +1,3 @@
+from samba.materialize import (
+    materialize as materialize,
+)
