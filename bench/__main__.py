@@ -226,12 +226,12 @@ def _gate(args: argparse.Namespace) -> int:
     for verdict in verdicts:
         say_text(str(verdict))
     if args.json is not None:
-        found = {
+        data = {
             "processor": str(processor()),
             "counts": different,
             "cases": [verdict.fields() for verdict in verdicts],
         }
-        write_json(args.json, found)
+        write_json(args.json, data)
     if args.smaller_is_better is not None:
         array = [entry for verdict in verdicts for entry in verdict.smaller_is_better()]
         write_json(args.smaller_is_better, array)

@@ -9,7 +9,6 @@ them anew after a change that was meant.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import operator
 import re
@@ -25,11 +24,9 @@ import numpy as np
 import samba
 from bench.case import Case
 from bench.errors import BadResults
-from bench.fusion import KEPT, fused, kept_form, problems
+from bench.fusion import KEPT, fused, kept_form, on_device, problems
 from bench.models import SMALL
-from bench.peers import ours
 from emulator.counters import Source
-from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.plans import plan
 from emulator.plans.executable_cache import Executable
 from pef_schema.program import Program
@@ -149,16 +146,12 @@ def peak_live_bytes(program: Program) -> int:
 
 
 def count(case: Case) -> Counts:
-    """Count for one case; loads it into the global session and resets that afterwards."""
-    samba.session.reset()
-    try:
-        # Kernels are the same on every processor here.
-        with chosen_by(PLAIN), _without_xla() as texts, contextlib.redirect_stdout(io.StringIO()):
-            convert, step = ours.ours(case, case.model())
-            for number, batch in enumerate(case.batches()[:3]):
-                step(convert(batch), **({"hyper": {"lr": 0.5}} if number == 1 else {}))
-            program = samba.session.need_loaded("bench counts").program
-            counters = samba.session.counters
+    """Count for one case, in the global session."""
+    with _without_xla() as texts, on_device(case) as (convert, step):
+        for number, batch in enumerate(case.batches()[:3]):
+            step(convert(batch), **({"hyper": {"lr": 0.5}} if number == 1 else {}))
+        program = samba.session.need_loaded("bench counts").program
+        counters = samba.session.counters
         return Counts(
             traces=counters.traces,
             compiles=counters.compiles,
@@ -169,11 +162,9 @@ def count(case: Case) -> Counts:
             bytes_moved=bytes_moved(program),
             peak_live_bytes=peak_live_bytes(program),
         )
-    finally:
-        samba.session.reset()
 
 
-def differences(found: Counts, kept: dict[str, int] | None) -> list[str]:
+def differences(result: Counts, kept: dict[str, int] | None) -> list[str]:
     """What differs between counts and those kept, a line each.
 
     Example:
@@ -184,7 +175,7 @@ def differences(found: Counts, kept: dict[str, int] | None) -> list[str]:
     """
     if kept is None:
         return ["no counts are kept"]
-    now = asdict(found)
+    now = asdict(result)
     return [
         f"{key}: kept {kept.get(key)}, found {now.get(key)}"
         for key in {**kept, **now}
@@ -206,15 +197,15 @@ def kept_counts(path: Path = FILE, part: str = CASES) -> dict[str, Any]:
         text = path.read_text()
     except (OSError, ValueError) as error:
         raise BadResults(path=str(path), reason=f"cannot be read: {error}") from error
-    found = parsed_counts(text, str(path))
+    result = parsed_counts(text, str(path))
     here = _versions()
-    if found["versions"] != here:
+    if result["versions"] != here:
         raise BadResults(
             path=str(path),
-            reason=f"counted with {found['versions']}, installed are {here}: install what "
+            reason=f"counted with {result['versions']}, installed are {here}: install what "
             "constraints.txt names, or run `python -m bench counts --update`",
         )
-    return found[part]
+    return result[part]
 
 
 def parsed_counts(text: str, where: str) -> dict[str, Any]:
@@ -228,13 +219,13 @@ def parsed_counts(text: str, where: str) -> dict[str, Any]:
         BadResults: If it is something else.
     """
     try:
-        found = json.loads(text)
-        found.setdefault(FUSED, {})  # earlier revisions have none
-        of_xla = [*found[FUSED].values()]
-        cases = [*found[CASES].values(), *of_xla]
+        result = json.loads(text)
+        result.setdefault(FUSED, {})  # earlier revisions have none
+        of_xla = [*result[FUSED].values()]
+        cases = [*result[CASES].values(), *of_xla]
         whole = all(isinstance(c, dict) for c in cases) and all({*c} >= KEPT for c in of_xla)
-        if isinstance(found["versions"], dict) and whole:
-            return found
+        if isinstance(result["versions"], dict) and whole:
+            return result
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         pass
     raise BadResults(path=where, reason="no counts, wanted an object of versions and cases")
@@ -289,9 +280,9 @@ def changes(base: dict[str, Any], head: dict[str, Any]) -> list[str]:
 
 def update(path: Path = FILE) -> None:
     """Write the counts of all cases."""
-    found = {
+    result = {
         "versions": _versions(),
         CASES: {name: asdict(count(SMALL[name])) for name in COUNTED},
         FUSED: {name: kept_form(fused(SMALL[name])) for name in COUNTED},
     }
-    path.write_text(json.dumps(found, indent=1) + "\n")
+    path.write_text(json.dumps(result, indent=1) + "\n")

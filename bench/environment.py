@@ -17,9 +17,9 @@ from emulator.processor import Processor, processor
 
 def environment(threads: int) -> dict[str, Any]:
     """What the numbers depend on: processor, versions and the state of the code."""
-    found = processor()
+    here = processor()
     return {
-        "processor": {**asdict(found), "isa": list(found.isa)},
+        "processor": {**asdict(here), "isa": list(here.isa)},
         "cores": os.cpu_count(),
         "threads": threads,
         "system": f"{platform.system()} {platform.machine()}",
@@ -56,11 +56,11 @@ def processor_of(results: Results, *, where: str = "results") -> Processor | Non
     Raises:
         BadResults: If what they say of it is something else.
     """
-    found = results.environment.get("processor")
-    if found is None:
+    data = results.environment.get("processor")
+    if data is None:
         return None
     try:
-        of = Processor(**{**found, "isa": tuple(found["isa"])})
+        of = Processor(**{**data, "isa": tuple(data["isa"])})
     except (TypeError, KeyError) as error:
         raise BadResults(path=where, reason=f"no processor: {error!s:.200}") from error
     texts, numbers = (of.vendor, of.name, *of.isa), (of.family, of.model, of.stepping)
@@ -79,15 +79,15 @@ def check_one_processor(base: Results, head: Results, names: tuple[str, str]) ->
     Raises:
         TwoProcessors: If they are not.
     """
-    found = [processor_of(r, where=name) for r, name in zip((base, head), names, strict=True)]
-    if found[0] != found[1]:
+    processors = [processor_of(r, where=name) for r, name in zip((base, head), names, strict=True)]
+    if processors[0] != processors[1]:
         raise TwoProcessors(names=names, processors=(described(base), described(head)))
 
 
 def described(results: Results) -> str:
     """The processor of results in words."""
-    found = processor_of(results)
-    return "a processor that is not named" if found is None else str(found)
+    measured_on = processor_of(results)
+    return "a processor that is not named" if measured_on is None else str(measured_on)
 
 
 def heading(results: Results) -> str:

@@ -13,7 +13,7 @@ class UserGateUsage(BenchError):
     """Options of ``gate`` or ``selftest`` that do not go together."""
 
 
-class _BadFile(BenchError):
+class BadFile(BenchError):
     """A file holds something else than what is wanted.
 
     Args:
@@ -28,20 +28,20 @@ class _BadFile(BenchError):
         super().__init__(f"{self._named}{path}: {reason}. {self._wanted}")
 
 
-class BadResults(_BadFile):
+class BadResults(BadFile):
     """A file does not hold results of a benchmark."""
 
     _wanted = "`python -m bench run --json FILE` writes such files"
 
 
-class BadBase(_BadFile):
+class BadBase(BadFile):
     """What a user's PEF is to be compared with is neither a PEF nor a kept base."""
 
     _named = "--base "
     _wanted = "It is to be a PEF, or what `python -m bench gate --pef PEF --keep FILE` wrote"
 
 
-class BadSectionTimes(_BadFile):
+class BadSectionTimes(BadFile):
     """A file does not hold section times."""
 
     _wanted = (

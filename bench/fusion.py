@@ -19,7 +19,7 @@ from typing import Any
 
 import samba
 from bench.case import Case
-from bench.peers import ours
+from bench.peers import Prepared, ours
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.plans import plan
 
@@ -65,9 +65,9 @@ def _texts() -> Iterator[list[tuple[str, str]]]:
     compiled_or_kept = plan.compiled_or_kept
 
     def noted(lowered: Any, options: dict[str, Any]) -> Any:
-        found = compiled_or_kept(lowered, options)
-        texts.append((lowered.as_text("hlo"), found.compiled.as_text()))
-        return found
+        outcome = compiled_or_kept(lowered, options)
+        texts.append((lowered.as_text("hlo"), outcome.compiled.as_text()))
+        return outcome
 
     plan.compiled_or_kept = noted
     try:
@@ -76,8 +76,26 @@ def _texts() -> Iterator[list[tuple[str, str]]]:
         plan.compiled_or_kept = compiled_or_kept
 
 
+@contextlib.contextmanager
+def on_device(case: Case) -> Iterator[Prepared]:
+    """A case in the global session, which is reset before and afterwards.
+
+    Args:
+        case: The case.
+
+    Yields:
+        The conversion of a batch and the training step; kernels are the same on every processor.
+    """
+    samba.session.reset()
+    try:
+        with chosen_by(PLAIN), contextlib.redirect_stdout(io.StringIO()):
+            yield ours.ours(case, case.model())
+    finally:
+        samba.session.reset()
+
+
 def fused(case: Case) -> Fused:
-    """Compile a case's full schedule; loads it into the global session and resets that.
+    """Compile a case's full schedule, in the global session.
 
     Args:
         case: The case.
@@ -85,23 +103,17 @@ def fused(case: Case) -> Fused:
     Returns:
         What XLA was given, and what it made.
     """
-    samba.session.reset()
-    try:
-        # Kernels are the same on every processor here.
-        with chosen_by(PLAIN), _texts() as texts, contextlib.redirect_stdout(io.StringIO()):
-            convert, step = ours.ours(case, case.model())
-            step(convert(case.batches()[0]))
-    finally:
-        samba.session.reset()
+    with _texts() as texts, on_device(case) as (convert, step):
+        step(convert(case.batches()[0]))
     given, made = map(computed, texts[-1])
     return Fused(given=given.operations, made=made.operations, most=made.most, which=made.which)
 
 
-def problems(found: Fused, kept: Mapping[str, int] | None) -> list[str]:
+def problems(outcome: Fused, kept: Mapping[str, int] | None) -> list[str]:
     """What is wrong with what XLA made, a line each.
 
     Args:
-        found: What it made.
+        outcome: What it made.
         kept: The same as a mapping, as it was before.
 
     Example:
@@ -117,24 +129,24 @@ def problems(found: Fused, kept: Mapping[str, int] | None) -> list[str]:
         return ["fusion: nothing is kept"]
     lines = []
     before = kept["made"] / max(kept["given"], 1)
-    if found.ratio > min(LIMIT, before + SLACK):
+    if outcome.ratio > min(LIMIT, before + SLACK):
         was = f"{kept['made']} of {kept['given']}"
-        lines.append(f"fusion: {found.made} operations of {found.given}, kept {was}")
-    if found.most > min(MOST, kept["most"]):
-        lines.append(f"fusion: {found.which} is computed {found.most} times")
+        lines.append(f"fusion: {outcome.made} operations of {outcome.given}, kept {was}")
+    if outcome.most > min(MOST, kept["most"]):
+        lines.append(f"fusion: {outcome.which} is computed {outcome.most} times")
     return lines
 
 
-def kept_form(found: Fused) -> dict[str, int]:
+def kept_form(outcome: Fused) -> dict[str, int]:
     """What ``counts.json`` keeps of it.
 
     Args:
-        found: What was found.
+        outcome: What XLA was given, and what it made.
 
     Returns:
         Its numbers by name.
     """
-    return {key: value for key, value in asdict(found).items() if key in KEPT}
+    return {key: value for key, value in asdict(outcome).items() if key in KEPT}
 
 
 _MOVING = frozenset(
@@ -225,12 +237,12 @@ def _operand_text(line: str, start: int) -> tuple[str, str]:
 
 def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
     """Computations by name, and the name of the entry."""
-    found: dict[str, list[_Operation]] = {}
+    computations: dict[str, list[_Operation]] = {}
     entry, current = "", []
     for line in _COMMENT.sub("", text).splitlines():
         head = _HEAD.match(line)
         if head:
-            current = found.setdefault(head["name"], [])
+            current = computations.setdefault(head["name"], [])
             entry = head["name"] if line.startswith("ENTRY") else entry
             continue
         match = _LINE.match(line)
@@ -260,7 +272,7 @@ def _parsed(text: str) -> tuple[dict[str, list[_Operation]], str]:
                 held=held if opcode in ("while", "conditional") else (),
             )
         )
-    return found, entry
+    return computations, entry
 
 
 def _shares(operations: Sequence[_Operation]) -> dict[str, float]:
@@ -312,33 +324,33 @@ class _Walk:
             operands = tuple(here[o] for o in op.operands)
             if op.opcode == "parameter":
                 place = int(op.attributes.partition(",")[0])
-                found = arguments[place]
+                value = arguments[place]
             elif op.callee is not None:
-                found = self.through(op.callee, operands, is_kernel=op.opcode == "fusion")
+                value = self.through(op.callee, operands, is_kernel=op.opcode == "fusion")
             elif op.opcode == "copy":
-                found = operands[0]
+                value = operands[0]
                 made.update(op.name for o in op.operands if o in made)
             else:
                 self.apart += [h for h in op.held if h not in self.apart]
                 regions = tuple(r.opcode for name in op.regions for r in self.computations[name])
-                found = self.number(op.opcode, op.shape, op.attributes, regions, operands)
+                value = self.number(op.opcode, op.shape, op.attributes, regions, operands)
                 if op.opcode in _COUNTING or (
                     op.opcode in _LIGHT | _MOVING
                     and operands
                     and self.positions.issuperset(operands)
                 ):
-                    self.positions.add(found)
+                    self.positions.add(value)
                 in_kernel = any(o in made for o in op.operands)
                 if is_kernel and (in_kernel or op.opcode not in _MOVING):
                     made.add(op.name)
                 if op.opcode not in _MOVING:
                     self.operations += 1
-                    if found not in self.positions and (in_kernel or op.opcode not in _LIGHT):
-                        self.times[found] = self.times.get(found, 0.0) + shares.get(op.name, 1.0)
-                    self.texts.setdefault(found, f"{op.opcode} {op.shape}")
-            here[op.name] = found
+                    if value not in self.positions and (in_kernel or op.opcode not in _LIGHT):
+                        self.times[value] = self.times.get(value, 0.0) + shares.get(op.name, 1.0)
+                    self.texts.setdefault(value, f"{op.opcode} {op.shape}")
+            here[op.name] = value
             if op.root:
-                result = found
+                result = value
         return result
 
 

@@ -127,7 +127,7 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
         and compare_processes(c.name, *samples[c.name], processes).faster
     )
     open_ones = [c.name for c in first if c.suspect]
-    found: dict[str, Comparison] = {}
+    comparisons: dict[str, Comparison] = {}
     asked = processes
     for times in AGAIN:
         if not open_ones:
@@ -137,10 +137,11 @@ def decide(case: str, measure: Measure, processes: int) -> Verdict:
                 if name in samples:
                     samples[name] = [*samples[name][0], *base], [*samples[name][1], *head]
         asked += times * processes
-        found |= {name: compare_processes(name, *samples[name], asked) for name in open_ones}
-        open_ones = [name for name in open_ones if found[name].suspect and not found[name].slower]
+        comparisons |= {name: compare_processes(name, *samples[name], asked) for name in open_ones}
+        unclear = [c for c in comparisons.values() if c.suspect and not c.slower]
+        open_ones = [c.name for c in unclear if c.name in open_ones]
     return Verdict(
-        case=case, first=first, together=tuple(found.values()), faster=faster, processes=asked
+        case=case, first=first, together=tuple(comparisons.values()), faster=faster, processes=asked
     )
 
 
@@ -174,7 +175,7 @@ def measure_sides(
         WorkerFailed: If a side cannot run.
         UnknownSection: If a slowdown is to be planted where there is no section.
     """
-    found: list[dict[str, list[float]]] = []
+    times: list[dict[str, list[float]]] = []
     with contextlib.ExitStack() as stack:
         workers: list[tuple[int, Worker]] = []
         for number, side in (*enumerate(sides),) * (processes or settings.processes):
@@ -188,7 +189,7 @@ def measure_sides(
             )
             stack.callback(worker.close)
             workers.append((number, worker))
-            found.append({})
+            times.append({})
         with ThreadPoolExecutor(settings.threads) as pool:
             names = list(pool.map(lambda w: list(w[1].ask(section_seconds, count=0)), workers))
         unknown = set(settings.plants) - set(names[-1])
@@ -201,8 +202,8 @@ def measure_sides(
                 plants = settings.plants if number else {}
                 answer = worker.ask(section_seconds, count=1, plants=plants)
                 for name, seconds in answer.items():
-                    found[place].setdefault(name, []).extend(seconds)
-    base_of, head_of = found[::2], found[1::2]
+                    times[place].setdefault(name, []).extend(seconds)
+    base_of, head_of = times[::2], times[1::2]
     return {
         name: (
             [seconds for process in base_of for seconds in process[name]],

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.suites.memory import status_bytes
 from emulator.replicas.comm.protocol import Communicator
 from pef_schema.printable import say
 from samba.distributed import job as jobs
@@ -79,9 +80,9 @@ def _worker() -> None:
     for _ in range(_AGREEMENTS):
         job.agree("bench", {"PEF": "0" * 16, "engine": job.engine, "data_parallel_mode": "any"})
     agreed = (time.perf_counter() - begin) / _AGREEMENTS
-    found = {name: after[name] - before[name] for name in after}
-    found["messages"] = len(messages) // _AGREEMENTS
-    sys.stdout.write(json.dumps({"join": joined, "agree": agreed, **found}) + "\n")
+    result = {name: after[name] - before[name] for name in after}
+    result["messages"] = len(messages) // _AGREEMENTS
+    sys.stdout.write(json.dumps({"join": joined, "agree": agreed, **result}) + "\n")
 
 
 def _counted(control: Communicator) -> list[str]:
@@ -110,11 +111,10 @@ def _held() -> dict[str, int]:
         except FileNotFoundError:
             continue  # that of the listing itself
     status = Path("/proc/self/status").read_text()
-    fields = dict(line.split(":", 1) for line in status.splitlines())
     return {
         "sockets": sockets,
-        "threads": int(fields["Threads"]),
-        "resident": int(fields["VmRSS"].split()[0]) << 10,
+        "threads": len(list(Path("/proc/self/task").iterdir())),
+        "resident": status_bytes("VmRSS", status),
     }
 
 

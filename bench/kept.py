@@ -213,15 +213,15 @@ def load_history(path: Path) -> list[Entry]:
     Raises:
         BadResults: If it cannot be read, or a line is not an entry.
     """
-    found = []
+    entries = []
     try:
         lines = path.read_text().splitlines()
     except (OSError, ValueError) as error:
         raise BadResults(path=str(path), reason=f"cannot be read: {error}") from error
     for number, line in enumerate(lines, 1):
         try:
-            found.append(Entry(**json.loads(line)))
+            entries.append(Entry(**json.loads(line)))
         except (TypeError, ValueError, RecursionError) as error:
             reason = f"not an entry: {error!s:.200}"
             raise BadResults(path=f"{path}:{number}", reason=reason) from error
-    return found
+    return entries

@@ -6,7 +6,6 @@ are written once.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import BadResults
-from bench.output import write_json
+from bench.output import read_json, write_json
 
 FORMAT = 3
 """Version of the JSON layout."""
@@ -200,10 +199,10 @@ class Results:
             >>> found.best("steps", "lenet", "step", "eager", "compile")
             'compile+alloc'
         """
-        found = [
+        candidates = [
             m for m in self.select(suite, case, what) if m.contender.removesuffix(ALLOC) in peers
         ]
-        return min(found, key=lambda m: m.median).contender if found else None
+        return min(candidates, key=lambda m: m.median).contender if candidates else None
 
     def to_json(self) -> dict[str, Any]:
         """Everything as a JSON object."""
@@ -224,27 +223,27 @@ class Results:
         write_json(path, self.to_json())
 
 
-def from_json(found: Any, *, where: str) -> Results:
+def from_json(data: Any, *, where: str) -> Results:
     """Results from what :meth:`Results.to_json` gave.
 
     Args:
-        found: The JSON object.
+        data: The JSON object.
         where: Where it comes from, for errors.
 
     Raises:
         BadResults: If it is not of this format.
     """
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
-        got = found.get("format") if isinstance(found, dict) else type(found).__name__
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        got = data.get("format") if isinstance(data, dict) else type(data).__name__
         raise BadResults(path=where, reason=f"found format {got!r}, wanted {FORMAT}")
     try:
         results = Results(
             measurements=[
-                Measurement(**{**m, "values": tuple(m["values"])}) for m in found["measurements"]
+                Measurement(**{**m, "values": tuple(m["values"])}) for m in data["measurements"]
             ],
-            failures=[Failure(**f) for f in found["failures"]],
-            environment=found["environment"],
-            settings=found["settings"],
+            failures=[Failure(**f) for f in data["failures"]],
+            environment=data["environment"],
+            settings=data["settings"],
         )
         good = all(isinstance(x, dict) for x in (results.environment, results.settings))
         good &= all(isinstance(x, (int, float)) for m in results.measurements for x in m.values)
@@ -263,10 +262,4 @@ def load(path: Path) -> Results:
     Raises:
         BadResults: If the file is missing or not such results.
     """
-    try:
-        found = json.loads(path.read_text())
-    except OSError as error:
-        raise BadResults(path=str(path), reason=f"cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadResults(path=str(path), reason=f"not JSON: {error!s:.200}") from error
-    return from_json(found, where=str(path))
+    return from_json(read_json(path, BadResults), where=str(path))

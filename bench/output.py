@@ -1,4 +1,4 @@
-"""Files that commands write: told before anything is measured if they cannot be, and whole."""
+"""Files that commands read and write: outputs are checked before anything is measured."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from bench.errors import BadFile
 from pef_schema import PefUnwritable
 from pef_schema.atomic import write_atomically
 
-__all__ = ["check_outputs", "write_json", "write_text"]
+__all__ = ["check_outputs", "read_json", "write_json", "write_text"]
 
 
 def check_outputs(paths: Iterable[Path | None]) -> None:
@@ -39,6 +41,24 @@ def check_outputs(paths: Iterable[Path | None]) -> None:
             )
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PefUnwritable(f"cannot write to the folder {folder}", path=path)
+
+
+def read_json(path: Path, bad: type[BadFile]) -> Any:
+    """The value that a file holds as JSON.
+
+    Args:
+        path: The file.
+        bad: The error to raise.
+
+    Raises:
+        BadFile: As ``bad``, if the file cannot be read or holds no JSON.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise bad(path=str(path), reason=f"cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise bad(path=str(path), reason=f"not JSON: {error!s:.200}") from error
 
 
 def write_text(path: Path, text: str) -> None:

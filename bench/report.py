@@ -153,9 +153,9 @@ def comparison(base: Results, head: Results) -> tuple[str, bool]:
         if other is None:
             lines.append(f"{name}: only in head")
         elif m.unit == "s" and min(len(m.values), len(other.values)) > 1 and not across:
-            found = compare(name, other.values, m.values)
-            slower |= found.slower and m.contender == OURS
-            lines.append(str(found))
+            result = compare(name, other.values, m.values)
+            slower |= result.slower and m.contender == OURS
+            lines.append(str(result))
         else:
             ratio = m.median / other.median if other.median else float("nan")
             lines.append(
@@ -168,7 +168,7 @@ def comparison(base: Results, head: Results) -> tuple[str, bool]:
 MET: Mapping[bool | None, str] = MappingProxyType({True: "yes", False: "NO", None: "-"})
 
 
-def goals(found: Sequence[Row]) -> str:
+def goals(answers: Sequence[Row]) -> str:
     """The goals of one file as text.
 
     Example:
@@ -178,14 +178,14 @@ def goals(found: Sequence[Row]) -> str:
         1 of 1 rows met, 0 without an answer
     """
     cells = [("what", "reach", "measured", "met")]
-    cells += [(r.what, r.reach, r.measured or "not measured", MET[r.met]) for r in found]
-    return "\n".join([*in_columns(cells), summary(found)])
+    cells += [(r.what, r.reach, r.measured or "not measured", MET[r.met]) for r in answers]
+    return "\n".join([*in_columns(cells), summary(answers)])
 
 
-def summary(found: Sequence[Row]) -> str:
+def summary(answers: Sequence[Row]) -> str:
     """How many rows are met."""
-    met, missing = sum(r.met is True for r in found), sum(r.met is None for r in found)
-    return f"{met} of {len(found)} rows met, {missing} without an answer"
+    met, missing = sum(r.met is True for r in answers), sum(r.met is None for r in answers)
+    return f"{met} of {len(answers)} rows met, {missing} without an answer"
 
 
 def selected(results: Results) -> list[Row]:
@@ -225,8 +225,8 @@ def side_by_side(
             continue
         of = [column[what] for column in columns if what in column]
         reach = " / ".join(dict.fromkeys(row.reach for row in of))
-        found = (cell for row in of for cell in (row.measured or "not measured", MET[row.met]))
-        cells.append((what, reach, *found))
+        answers = (cell for row in of for cell in (row.measured or "not measured", MET[row.met]))
+        cells.append((what, reach, *answers))
     return cells
 
 
@@ -240,16 +240,16 @@ def goal_table(files: Mapping[str, Results]) -> str:
     Returns:
         The goals that were selected when the files were made, and the failures of a part.
     """
-    found = {name: selected(results) for name, results in files.items()}
+    goals_of = {name: selected(results) for name, results in files.items()}
     if len(files) == 1:
         [(name, results)] = files.items()
-        lines = [heading(results), "", goals(found[name]), *_failed(results)]
+        lines = [heading(results), "", goals(goals_of[name]), *_failed(results)]
         return "\n".join([*lines, "", models(results)])
     lines = [f"{name}: {heading(results)}" for name, results in files.items()]
-    only = {row.what for of in found.values() for row in of}
+    only = {row.what for of in goals_of.values() for row in of}
     lines += ["", *in_columns(side_by_side(files, only=only))]
     for name, results in files.items():
-        lines += [f"{name}: {line}" for line in (summary(found[name]), *_failed(results))]
+        lines += [f"{name}: {line}" for line in (summary(goals_of[name]), *_failed(results))]
     for name, results in files.items():
         lines += ["", f"{name}, {described(results)}", models(results)]
     return "\n".join(lines)
@@ -270,7 +270,7 @@ def model_cells(results: Results) -> list[tuple[str, ...]]:
         ours = results.get(suite_of(case), case, OURS, "step")
         if ours is None:
             continue
-        found = [
+        ratios_here = [
             over_peer(results, case, *peers)
             for peers in ((TORCH[0],), (TORCH[1],), TORCH, ("jax",))
         ]
@@ -279,7 +279,7 @@ def model_cells(results: Results) -> list[tuple[str, ...]]:
             (
                 case,
                 shown(ours.median, "s"),
-                *("-" if ratio is None else f"{ratio[0].median:.3f}" for ratio in found),
+                *("-" if ratio is None else f"{ratio[0].median:.3f}" for ratio in ratios_here),
                 "-" if bound is None else f"{ours.median / bound.median:.2f}",
             )
         )

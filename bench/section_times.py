@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import json
 import math
 import statistics
 import tempfile
@@ -20,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from bench.environment import environment
-from bench.errors import BadBase, BadSectionTimes, TimesOfTwoProcessors
+from bench.errors import BadBase, BadFile, BadSectionTimes, TimesOfTwoProcessors
 from bench.measurement import FULL
-from bench.output import write_text
+from bench.output import read_json, write_text
 from bench.stats import Comparison, compare
 from emulator.processor import processor
 from pef_schema import PefError, read_info
@@ -37,18 +36,28 @@ _MARKS = (b"{", b"[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class SectionTimes:
+    """Times of a program's sections.
+
+    Args:
+        seconds: Samples by section; empty where none were kept.
+        processor: What they were taken on, in words; empty where the file does not say.
+    """
+
+    seconds: Mapping[str, Sequence[float]]
+    processor: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base(SectionTimes):
     """What a PEF is compared with.
 
     Args:
         pef: Path of the PEF, a temporary one where the base holds it.
-        processor: What its times were kept on, in words; empty where it has none.
-        seconds: The times that were kept, by section; empty where there are none.
+        seconds, processor: The times that were kept with it.
     """
 
     pef: Path
-    processor: str = ""
-    seconds: Mapping[str, Sequence[float]]
 
     def since_then(self, now: float) -> str:
         """A line about the machine: the same program, when it was kept and now.
@@ -85,7 +94,7 @@ def keep_base(path: Path, pef: Path, times: Mapping[str, Sequence[float]]) -> No
         PefError: If the PEF cannot be read, or the base cannot be written; what was there is as
             it was.
     """
-    found = {
+    content = {
         "format": FORMAT,
         "version": VERSION,
         "name": pef.name,
@@ -95,7 +104,7 @@ def keep_base(path: Path, pef: Path, times: Mapping[str, Sequence[float]]) -> No
         "nanoseconds": {name: [round(t / _NANO) for t in taken] for name, taken in times.items()},
         "pef": base64.b64encode(zlib.compress(pef.read_bytes(), 9)).decode("ascii"),
     }
-    write_text(path, folded_json(found) + "\n")
+    write_text(path, folded_json(content) + "\n")
 
 
 @contextlib.contextmanager
@@ -111,87 +120,79 @@ def opened_base(path: Path) -> Iterator[Base]:
     Raises:
         BadBase: If it is neither, or damaged.
     """
-    if not _looks_like_json(path):
+    if _first_byte(path, BadBase) not in _MARKS:
         try:
             read_info(str(path))
         except PefError as error:
             raise BadBase(path=str(path), reason=error.what) from error
         yield Base(pef=path, seconds={})
         return
-    found = _parsed(path)
+    content = _parsed(path)
     with tempfile.TemporaryDirectory(prefix="bench-base-") as folder:
-        made = Path(folder) / "base.pef"
-        made.write_bytes(_unpacked(path, found))
+        pef = Path(folder) / "base.pef"
+        pef.write_bytes(_unpacked(path, content))
         try:
-            digest = read_info(str(made)).digest
+            digest = read_info(str(pef)).digest
         except PefError as error:
             raise BadBase(path=str(path), reason=f"the PEF in it is bad: {error.what}") from error
-        if digest != found.get("digest"):
+        if digest != content.get("digest"):
             raise BadBase(path=str(path), reason="the PEF in it is not the one that it names")
-        yield Base(pef=made, processor=str(found.get("processor", "")), seconds=_times(path, found))
+        times = _times(path, content)
+        yield Base(pef=pef, processor=times.processor, seconds=times.seconds)
 
 
-def kept_times(path: Path) -> tuple[str, dict[str, list[float]]] | None:
-    """The times of a kept base, without its PEF.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The processor in words and seconds by section; None if the file is something else.
+def _kept_times(path: Path) -> SectionTimes | None:
+    """The times of a kept base, without its PEF; None if the file is something else.
 
     Raises:
         BadBase: If it is a kept base without whole times.
     """
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        content = read_json(path, BadBase)
+    except BadBase:
         return None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         return None
-    found = _parsed(path)
-    return str(found.get("processor", "")), _times(path, found)
+    return _times(path, _parsed(path))
 
 
-def _times(path: Path, found: Mapping[str, Any]) -> dict[str, list[float]]:
-    times = found.get("nanoseconds")
+def _times(path: Path, content: Mapping[str, Any]) -> SectionTimes:
+    times = content.get("nanoseconds")
     good = isinstance(times, dict) and all(
         isinstance(taken, list) and taken and all(type(t) is int and t > 0 for t in taken)
         for taken in times.values()
     )
     if not good or not isinstance(times, dict) or not times:
         raise BadBase(path=str(path), reason="its times are no lists of whole nanoseconds")
-    return {name: [t * _NANO for t in taken] for name, taken in times.items()}
+    seconds = {name: [t * _NANO for t in taken] for name, taken in times.items()}
+    return SectionTimes(seconds=seconds, processor=str(content.get("processor", "")))
 
 
-def _looks_like_json(path: Path) -> bool:
+def _first_byte(path: Path, bad: type[BadFile]) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(64).lstrip()[:1] in _MARKS
+            return file.read(64).lstrip()[:1]
     except OSError as error:
-        raise BadBase(path=str(path), reason=f"cannot be read: {error.strerror}") from error
+        raise bad(path=str(path), reason=f"cannot be read: {error.strerror}") from error
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadBase(path=str(path), reason=f"not JSON: {error!s:.200}") from error
-    if isinstance(found, list):
+    content = read_json(path, BadBase)
+    if isinstance(content, list):
         raise BadBase(
             path=str(path),
             reason="times alone, as measure-sections writes them; they are of another hour, so no "
             "verdict can be had from them, but `python -m bench compare` prints them side by side",
         )
-    if found.get("format") != FORMAT or found.get("version") != VERSION:
-        got = f"format {found.get('format')!r} version {found.get('version')!r}"
+    if content.get("format") != FORMAT or content.get("version") != VERSION:
+        got = f"format {content.get('format')!r} version {content.get('version')!r}"
         raise BadBase(path=str(path), reason=f"found {got}, wanted {FORMAT!r} version {VERSION}")
-    return found
+    return content
 
 
-def _unpacked(path: Path, found: Mapping[str, Any]) -> bytes:
+def _unpacked(path: Path, content: Mapping[str, Any]) -> bytes:
     try:
-        packed = base64.b64decode(str(found["pef"]), validate=True)
+        packed = base64.b64decode(str(content["pef"]), validate=True)
         stream = zlib.decompressobj()
         data = stream.decompress(packed, _LARGEST)
         whole = stream.eof and not stream.unconsumed_tail
@@ -202,19 +203,6 @@ def _unpacked(path: Path, found: Mapping[str, Any]) -> bytes:
     return data
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SectionTimes:
-    """Times of a program's sections.
-
-    Args:
-        seconds: Samples by section.
-        processor: What they were taken on, in words; empty where the file does not say.
-    """
-
-    seconds: Mapping[str, Sequence[float]]
-    processor: str = ""
-
-
 def are_section_times(path: Path) -> bool:
     """Whether a file is a kept base, or a list as section times are: the bench's results are none.
 
@@ -222,12 +210,9 @@ def are_section_times(path: Path) -> bool:
         path: The file.
     """
     try:
-        with path.open("rb") as file:
-            if file.read(64).lstrip()[:1] == b"[":
-                return True
-    except OSError:
+        return _first_byte(path, BadSectionTimes) == b"[" or _kept_times(path) is not None
+    except BadSectionTimes:
         return False
-    return kept_times(path) is not None
 
 
 def load_section_times(path: Path) -> SectionTimes:
@@ -243,25 +228,20 @@ def load_section_times(path: Path) -> SectionTimes:
         BadSectionTimes: If it is missing or something else.
         BadBase: If it is a damaged base.
     """
-    kept = kept_times(path)
+    kept = _kept_times(path)
     if kept is not None:
-        return SectionTimes(processor=kept[0], seconds=kept[1])
-    try:
-        rows: Any = json.loads(path.read_bytes())
-    except OSError as error:
-        raise BadSectionTimes(path=str(path), reason=f"cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadSectionTimes(path=str(path), reason=f"not JSON: {error!s:.200}") from error
+        return kept
+    rows = read_json(path, BadSectionTimes)
     if not isinstance(rows, list):
         raise BadSectionTimes(path=str(path), reason="it is no list of sections")
     try:
-        found = {str(row["name"]): [float(t) * _MILLI for t in row["samples_ms"]] for row in rows}
+        times = {str(row["name"]): [float(t) * _MILLI for t in row["samples_ms"]] for row in rows}
     except (KeyError, TypeError, ValueError) as error:
         reason = f"a row without {error!s:.100}" if isinstance(error, KeyError) else "no rows"
         raise BadSectionTimes(path=str(path), reason=reason) from error
-    if not found or not all(times and all(map(_is_time, times)) for times in found.values()):
+    if not times or not all(times and all(map(_is_time, times)) for times in times.values()):
         raise BadSectionTimes(path=str(path), reason="a section without times")
-    return SectionTimes(seconds=found)
+    return SectionTimes(seconds=times)
 
 
 def _is_time(seconds: float) -> bool:
@@ -289,9 +269,9 @@ def compared(
     if all(names) and names[0] != names[1] and not across_processors:
         raise TimesOfTwoProcessors(names=(str(base), str(head)), processors=names)
     old, new = before.seconds, after.seconds
-    found = [compare(name, old[name], new[name]) for name in new if name in old]
-    if not found:
+    comparisons = [compare(name, old[name], new[name]) for name in new if name in old]
+    if not comparisons:
         raise BadSectionTimes(path=str(head), reason=f"it has no section of {base}")
     lines = [f"{name}: only in head" for name in new if name not in old]
     lines += [f"{name}: only in base" for name in old if name not in new]
-    return found, lines
+    return comparisons, lines

@@ -103,10 +103,10 @@ def compare_pairs(name: str, base: Sequence[float], head: Sequence[float]) -> Co
         with warnings.catch_warnings():
             # It warns of few samples, for which p is large enough as it is.
             warnings.simplefilter("ignore", UserWarning)
-            found: Any = wilcoxon(
+            result: Any = wilcoxon(
                 logs, alternative=alternative, zero_method="zsplit", method="approx"
             )
-        return float(found.pvalue)
+        return float(result.pvalue)
 
     return Comparison(
         name=name,

@@ -91,25 +91,25 @@ DDP_REACH = 1.05
 
 _HOLDS = MappingProxyType({"<": operator.lt, "≤": operator.le, "≥": operator.ge})
 
-_Found = tuple[float, str] | None
+_Value = tuple[float, str] | None
 """A value and how it is shown; None where nothing was measured."""
 
 
-def _row(what: str, sign: str, limit: float, found: _Found, reach: str = "") -> Row:
+def _row(what: str, sign: str, limit: float, measured: _Value, reach: str = "") -> Row:
     """A row that is met where the sign holds between the value and the limit."""
-    value, shown = found or (0.0, "")
-    met = _HOLDS[sign](value, limit) if found else None
+    value, shown = measured or (0.0, "")
+    met = _HOLDS[sign](value, limit) if measured else None
     return Row(what=what, reach=reach or f"{sign} {limit:.2f}", measured=shown, met=met)
 
 
-def _of_spread(spread: Spread | None, whose: str = "") -> _Found:
+def _of_spread(spread: Spread | None, whose: str = "") -> _Value:
     if spread is None:
         return None
     whose = whose and f"; {whose}"
     return spread.median, f"{spread.median:.3f} ({spread.low:.3f} - {spread.high:.3f}{whose})"
 
 
-def _over(ours: Measurement | None, other: Measurement | None, more: str = "") -> _Found:
+def _over(ours: Measurement | None, other: Measurement | None, more: str = "") -> _Value:
     """The ratio of two medians; ``more`` is shown beside it, with both filled in."""
     if ours is None or other is None:
         return None
@@ -134,7 +134,7 @@ def over_peer(results: Results, case: str, *peers: str) -> tuple[Spread, str] | 
     return None if spread is None or name is None else (spread, name)
 
 
-def _over_peer(results: Results, case: str, *peers: str) -> _Found:
+def _over_peer(results: Results, case: str, *peers: str) -> _Value:
     ratio = over_peer(results, case, *peers)
     return None if ratio is None else _of_spread(*ratio)
 
@@ -147,10 +147,10 @@ def _beside_torch(results: Results) -> Iterable[Row]:
     ):
         ratios: list[float] = []
         for case in cases:
-            found = _over_peer(results, case, *TORCH)
-            ratios += [found[0]] if found else []
+            measured = _over_peer(results, case, *TORCH)
+            ratios += [measured[0]] if measured else []
             limit = most.get(case, ORDINARY_MOST if most else BETTER)
-            yield _row(f"step time / better of eager and compile: {case}", sign, limit, found)
+            yield _row(f"step time / better of eager and compile: {case}", sign, limit, measured)
         yield _mean(
             f"the same, geometric mean{title}",
             ratios,
@@ -181,13 +181,13 @@ def _steps(results: Results) -> Iterable[Row]:
 
 
 def _host(results: Results) -> Iterable[Row]:
-    for what, found, limit in zip(
+    for what, measured, limit in zip(
         ("host time of session.run, 10 regions", "host time of each further region"),
         line(results) or (None, None),
         (HOST_AT_TEN, HOST_EACH),
         strict=True,
     ):
-        shown = None if found is None else (found, f"{1e6 * found:.2f} µs")
+        shown = None if measured is None else (measured, f"{1e6 * measured:.2f} µs")
         yield _row(what, "≤", limit, shown, f"≤ {1e6 * limit:g} µs")
 
 
@@ -211,8 +211,8 @@ def _compile(results: Results) -> Iterable[Row]:
             yield _row(what, "≤", limit, _over(ours, theirs, both))
     for case, limit in WARM_SECONDS.items():
         ours = results.get("compile", case, OURS, WARM)
-        found = None if ours is None else (ours.median, f"{ours.median:.2f} s")
-        yield _row(f"first loss warm cache: {case}", "<", limit, found, f"< {limit:g} s")
+        measured = None if ours is None else (ours.median, f"{ours.median:.2f} s")
+        yield _row(f"first loss warm cache: {case}", "<", limit, measured, f"< {limit:g} s")
     few, many = (results.get("compile", case, OURS, COLD) for case in GROWTH)
     what, reach = "compile time, 48 equal layers / 12", f"< {GROWTH_REACH}"
     yield _row(what, "<", GROWTH_REACH, _over(many, few, both), reach)
@@ -241,16 +241,16 @@ def _parallel(results: Results) -> Iterable[Row]:
             (optimal, inorder, "≤", NO_SLOWER),
         ):
             what = f"step time over a slow link, {mode} / {other}: {case}"
-            found = _of_spread(results.ratio("overlap", case, "step", other, mode))
-            yield _row(what, sign, limit, found)
+            measured = _of_spread(results.ratio("overlap", case, "step", other, mode))
+            yield _row(what, sign, limit, measured)
     for case in ALONE_CASES:
         what = f"step time of one replica, data parallel / not: {case}"
-        found = _of_spread(results.ratio("alone", case, "step", OURS, REPLICA))
-        yield _row(what, "<", ALONE_REACH, found)
+        measured = _of_spread(results.ratio("alone", case, "step", OURS, REPLICA))
+        yield _row(what, "<", ALONE_REACH, measured)
     for case in OVERLAP:
         what = f"step time of two replicas / DistributedDataParallel's: {case}"
-        found = _of_spread(results.ratio("ddp", case, "step", DDP, REPLICA))
-        yield _row(what, "≤", DDP_REACH, found)
+        measured = _of_spread(results.ratio("ddp", case, "step", DDP, REPLICA))
+        yield _row(what, "≤", DDP_REACH, measured)
 
 
 def rows(results: Results) -> list[Row]:

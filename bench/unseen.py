@@ -289,8 +289,8 @@ class DLRM(nn.Module):
         self, numbers: torch.Tensor, categories: torch.Tensor, clicked: torch.Tensor
     ) -> Outputs:
         x = self.bottom(numbers)
-        found = [bag(categories[:, i]) for i, bag in enumerate(self.bags)]
-        rows = torch.stack([x, *found], 1)
+        looked_up = [bag(categories[:, i]) for i, bag in enumerate(self.bags)]
+        rows = torch.stack([x, *looked_up], 1)
         products = torch.bmm(rows, rows.transpose(1, 2))
         pairs = products[:, self.pairs[0], self.pairs[1]]
         out = self.top(torch.cat([x, pairs], 1))[:, 0]

@@ -85,9 +85,9 @@ def gate_pef(args: Namespace, settings: GateSettings) -> int:
 
 def _keep(args: Namespace, settings: GateSettings) -> int:
     measure = measure_of(args.pef, args.pef, settings, (args.script, args.script))
-    found = measure(args.pef.name, settings.processes)
-    keep_base(args.keep, args.pef, {name: [*one, *two] for name, (one, two) in found.items()})
-    say_text(f"kept: {args.keep}, {args.pef.name} with {len(set(found) - {FULL})} sections")
+    samples = measure(args.pef.name, settings.processes)
+    keep_base(args.keep, args.pef, {name: [*one, *two] for name, (one, two) in samples.items()})
+    say_text(f"kept: {args.keep}, {args.pef.name} with {len(set(samples) - {FULL})} sections")
     return 0
 
 
@@ -98,11 +98,11 @@ def _judge(args: Namespace, settings: GateSettings) -> int:
         measure = measure_of(base.pef, args.pef, settings, scripts)
 
         def of_pairs(case: str, processes: int) -> Samples:
-            found = measure(case, processes)
-            found = {name: both for name, both in found.items() if name not in left_out}
-            if not found:
+            samples = measure(case, processes)
+            samples = {name: both for name, both in samples.items() if name not in left_out}
+            if not samples:
                 raise NothingToCompare(base=args.base, head=str(args.pef))
-            return found
+            return samples
 
         verdict = decide(args.pef.name, of_pairs, settings.processes)
     say_text(
@@ -110,8 +110,8 @@ def _judge(args: Namespace, settings: GateSettings) -> int:
             [str(verdict), *(f"  {name}: {why}; not compared" for name, why in left_out.items())]
         )
     )
-    for found in verdict.first:
-        if found.name == FULL and (line := base.since_then(found.base)):
+    for comparison in verdict.first:
+        if comparison.name == FULL and (line := base.since_then(comparison.base)):
             say_text(line)
     if args.json is not None:
         write_json(
@@ -184,8 +184,8 @@ def compare_times(base: Path, head: Path, *, across_processors: bool = False) ->
     Raises:
         BenchError: If they are something else, or of two processors.
     """
-    found, others = compared(base, head, across_processors=across_processors)
-    for one in found:
+    comparisons, others = compared(base, head, across_processors=across_processors)
+    for one in comparisons:
         say_text(str(one))
     for line in others:
         say_text(line)
@@ -196,7 +196,7 @@ def compare_times(base: Path, head: Path, *, across_processors: bool = False) ->
         "A weak verdict: these times are of different minutes, and what else the machine did is in "
         "them. `python -m bench gate --pef` measures both sides in turns."
     )
-    return int(any(one.slower for one in found))
+    return int(any(one.slower for one in comparisons))
 
 
 def left_out_of_files(base: Path, head: Path, *, name: str) -> dict[str, str]:
@@ -262,14 +262,14 @@ def left_out_of(base: Program, head: Program, *, name: str, head_name: str) -> d
 
 def _fed(program: Program) -> dict[str, str]:
     """What a program is for and what it is fed, in words."""
-    found = {"use": "inference" if program.inference else "training"}
+    facts = {"use": "inference" if program.inference else "training"}
     for graph in program.graphs:
         for index in graph.inputs:
             value = graph.values[index]
-            found[f"input {value.name} of {graph.name}"] = (
+            facts[f"input {value.name} of {graph.name}"] = (
                 f"{value.dtype.name.lower()} {list(value.shape)}"
             )
-    return found
+    return facts
 
 
 def _sections(program: Program) -> dict[str, tuple[str, frozenset[str]]]:
@@ -301,7 +301,7 @@ def measure_script(
         ScriptFailed: If a script ends with another code than 0.
         BadSectionTimes: If it writes no times.
     """
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    samples: dict[str, tuple[list[float], list[float]]] = {}
     for turn in range(processes):
         taken: dict[int, dict[str, list[float]]] = {}
         # Neither side may always come first.
@@ -311,10 +311,10 @@ def measure_script(
             if name in taken[0]:
                 # A section may be called more often on one side; samples belong together in pairs.
                 count = min(len(taken[0][name]), len(taken[1][name]))
-                base, head = found.setdefault(name, ([], []))
+                base, head = samples.setdefault(name, ([], []))
                 base += taken[0][name][:count]
                 head += taken[1][name][:count]
-    return found
+    return samples
 
 
 def _run(script: Sequence[str], pef: Path, settings: GateSettings) -> dict[str, list[float]]:

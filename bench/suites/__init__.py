@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from bench.measurement import OURS, Results
 from bench.process import Worker
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,3 +94,23 @@ def cache_variables(folder: Path) -> Mapping[str, str]:
 
 Suite = Callable[[Settings, Results], None]
 """Measures according to settings and adds what it finds."""
+
+
+def in_turns(rounds: int, samplers: Mapping[T, Callable[[], float]]) -> dict[T, list[float]]:
+    """Take samples of several in turns, so that a machine that slows down slows all of them.
+
+    Args:
+        rounds: Samples of each.
+        samplers: What takes a sample.
+
+    Returns:
+        The samples; those of one place were taken one after the other.
+    """
+    names = list(samplers)
+    values: dict[T, list[float]] = {name: [] for name in names}
+    for r in range(rounds if names else 0):
+        # Whoever comes first meets other caches than the rest: let all do so in turn.
+        first = r % len(names)
+        for name in names[first:] + names[:first]:
+            values[name].append(samplers[name]())
+    return values

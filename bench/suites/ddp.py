@@ -27,7 +27,7 @@ from bench.measurement import OURS, Results
 from bench.models import CASES, OVERLAP
 from bench.peers import DDP, REPLICA
 from bench.replicas import Replicas, join, rank_and_size, train
-from bench.suites import Settings
+from bench.suites import Settings, in_turns
 
 _SECONDS = 600
 """How long a rank waits for the others."""
@@ -78,10 +78,8 @@ def beside_torch(case: str, settings: Settings, results: Results) -> None:
 
         check(case, {side: sample(side, CHECKED_STEPS)[1] for side in (REPLICA, DDP)})
         count = max(1, round(settings.round_seconds / sample(DDP, 1)[0]))
-        seconds: dict[str, list[float]] = {REPLICA: [], DDP: []}
-        for number in range(settings.rounds):
-            for side in (REPLICA, DDP) if number % 2 else (DDP, REPLICA):
-                seconds[side].append(sample(side, count)[0])
+        samplers = {s: lambda side=s: sample(side, count)[0] for s in (REPLICA, DDP)}
+        seconds = in_turns(settings.rounds, samplers)
     for side, values in seconds.items():
         results.add("ddp", case, side, "step", "s", values)
 
@@ -163,23 +161,21 @@ def alone(settings: Settings, results: Results) -> None:
 
 def one_alone(case: str, settings: Settings, results: Results) -> None:
     """Measure one case; see :func:`alone`."""
-    seconds: dict[str, list[float]] = {OURS: [], REPLICA: []}
     with contextlib.ExitStack() as stack:
-        workers = [
-            (name, stack.enter_context(settings.worker(case, name)))
-            for _ in range(PROCESSES)
-            for name in seconds
-        ]
+        workers = {
+            (name, number): stack.enter_context(settings.worker(case, name))
+            for number in range(PROCESSES)
+            for name in (OURS, REPLICA)
+        }
         with ThreadPoolExecutor(settings.threads) as pool:  # nothing is timed yet
-            list(pool.map(lambda of: of[1].steps(1), workers))
-        took = [worker.warm_up(settings.warm_seconds) for _, worker in workers]
+            list(pool.map(lambda worker: worker.steps(1), workers.values()))
+        took = [worker.warm_up(settings.warm_seconds) for worker in workers.values()]
         count = max(1, round(settings.round_seconds / statistics.median(took)))
-        for r in range(settings.rounds):
-            found: dict[str, list[float]] = {name: [] for name in seconds}
-            # Neither side may always come first.
-            for name, worker in workers if r % 2 else workers[::-1]:
-                found[name].append(worker.steps(count)[0] / count)
-            for name, values in found.items():
-                seconds[name].append(statistics.median(values))
-    for name, values in seconds.items():
+        seconds = in_turns(
+            settings.rounds,
+            {key: lambda w=worker: w.steps(count)[0] / count for key, worker in workers.items()},
+        )
+    for name in (OURS, REPLICA):
+        of_processes = [seconds[name, number] for number in range(PROCESSES)]
+        values = map(statistics.median, zip(*of_processes, strict=True))
         results.add("alone", case, name, "step", "s", values)

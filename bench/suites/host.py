@@ -28,10 +28,10 @@ def host(settings: Settings, results: Results) -> None:
     for case in HOST:
         with settings.worker(case, OURS) as worker:
             worker.steps(50)
-            found = worker.ask(host_seconds, count=100 * settings.rounds)
-        beside = [a - b for a, b in zip(found["total"], found["executable"], strict=True)]
-        results.add("host", str(found["regions"]), OURS, HOST_TIME, "s", beside)
-        results.add("host", str(found["regions"]), OURS, WHOLE, "s", found["total"])
+            result = worker.ask(host_seconds, count=100 * settings.rounds)
+        beside = [a - b for a, b in zip(result["total"], result["executable"], strict=True)]
+        results.add("host", str(result["regions"]), OURS, HOST_TIME, "s", beside)
+        results.add("host", str(result["regions"]), OURS, WHOLE, "s", result["total"])
 
 
 def line(results: Results) -> tuple[float, float] | None:

@@ -57,11 +57,11 @@ def work(case: Case) -> tuple[float, float]:
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     states = 1 if isinstance(case.optimizer, Sgd) else 2
     batch = [torch.from_numpy(a) for a in case.batches()[0]]
-    given = sum(t.numel() * t.element_size() for t in batch)
+    batch_bytes = sum(t.numel() * t.element_size() for t in batch)
     # The tracer wants tensors of the host; memory that nobody writes takes none.
     traced = trace_model(model, collect_inputs(model.to_empty(device="cpu"), batch))
     cost = schedule_cost(build_program(traced, [], CompileOptions(name=case.family)), 0)
-    return float(cost.product_flops), float(2 * (1 + states) * weights + given)
+    return float(cost.product_flops), float(2 * (1 + states) * weights + batch_bytes)
 
 
 def dtype_of(case: Case) -> str:

@@ -41,15 +41,15 @@ def memory(settings: Settings, results: Results) -> None:
                 continue
             try:
                 with settings.worker(case, name) as worker:
-                    found = worker.ask(peak_memory, warm=3, count=5)
+                    result = worker.ask(peak_memory, warm=3, count=5)
             except WorkerFailed as error:
                 if name == OURS:
                     raise
                 results.fail("memory", case, name, error.reason)
                 continue
-            net = found["peak"] - found["baseline"]
+            net = result["peak"] - result["baseline"]
             results.add("memory", case, name, "peak", "B", [net])
-            results.add("memory", case, name, "process", "B", [found["peak"]])
+            results.add("memory", case, name, "process", "B", [result["peak"]])
 
 
 def status_bytes(field: str, text: str) -> int:

@@ -38,11 +38,11 @@ def sections(settings: Settings, results: Results) -> None:
         settings.tell(f"sections: {case}")
         with settings.worker(case, OURS) as worker:
             worker.ask(section_seconds, count=1)
-            found: dict[str, list[float]] = worker.ask(section_seconds, count=settings.rounds)
-        full = found.pop(FULL)
-        for name, seconds in found.items():
+            times: dict[str, list[float]] = worker.ask(section_seconds, count=settings.rounds)
+        full = times.pop(FULL)
+        for name, seconds in times.items():
             results.add("sections", case, OURS, name, "s", seconds)
-        results.add("sections", case, OURS, SUM, "s", map(sum, zip(*found.values(), strict=True)))
+        results.add("sections", case, OURS, SUM, "s", map(sum, zip(*times.values(), strict=True)))
         results.add("sections", case, OURS, FULL, "s", full)
 
 
@@ -132,8 +132,8 @@ def section_seconds(
             device = contestant.loaded_device()
         timer = _timers[id(contestant)] = SectionTimer(device)
     timer.plants = dict(plants or {})
-    found: dict[str, list[float]] = {name: [] for name in timer.names}
+    times: dict[str, list[float]] = {name: [] for name in timer.names}
     for _ in range(count):
         for name in timer.names:
-            found[name].append(timer.sample(name))
-    return found
+            times[name].append(timer.sample(name))
+    return times

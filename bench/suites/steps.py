@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from bench.errors import LossesDiffer, WorkerFailed
@@ -16,7 +17,7 @@ from bench.measurement import ALLOC, OURS, Results
 from bench.models import ALL, SMALL, STEP_SUITES
 from bench.peers import REFERENCE
 from bench.process import Worker
-from bench.suites import Settings, Suite
+from bench.suites import Settings, Suite, in_turns
 
 CHECKED_LOSSES = 4
 
@@ -100,22 +101,19 @@ def one_case(
             stack.callback(worker.close)
         losses = first_losses_of(suite, case, settings, results, workers)
         check_losses(case, losses, (SMALL if settings.small else ALL)[case].loss_rtol)
-        turns = list(losses)
         counts = {
             name: max(
                 1, round(settings.round_seconds / workers[name].warm_up(settings.warm_seconds))
             )
-            for name in turns
+            for name in losses
         }
-        seconds: dict[str, list[float]] = {name: [] for name in turns}
-        for r in range(settings.rounds if turns else 0):
-            # Whoever comes first meets other caches than the rest: let all do so in turn.
-            first = r % len(turns)
-            for name in turns[first:] + turns[:first]:
-                took, _ = workers[name].steps(counts[name])
-                seconds[name].append(took / counts[name])
-    for name in turns:
-        results.add(suite, case, name, "step", "s", seconds[name])
+
+        def sampler(name: str) -> Callable[[], float]:
+            return lambda: workers[name].steps(counts[name])[0] / counts[name]
+
+        seconds = in_turns(settings.rounds, {name: sampler(name) for name in losses})
+    for name, values in seconds.items():
+        results.add(suite, case, name, "step", "s", values)
 
 
 def first_losses_of(
@@ -126,13 +124,13 @@ def first_losses_of(
     They prepare beside one another, since nothing is timed yet; but a peer with our allocator
     settings after the peer as it comes, whose compiled code it finds in the cache.
     """
-    found: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
     failed: dict[str, WorkerFailed] = {}
 
     def prepare(names: list[str]) -> None:
         for name in names:
             try:
-                found[name] = workers[name].steps(CHECKED_LOSSES)[1]
+                losses[name] = workers[name].steps(CHECKED_LOSSES)[1]
             except WorkerFailed as error:
                 failed[name] = error
 
@@ -145,4 +143,4 @@ def first_losses_of(
         raise failed[OURS]
     for name, error in failed.items():
         results.fail(suite, case, name, error.reason)
-    return {name: found[name] for name in workers if name in found}
+    return {name: losses[name] for name in workers if name in losses}

@@ -54,20 +54,20 @@ def thunks(settings: Settings, results: Results) -> None:
     for case in settings.cases:
         settings.tell(f"thunks: {case}")
         with settings.worker(case, OURS) as worker:
-            found = worker.ask(thunk_seconds, count=min(STEPS, 2 * settings.rounds))
-        add_thunks(case, found, results)
+            result = worker.ask(thunk_seconds, count=min(STEPS, 2 * settings.rounds))
+        add_thunks(case, result, results)
 
 
-def add_thunks(case: str, found: dict[str, Any], results: Results) -> None:
+def add_thunks(case: str, result: dict[str, Any], results: Results) -> None:
     """Add what :func:`thunk_seconds` found of a case; see :func:`thunks`."""
 
     def add(what: str, seconds: float, note: str = "") -> None:
         results.add("thunks", case, OURS, what, "s", [seconds], note=note)
 
-    seen = found["thunks"]
-    add(PLAIN, found["plain"])
-    add(TRACED, found["traced"])
-    add(IDLE, found["idle"], f"{len(seen)} thunks in the step")
+    seen = result["thunks"]
+    add(PLAIN, result["plain"])
+    add(TRACED, result["traced"])
+    add(IDLE, result["idle"], f"{len(seen)} thunks in the step")
     for start, key in ((KIND, "kind"), (OP, "op")):
         seconds: defaultdict[str, float] = defaultdict(float)
         calls: defaultdict[str, float] = defaultdict(float)
@@ -76,7 +76,7 @@ def add_thunks(case: str, found: dict[str, Any], results: Results) -> None:
             seconds[name] += thunk["seconds"]
             calls[name] += thunk["calls"]
         for name in sorted(seconds, key=lambda name: -seconds[name]):
-            share = seconds[name] / found["traced"]
+            share = seconds[name] / result["traced"]
             add(f"{start}{name}", seconds[name], f"{share:.1%}, {calls[name]:g} x")
     for thunk in seen[:LARGEST]:
         parts = [thunk[key] for key in ("kind", "shape", "section", "module", "op", "lines")]
@@ -129,23 +129,23 @@ def thunk_seconds(contestant: Contestant, count: int) -> dict[str, Any]:
     finally:
         events = trace.stop()
     module = parsed(plan.executables[0].as_text())
-    found = step_times(events, module)
+    result = step_times(events, module)
     origin = _Origin(device.program, plan, module)
     return {
         "plain": plain,
         "traced": traced,
-        "idle": found.idle,
+        "idle": result.idle,
         "thunks": [
             {
                 "name": name,
                 "kind": module.kind(name),
                 "seconds": seconds,
-                "elapsed": found.elapsed[name],
-                "calls": found.calls[name],
+                "elapsed": result.elapsed[name],
+                "calls": result.calls[name],
                 "shape": module.instructions[name].shape,
                 **origin.of(name),
             }
-            for name, seconds in sorted(found.seconds.items(), key=lambda pair: -pair[1])
+            for name, seconds in sorted(result.seconds.items(), key=lambda pair: -pair[1])
         ],
     }
 
@@ -187,9 +187,9 @@ class _Origin:
         # What XLA made by itself has no name: it is for those that take it, or of what it takes.
         others = [*module.users(name), *own.operands]
         says = [module.says(n) for n in (name, *others) if n in module.instructions]
-        found = [place for place in map(self._place, says) if place is not None]
-        best = next((p for p in found if p["section"] not in self._optimizers), None)
-        place = self._place(says[0]) or best or (found[0] if found else _NOWHERE)
+        places = [place for place in map(self._place, says) if place is not None]
+        best = next((p for p in places if p["section"] not in self._optimizers), None)
+        place = self._place(says[0]) or best or (places[0] if places else _NOWHERE)
         return {**place, "argument": self._argument(own.operands)}
 
     def _place(self, says: str) -> Mapping[str, str] | None:
@@ -207,17 +207,17 @@ class _Origin:
     def _loop(self, module: str) -> str:
         """The op of a module that is a loop: those are traced without a scope of their op."""
         specs, of = load_ops(), module.removesuffix("__grad")
-        found = [op for name, op in self._lines if name == of and op in specs and specs[op].loops]
+        ops = [op for name, op in self._lines if name == of and op in specs and specs[op].loops]
         ending = "__grad" if module.endswith("__grad") else ""
-        return f"{found[0]}{ending}" if len(found) == 1 else ""
+        return f"{ops[0]}{ending}" if len(ops) == 1 else ""
 
     def _argument(self, operands: Sequence[str]) -> str:
         """The region that an instruction takes first, if it takes one."""
         for operand in operands[:1]:
             of = self._module.instructions.get(operand)
-            found = _ARGUMENT.search(of.op_name) if of is not None else None
-            if found is not None and int(found[1]) < len(self._arguments):
-                return self._arguments[int(found[1])]
+            match = _ARGUMENT.search(of.op_name) if of is not None else None
+            if match is not None and int(match[1]) < len(self._arguments):
+                return self._arguments[int(match[1])]
         return ""
 
 

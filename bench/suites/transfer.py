@@ -21,9 +21,9 @@ def transfer(settings: Settings, results: Results) -> None:
     for name in (OURS, "eager", "jax"):
         for label, nbytes in SIZES.items():
             with settings.worker("logreg-1", name) as worker:
-                found = worker.ask(transfer_seconds, nbytes=nbytes, count=10 * settings.rounds)
-            results.add("transfer", label, name, "to device", "s", found["to_device"])
-            results.add("transfer", label, name, "to host", "s", found["to_host"])
+                times = worker.ask(transfer_seconds, nbytes=nbytes, count=10 * settings.rounds)
+            results.add("transfer", label, name, "to device", "s", times["to_device"])
+            results.add("transfer", label, name, "to host", "s", times["to_host"])
 
 
 def transfer_seconds(contestant: Contestant, nbytes: int, count: int) -> dict[str, Any]:
