@@ -10,8 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from emulator.plans.hlo import CONTAINERS, Module
-from emulator.plans.kernel_trace import Event, thunks_of
+from emulator.plans.kernel_trace import CONTAINERS, Event, Module, thunks_of
 
 STEP = "bench step"
 """Name of the events around steps."""
@@ -46,7 +45,7 @@ def step_times(events: Iterable[Event], module: Module) -> Times:
         Medians over the steps. A loop has the time in which nothing of its body runs.
 
     Example:
-        >>> from emulator.plans.hlo import parsed
+        >>> from emulator.plans.kernel_trace import parsed
         >>> module = parsed('''ENTRY %main (x: f32[]) -> f32[] {
         ...   %x = f32[] parameter(0)
         ...   %c = f32[] convolution(%x, %x)

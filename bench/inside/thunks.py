@@ -19,8 +19,7 @@ from bench.inside import Contestant
 from bench.inside.sections import all_steps, device_of_session
 from bench.inside.thunk_times import STEP, step_times
 from emulator.ops.registry import load_ops
-from emulator.plans.hlo import Module, parsed
-from emulator.plans.kernel_trace import Event
+from emulator.plans.kernel_trace import Event, Module, parsed
 from pef_schema.program import SectionKind
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from bench.measurement import FULL
 from bench.output import write_text
 from emulator.processor import processor
 from pef_schema import PefError, read_info
-from samba.inspection.json_form import folded_json
+from samba.inspection.running import folded_json
 
 __all__ = ["Base", "keep_base", "kept_times", "opened_base"]
 

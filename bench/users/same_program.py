@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bench.errors import BadBase, OtherProgram
 from pef_schema import PefError, Program, read_pef
-from pef_schema.section_facts import modules_of, owners, section_types
+from pef_schema.program_facts import modules_of, owners, section_types
 
 __all__ = ["Matched", "matched", "matched_files"]
 

@@ -9,28 +9,22 @@ import torch
 
 from pef_schema.program import Call, Graph, Optimizer, Program, Role, Schedule, Section
 from pef_schema.structure import with_twins
-from samba.compiler.backward_needs import backward_needs
-from samba.compiler.boundary import find_boundary
-from samba.compiler.buckets import gradient_buckets
+from samba.compiler.boundary import backward_needs, find_boundary
+from samba.compiler.gradient_flow import refuse_state_gradients, refuse_underivable
 from samba.compiler.kept_state import with_kept_state
 from samba.compiler.losses import choose_losses
-from samba.compiler.no_derivative import refuse_underivable
-from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
-from samba.compiler.optimizer_regions import place_optimizers
-from samba.compiler.optimizer_steps import optimizer_steps
-from samba.compiler.options import CompileOptions
-from samba.compiler.placed import PlacedGraph
+from samba.compiler.optimizers import GroupSpec, describe_optimizers, place_optimizers
 from samba.compiler.placement import (
+    PlacedGraph,
+    RegionTable,
     name_tensors,
     place_activations,
     place_gradients,
     place_outputs,
     place_sources,
 )
-from samba.compiler.regions import RegionTable
-from samba.compiler.sectioned import divide
-from samba.compiler.state_gradients import refuse_state_gradients
-from samba.compiler.steps import NamedSteps, section_steps
+from samba.compiler.sections import CompileOptions, divide
+from samba.compiler.steps import NamedSteps, gradient_buckets, optimizer_steps, section_steps
 from samba.tracer.traced import Traced
 
 

@@ -12,7 +12,7 @@ from bench.inside.thunk_times import STEP, step_times
 from bench.inside.thunks import thunks
 from bench.measurement import OURS, Results
 from bench.suites.thunks import IDLE, KIND, LARGEST, OP, THUNK, add_thunks
-from emulator.plans.hlo import parsed
+from emulator.plans.kernel_trace import parsed
 
 TEXT = """\
 HloModule jit_run, is_scheduled=true, entry_computation_layout={(f32[4,8]{1,0})->f32[]}
