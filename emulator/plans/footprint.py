@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from emulator.costs.touched import inside, readers_of, unused
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.placement import Placement
 from emulator.op_facts.checked_branches import is_held
 from emulator.plans.steps import StepKey
-from pef_schema.optimizer_rules import idle_states
-from pef_schema.program import Program, Role, SectionKind, Step
+from pef_schema.program import Program, Step
 from pef_schema.structure import Structures
 
 
@@ -65,18 +65,18 @@ def footprint(program: Program, steps: StepKey, variant: Variant) -> Footprint:
     """
     reads: set[int] = set()
     written: dict[int, int] = {}
-    for position, (s, k) in enumerate(steps):
-        step = program.sections[s].steps[k]
-        unused = _unused(program, step, variant)
-        reads |= set(step.reads) - unused - written.keys()
-        written.update(dict.fromkeys(set(step.writes) - unused, position))
+    chosen = [program.sections[s].steps[k] for s, k in steps]
+    for position, step in enumerate(chosen):
+        idle = unused(program, step, seeded=variant.seeded, resting=variant.no_momentum)
+        reads |= set(step.reads) - idle - written.keys()
+        written.update(dict.fromkeys(set(step.writes) - idle, position))
     if any(is_held(program, region, variant.checks) for region in written):
         # What a check found before these steps holds their updates back, too.
         reads |= variant.checks
     return Footprint(
         reads=frozenset(reads),
         writes=frozenset(written),
-        drops=_drops(program, steps, reads, written),
+        drops=frozenset(inside(program, chosen, reads, written, readers_of(program))),
     )
 
 
@@ -115,57 +115,6 @@ def signature(program: Program, buffer_map: BufferMap, touched: Footprint) -> Si
         checks=tuple(
             [r for r in takes if r in touched.reads and program.regions[r].role.is_transient]
         ),
-    )
-
-
-def _unused(program: Program, step: Step, variant: Variant) -> set[int]:
-    """Regions among a step's own that it neither reads nor writes under a variant."""
-    unused = {
-        r
-        for r in step.reads
-        if program.regions[r].role is Role.OUTPUT_GRADIENT and r not in variant.seeded
-    }
-    for index in step.optimizers:
-        if index in variant.no_momentum and step.kind is SectionKind.OPT:
-            unused |= idle_states(program.optimizers[index])
-    return unused
-
-
-def _drops(
-    program: Program,
-    steps: Sequence[tuple[int, int]],
-    reads: Set[int],
-    written: Mapping[int, int],
-) -> frozenset[int]:
-    """Transient regions that nobody outside the steps can still need.
-
-    Who adds to a region reads it, too, and may be the last to write it: what it reads then is of
-    the same steps.
-
-    Args:
-        program: The program.
-        steps: ``(section, step of the section)`` pairs in the order to run.
-        reads: Regions whose contents from before the steps are read.
-        written: The position of the last step that writes, by region.
-
-    Returns:
-        The regions.
-    """
-    readers: dict[int, set[tuple[int, int]]] = {}
-    for s, section in enumerate(program.sections):
-        for k, step in enumerate(section.steps):
-            for r in step.reads:
-                if program.regions[r].role.is_transient:
-                    readers.setdefault(r, set()).add((s, k))
-    among = set(steps)
-    return frozenset(
-        r
-        for r, position in written.items()
-        if program.regions[r].role.is_transient
-        and (
-            readers.get(r, set()) <= set(steps[position + 1 :])
-            or (r not in reads and readers[r] <= among)
-        )
     )
 
 

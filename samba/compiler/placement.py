@@ -1,4 +1,4 @@
-"""The region table: names of device memory, shared where tensors say so."""
+"""The regions of a program: the table of them, and which tensors of a graph get one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pef_schema.program import (
     Update,
     Value,
 )
-from samba.compiler.boundary import BackwardNeeds, Boundary
+from samba.compiler.boundary import BackwardNeeds, backward_needs, find_boundary
 from samba.compiler.sections import SectionedGraph
 from samba.tracer.traced import Source
 
@@ -85,32 +85,19 @@ class RegionTable:
             segment = len(self.segments)
             self.segments.append(data)
         region = Region(name=name, shape=shape, dtype=dtype, role=role, segment=segment)
-        if name in self._by_name:
-            index = self._by_name[name]
-            if share:
-                first = self.regions[index]
-                if (first.shape, first.dtype, first.role) != (shape, dtype, role):
-                    raise RegionConflict(name=name, first=first, second=region)
-                return index
-            number = 1
-            while f"{name}_{number}" in self._by_name:
-                number += 1
-            return self._append(f"{name}_{number}", region)
-        return self._append(name, region)
-
-    def _append(self, name: str, region: Region) -> int:
-        index = len(self.regions)
-        self._by_name[name] = index
-        self.regions.append(
-            Region(
-                name=name,
-                shape=region.shape,
-                dtype=region.dtype,
-                role=region.role,
-                segment=region.segment,
-            )
-        )
-        return index
+        known = self._by_name.get(name)
+        if known is not None and share:
+            first = self.regions[known]
+            if (first.shape, first.dtype, first.role) != (shape, dtype, role):
+                raise RegionConflict(name=name, first=first, second=region)
+            return known
+        unique, number = name, 0
+        while unique in self._by_name:
+            number += 1
+            unique = f"{name}_{number}"
+        self._by_name[unique] = len(self.regions)
+        self.regions.append(replace(region, name=unique))
+        return self._by_name[unique]
 
     def add_argin(self, name: str, region: int, kind: ArginKind, default: float) -> None:
         """Let the host set a region before a run.
@@ -135,51 +122,6 @@ class RegionTable:
         if name not in self._named:
             self._named.add(name)
             self.symbols.append(Symbol(name=name, region=region, grad_region=grad_region))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedSources:
-    """A graph whose sources have regions.
-
-    Args:
-        graph: The graph.
-        values: Its values; sources, and seeds that it advances, have a region.
-        updates: State that it changes, with the region that takes the new value.
-    """
-
-    graph: SectionedGraph
-    values: tuple[Value, ...]
-    updates: tuple[Update, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedOutputs:
-    """A graph whose sources and results have regions.
-
-    Args:
-        sources: The stage before.
-        outputs: The results.
-    """
-
-    sources: PlacedSources
-    outputs: tuple[Output, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedActivations:
-    """A graph of which everything but gradients has regions.
-
-    Args:
-        outputs: The stage before.
-        boundary: What passes from section to section.
-        needs: What the backward pass of each section needs.
-        values: The graph's values with all their regions.
-    """
-
-    outputs: PlacedOutputs
-    boundary: Boundary
-    needs: tuple[BackwardNeeds, ...]
-    values: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,17 +161,59 @@ _SOURCE_ROLES = (
 )
 
 
-def place_sources(graph: SectionedGraph, table: RegionTable) -> PlacedSources:
-    """Give regions to inputs, weights, buffers, constants, argins and seeds, role by role.
+def place(
+    graph: SectionedGraph, losses: frozenset[int], table: RegionTable, *, bucketed: bool
+) -> PlacedGraph:
+    """Give a region to every tensor of a graph that outlives a section.
+
+    Sources come first, then outputs, activations and gradients. That order decides the numbers of
+    the regions, and so the bytes of a PEF.
 
     Args:
         graph: The graph.
+        losses: Outputs whose gradients start as ones.
         table: Region table to add to.
+        bucketed: Whether weights' gradients are to lie in buckets.
 
     Raises:
         RegionConflict: If tensors that share a region do not agree.
     """
     values = list(graph.traced.values)
+    updates = _place_sources(graph, values, table)
+    boundary = find_boundary(graph, values)
+    needs = backward_needs(graph, boundary.stored)
+    outputs = _place_outputs(graph, values, losses, table)
+    saved = {v for need in needs for v in need.saves}
+    _place_activations(sorted(saved.union(boundary.values)), values, table)
+    last = _last_writers(graph, values, needs)
+    sources = [s.value for s in _in_order_of_gradients(graph, values, last, bucketed=bucketed)]
+    for v in (v for v in sources if graph.grads[v]):
+        name = f"{table.regions[values[v].region].name}__grad"
+        region = table.add(name, values[v].shape, values[v].dtype, Role.GRADIENT, share=True)
+        values[v] = replace(values[v], grad_region=region)
+    for v in (v for v in boundary.values if graph.grads[v]):
+        name = f"{values[v].name}__cotangent"
+        region = table.add(name, values[v].shape, values[v].dtype, Role.COTANGENT)
+        values[v] = replace(values[v], grad_region=region)
+    return PlacedGraph(
+        graph=graph,
+        values=tuple(
+            replace(value, needs_grad=True) if grad else value
+            for value, grad in zip(values, graph.grads, strict=True)
+        ),
+        outputs=outputs,
+        output_writers=boundary.output_writers,
+        updates=updates,
+        update_writers=boundary.update_writers,
+        needs=needs,
+        last_writers=last,
+    )
+
+
+def _place_sources(
+    graph: SectionedGraph, values: list[Value], table: RegionTable
+) -> tuple[Update, ...]:
+    """Inputs, weights, buffers, constants, argins and seeds, role by role; returns the updates."""
     for role in _SOURCE_ROLES:
         for source in graph.traced.sources:
             if source.role is role:
@@ -242,7 +226,7 @@ def place_sources(graph: SectionedGraph, table: RegionTable) -> PlacedSources:
         if graph.source_of[old].role is Role.SEED:
             # Sections after the first read the advanced seed where it is written.
             values[new] = replace(values[new], region=home)
-    return PlacedSources(graph=graph, values=tuple(values), updates=tuple(updates))
+    return tuple(updates)
 
 
 def _add_source(graph: SectionedGraph, source: Source, table: RegionTable) -> int:
@@ -265,23 +249,13 @@ def _add_source(graph: SectionedGraph, source: Source, table: RegionTable) -> in
     return region
 
 
-def place_outputs(
-    sources: PlacedSources, losses: frozenset[int], table: RegionTable
-) -> PlacedOutputs:
-    """Give regions to results and to their gradients.
-
-    Args:
-        sources: The stage before.
-        losses: Outputs whose gradients start as ones.
-        table: Region table to add to.
-
-    Raises:
-        RegionConflict: If tensors that share a region do not agree.
-    """
-    graph = sources.graph
+def _place_outputs(
+    graph: SectionedGraph, values: Sequence[Value], losses: frozenset[int], table: RegionTable
+) -> tuple[Output, ...]:
+    """Results and their gradients."""
     outputs = []
     for i, traced in enumerate(graph.traced.outputs):
-        value = sources.values[traced.value]
+        value = values[traced.value]
         name, place = traced.name, traced.region_name
         region = table.add(
             place or name,
@@ -297,46 +271,40 @@ def place_outputs(
         outputs.append(
             Output(name=name, value=traced.value, region=region, grad_region=grad_region, grad=grad)
         )
-    return PlacedOutputs(sources=sources, outputs=tuple(outputs))
+    return tuple(outputs)
 
 
-def place_activations(
-    outputs: PlacedOutputs, boundary: Boundary, needs: Sequence[BackwardNeeds], table: RegionTable
-) -> PlacedActivations:
-    """Give regions to what later sections or the backward pass take from a section.
-
-    Args:
-        outputs: The stage before.
-        boundary: What passes from section to section.
-        needs: What the backward pass of each section needs.
-        table: Region table to add to.
-    """
-    values = list(outputs.sources.values)
-    taken = {r.name for r in table.regions}
-    for v in sorted({v for need in needs for v in need.saves} | set(boundary.values)):
+def _place_activations(taken: Sequence[int], values: list[Value], table: RegionTable) -> None:
+    """What later sections or the backward pass take from a section."""
+    names = {r.name for r in table.regions}
+    for v in taken:
         value = values[v]
         if value.region < 0:
-            name = f"{value.name}__saved" if value.name in taken else value.name
+            name = f"{value.name}__saved" if value.name in names else value.name
             region = table.add(name, value.shape, value.dtype, Role.ACTIVATION)
             values[v] = replace(value, region=region)
-    return PlacedActivations(
-        outputs=outputs, boundary=boundary, needs=tuple(needs), values=tuple(values)
-    )
 
 
-def place_gradients(
-    placed: PlacedActivations, table: RegionTable, *, bucketed: bool
-) -> PlacedGraph:
-    """Give regions to the gradients of sources and of values at a section boundary.
+def _last_writers(
+    graph: SectionedGraph, values: Sequence[Value], needs: Sequence[BackwardNeeds]
+) -> dict[int, int]:
+    """For each region of a source with a gradient, the section that writes that gradient last.
 
-    Args:
-        placed: The stage before.
-        table: Region table to add to.
-        bucketed: Whether weights' gradients are to lie in buckets.
+    Backward sections run in reverse, so that is the first section that uses the source.
     """
-    sources, values = placed.outputs.sources, list(placed.values)
-    graph = sources.graph
-    last = _last_writers(placed)
+    last: dict[int, int] = {}
+    for section in reversed(range(len(graph.sections))):
+        for i in needs[section].nodes:
+            for v in graph.traced.nodes[i].refs():
+                if v in graph.source_of and graph.grads[v]:
+                    last[values[v].region] = section
+    return last
+
+
+def _in_order_of_gradients(
+    graph: SectionedGraph, values: Sequence[Value], last: Mapping[int, int], *, bucketed: bool
+) -> list[Source]:
+    """Sources in the order in which their gradients get regions."""
     ordered = list(graph.traced.sources)
     if bucketed:
         # In the order in which the backward pass finishes them: a bucket's gradients are
@@ -345,44 +313,7 @@ def place_gradients(
         ordered.sort(
             key=lambda s: (s.role is not Role.WEIGHT, -last.get(values[s.value].region, 0))
         )
-    for v in (source.value for source in ordered if graph.grads[source.value]):
-        value = values[v]
-        name = f"{table.regions[value.region].name}__grad"
-        region = table.add(name, value.shape, value.dtype, Role.GRADIENT, share=True)
-        values[v] = replace(value, grad_region=region)
-    for v in (v for v in placed.boundary.values if graph.grads[v]):
-        value = values[v]
-        name = f"{value.name}__cotangent"
-        region = table.add(name, value.shape, value.dtype, Role.COTANGENT)
-        values[v] = replace(value, grad_region=region)
-    return PlacedGraph(
-        graph=graph,
-        values=tuple(
-            replace(value, needs_grad=True) if grad else value
-            for value, grad in zip(values, graph.grads, strict=True)
-        ),
-        outputs=placed.outputs.outputs,
-        output_writers=placed.boundary.output_writers,
-        updates=sources.updates,
-        update_writers=placed.boundary.update_writers,
-        needs=placed.needs,
-        last_writers=last,
-    )
-
-
-def _last_writers(placed: PlacedActivations) -> dict[int, int]:
-    """For each region of a source with a gradient, the section that writes that gradient last.
-
-    Backward sections run in reverse, so that is the first section that uses the source.
-    """
-    graph = placed.outputs.sources.graph
-    last: dict[int, int] = {}
-    for section in reversed(range(len(graph.sections))):
-        for i in placed.needs[section].nodes:
-            for v in graph.traced.nodes[i].refs():
-                if v in graph.source_of and graph.grads[v]:
-                    last[placed.values[v].region] = section
-    return last
+    return ordered
 
 
 def name_tensors(placed: PlacedGraph, table: RegionTable) -> None:
