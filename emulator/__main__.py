@@ -18,7 +18,7 @@ from emulator.arrays import check_output, read_arrays, savez_call, write_arrays
 from emulator.costs.description import describe
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import CannotRun, LoweringError, NoGraph, PlanError, UnknownSection
-from emulator.plans.step_choice import StepKey, all_steps, find_kind, steps_of_kinds
+from emulator.plans.steps import StepKey, all_steps, find_kind, steps_of_kinds
 from pef_schema import PefError, SambaError, read_pef
 from pef_schema.printable import json_text, say, say_text
 from pef_schema.program import DType, Program, Role, SectionKind

@@ -25,12 +25,10 @@ from emulator.memory.budget import check_size
 from emulator.memory.lost import LostBuffers
 from emulator.mesh.chips import Chips
 from emulator.op_facts.checked_branches import checked_branches
-from emulator.plans.direct_call import SLOW
-from emulator.plans.failures import run_failure
+from emulator.plans.calls import SLOW
+from emulator.plans.footprint import SharedExecutables
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind
-from emulator.plans.seeds import check_seeds
-from emulator.plans.sharing import SharedExecutables
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey, check_seeds, run_failure
 from emulator.transaction import Transaction
 from emulator.wide_types import SET, SETTING
 from pef_schema.errors import SambaError

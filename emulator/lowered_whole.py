@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from emulator.device import Device
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema.program import Program, Role
 
 

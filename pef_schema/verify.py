@@ -9,12 +9,16 @@ from __future__ import annotations
 from pef_schema.limits import LIMITS, Limits
 from pef_schema.program import Program, Role
 from pef_schema.structure import check_twins
-from pef_schema.verify_calls import check_calls
 from pef_schema.verify_graph import check_graph
-from pef_schema.verify_optimizers import check_settings
 from pef_schema.verify_rules import Report
-from pef_schema.verify_run import check_argins, check_optimizers, check_schedules, check_sections
-from pef_schema.verify_steps import StepMemory
+from pef_schema.verify_run import (
+    check_argins,
+    check_optimizers,
+    check_schedules,
+    check_sections,
+    check_settings,
+)
+from pef_schema.verify_steps import StepMemory, check_calls
 
 _MAPPINGS = ("section", "spatial")
 

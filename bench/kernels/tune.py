@@ -26,7 +26,7 @@ from emulator.kernels.rules import PLAIN, Measured, Rule, chosen_by
 from emulator.kernels.unkept import kept_nowhere
 from emulator.kernels.windows import Window
 from emulator.plans.executable_cache import compiled_or_kept
-from emulator.plans.fusion.tracing import trace_planned
+from emulator.plans.fusion import trace_planned
 from emulator.plans.xla_options import xla_options
 from emulator.processor import processor
 

@@ -18,15 +18,13 @@ from bench.inside import Contestant
 from bench.measurement import Results
 from bench.models import SMALL, TIMED
 from bench.suites import Settings
-from emulator.costs.cost import Cost
-from emulator.costs.machine import Machine
-from emulator.costs.roofline import bound
+from emulator.costs.roofline import Cost, Machine, bound
 from emulator.costs.steps import schedule_cost
 from emulator.costs.timing import COPIED, SHAPES, jax_product_rate, shortest
 from emulator.op_facts.flops import Flops
 from pef_schema.program import DType
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import collect_inputs
 

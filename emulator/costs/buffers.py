@@ -17,7 +17,7 @@ from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.scratch import Scratch, scratch_of
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role, SectionKind, Step, Value
-from pef_schema.section_facts import plain_name
+from pef_schema.program_facts import plain_name
 
 __all__ = ["Buffer", "Trace", "Work", "trace"]
 

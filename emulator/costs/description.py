@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from emulator.costs.schedule_memory import Places, graph_as_dict, schedule_memory
-from emulator.costs.steps import node_cost, schedule_cost, section_cost
-from emulator.costs.touched import Readers, readers_of
+from emulator.costs.steps import Costs, node_cost
 from emulator.op_facts.precision import ARITHMETIC, AS_WRITTEN, precisions
 from pef_schema import Graph, Optimizer, OutputGrad, PefInfo, Program, Section, Step, Value
-from pef_schema.region_life import lives
-from pef_schema.section_facts import (
+from pef_schema.program_facts import (
+    lives,
     modules_of,
     operations_of,
     owners,
@@ -28,7 +27,7 @@ from pef_schema.section_facts import (
     weight_lines,
 )
 
-__all__ = ["FORMAT", "VERSION", "describe"]
+__all__ = ["FORMAT", "VERSION", "compiled_stats", "describe"]
 
 FORMAT, VERSION = "samba.inspect", 2
 
@@ -53,8 +52,7 @@ def describe(
     sections = range(len(program.sections)) if graph is None else sorted(called)
     regions: Collection[int] = range(len(program.regions))
     by_graph = {program.schedules[i].graph: (i,) for i in schedules}
-    running = _running(program)
-    places = Places(program)
+    running, places, costs = _running(program), Places(program), Costs(program)
     if graph is not None:
         regions = sorted(_touched(program, sections, program.graphs[graph]))
     return {
@@ -73,8 +71,8 @@ def describe(
             "regions": len(regions),
             "bytes": sum(program.regions[i].nbytes for i in regions),
         },
-        "sections": _sections(program, sections, schedules),
-        "graphs": [_graph(program, i, by_graph.get(i, ()), running, places) for i in chosen],
+        "sections": _sections(program, sections, schedules, costs),
+        "graphs": [_graph(program, i, by_graph.get(i, ()), running, places, costs) for i in chosen],
         "regions": _regions(program, regions, schedules),
         "optimizers": [_optimizer(program, optimizer) for optimizer in program.optimizers],
         "hyperparameters": [
@@ -117,16 +115,16 @@ def _touched(program: Program, sections: Collection[int], graph: Graph) -> set[i
 
 
 def _sections(
-    program: Program, sections: Iterable[int], schedules: Iterable[int]
+    program: Program, sections: Iterable[int], schedules: Iterable[int], costs: Costs
 ) -> list[dict[str, Any]]:
-    owned, lines, readers = owners(program), weight_lines(program), readers_of(program)
+    owned, lines = owners(program), weight_lines(program)
     calls: dict[int, list[dict[str, Any]]] = {}
     for i in schedules:
         schedule = program.schedules[i]
         name = program.graphs[schedule.graph].name
         for call in schedule.calls:
             calls.setdefault(call.section, []).append({"graph": name, "call_id": call.call_id})
-    return [_section(program, i, calls.get(i, []), owned, lines, readers) for i in sections]
+    return [_section(program, i, calls.get(i, []), owned, lines, costs) for i in sections]
 
 
 def _section(
@@ -135,7 +133,7 @@ def _section(
     calls: list[dict[str, Any]],
     owned: Mapping[int, tuple[str, ...]],
     lines: Mapping[int, tuple[str, ...]],
-    readers: Readers,
+    costs: Costs,
 ) -> dict[str, Any]:
     section: Section = program.sections[index]
     return {
@@ -147,7 +145,7 @@ def _section(
         "lines": list(section_lines(program, section, lines)),
         "ops": section_ops(program, section),
         "bytes": section_bytes(program, section),
-        "cost": section_cost(program, index, readers).as_dict(),
+        "cost": costs.of_section(index).as_dict(),
         "same_as": None if section.twin == index else section.twin,
         "calls": calls,
         "steps": [_step(program, step) for step in section.steps],
@@ -174,6 +172,7 @@ def _graph(
     schedules: Iterable[int],
     running: Mapping[tuple[int, int], list[int]],
     places: Places,
+    costs: Costs,
 ) -> dict[str, Any]:
     graph = program.graphs[index]
     found: dict[str, Any] = {
@@ -213,7 +212,7 @@ def _graph(
             for call in program.schedules[i].calls
         ]
         found["memory"] = graph_as_dict(program, schedule_memory(program, i), places)
-        found["cost"] = schedule_cost(program, i).as_dict()
+        found["cost"] = costs.of_schedule(i).as_dict()
     return found
 
 
@@ -319,3 +318,37 @@ def _optimizer(program: Program, optimizer: Optimizer) -> dict[str, Any]:
 def _number(value: float) -> float | str:
     """A number as JSON has it: infinities and NaN are texts."""
     return value if math.isfinite(value) else str(value)
+
+
+STATS_FORMAT, STATS_VERSION = "samba.compiled_stats", 1
+_OF_SECTIONS = ("id", "name", "types", "modules", "operations", "ops", "bytes", "cost")
+
+
+def compiled_stats(described: Mapping[str, Any], *, pef: str = "") -> dict[str, Any]:
+    """What was compiled, in short: sections with their costs, and memory along the schedules.
+
+    Args:
+        described: What :func:`describe` returned.
+        pef: The file.
+
+    Returns:
+        JSON as Python has it; docs/run.md describes the keys.
+
+    Example:
+        >>> nothing = Program(
+        ...     name="nothing", mapping="section", inference=True, regions=(), symbols=(),
+        ...     graphs=(), optimizers=(), argins=(), sections=(), schedules=(),
+        ... )
+        >>> compiled_stats(describe(nothing))["sections"]
+        []
+    """
+    return {
+        "format": STATS_FORMAT,
+        "version": STATS_VERSION,
+        "pef": pef,
+        "program": described["name"],
+        "mapping": described["mapping"],
+        "inference": described["inference"],
+        "sections": [{key: s[key] for key in _OF_SECTIONS} for s in described["sections"]],
+        "graphs": [g["memory"] for g in described["graphs"] if g["memory"] is not None],
+    }

@@ -24,7 +24,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from emulator.costs.machine import Cache, Machine, is_rate
+from emulator.costs.roofline import Cache, Machine, is_rate
 from emulator.errors import DeviceError
 from pef_schema.errors import quoted
 from pef_schema.program import DType

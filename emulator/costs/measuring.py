@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from emulator.costs.machine import Machine
+from emulator.costs.roofline import Machine
 from emulator.costs.timing import (
     COPIED,
     SHAPES,

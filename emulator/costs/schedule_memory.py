@@ -8,7 +8,7 @@ from typing import Any
 
 from emulator.costs.memory import Held, MemoryNeed, Moment, memory_need, schedule_steps
 from pef_schema.program import Program, Role
-from pef_schema.section_facts import owners, plain_name, section_types
+from pef_schema.program_facts import owners, plain_name, section_types
 
 __all__ = [
     "FORMAT",

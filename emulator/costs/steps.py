@@ -10,15 +10,15 @@ index; a region that is written, once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from emulator.costs.cost import Cost
-from emulator.costs.touched import Readers, inside, readers_of, unused
-from emulator.costs.updates import update_flops
+from emulator.costs.roofline import Cost
+from emulator.costs.touched import inside, readers_of, resting_optimizers, unused, update_flops
 from emulator.op_facts.flops import Flops, gradient_flops, node_flops
 from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.table import facts_of
 from pef_schema.program import (
+    DType,
     Gradient,
     Graph,
     Node,
@@ -30,13 +30,7 @@ from pef_schema.program import (
     Value,
 )
 
-__all__ = [
-    "gradient_cost",
-    "node_cost",
-    "schedule_cost",
-    "section_cost",
-    "steps_cost",
-]
+__all__ = ["Costs", "gradient_cost", "node_cost", "schedule_cost", "section_cost", "steps_cost"]
 
 _CHOOSES_ROWS_NAMES = """
 aten.embedding.default aten.embedding_bag.default aten.embedding_bag.padding_idx
@@ -96,15 +90,130 @@ def gradient_cost(graph: Graph, node: Node) -> Cost:
     )
 
 
-def section_cost(program: Program, section: int, readers: Readers | None = None) -> Cost:
+class Costs:
+    """The costs of a program, for whoever asks several questions: what they share is found once.
+
+    Losses start from ones and all other gradients of outputs from nothing, as long as the host
+    sets none. A REDUCE step moves nothing: there is one replica.
+
+    Args:
+        program: The program.
+
+    Example:
+        >>> from pef_schema.program import Schedule
+        >>> empty = Program(
+        ...     name="empty", mapping="section", inference=True, regions=(), symbols=(), graphs=(),
+        ...     optimizers=(), argins=(), sections=(), schedules=(Schedule(graph=0, calls=()),),
+        ... )
+        >>> Costs(empty).of_schedule(0).nbytes
+        0
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._readers = readers_of(program)
+        self._resting = resting_optimizers(program)
+        self._sizes = [region.nbytes for region in program.regions]
+        self._flops: dict[tuple[int, int, bool | None], Flops] = {}
+        self._moves: dict[int, tuple[dict[int, int], tuple[int, ...]]] = {}
+
+    def of_section(self, section: int) -> Cost:
+        """The cost of a section that runs by itself."""
+        return self.of_steps(self._program.sections[section].steps)
+
+    def of_schedule(self, schedule: int) -> Cost:
+        """The cost of a full run of one graph as one executable."""
+        sections, calls = self._program.sections, self._program.schedules[schedule].calls
+        return self.of_steps([step for call in calls for step in sections[call.section].steps])
+
+    def of_steps(self, steps: Sequence[Step]) -> Cost:
+        """The cost of steps of its sections that run one after the other as one executable."""
+        work: list[Flops] = []
+        read: dict[int, int] = {}
+        written: dict[int, int] = {}
+        run: dict[int, set[int]] = {}
+        """Nodes that were run, by graph."""
+        for position, step in enumerate(steps):
+            if step.kind is SectionKind.REDUCE:
+                continue
+            reads, writes = self._moved(step)
+            for r, size in reads.items():
+                if r not in written:
+                    read[r] = min(read.get(r, 0) + size, self._sizes[r])
+            written.update(dict.fromkeys(writes, position))
+            work += self._step_flops(step, run.setdefault(step.graph, set()))
+        kept = written.keys() - inside(self._program, steps, read.keys(), written, self._readers)
+        return Cost(
+            work=_sum(work),
+            bytes_read=sum(read.values()),
+            bytes_written=sum(self._sizes[r] for r in kept),
+        )
+
+    def _moved(self, step: Step) -> tuple[dict[int, int], tuple[int, ...]]:
+        """Bytes that a step reads by region, and the regions that it writes."""
+        found = self._moves.get(id(step))
+        if found is None:
+            idle = unused(self._program, step, resting=self._resting)
+            chosen = _bytes_chosen(self._program, step)
+            sizes = self._sizes
+            reads = {r: min(chosen.get(r, sizes[r]), sizes[r]) for r in step.reads if r not in idle}
+            found = reads, tuple([r for r in step.writes if r not in idle])
+            self._moves[id(step)] = found
+        return found
+
+    def _step_flops(self, step: Step, run: set[int]) -> list[Flops]:
+        """Operations of a step; what it runs is added to the nodes that were run."""
+        if step.kind is SectionKind.FWD:
+            run.update(step.nodes)
+            return [self._forward(step.graph, i) for i in step.nodes]
+        if step.kind is SectionKind.BCKWD:
+            return self._backward_flops(step, run)
+        return [update_flops(self._program, step)]
+
+    def _backward_flops(self, step: Step, run: set[int]) -> list[Flops]:
+        """Nodes that run again, gradients of those that a gradient reaches, and sums of both."""
+        graph = self._program.graphs[step.graph]
+        found = [self._forward(step.graph, i) for i in step.recompute if i not in run]
+        known = run | set(step.recompute)
+        run |= known
+        reached = _started(self._program, graph, step)
+        additions = 0
+        for i in reversed(step.nodes):
+            node = graph.nodes[i]
+            if not any(v in reached for v in node.outputs):
+                continue
+            found.append(self._gradient(step.graph, i, again=i not in known))
+            for v in dict.fromkeys(node.refs()):
+                if graph.values[v].needs_grad:
+                    additions += math.prod(graph.values[v].shape) if v in reached else 0
+                    reached.add(v)
+        additions += sum(math.prod(self._program.regions[r].shape) for r in step.accumulates)
+        return [*found, Flops(other=additions)]
+
+    def _forward(self, graph: int, node: int) -> Flops:
+        found = self._flops.get((graph, node, None))
+        if found is None:
+            of = self._program.graphs[graph]
+            found = self._flops[graph, node, None] = node_flops(of, of.nodes[node])
+        return found
+
+    def _gradient(self, graph: int, node: int, *, again: bool) -> Flops:
+        found = self._flops.get((graph, node, again))
+        if found is None:
+            of = self._program.graphs[graph]
+            found = gradient_flops(of, of.nodes[node], again=again)
+            self._flops[graph, node, again] = found
+        return found
+
+
+def section_cost(program: Program, section: int) -> Cost:
     """The cost of a section that runs by itself.
 
     Args:
         program: The program.
         section: Its id.
-        readers: What :func:`readers_of` says of the program, for whoever asks of many sections.
     """
-    return steps_cost(program, program.sections[section].steps, readers)
+    return Costs(program).of_section(section)
 
 
 def schedule_cost(program: Program, schedule: int) -> Cost:
@@ -113,54 +222,18 @@ def schedule_cost(program: Program, schedule: int) -> Cost:
     Args:
         program: The program.
         schedule: Index of its schedule.
-
-    Example:
-        >>> from pef_schema.program import Schedule
-        >>> empty = Program(
-        ...     name="empty", mapping="section", inference=True, regions=(), symbols=(), graphs=(),
-        ...     optimizers=(), argins=(), sections=(), schedules=(Schedule(graph=0, calls=()),),
-        ... )
-        >>> schedule_cost(empty, 0).nbytes
-        0
     """
-    calls = program.schedules[schedule].calls
-    return steps_cost(program, [s for c in calls for s in program.sections[c.section].steps])
+    return Costs(program).of_schedule(schedule)
 
 
-def steps_cost(program: Program, steps: Sequence[Step], readers: Readers | None = None) -> Cost:
+def steps_cost(program: Program, steps: Sequence[Step]) -> Cost:
     """The cost of steps that run one after the other as one executable.
-
-    Losses start from ones and all other gradients of outputs from nothing, as long as the host
-    sets none. A REDUCE step moves nothing: there is one replica.
 
     Args:
         program: The program.
         steps: Steps of its sections, in order.
-        readers: As :func:`section_cost` takes them.
     """
-    work = Flops()
-    read: dict[int, int] = {}
-    written: dict[int, int] = {}
-    run: dict[int, set[int]] = {}
-    """Nodes that were run, by graph."""
-    for position, step in enumerate(steps):
-        if step.kind is SectionKind.REDUCE:
-            continue
-        idle = unused(program, step)
-        chosen = _bytes_chosen(program, step)
-        for r in step.reads:
-            if r not in idle and r not in written:
-                part = min(chosen.get(r, program.regions[r].nbytes), program.regions[r].nbytes)
-                read[r] = min(read.get(r, 0) + part, program.regions[r].nbytes)
-        written.update((r, position) for r in step.writes if r not in idle)
-        work = work + _step_flops(program, step, run.setdefault(step.graph, set()))
-    found = readers_of(program) if readers is None else readers
-    kept = written.keys() - inside(program, steps, read.keys(), written, found)
-    return Cost(
-        work=work,
-        bytes_read=sum(read.values()),
-        bytes_written=sum(program.regions[r].nbytes for r in kept),
-    )
+    return Costs(program).of_steps(steps)
 
 
 def _nbytes(value: Value) -> int:
@@ -220,41 +293,6 @@ def _read_by_gradients(program: Program, step: Step) -> Iterator[int]:
             yield graph.values[v].region
 
 
-# -- operations of a step ---------------------------------------------------
-
-
-def _step_flops(program: Program, step: Step, run: set[int]) -> Flops:
-    """Operations of a step, and what it adds to the nodes that were run."""
-    if step.kind is SectionKind.FWD:
-        graph = program.graphs[step.graph]
-        run.update(step.nodes)
-        return _sum(node_flops(graph, graph.nodes[i]) for i in step.nodes)
-    if step.kind is SectionKind.BCKWD:
-        return _backward_flops(program, step, run)
-    return update_flops(program, step)
-
-
-def _backward_flops(program: Program, step: Step, run: set[int]) -> Flops:
-    """Of a BCKWD step: nodes that run again, gradients of those that a gradient reaches, sums."""
-    graph = program.graphs[step.graph]
-    total = _sum(node_flops(graph, graph.nodes[i]) for i in step.recompute if i not in run)
-    known = run | set(step.recompute)
-    run |= set(step.recompute)
-    reached = _started(program, graph, step)
-    additions = 0
-    for i in reversed(step.nodes):
-        node = graph.nodes[i]
-        if not any(v in reached for v in node.outputs):
-            continue
-        total = total + gradient_flops(graph, node, again=i not in known)
-        for v in dict.fromkeys(node.refs()):
-            if graph.values[v].needs_grad:
-                additions += math.prod(graph.values[v].shape) if v in reached else 0
-                reached.add(v)
-    additions += sum(math.prod(program.regions[r].shape) for r in step.accumulates)
-    return total + Flops(other=additions)
-
-
 def _started(program: Program, graph: Graph, step: Step) -> set[int]:
     """Values that have a gradient before the step begins: of later sections, and of losses."""
     reads = set(step.reads)
@@ -268,8 +306,14 @@ def _started(program: Program, graph: Graph, step: Step) -> set[int]:
     return cotangents | losses
 
 
-def _sum(parts: Iterator[Flops]) -> Flops:
-    total = Flops()
+def _sum(parts: Iterable[Flops]) -> Flops:
+    products: dict[DType, int] = {}
+    other, unknown = 0, set[str]()
     for part in parts:
-        total = total + part
-    return total
+        for dtype, flops in part.products:
+            products[dtype] = products.get(dtype, 0) + flops
+        other += part.other
+        unknown.update(part.unknown)
+    return Flops(
+        products=tuple(sorted(products.items())), other=other, unknown=tuple(sorted(unknown))
+    )

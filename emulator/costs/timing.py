@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from emulator.costs.machine import Cache
+from emulator.costs.roofline import Cache
 
 __all__ = ["COPIED", "SHAPES", "jax_product_rate", "memory_rates", "processors", "shortest"]
 

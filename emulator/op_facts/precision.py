@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from emulator.op_facts.names import CAST_RESULT, CASTS, NEXT_SEED
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Node, Value, refs_of
-from pef_schema.section_facts import plain_name
+from pef_schema.program_facts import plain_name
 
 ARITHMETIC = "samba_arithmetic"
 """Key of a program's metadata that says how values are rounded; absent for a model as written."""

@@ -18,7 +18,7 @@ from emulator.memory.buckets import BufferMap
 from emulator.memory.packing import pack, unpack
 from emulator.ops.registry import load_ops
 from emulator.plans.footprint import Footprint, Signature
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from pef_schema.program import Program, SectionKind, Step
 
 Tapes = dict[int, Tape]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from emulator.costs.touched import inside, readers_of, unused
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
+from emulator.memory.placement import Placement
 from emulator.op_facts.checked_branches import is_held
-from emulator.plans.step_choice import StepKey
-from pef_schema.optimizer_rules import idle_states
-from pef_schema.program import Program, Role, SectionKind, Step
+from emulator.plans.steps import StepKey
+from pef_schema.program import Program, Step
+from pef_schema.structure import Structures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,18 +65,18 @@ def footprint(program: Program, steps: StepKey, variant: Variant) -> Footprint:
     """
     reads: set[int] = set()
     written: dict[int, int] = {}
-    for position, (s, k) in enumerate(steps):
-        step = program.sections[s].steps[k]
-        unused = _unused(program, step, variant)
-        reads |= set(step.reads) - unused - written.keys()
-        written.update(dict.fromkeys(set(step.writes) - unused, position))
+    chosen = [program.sections[s].steps[k] for s, k in steps]
+    for position, step in enumerate(chosen):
+        idle = unused(program, step, seeded=variant.seeded, resting=variant.no_momentum)
+        reads |= set(step.reads) - idle - written.keys()
+        written.update(dict.fromkeys(set(step.writes) - idle, position))
     if any(is_held(program, region, variant.checks) for region in written):
         # What a check found before these steps holds their updates back, too.
         reads |= variant.checks
     return Footprint(
         reads=frozenset(reads),
         writes=frozenset(written),
-        drops=_drops(program, steps, reads, written),
+        drops=frozenset(inside(program, chosen, reads, written, readers_of(program))),
     )
 
 
@@ -116,52 +118,88 @@ def signature(program: Program, buffer_map: BufferMap, touched: Footprint) -> Si
     )
 
 
-def _unused(program: Program, step: Step, variant: Variant) -> set[int]:
-    """Regions among a step's own that it neither reads nor writes under a variant."""
-    unused = {
-        r
-        for r in step.reads
-        if program.regions[r].role is Role.OUTPUT_GRADIENT and r not in variant.seeded
-    }
-    for index in step.optimizers:
-        if index in variant.no_momentum and step.kind is SectionKind.OPT:
-            unused |= idle_states(program.optimizers[index])
-    return unused
-
-
-def _drops(
-    program: Program,
-    steps: Sequence[tuple[int, int]],
-    reads: Set[int],
-    written: Mapping[int, int],
-) -> frozenset[int]:
-    """Transient regions that nobody outside the steps can still need.
-
-    Who adds to a region reads it, too, and may be the last to write it: what it reads then is of
-    the same steps.
+class SharedExecutables:
+    """Finds for a section the one whose executable it can run.
 
     Args:
-        program: The program.
-        steps: ``(section, step of the section)`` pairs in the order to run.
-        reads: Regions whose contents from before the steps are read.
-        written: The position of the last step that writes, by region.
-
-    Returns:
-        The regions.
+        program: A verified program.
+        placement: Where its buffers lie.
     """
-    readers: dict[int, set[tuple[int, int]]] = {}
-    for s, section in enumerate(program.sections):
-        for k, step in enumerate(section.steps):
-            for r in step.reads:
-                if program.regions[r].role.is_transient:
-                    readers.setdefault(r, set()).add((s, k))
-    among = set(steps)
-    return frozenset(
-        r
-        for r, position in written.items()
-        if program.regions[r].role.is_transient
-        and (
-            readers.get(r, set()) <= set(steps[position + 1 :])
-            or (r not in reads and readers[r] <= among)
+
+    def __init__(self, program: Program, placement: Placement) -> None:
+        self._program, self._placement = program, placement
+        self._map = placement.buffer_map
+        self._structures: Structures | None = None
+        self._regions: dict[int, tuple[int, ...]] = {}
+        self._readers: dict[int, set[int]] | None = None
+
+    def places(
+        self, steps: Sequence[tuple[int, int]], variant: Variant
+    ) -> tuple[int, Mapping[int, int]] | None:
+        """Find where the data of a section lies, for each region of its twin.
+
+        Args:
+            steps: ``(section, step of the section)`` pairs of a plan.
+            variant: What the plan is specialised for.
+
+        Returns:
+            The twin's id and the section's region for each of the twin's; None where the steps
+            are not one whole section, where it is the first of its structure, or where other
+            facts than its structure tell the two apart.
+        """
+        sections = self._program.sections
+        index = steps[0][0] if steps else -1
+        if index < 0 or [*steps] != [(index, k) for k in range(len(sections[index].steps))]:
+            return None
+        twin = sections[index].twin
+        if twin == index:
+            return None
+        mine, theirs = self._regions_of(index), self._regions_of(twin)
+        if any(r in self._map.place for r in (*mine, *theirs)):
+            return None  # where a gradient lies in its bucket is part of the executable
+        if self._facts(index, mine, variant) != self._facts(twin, theirs, variant):
+            return None
+        return twin, dict(zip(theirs, mine, strict=True))
+
+    def _regions_of(self, index: int) -> tuple[int, ...]:
+        found = self._regions.get(index)
+        if found is None:
+            if self._structures is None:
+                self._structures = Structures(self._program)
+            found = self._structures.of(self._program.sections[index]).regions
+            self._regions[index] = found
+        return found
+
+    def _facts(self, index: int, regions: Sequence[int], variant: Variant) -> tuple[object, ...]:
+        """Facts that an executable depends on besides the structure, region by region."""
+        readers = self._all_readers()
+        program = self._program
+        per_region = tuple(
+            [
+                (
+                    r in variant.seeded,
+                    r in variant.no_dropout,
+                    program.regions[r].role.is_transient and readers.get(r, set()) <= {index},
+                    self._placement.axis(r),
+                )
+                for r in regions
+            ]
         )
-    )
+        idle = [
+            i in variant.no_momentum for s in program.sections[index].steps for i in s.optimizers
+        ]
+        return per_region, tuple(idle)
+
+    def _all_readers(self) -> dict[int, set[int]]:
+        """Sections that read each transient region: without another one it is dropped."""
+        if self._readers is None:
+            self._readers = {}
+            for index, section in enumerate(self._program.sections):
+                for step in section.steps:
+                    self._note(step, index, self._readers)
+        return self._readers
+
+    def _note(self, step: Step, index: int, readers: dict[int, set[int]]) -> None:
+        for r in step.reads:
+            if self._program.regions[r].role.is_transient:
+                readers.setdefault(r, set()).add(index)

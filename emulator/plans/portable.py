@@ -13,11 +13,10 @@ from emulator.errors import DeviceError
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
-from emulator.plans.failures import failures_of_plan
-from emulator.plans.fusion.tracing import jitted_as_planned
+from emulator.plans.fusion import jitted_as_planned
 from emulator.plans.plan import composition_of, jit_settings, traceable
-from emulator.plans.step_choice import StepKey
-from emulator.plans.traced.sizes import check_traced_sizes
+from emulator.plans.steps import StepKey, failures_of_plan
+from emulator.plans.traced import check_traced_sizes
 from pef_schema.program import Program
 
 __all__ = ["NotPortable", "PortablePlan", "portable_plan"]

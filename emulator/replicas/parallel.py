@@ -20,7 +20,7 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.memory.buckets import Bucket
 from emulator.plans.footprint import footprint
 from emulator.plans.plan import Plan
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from emulator.replicas.comm.protocol import Communicator, ReduceOp, mean_divisor
 from emulator.replicas.comm.worker import CommThread, Work
 from emulator.replicas.schedule import Mode, TaskGraph, execute, prepare

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from emulator.memory.buckets import Bucket, BufferMap
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from emulator.replicas.schedule import Task
 from pef_schema.program import Program, SectionKind
 

@@ -20,8 +20,8 @@ from samba.comparison.values import source_values
 from samba.comparison.whole import compiled_rows, model_rows
 from samba.compiler.arithmetic import wanted_arithmetic
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
 from samba.compiler.rounding import apply_arithmetic
+from samba.compiler.sections import CompileOptions
 from samba.session.settings import loss_index_tuple
 from samba.tracer import reference
 from samba.tracer.capture import trace_model

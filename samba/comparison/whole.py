@@ -12,7 +12,7 @@ import torch
 from emulator.device import Device
 from emulator.op_facts.names import CASTS
 from emulator.op_facts.table import facts_of
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema.program import ArginKind, Graph, OutputGrad, Program, Role
 from samba.comparison.judge import Tol, gap, nonfinite
 from samba.comparison.report import Gap, Phase, Row, Status

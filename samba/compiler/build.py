@@ -9,28 +9,13 @@ import torch
 
 from pef_schema.program import Call, Graph, Optimizer, Program, Role, Schedule, Section
 from pef_schema.structure import with_twins
-from samba.compiler.backward_needs import backward_needs
-from samba.compiler.boundary import find_boundary
-from samba.compiler.buckets import gradient_buckets
+from samba.compiler.gradient_flow import refuse_state_gradients, refuse_underivable
 from samba.compiler.kept_state import with_kept_state
 from samba.compiler.losses import choose_losses
-from samba.compiler.no_derivative import refuse_underivable
-from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
-from samba.compiler.optimizer_regions import place_optimizers
-from samba.compiler.optimizer_steps import optimizer_steps
-from samba.compiler.options import CompileOptions
-from samba.compiler.placed import PlacedGraph
-from samba.compiler.placement import (
-    name_tensors,
-    place_activations,
-    place_gradients,
-    place_outputs,
-    place_sources,
-)
-from samba.compiler.regions import RegionTable
-from samba.compiler.sectioned import divide
-from samba.compiler.state_gradients import refuse_state_gradients
-from samba.compiler.steps import NamedSteps, section_steps
+from samba.compiler.optimizers import GroupSpec, describe_optimizers, place_optimizers
+from samba.compiler.placement import PlacedGraph, RegionTable, name_tensors, place
+from samba.compiler.sections import CompileOptions, divide
+from samba.compiler.steps import NamedSteps, gradient_buckets, optimizer_steps, section_steps
 from samba.tracer.traced import Traced
 
 
@@ -141,12 +126,7 @@ def _graph(
     if not options.inference:
         refuse_state_gradients(traced, [traced.outputs[i].value for i in losses])
         refuse_underivable(traced, losses)
-    sources = place_sources(divided, table)
-    boundary = find_boundary(sources.graph, sources.values)
-    needs = backward_needs(divided, boundary.stored)
-    outputs = place_outputs(sources, losses, table)
-    activations = place_activations(outputs, boundary, needs, table)
-    placed = place_gradients(activations, table, bucketed=options.data_parallel)
+    placed = place(divided, losses, table, bucketed=options.data_parallel)
     buckets = gradient_buckets(placed, table, options.bucket_bytes) if options.data_parallel else ()
     optimizers = place_optimizers(groups, placed, table)
     updates = optimizer_steps(groups, optimizers, buckets, table)

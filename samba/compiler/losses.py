@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pef_schema.errors import SambaError
 from pef_schema.program import DType, Graph, Output, OutputGrad, Program
-from samba.compiler.sectioned import SectionedGraph
+from samba.compiler.sections import SectionedGraph
 from samba.support.deviations import some_of
 
 _NAMED = 8  # outputs that a warning names; a model with caches has dozens

@@ -1,29 +1,159 @@
-"""Give a region to every tensor of a graph that outlives a section.
-
-The stages come one after the other, and each takes what the one before it returned: sources,
-outputs, activations, gradients. Their order decides the numbers of the regions, and so the bytes
-of a PEF.
-"""
+"""The regions of a program: the table of them, and which tensors of a graph get one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
-from pef_schema.program import ArginKind, Output, OutputGrad, Role, Update
-from samba.compiler.backward_needs import BackwardNeeds
-from samba.compiler.boundary import Boundary
-from samba.compiler.placed import (
-    PlacedActivations,
-    PlacedGraph,
-    PlacedOutputs,
-    PlacedSources,
+from pef_schema.errors import SambaError
+from pef_schema.program import (
+    Argin,
+    ArginKind,
+    DType,
+    Output,
+    OutputGrad,
+    Region,
+    Role,
+    Symbol,
+    Update,
+    Value,
 )
-from samba.compiler.regions import RegionTable
-from samba.compiler.sectioned import SectionedGraph
+from samba.compiler.boundary import BackwardNeeds, backward_needs, find_boundary
+from samba.compiler.sections import SectionedGraph
 from samba.tracer.traced import Source
+
+
+class RegionConflict(SambaError):
+    """Two tensors share a region name but not a shape, dtype or role."""
+
+    def __init__(self, *, name: str, first: Region, second: Region) -> None:
+        self.name, self.first, self.second = name, first, second
+        super().__init__(
+            f"region {name}: one tensor has {_text(first)}, another {_text(second)}; "
+            "tensors that share sn_region_name must agree. Give one of them another region name."
+        )
+
+
+def _text(region: Region) -> str:
+    return f"shape {list(region.shape)} {region.dtype.name.lower()} as {region.role.name.lower()}"
+
+
+@dataclass(slots=True)
+class RegionTable:
+    """The regions of a program, with the argins, symbols and constants that belong to them.
+
+    All graphs and optimizers of a program add to one table, and nothing is changed or taken away:
+    a region's number is its place in the order of adding. That order decides the bytes of a PEF,
+    so it stays the same from version to version.
+    """
+
+    regions: list[Region] = field(default_factory=list)
+    argins: list[Argin] = field(default_factory=list)
+    symbols: list[Symbol] = field(default_factory=list)
+    segments: list[bytes] = field(default_factory=list)
+    _by_name: dict[str, int] = field(default_factory=dict)
+    _named: set[str] = field(default_factory=set)
+
+    def add(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: DType,
+        role: Role,
+        *,
+        share: bool = False,
+        data: bytes | None = None,
+    ) -> int:
+        """Add a region, or find it again where ``share`` allows.
+
+        Args:
+            name: Wanted name; made unique with a suffix unless shared.
+            shape, dtype, role: Of the region.
+            share: Whether an existing region of that name is meant.
+            data: Initial bytes of a constant.
+
+        Returns:
+            The region's index.
+
+        Raises:
+            RegionConflict: If a shared region differs.
+        """
+        segment = -1
+        if data is not None:
+            segment = len(self.segments)
+            self.segments.append(data)
+        region = Region(name=name, shape=shape, dtype=dtype, role=role, segment=segment)
+        known = self._by_name.get(name)
+        if known is not None and share:
+            first = self.regions[known]
+            if (first.shape, first.dtype, first.role) != (shape, dtype, role):
+                raise RegionConflict(name=name, first=first, second=region)
+            return known
+        unique, number = name, 0
+        while unique in self._by_name:
+            number += 1
+            unique = f"{name}_{number}"
+        self._by_name[unique] = len(self.regions)
+        self.regions.append(replace(region, name=unique))
+        return self._by_name[unique]
+
+    def add_argin(self, name: str, region: int, kind: ArginKind, default: float) -> None:
+        """Let the host set a region before a run.
+
+        Args:
+            name: Name of the argin. Where several graphs share the region, the first names it.
+            region: The region.
+            kind: What it is for.
+            default: Its value until the host sets another.
+        """
+        if all(argin.region != region for argin in self.argins):
+            self.argins.append(Argin(name=name, region=region, kind=kind, default=default))
+
+    def name_tensor(self, name: str, region: int, grad_region: int) -> None:
+        """Let users find a tensor by its own name.
+
+        Args:
+            name: The name. Where several graphs have it, the first one's tensor keeps it.
+            region: Region of the tensor.
+            grad_region: Region of its gradient, -1 if there is none.
+        """
+        if name not in self._named:
+            self._named.add(name)
+            self.symbols.append(Symbol(name=name, region=region, grad_region=grad_region))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedGraph:
+    """A graph with all its regions; its sections can be written down.
+
+    Args:
+        graph: The graph.
+        values: Its values with their regions and those of their gradients.
+        outputs: Its results.
+        output_writers: For each of them, the section that writes its region.
+        updates: State that it changes.
+        update_writers: For each of these, the section that writes its region.
+        needs: What the backward pass of each section needs.
+        last_writers: For each region of a source with a gradient, the section whose backward
+            pass is the last to write that gradient.
+    """
+
+    graph: SectionedGraph
+    values: tuple[Value, ...]
+    outputs: tuple[Output, ...]
+    output_writers: tuple[int, ...]
+    updates: tuple[Update, ...]
+    update_writers: tuple[int, ...]
+    needs: tuple[BackwardNeeds, ...]
+    last_writers: Mapping[int, int]
+
+    def weight_gradients(self) -> dict[int, int]:
+        """The regions of the weights' gradients, with the regions of their weights."""
+        weights = [self.values[s.value] for s in self.graph.traced.sources if s.role is Role.WEIGHT]
+        return {w.grad_region: w.region for w in weights if w.grad_region >= 0}
+
 
 _SOURCE_ROLES = (
     *(Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.ARGIN, Role.SEED),
@@ -31,17 +161,59 @@ _SOURCE_ROLES = (
 )
 
 
-def place_sources(graph: SectionedGraph, table: RegionTable) -> PlacedSources:
-    """Give regions to inputs, weights, buffers, constants, argins and seeds, role by role.
+def place(
+    graph: SectionedGraph, losses: frozenset[int], table: RegionTable, *, bucketed: bool
+) -> PlacedGraph:
+    """Give a region to every tensor of a graph that outlives a section.
+
+    Sources come first, then outputs, activations and gradients. That order decides the numbers of
+    the regions, and so the bytes of a PEF.
 
     Args:
         graph: The graph.
+        losses: Outputs whose gradients start as ones.
         table: Region table to add to.
+        bucketed: Whether weights' gradients are to lie in buckets.
 
     Raises:
         RegionConflict: If tensors that share a region do not agree.
     """
     values = list(graph.traced.values)
+    updates = _place_sources(graph, values, table)
+    boundary = find_boundary(graph, values)
+    needs = backward_needs(graph, boundary.stored)
+    outputs = _place_outputs(graph, values, losses, table)
+    saved = {v for need in needs for v in need.saves}
+    _place_activations(sorted(saved.union(boundary.values)), values, table)
+    last = _last_writers(graph, values, needs)
+    sources = [s.value for s in _in_order_of_gradients(graph, values, last, bucketed=bucketed)]
+    for v in (v for v in sources if graph.grads[v]):
+        name = f"{table.regions[values[v].region].name}__grad"
+        region = table.add(name, values[v].shape, values[v].dtype, Role.GRADIENT, share=True)
+        values[v] = replace(values[v], grad_region=region)
+    for v in (v for v in boundary.values if graph.grads[v]):
+        name = f"{values[v].name}__cotangent"
+        region = table.add(name, values[v].shape, values[v].dtype, Role.COTANGENT)
+        values[v] = replace(values[v], grad_region=region)
+    return PlacedGraph(
+        graph=graph,
+        values=tuple(
+            replace(value, needs_grad=True) if grad else value
+            for value, grad in zip(values, graph.grads, strict=True)
+        ),
+        outputs=outputs,
+        output_writers=boundary.output_writers,
+        updates=updates,
+        update_writers=boundary.update_writers,
+        needs=needs,
+        last_writers=last,
+    )
+
+
+def _place_sources(
+    graph: SectionedGraph, values: list[Value], table: RegionTable
+) -> tuple[Update, ...]:
+    """Inputs, weights, buffers, constants, argins and seeds, role by role; returns the updates."""
     for role in _SOURCE_ROLES:
         for source in graph.traced.sources:
             if source.role is role:
@@ -54,7 +226,7 @@ def place_sources(graph: SectionedGraph, table: RegionTable) -> PlacedSources:
         if graph.source_of[old].role is Role.SEED:
             # Sections after the first read the advanced seed where it is written.
             values[new] = replace(values[new], region=home)
-    return PlacedSources(graph=graph, values=tuple(values), updates=tuple(updates))
+    return tuple(updates)
 
 
 def _add_source(graph: SectionedGraph, source: Source, table: RegionTable) -> int:
@@ -77,23 +249,13 @@ def _add_source(graph: SectionedGraph, source: Source, table: RegionTable) -> in
     return region
 
 
-def place_outputs(
-    sources: PlacedSources, losses: frozenset[int], table: RegionTable
-) -> PlacedOutputs:
-    """Give regions to results and to their gradients.
-
-    Args:
-        sources: The stage before.
-        losses: Outputs whose gradients start as ones.
-        table: Region table to add to.
-
-    Raises:
-        RegionConflict: If tensors that share a region do not agree.
-    """
-    graph = sources.graph
+def _place_outputs(
+    graph: SectionedGraph, values: Sequence[Value], losses: frozenset[int], table: RegionTable
+) -> tuple[Output, ...]:
+    """Results and their gradients."""
     outputs = []
     for i, traced in enumerate(graph.traced.outputs):
-        value = sources.values[traced.value]
+        value = values[traced.value]
         name, place = traced.name, traced.region_name
         region = table.add(
             place or name,
@@ -109,46 +271,40 @@ def place_outputs(
         outputs.append(
             Output(name=name, value=traced.value, region=region, grad_region=grad_region, grad=grad)
         )
-    return PlacedOutputs(sources=sources, outputs=tuple(outputs))
+    return tuple(outputs)
 
 
-def place_activations(
-    outputs: PlacedOutputs, boundary: Boundary, needs: Sequence[BackwardNeeds], table: RegionTable
-) -> PlacedActivations:
-    """Give regions to what later sections or the backward pass take from a section.
-
-    Args:
-        outputs: The stage before.
-        boundary: What passes from section to section.
-        needs: What the backward pass of each section needs.
-        table: Region table to add to.
-    """
-    values = list(outputs.sources.values)
-    taken = {r.name for r in table.regions}
-    for v in sorted({v for need in needs for v in need.saves} | set(boundary.values)):
+def _place_activations(taken: Sequence[int], values: list[Value], table: RegionTable) -> None:
+    """What later sections or the backward pass take from a section."""
+    names = {r.name for r in table.regions}
+    for v in taken:
         value = values[v]
         if value.region < 0:
-            name = f"{value.name}__saved" if value.name in taken else value.name
+            name = f"{value.name}__saved" if value.name in names else value.name
             region = table.add(name, value.shape, value.dtype, Role.ACTIVATION)
             values[v] = replace(value, region=region)
-    return PlacedActivations(
-        outputs=outputs, boundary=boundary, needs=tuple(needs), values=tuple(values)
-    )
 
 
-def place_gradients(
-    placed: PlacedActivations, table: RegionTable, *, bucketed: bool
-) -> PlacedGraph:
-    """Give regions to the gradients of sources and of values at a section boundary.
+def _last_writers(
+    graph: SectionedGraph, values: Sequence[Value], needs: Sequence[BackwardNeeds]
+) -> dict[int, int]:
+    """For each region of a source with a gradient, the section that writes that gradient last.
 
-    Args:
-        placed: The stage before.
-        table: Region table to add to.
-        bucketed: Whether weights' gradients are to lie in buckets.
+    Backward sections run in reverse, so that is the first section that uses the source.
     """
-    sources, values = placed.outputs.sources, list(placed.values)
-    graph = sources.graph
-    last = _last_writers(placed)
+    last: dict[int, int] = {}
+    for section in reversed(range(len(graph.sections))):
+        for i in needs[section].nodes:
+            for v in graph.traced.nodes[i].refs():
+                if v in graph.source_of and graph.grads[v]:
+                    last[values[v].region] = section
+    return last
+
+
+def _in_order_of_gradients(
+    graph: SectionedGraph, values: Sequence[Value], last: Mapping[int, int], *, bucketed: bool
+) -> list[Source]:
+    """Sources in the order in which their gradients get regions."""
     ordered = list(graph.traced.sources)
     if bucketed:
         # In the order in which the backward pass finishes them: a bucket's gradients are
@@ -157,44 +313,7 @@ def place_gradients(
         ordered.sort(
             key=lambda s: (s.role is not Role.WEIGHT, -last.get(values[s.value].region, 0))
         )
-    for v in (source.value for source in ordered if graph.grads[source.value]):
-        value = values[v]
-        name = f"{table.regions[value.region].name}__grad"
-        region = table.add(name, value.shape, value.dtype, Role.GRADIENT, share=True)
-        values[v] = replace(value, grad_region=region)
-    for v in (v for v in placed.boundary.values if graph.grads[v]):
-        value = values[v]
-        name = f"{value.name}__cotangent"
-        region = table.add(name, value.shape, value.dtype, Role.COTANGENT)
-        values[v] = replace(value, grad_region=region)
-    return PlacedGraph(
-        graph=graph,
-        values=tuple(
-            replace(value, needs_grad=True) if grad else value
-            for value, grad in zip(values, graph.grads, strict=True)
-        ),
-        outputs=placed.outputs.outputs,
-        output_writers=placed.boundary.output_writers,
-        updates=sources.updates,
-        update_writers=placed.boundary.update_writers,
-        needs=placed.needs,
-        last_writers=last,
-    )
-
-
-def _last_writers(placed: PlacedActivations) -> dict[int, int]:
-    """For each region of a source with a gradient, the section that writes that gradient last.
-
-    Backward sections run in reverse, so that is the first section that uses the source.
-    """
-    graph = placed.outputs.sources.graph
-    last: dict[int, int] = {}
-    for section in reversed(range(len(graph.sections))):
-        for i in placed.needs[section].nodes:
-            for v in graph.traced.nodes[i].refs():
-                if v in graph.source_of and graph.grads[v]:
-                    last[placed.values[v].region] = section
-    return last
+    return ordered
 
 
 def name_tensors(placed: PlacedGraph, table: RegionTable) -> None:

@@ -14,7 +14,7 @@ from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
 from emulator.op_facts.precision import MOVES
 from emulator.op_facts.table import facts_of
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Gradient, Node, Ref, Role, Value
-from pef_schema.section_facts import plain_name
+from pef_schema.program_facts import plain_name
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput

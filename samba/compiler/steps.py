@@ -1,14 +1,126 @@
-"""The steps of one graph, with what they read and write, in the order of a full run."""
+"""The steps of one graph and its optimizers, with what they read and write, in order of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pef_schema.program import SectionKind, Step
-from samba.compiler.buckets import GradientBucket
-from samba.compiler.options import CompileOptions
-from samba.compiler.placed import PlacedGraph
+from pef_schema.program import DType, Optimizer, Role, SectionKind, Step
+from samba.compiler.optimizers import GroupSpec
+from samba.compiler.placement import PlacedGraph, RegionTable
+from samba.compiler.sections import CompileOptions
+from samba.distributed.settings import DEFAULT_BUCKET_BYTES
+
+FIRST_BUCKET_BYTES = 1 << 20
+"""The first bucket is small, so that the network starts early in the backward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradient:
+    """A gradient to reduce.
+
+    Args:
+        region: Its region.
+        nbytes: Its size.
+        dtype: Its element type.
+        section: Forward section whose mirror is the last to write it.
+    """
+
+    region: int
+    nbytes: int
+    dtype: DType
+    section: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientBucket:
+    """Gradients of one dtype that are reduced together.
+
+    Args:
+        regions: Their regions, ascending.
+        section: Forward section after whose mirror all of them are there.
+    """
+
+    regions: tuple[int, ...]
+    section: int
+
+
+def gradient_buckets(
+    placed: PlacedGraph, table: RegionTable, limit: int
+) -> tuple[GradientBucket, ...]:
+    """Put the gradients of a graph's weights into buckets.
+
+    Args:
+        placed: The graph with all its regions.
+        table: Where their sizes stand.
+        limit: Bytes that a bucket may hold.
+
+    Returns:
+        Buckets in the order in which they are full.
+    """
+    gradients = [
+        Gradient(
+            region=grad,
+            nbytes=table.regions[grad].nbytes,
+            dtype=table.regions[grad].dtype,
+            section=placed.last_writers[weight],
+        )
+        for grad, weight in sorted(placed.weight_gradients().items())
+    ]
+    return plan_buckets(gradients, limit=limit)
+
+
+def plan_buckets(
+    gradients: Sequence[Gradient],
+    *,
+    limit: int = DEFAULT_BUCKET_BYTES,
+    first: int = FIRST_BUCKET_BYTES,
+) -> tuple[GradientBucket, ...]:
+    """Put gradients into buckets, in the order in which the backward pass finishes them.
+
+    Args:
+        gradients: Gradients in that order.
+        limit: Bytes that a bucket may hold; one gradient that is larger has a bucket of its own.
+        first: Bytes that the first bucket may hold.
+
+    Returns:
+        Buckets in the order in which they are full.
+
+    Example:
+        >>> gradients = [
+        ...     Gradient(region=r, nbytes=40, dtype=DType.FLOAT32, section=3 - r) for r in range(4)
+        ... ]
+        >>> [b.regions for b in plan_buckets(gradients, limit=80, first=40)]
+        [(0,), (1, 2), (3,)]
+    """
+    full: list[GradientBucket] = []
+    filling: dict[DType, list[Gradient]] = {}
+    started = 0
+
+    def finish(members: list[Gradient]) -> None:
+        full.append(
+            GradientBucket(
+                regions=tuple(sorted(g.region for g in members)),
+                section=min(g.section for g in members),
+            )
+        )
+
+    limits: dict[DType, int] = {}
+    for gradient in gradients:
+        members = filling.get(gradient.dtype)
+        size = sum(g.nbytes for g in members or ())
+        if members and size + gradient.nbytes > limits[gradient.dtype]:
+            finish(members)
+            members = None
+        if not members:
+            members = filling[gradient.dtype] = []
+            limits[gradient.dtype] = min(first, limit) if started == 0 else limit
+            started += 1
+        members.append(gradient)
+    for members in filling.values():
+        if members:
+            finish(members)
+    return tuple(sorted(full, key=lambda b: -b.section))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +240,106 @@ def _backwards(placed: PlacedGraph, adding: set[int]) -> dict[int, Step]:
 def _reduce(number: int, bucket: GradientBucket) -> NamedSteps:
     step = Step(kind=SectionKind.REDUCE, reads=bucket.regions, writes=bucket.regions)
     return NamedSteps(name=f"reduce_{number}", steps=(step,))
+
+
+def optimizer_steps(
+    groups: Sequence[GroupSpec],
+    optimizers: Sequence[Optimizer],
+    buckets: Sequence[GradientBucket],
+    table: RegionTable,
+) -> list[NamedSteps]:
+    """Write down the sections of optimizers: first all norms, then all updates.
+
+    The groups of one optimizer are clipped and updated together.
+
+    Args:
+        groups: Parameter groups as they were described.
+        optimizers: The same with their regions.
+        buckets: Gradients that are reduced together. An OPT section is made for each of them, so
+            that it need not wait for the others; an optimizer that clips needs all gradients and
+            has one.
+        table: Region table, to add the norms to.
+    """
+    members: dict[int, list[int]] = {}
+    for i, group in enumerate(groups):
+        members.setdefault(group.owner, []).append(i)
+    norms: list[NamedSteps] = []
+    updates: list[NamedSteps] = []
+    for together in members.values():
+        limit = groups[together[0]].max_grad_norm
+        name = optimizers[together[0]].name
+        if limit is not None:
+            norm = _gradnorm(float(limit), together, optimizers, table)
+            norms.append(NamedSteps(name=f"gradnorm_{name}", steps=(norm,)))
+        parts = _opts(together, optimizers, buckets if limit is None else ())
+        for number, part in enumerate(parts):
+            suffix = f"_{number}" if len(parts) > 1 else ""
+            updates.append(NamedSteps(name=f"opt_{name}{suffix}", steps=(part,)))
+    return [*norms, *updates]
+
+
+_WIDE = frozenset({DType.FLOAT64, DType.COMPLEX128})
+"""Types of gradients whose norm is of 64 bits."""
+
+
+def _gradnorm(
+    limit: float, members: Sequence[int], optimizers: Sequence[Optimizer], table: RegionTable
+) -> Step:
+    grads = {p.grad for i in members for p in optimizers[i].params}
+    wide = any(table.regions[grad].dtype in _WIDE for grad in grads)
+    dtype = DType.FLOAT64 if wide else DType.FLOAT32
+    norm = table.add(f"{optimizers[members[0]].name}__grad_norm", (), dtype, Role.METRIC)
+    return Step(
+        kind=SectionKind.GRADNORM,
+        optimizers=tuple(members),
+        max_norm=limit,
+        reads=tuple(sorted(grads)),
+        writes=tuple(sorted(grads | {norm})),
+    )
+
+
+def _opts(
+    members: Sequence[int], optimizers: Sequence[Optimizer], buckets: Sequence[GradientBucket]
+) -> list[Step]:
+    """Make one step for all parameters, or one for those of each bucket."""
+    held = [frozenset(bucket.regions) for bucket in buckets]
+    touched = [
+        [i for i in members if any(p.grad in grads for p in optimizers[i].params)] for grads in held
+    ]
+    if sum(map(bool, touched)) < 2:
+        return [_opt(members, members, optimizers, None)]
+    # The last step that uses an optimizer advances its count; the others only read it.
+    counts = {i: n for n, used in enumerate(touched) for i in used}
+    return [
+        _opt(used, [i for i in used if counts[i] == n], optimizers, grads)
+        for n, (used, grads) in enumerate(zip(touched, held, strict=True))
+        if used
+    ]
+
+
+def _opt(
+    members: Sequence[int],
+    counting: Sequence[int],
+    optimizers: Sequence[Optimizer],
+    grads: frozenset[int] | None,
+) -> Step:
+    """An update of the parameters whose gradients are among ``grads``; None for all."""
+    reads: set[int] = set()
+    writes: set[int] = set()
+    for i in members:
+        optimizer = optimizers[i]
+        for p in optimizer.params:
+            if grads is None or p.grad in grads:
+                reads |= {p.weight, p.grad, *p.states}
+                writes |= {p.weight, *p.states}
+        reads |= {region for _, region in optimizer.argins}
+        if optimizer.step >= 0:
+            reads.add(optimizer.step)
+            if i in counting:
+                writes.add(optimizer.step)
+    return Step(
+        kind=SectionKind.OPT,
+        optimizers=tuple(members),
+        reads=tuple(sorted(reads)),
+        writes=tuple(sorted(writes)),
+    )

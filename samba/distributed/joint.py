@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from emulator.replicas.comm.errors import DataEnded, Disagreement
 from samba.distributed.job import Job
 

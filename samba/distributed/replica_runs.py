@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from emulator.held_signals import HELD
 from emulator.memory.buckets import Bucket
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from emulator.replicas.comm.errors import DataParallelError
 from emulator.replicas.comm.worker import CommThread
 from emulator.replicas.parallel import ParallelPlan

@@ -16,7 +16,7 @@ from emulator.device import Device
 from emulator.held_signals import HELD
 from emulator.kernels.agreement import kernels_here, take_the_same_kernels
 from emulator.memory.buckets import Bucket
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from emulator.replicas.parallel import (
     ParallelPlan,
     prepare_parallel,

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pef_schema import Program, read_pef
 from pef_schema.errors import quoted
 from pef_schema.printable import say_text
-from samba.compiler.forms.dot import as_dot
-from samba.compiler.forms.graph_json import graphs_as_dict
-from samba.inspection.json_form import folded_json
+from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.inspection.running import (
     DONE,
     WrongUsage,
     chosen_graph,
+    folded_json,
     run_command,
     write_output,
 )

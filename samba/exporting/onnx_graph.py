@@ -18,9 +18,9 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.op_facts.checked_branches import checked_branches
 from emulator.op_facts.names import CASTS
 from pef_schema import Graph, Program
-from pef_schema.complex_numbers import has_complex
 from pef_schema.errors import SambaError, quoted
 from pef_schema.program import Role
+from pef_schema.program_facts import has_complex
 from samba.errors import MissingPackage
 from samba.tensor.views import view_as_torch
 from samba.tracer.reference import run_node

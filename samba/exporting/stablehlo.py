@@ -8,7 +8,7 @@ from typing import Any
 
 from emulator.device import Device
 from emulator.plans.portable import portable_plan
-from emulator.plans.step_choice import StepKey, all_steps
+from emulator.plans.steps import StepKey, all_steps
 from pef_schema.printable import one_line
 from pef_schema.program import Program
 

@@ -10,10 +10,9 @@ from typing import Any
 from pef_schema import PefInfo, read_info, read_pef
 from pef_schema.errors import quoted
 from pef_schema.printable import one_line, say_text
-from samba.inspection.changes import Change
 from samba.inspection.differences import LEVELS, differences
-from samba.inspection.json_form import folded_json
-from samba.inspection.running import DONE, FAILED, WRONG_USAGE, run_command
+from samba.inspection.program_pairs import Change
+from samba.inspection.running import DONE, FAILED, WRONG_USAGE, folded_json, run_command
 from samba.support.layout import paragraph, some, terminal_width
 
 __all__ = ["FORMAT", "VERSION", "run"]

@@ -6,11 +6,18 @@ import hashlib
 from collections.abc import Iterable, Iterator
 
 from pef_schema import Argin, Graph, Optimizer, Program, Region, Section, Step, encode
-from pef_schema.section_facts import operations_of, operations_text, plain_name, section_types
-from samba.inspection.changes import Change, by_name, fields, order, renamed, some_names
+from pef_schema.program_facts import operations_of, operations_text, plain_name, section_types
 from samba.inspection.graph_differences import graph_changes, home_changes, line_changes
-from samba.inspection.matching import matched
-from samba.inspection.program_pairs import Both
+from samba.inspection.program_pairs import (
+    Both,
+    Change,
+    by_name,
+    fields,
+    matched,
+    order,
+    renamed,
+    some_names,
+)
 
 __all__ = ["LEVELS", "differences"]
 

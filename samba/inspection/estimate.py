@@ -6,13 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.costs.cost import Cost
-from emulator.costs.machine import Machine
-from emulator.costs.roofline import Bound, bound
-from emulator.costs.steps import schedule_cost, section_cost
-from emulator.costs.touched import readers_of
+from emulator.costs.roofline import Bound, Cost, Machine, bound
+from emulator.costs.steps import Costs, schedule_cost
 from pef_schema.program import DType, Program
-from pef_schema.section_facts import modules_of, modules_text, owners, section_types
+from pef_schema.program_facts import modules_of, modules_text, owners, section_types
 from samba.support.layout import count_text
 
 __all__ = [
@@ -107,12 +104,12 @@ def estimate(program: Program, schedule: int, machine: Machine) -> Estimate:
     calls: dict[int, int] = {}
     for call in entry.calls:
         calls[call.section] = calls.get(call.section, 0) + 1
-    whole = schedule_cost(program, schedule)
+    costs = Costs(program)
+    whole = costs.of_schedule(schedule)
     machine.check(dtype for dtype, _ in whole.products)
     rows: list[Row] = []
-    readers = readers_of(program)
     for section, count in calls.items():
-        cost = section_cost(program, section, readers)
+        cost = costs.of_section(section)
         rows.append(Row(section=section, calls=count, cost=cost, bound=bound(cost, machine)))
     return Estimate(
         schedule=schedule,

@@ -10,8 +10,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from emulator.costs.machine import Machine
 from emulator.costs.machine_file import BadMachineFile, machine_toml, read_machine
+from emulator.costs.roofline import Machine
 from pef_schema import read_pef
 from pef_schema.errors import quoted
 from pef_schema.printable import json_text, say, say_text

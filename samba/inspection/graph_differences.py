@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pef_schema import Arg, DType, Gradient, Graph, Node, Ref, Value
-from pef_schema.section_facts import plain_name
-from samba.inspection.changes import Change, by_name, fields, order, renamed, some_names
-from samba.inspection.program_pairs import Both
+from pef_schema.program_facts import plain_name
+from samba.inspection.program_pairs import Both, Change, by_name, fields, order, renamed, some_names
 
 __all__ = ["graph_changes", "home_changes", "line_changes"]
 

@@ -15,8 +15,7 @@ from samba.compiler.forms.listing import (
     region_list,
     section_list,
 )
-from samba.inspection.json_form import folded_json
-from samba.inspection.running import chosen_graph, run_command, write_output
+from samba.inspection.running import chosen_graph, folded_json, run_command, write_output
 from samba.support.layout import terminal_width
 
 __all__ = ["run"]

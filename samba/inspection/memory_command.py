@@ -13,8 +13,7 @@ from emulator.costs.schedule_memory import as_dict, schedule_memory
 from pef_schema import read_pef
 from pef_schema.printable import printable, say_text
 from samba.compiler.forms.memory_text import along_the_calls, at_the_peak, in_all
-from samba.inspection.json_form import folded_json
-from samba.inspection.running import DONE, chosen_graph, run_command, write_output
+from samba.inspection.running import DONE, chosen_graph, folded_json, run_command, write_output
 from samba.support.layout import paragraph, terminal_width
 
 __all__ = ["run"]

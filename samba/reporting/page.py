@@ -1,35 +1,85 @@
-"""The page: what a program is, what it costs and where its time goes, without a script."""
+"""The page: what a program is, what it costs and where its time goes, without a script.
+
+``page.html`` is its template. All that comes from a file reaches it as plain text: jinja2, which
+torch brings, escapes what HTML would obey, and :func:`~pef_schema.printable.one_line` what a
+terminal would.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from emulator.costs.machine import Machine
+from jinja2 import DictLoader, Environment, StrictUndefined, Template
+from markupsafe import Markup
+
+from emulator.costs.roofline import Machine
 from pef_schema import Program
+from pef_schema.printable import one_line
+from pef_schema.program_facts import operations_text, short_paths
 from samba.inspection.estimate import (
     Estimate,
     amount_text,
     estimate,
+    multiplied_types,
+    ratio_text,
+    seconds_text,
 )
-from samba.reporting.graph_boxes import graph_boxes
-from samba.reporting.markup import element, table, text
-from samba.reporting.plots import memory_plot
-from samba.reporting.time_part import Times, roofline, time_of_sections
+from samba.reporting.plots import HEIGHT, WIDTH, Spot, memory_plot, roofline_plot
 from samba.support.layout import bytes_text, count_text, some
 
-__all__ = ["page"]
+__all__ = ["Times", "is_place", "page"]
 
 _STYLE = Path(__file__).with_name("style.css")
+_TEMPLATE = Path(__file__).with_name("page.html")
+_NUMBERS = frozenset({"id", "time", "share", "at least", "operations", "bytes", "FLOP/B"})
+"""Columns that hold numbers."""
+_PATHS = 240
+"""Characters for the modules of a section."""
+_LARGEST_ALIVE = 12
+_DEPTH = 24
+"""Boxes within each other; a file may name any number of modules."""
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Measured times.
+
+    Args:
+        source: The file that they are from.
+        seconds: Of one call, by the section's name.
+    """
+
+    source: str
+    seconds: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _Module:
+    """A module with what runs in it, in order: modules and nodes.
+
+    Args:
+        name: Its own name.
+        path: With those of the modules around it.
+        parts: Modules and nodes.
+        flops: Of all nodes inside.
+        nodes: How many they are.
+    """
+
+    name: str
+    path: str
+    parts: list[_Module | dict[str, Any]] = field(default_factory=list["_Module | dict[str, Any]"])
+    flops: float = 0.0
+    nodes: int = 0
 
 
 def page(
-    program: Program,
-    facts: Mapping[str, Any],
-    *,
-    machine: Machine | None = None,
-    times: Times | None = None,
+    program: Program, facts: Facts, *, machine: Machine | None = None, times: Times | None = None
 ) -> str:
     """Make the page.
 
@@ -45,41 +95,79 @@ def page(
     Raises:
         NoRate: If the machine has no rate for what the program multiplies.
     """
-    found = {}
+    estimates: dict[str, Estimate] = {}
     if machine is not None:
         for index, schedule in enumerate(program.schedules):
-            found[program.graphs[schedule.graph].name] = estimate(program, index, machine)
-    parts = [_head(facts), _contents(facts, roofs=machine is not None)]
-    for number, graph in enumerate(facts["graphs"]):
-        parts.append(
-            _graph(program, facts, graph, number, found.get(graph["name"]), machine, times)
-        )
-    parts += [_hyperparameters(facts), _origin(facts)]
-    return (
-        "<!DOCTYPE html>\n"
-        + element(
-            "html",
-            {"lang": "en"},
-            element(
-                "head",
-                None,
-                '<meta charset="utf-8">'
-                '<meta name="viewport" content="width=device-width, initial-scale=1">'
-                # Whatever a file smuggled into the page could load or run nothing.
-                '<meta http-equiv="Content-Security-Policy" '
-                "content=\"default-src 'none'; style-src 'unsafe-inline'\">",
-                element("title", None, text(facts["name"])),
-                f"<style>{_STYLE.read_text(encoding='utf-8')}</style>",
-            ),
-            element("body", None, element("main", None, *parts)),
-        )
-        + "\n"
+            name = program.graphs[schedule.graph].name
+            estimates[name] = estimate(program, index, machine)
+    graphs = [
+        _graph(program, facts, graph, number, estimates.get(graph["name"]), machine, times)
+        for number, graph in enumerate(facts["graphs"])
+    ]
+    return _template().render(
+        facts=facts,
+        style=Markup(_STYLE.read_text(encoding="utf-8")),  # our own file
+        cards=_cards(facts),
+        graphs=graphs,
+        names={section["id"]: section["name"] for section in facts["sections"]},
+        optimizers=[
+            (
+                o["name"],
+                o["kind"],
+                some(len(o["parameters"]), "parameter"),
+                ", ".join(f"{k}={v}" for k, v in o["options"].items()),
+            )
+            for o in facts["optimizers"]
+        ],
+        hyperparameters=[(h["name"], h["kind"], h["default"]) for h in facts["hyperparameters"]],
+        origin=_origin(facts["file"]),
     )
 
 
-def _head(facts: Mapping[str, Any]) -> str:
+@functools.cache
+def _template() -> Template:
+    """The template, in which a line is joined to the next one without the blanks around both."""
+    source = "".join(line.strip() for line in _TEMPLATE.read_text(encoding="utf-8").splitlines())
+    environment = Environment(
+        loader=DictLoader({"page": source}),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalized,
+    )
+    environment.globals.update(
+        NUMBERS=_NUMBERS,
+        WIDTH=WIDTH,
+        HEIGHT=HEIGHT,
+        amount=amount_text,
+        clean=one_line,
+        forms=_forms,
+        is_place=is_place,
+        some=some,
+    )
+    return environment.get_template("page")
+
+
+def _finalized(value: object) -> object:
+    """What stands in the page for a value, before it is escaped."""
+    return value if isinstance(value, Markup) else one_line(str(value))
+
+
+def is_place(line: str) -> bool:
+    """Whether a source line names a place in a file, to which the page then has a link.
+
+    Args:
+        line: As ``net.py:12``, a path from where the page is opened or from the root.
+
+    Example:
+        >>> is_place("net.py:12"), is_place("javascript:alert(1)"), is_place("")
+        (True, False, False)
+    """
+    path, _, number = line.rpartition(":")
+    return bool(path) and number.isdecimal() and ":" not in path
+
+
+def _cards(facts: Facts) -> list[tuple[str, str]]:
     counts = facts["counts"]
-    kind = "inference" if facts["inference"] else "training"
     cards = [
         (some(counts["nodes"], "node"), f"in {some(counts['graphs'], 'graph')}"),
         (some(counts["sections"], "section"), f"of {some(counts['structures'], 'structure')}"),
@@ -89,167 +177,190 @@ def _head(facts: Mapping[str, Any]) -> str:
         if graph["memory"] is not None:
             cards.append((bytes_text(graph["memory"]["peak_bytes"]), f"peak of {graph['name']}"))
         if graph["cost"] is not None:
-            flops = graph["cost"]["product_flops"] + graph["cost"]["other_flops"]
-            cards.append((amount_text(flops, "FLOP"), f"a run of {graph['name']}"))
-    return (
-        element("h1", None, text(facts["name"]))
-        + element(
-            "p",
-            {"class": "soft"},
-            text(f"{kind}, {facts['mapping']} mapping, {facts['arithmetic']}"),
-        )
-        + element(
-            "ul",
-            {"class": "cards"},
-            *(element("li", None, element("b", None, text(a)), text(b)) for a, b in cards),
-        )
-    )
-
-
-def _contents(facts: Mapping[str, Any], *, roofs: bool) -> str:
-    links = []
-    for number, graph in enumerate(facts["graphs"]):
-        of = f" of {graph['name']}" if len(facts["graphs"]) > 1 else ""
-        for part in ("time", *(("roofline",) if roofs else ()), "memory", "graph"):
-            links.append((f"#{part}-{number}", part + of))
-    links += [("#settings", "settings"), ("#origin", "origin")]
-    items = (element("li", None, element("a", {"href": to}, text(name))) for to, name in links)
-    return element("nav", {"aria-label": "parts of this page"}, element("ul", None, *items))
+            cards.append((_flops(graph["cost"]), f"a run of {graph['name']}"))
+    return cards
 
 
 def _graph(
     program: Program,
-    facts: Mapping[str, Any],
-    graph: Mapping[str, Any],
+    facts: Facts,
+    graph: Facts,
     number: int,
     found: Estimate | None,
     machine: Machine | None,
     times: Times | None,
-) -> str:
-    called = list(dict.fromkeys(call["section"] for call in graph["schedule"]))
+) -> dict[str, Any]:
     sections = {s["id"]: s for s in facts["sections"]}
+    called = dict.fromkeys(call["section"] for call in graph["schedule"])
     chosen = [sections[i] for i in called if i in sections]
-    parts = [
-        element("h2", {"id": f"time-{number}"}, text(f"Time: sections of {graph['name']}")),
-        time_of_sections(chosen, found, machine, times),
-    ]
+    boxes = _boxes(graph["nodes"])
+    roofline = None
     if found is not None and machine is not None:
-        parts += [
-            element("h2", {"id": f"roofline-{number}"}, text(f"Roofline of {graph['name']}")),
-            roofline(program, chosen, found, machine, times),
-        ]
-    parts += [
-        element("h2", {"id": f"memory-{number}"}, text(f"Memory of {graph['name']}")),
-        *([] if graph["memory"] is None else _memory(graph["memory"])),
-        element("h2", {"id": f"graph-{number}"}, text(f"Graph {graph['name']}")),
-        _facts_of_graph(graph),
-        element("p", {"class": "soft"}, "Modules, with the operations of their forward pass."),
-        graph_boxes(graph, facts["sections"]),
-    ]
-    return "".join(parts)
+        roofline = _roofline(program, chosen, found, machine, times)
+    precision = ", ".join(f"{how}: {some(n, 'node')}" for how, n in graph["precision"].items())
+    return {
+        "name": graph["name"],
+        "number": number,
+        "time": _time(chosen, found, machine, times),
+        "roofline": roofline,
+        "memory": None if graph["memory"] is None else _memory(graph["memory"]),
+        "unknown": () if graph["cost"] is None else graph["cost"]["unknown"],
+        "without_loss": not graph["losses"]
+        and any(o["gradient"] != "absent" for o in graph["outputs"]),
+        "facts": [
+            ("inputs", ", ".join(f"{t['name']} {_forms([t])}" for t in graph["inputs"])),
+            ("outputs", ", ".join(f"{t['name']} {_forms([t])}" for t in graph["outputs"])),
+            ("losses", ", ".join(graph["losses"]) or "none"),
+            ("precision", precision or "no floating point results"),
+        ],
+        "parts": boxes.parts,
+        "flops": boxes.flops or 1.0,
+    }
 
 
-def _memory(memory: Mapping[str, Any]) -> tuple[str, ...]:
+def _boxes(nodes: Sequence[dict[str, Any]]) -> _Module:
+    """Nodes in boxes within boxes by module, in the order in which they run.
+
+    A module that runs in two stretches has two boxes.
+    """
+    root = _Module("", "")
+    for node in nodes:
+        around = [root]
+        parts = node["module"].split("__", _DEPTH - 1) if node["module"] else []
+        for depth, part in enumerate(parts):
+            path = "__".join(parts[: depth + 1])
+            last = around[-1].parts[-1] if around[-1].parts else None
+            if not isinstance(last, _Module) or last.path != path:
+                last = _Module(part, path)
+                around[-1].parts.append(last)
+            around.append(last)
+        around[-1].parts.append(node)
+        for module in around:
+            module.flops += node["flops"] or 0
+            module.nodes += 1
+    return root
+
+
+def _time(
+    sections: Sequence[Facts],
+    found: Estimate | None,
+    machine: Machine | None,
+    times: Times | None,
+) -> dict[str, Any]:
+    """Shares of the sections, and what stands in a row for each of them."""
+    bounds = {} if found is None else {row.section: row for row in found.rows}
+    if times is not None:
+        weights = {s["id"]: times.seconds.get(s["name"], 0.0) for s in sections}
+        said = f"Widths are times measured, from {times.source}: the median of a call."
+    elif machine is not None:
+        weights = {s["id"]: bounds[s["id"]].seconds for s in sections if s["id"] in bounds}
+        said = f"Widths are the least times on {machine.name}; nothing was measured."
+    else:
+        weights = {s["id"]: float(s["bytes"]) for s in sections}
+        said = (
+            "Widths are bytes read and written, since no times were given: --times FILE has them "
+            "measured, --machine FILE.toml estimated."
+        )
+    total = sum(weights.values()) or 1.0
+    rows = []
+    for s in sections:
+        seconds = None if times is None else times.seconds.get(s["name"])
+        row = bounds.get(s["id"])
+        intensity = s["cost"]["intensity"]
+        modules = short_paths(tuple(s["modules"]), width=_PATHS)
+        rows.append(
+            {
+                "id": s["id"],
+                "section": s["name"],
+                "type": "+".join(s["types"]),
+                "time": "not measured" if seconds is None else seconds_text(seconds),
+                "share": "" if seconds is None else f"{seconds / total:.1%}",
+                "at least": "" if row is None else seconds_text(row.seconds),
+                "bound by": "" if row is None else row.bound.binding.value,
+                "operations": _flops(s["cost"]),
+                "bytes": bytes_text(s["bytes"]),
+                "FLOP/B": ratio_text(float("inf") if intensity is None else intensity),
+                "modules: operations": f"{modules}: {operations_text(s['operations'].items())}",
+                "lines": s["lines"],
+            }
+        )
+    return {
+        "said": said,
+        "bars": [
+            {"id": s["id"], "name": s["name"], "share": weights.get(s["id"], 0.0) / total}
+            for s in sections
+        ],
+        "head": [
+            *("id", "section", "type"),
+            *(() if times is None else ("time", "share")),
+            *(() if machine is None else ("at least", "bound by")),
+            *("operations", "bytes", "FLOP/B", "modules: operations", "lines"),
+        ],
+        "rows": rows,
+    }
+
+
+def _roofline(
+    program: Program,
+    sections: Sequence[Facts],
+    found: Estimate,
+    machine: Machine,
+    times: Times | None,
+) -> dict[str, Any]:
+    """Sections that multiply, against what the machine can do at most.
+
+    Without measured times sections are where they could be at best.
+    """
+    peak = max((machine.rate(dtype) for dtype in multiplied_types(program)), default=0.0)
+    names = {s["id"]: s["name"] for s in sections}
+    spots = []
+    for row in found.rows:
+        name = names.get(row.section, "")
+        seconds = row.bound.seconds if times is None else times.seconds.get(name, 0.0)
+        if seconds > 0 and row.cost.product_flops and row.cost.nbytes:
+            spots.append(
+                Spot(
+                    section=row.section,
+                    name=name,
+                    intensity=row.cost.product_flops / row.cost.nbytes,
+                    rate=row.cost.product_flops / seconds,
+                )
+            )
+    how = "at best" if times is None else "measured"
+    return {
+        "said": f"Operations of products a second ({how}) against operations for each byte, on "
+        f"{machine.name}: {amount_text(peak, 'FLOP/s')}, {amount_text(machine.bandwidth, 'B/s')}.",
+        "plot": roofline_plot(spots, peak=peak, bandwidth=machine.bandwidth),
+    }
+
+
+def _memory(memory: Facts) -> dict[str, Any]:
     highest, alive = memory["peak"], memory["peak"]["alive"]
     shown = alive[:_LARGEST_ALIVE]
     where = "at rest" if highest["call_id"] is None else f"in call {highest['call_id']}"
-    said = (
-        f"The peak is {bytes_text(highest['bytes'])}, {where}; predicted from the program. The "
-        f"largest {len(shown)} of {some(len(alive), 'value')} that lie in memory then:"
-    )
-    rows = [
-        (text(bytes_text(h["bytes"])), text(h["role"]), text(h["name"]), text(h["module"]))
-        for h in shown
+    return {
+        "plot": memory_plot(memory),
+        "said": f"The peak is {bytes_text(highest['bytes'])}, {where}; predicted from the program. "
+        f"The largest {len(shown)} of {some(len(alive), 'value')} that lie in memory then:",
+        "alive": [(bytes_text(h["bytes"]), h["role"], h["name"], h["module"]) for h in shown],
+    }
+
+
+def _origin(file: Facts | None) -> list[tuple[str, Any]]:
+    if file is None:
+        return []
+    return [
+        ("file", file["path"]),
+        ("bytes", count_text(file["bytes"])),
+        ("format", file["format"]),
+        ("digest", file["digest"]),
     ]
-    return (
-        memory_plot(memory),
-        element("p", None, text(said)),
-        table(("bytes", "role", "name", "module"), rows, numbers=(0,), label="memory at the peak"),
-    )
 
 
-_LARGEST_ALIVE = 12
+def _flops(cost: Facts) -> str:
+    return amount_text(cost["product_flops"] + cost["other_flops"], "FLOP")
 
 
-def _facts_of_graph(graph: Mapping[str, Any]) -> str:
-    precision = ", ".join(f"{how}: {some(n, 'node')}" for how, n in graph["precision"].items())
-    losses = ", ".join(graph["losses"])
-    lines = [
-        ("inputs", ", ".join(_tensor(t) for t in graph["inputs"])),
-        ("outputs", ", ".join(_tensor(t) for t in graph["outputs"])),
-        ("losses", losses or "none"),
-        ("precision", precision or "no floating point results"),
-    ]
-    unknown = () if graph["cost"] is None else graph["cost"]["unknown"]
-    note = ""
-    if unknown:
-        note = element(
-            "p", {"class": "note"}, text(f"In no figure, cost unknown: {', '.join(unknown)}")
-        )
-    if (
-        graph["outputs"]
-        and not graph["losses"]
-        and any(o["gradient"] != "absent" for o in graph["outputs"])
-    ):
-        note += element("p", {"class": "note"}, "No output is a loss: gradients are to be given.")
-    return note + table(
-        ("what", "which"), [(text(a), text(b)) for a, b in lines], label="facts of the graph"
-    )
-
-
-def _tensor(tensor: Mapping[str, Any]) -> str:
-    return f"{tensor['name']} {tensor['dtype']}[{', '.join(map(str, tensor['shape']))}]"
-
-
-def _hyperparameters(facts: Mapping[str, Any]) -> str:
-    rows = [
-        (text(h["name"]), text(h["kind"]), text(h["default"])) for h in facts["hyperparameters"]
-    ]
-    optimizers = [
-        (
-            text(o["name"]),
-            text(o["kind"]),
-            text(some(len(o["parameters"]), "parameter")),
-            text(", ".join(f"{k}={v}" for k, v in o["options"].items())),
-        )
-        for o in facts["optimizers"]
-    ]
-    parts = [element("h2", {"id": "settings"}, "Settings")]
-    if optimizers:
-        head = ("optimizer", "kind", "updates", "compiled options")
-        parts.append(table(head, optimizers, label="optimizers"))
-    if rows:
-        parts.append(element("h3", None, "Hyperparameters, which a run may change"))
-        parts.append(table(("name", "kind", "default"), rows, label="hyperparameters"))
-    if not rows and not optimizers:
-        parts.append(element("p", None, "No optimizers and no hyperparameters."))
-    return "".join(parts)
-
-
-def _origin(facts: Mapping[str, Any]) -> str:
-    file = facts["file"]
-    rows = (
-        []
-        if file is None
-        else [
-            ("file", file["path"]),
-            ("bytes", count_text(file["bytes"])),
-            ("format", file["format"]),
-            ("digest", file["digest"]),
-        ]
-    )
-    stored = list(facts["metadata"].items())
-    parts = [element("h2", {"id": "origin"}, "Origin")]
-    if rows:
-        parts.append(_pairs(rows, "origin"))
-    if stored:
-        said = element(
-            "summary", None, text(f"{some(len(stored), 'entry', 'entries')} that compile stored")
-        )
-        parts.append(element("details", {"class": "more"}, said, _pairs(stored, "metadata")))
-    return "".join(parts)
-
-
-def _pairs(rows: Sequence[tuple[str, Any]], label: str) -> str:
-    cells = [(text(a), element("div", {"class": "modules"}, text(b))) for a, b in rows]
-    return table(("what", "value"), cells, label=label)
+def _forms(tensors: Sequence[Facts | None]) -> str:
+    """Types and shapes of tensors; those that nobody uses are left out."""
+    return " ".join(f"{t['dtype']}[{', '.join(map(str, t['shape']))}]" for t in tensors if t)

@@ -11,9 +11,8 @@ from emulator.costs.machine_file import BadMachineFile, read_machine
 from pef_schema import read_info, read_pef
 from pef_schema.printable import say_text
 from samba.inspection.running import BAD_FILE, DONE, chosen_graph, run_command, write_output
-from samba.inspection.section_times import BadTimes, section_seconds
-from samba.reporting.page import page
-from samba.reporting.time_part import Times
+from samba.reporting.page import Times, page
+from samba.reporting.section_times import BadTimes, section_seconds
 from samba.support.layout import bytes_text
 
 __all__ = ["run"]

@@ -11,8 +11,7 @@ from emulator.op_facts.table import op_facts
 from pef_schema.errors import SambaError
 from pef_schema.program import ArginKind, Graph, Optimizer, OutputGrad, Program, Role, SectionKind
 from samba.compiler.gradient_flow import gradient_values
-from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
-from samba.compiler.optimizer_regions import StaleParameter
+from samba.compiler.optimizers import GroupSpec, StaleParameter, describe_optimizers
 from samba.compiler.placement import tensor_bytes
 from samba.errors import ArgumentError
 from samba.support.deviations import tell

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from emulator.costs.stats import compiled_stats
+from emulator.costs.description import compiled_stats, describe
 from pef_schema import write_pef
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import PefUnwritable, quoted
@@ -18,13 +19,12 @@ from pef_schema.printable import json_text, say
 from pef_schema.program import Program
 from pef_schema.verify import verify
 from samba.compiler.build import build_multigraph, build_program
-from samba.compiler.forms.dot import as_dot
-from samba.compiler.forms.graph_json import graphs_as_dict
+from samba.compiler.forms.graphs import as_dot, graphs_as_dict
+from samba.compiler.forms.listing import pef_log
 from samba.compiler.losses import doubtful_losses, losses_line
-from samba.compiler.optimizer_groups import as_optimizers
-from samba.compiler.options import CompileOptions
-from samba.compiler.report import pef_log
+from samba.compiler.optimizers import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
+from samba.compiler.sections import CompileOptions
 from samba.session.settings import CompileSettings, loss_index_tuple
 from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import tell
@@ -150,8 +150,13 @@ def _text(
 
 def _write(path: Path, program: Program, settings: CompileSettings) -> None:
     """Write PEF and log, so that both are of one program whatever happens; then what was asked."""
+
+    @functools.cache
+    def described() -> dict[str, Any]:  # once, after the program is verified
+        return describe(program)
+
     with _folders_of(path):
-        write_pef(path, program, log=lambda info: pef_log(program, info.digest))
+        write_pef(path, program, log=lambda info: pef_log(program, info.digest, described()))
     graphs = range(len(program.graphs))
     if settings.dumps_graph:
         text = json_text(graphs_as_dict(program, graphs), indent=1)
@@ -159,7 +164,7 @@ def _write(path: Path, program: Program, settings: CompileSettings) -> None:
     if settings.plots:
         write_atomically(str(path.with_suffix(".dot")), [as_dot(program, graphs).encode()])
     for stats in settings.stats:
-        text = json_text(compiled_stats(program, pef=str(path)), indent=2)
+        text = json_text(compiled_stats(described(), pef=str(path)), indent=2)
         write_atomically(str(stats), [f"{text}\n".encode()])
 
 

@@ -17,8 +17,8 @@ from pef_schema.program import Program, Role
 from pef_schema.verify import verify
 from samba.compiler.arithmetic import compiled_arithmetic
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
 from samba.compiler.rounding import apply_arithmetic
+from samba.compiler.sections import CompileOptions
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from pef_schema.program import Program
 from samba.session.feeding import Feed, InputSlot
 from samba.support.deviations import tell

@@ -9,7 +9,7 @@ import torch
 
 from pef_schema.optimizer_rules import OPTIMIZER_RULES, idle_states
 from pef_schema.program import Program, Role
-from samba.compiler.optimizer_groups import GroupSpec, describe_optimizers
+from samba.compiler.optimizers import GroupSpec, describe_optimizers
 from samba.errors import ArgumentError
 from samba.sambatensor import SambaTensor
 from samba.tracer.traced import Source, Traced

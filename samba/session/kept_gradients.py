@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from pef_schema.program import Graph, Program, SectionKind
 from samba.support.deviations import some_of, tell
 

@@ -15,7 +15,7 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.held_signals import HELD
 from emulator.mesh.chips import Chips
 from pef_schema.program import Program, Role
-from samba.compiler.optimizer_groups import as_optimizers
+from samba.compiler.optimizers import as_optimizers
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, described, literal
 from samba.profiler import PROFILER

@@ -13,7 +13,7 @@ from emulator.mesh.chips import Chips
 from pef_schema.program import Graph, Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.kept_state import with_kept_state
-from samba.compiler.optimizer_groups import as_optimizers
+from samba.compiler.optimizers import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from pef_schema.program import Program, SectionKind
 from samba.support.deviations import tell
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from emulator.plans.plan import Plan
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 
 if TYPE_CHECKING:
     from samba.distributed.replica_runs import PreparedRun, Wish

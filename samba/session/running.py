@@ -20,9 +20,9 @@ import torch
 from emulator.device import Device
 from emulator.handler_errors import raise_error_of_handler
 from emulator.held_signals import HELD
+from emulator.plans.calls import Poller
 from emulator.plans.plan import Plan
-from emulator.plans.polling import Poller
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from pef_schema.program import SectionKind
 from samba.errors import SambaError
 from samba.profiler import PROFILER

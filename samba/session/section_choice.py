@@ -9,7 +9,7 @@ from typing import Any
 
 from emulator.errors import UnknownSection
 from emulator.handler_errors import raise_error_of_handler
-from emulator.plans.step_choice import StepKey, all_steps, find_kind
+from emulator.plans.steps import StepKey, all_steps, find_kind
 from pef_schema.errors import SambaError
 from pef_schema.program import Call, Program, SectionKind
 from samba.errors import ArgumentError, described, literal

@@ -8,10 +8,9 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from emulator.plans.hlo import Module, parsed
-from emulator.plans.kernel_trace import Event, KernelTrace, thunks_of
+from emulator.plans.kernel_trace import Event, KernelTrace, Module, parsed, thunks_of
 from pef_schema.program import Program
-from pef_schema.section_facts import modules_of, owners
+from pef_schema.program_facts import modules_of, owners
 from samba.support.timeline import Timeline, Track
 
 __all__ = ["TimelineKernels", "in_lanes", "place_of"]

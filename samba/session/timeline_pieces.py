@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from emulator.plans.step_choice import StepKey
+from emulator.plans.steps import StepKey
 from pef_schema.program import Program
-from pef_schema.section_facts import (
+from pef_schema.program_facts import (
     modules_of,
     owners,
     section_lines,

@@ -15,7 +15,7 @@ import torch
 
 from pef_schema.atomic import write_atomically
 from pef_schema.printable import json_text, say, say_text
-from pef_schema.section_facts import (
+from pef_schema.program_facts import (
     modules_of,
     operations_of,
     operations_text,

@@ -15,7 +15,7 @@ from emulator.handler_errors import raise_error_of_handler
 from emulator.held_signals import HELD
 from pef_schema.atomic import write_atomically
 from pef_schema.errors import SambaError
-from samba.compiler.optimizer_groups import as_optimizers
+from samba.compiler.optimizers import as_optimizers
 from samba.errors import ArgumentError, described, literal
 from samba.sambatensor import to_torch
 from samba.session.process import session

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from samba.compiler.optimizer_groups import as_optimizers
+from samba.compiler.optimizers import as_optimizers
 from samba.errors import (
     ArgumentError,
     ConversionError,

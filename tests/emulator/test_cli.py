@@ -15,7 +15,7 @@ import emulator.__main__ as cli
 from emulator.memory.budget import LIMIT_VARIABLE
 from pef_schema import Program, read_pef, write_pef
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.models.zoo import ZOO
 from tests.pef_schema.cases import edit
 from tests.processes import finished

@@ -20,7 +20,7 @@ import emulator.__main__ as cli
 from emulator.arrays import BadArrays, UnwritableOutput, read_arrays, write_arrays
 from pef_schema import write_pef
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.models.zoo import ZOO
 from tests.tracing import trace
 

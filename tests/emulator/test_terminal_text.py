@@ -18,8 +18,8 @@ import emulator.__main__ as cli
 from emulator.device import Device
 from pef_schema import PefError, Program, SambaError, decode
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
-from samba.compiler.report import pef_log
+from samba.compiler.forms.listing import pef_log
+from samba.compiler.sections import CompileOptions
 from tests.models.zoo import ZOO
 from tests.pef_schema import samples
 from tests.pef_schema.forge import encode_unchecked

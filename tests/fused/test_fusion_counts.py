@@ -13,10 +13,10 @@ from jax.sharding import SingleDeviceSharding
 from bench import counts, fusion
 from bench.fusion import computed
 from bench.models import SMALL
+from emulator.plans import fusion as planning
 from emulator.plans import xla_options
 from emulator.plans.executable_cache import compiled_or_kept
-from emulator.plans.fusion import rewriting
-from emulator.plans.fusion.tracing import trace_planned
+from emulator.plans.fusion import trace_planned
 
 FAST = ("res_ffn", "gpt", "mixer", "post_norm_dropout", "mlp_dropout", "steps")
 """One of each kind; the rest takes longer to compile."""
@@ -38,7 +38,7 @@ def test_kept_counts_are_within_the_limits():
 
 def test_values_that_are_computed_anew_are_seen(monkeypatch: pytest.MonkeyPatch):
     """As XLA fuses by itself: each reader of a value makes it anew."""
-    monkeypatch.setattr(rewriting, "made_in_memory", lambda flat: set())
+    monkeypatch.setattr(planning, "made_in_memory", lambda flat: set())
     found = counts.check_fused(["steps"])
     assert len(found) == 2 and all(line.startswith("steps: fusion: ") for line in found)
 

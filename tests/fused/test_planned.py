@@ -15,8 +15,7 @@ from jax.sharding import SingleDeviceSharding
 
 from bench.fusion import computed
 from emulator.plans.executable_cache import compiled_or_kept
-from emulator.plans.fusion.rewriting import planned
-from emulator.plans.fusion.tracing import trace_planned
+from emulator.plans.fusion import planned, trace_planned
 from emulator.plans.xla_options import xla_options
 
 SIZE = 16

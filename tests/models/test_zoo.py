@@ -13,7 +13,7 @@ from emulator.device import Device
 from pef_schema import decode, encode, verify
 from pef_schema.program import Program, Role
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.reference import run_reference
 from samba.tracer.traced import Traced

@@ -12,11 +12,11 @@ import torch
 from emulator.device import Device
 from emulator.mesh.chips import Chips, open_chips
 from emulator.mesh.layout import Split
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema import decode, encode, verify
 from pef_schema.program import OutputGrad, Program, Role
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.tensor.views import view_as_numpy, view_as_torch
 from samba.tracer.traced import FROM_DTYPE
 from tests.opinfo.call import Call, Eager

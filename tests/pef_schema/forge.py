@@ -13,8 +13,7 @@ from pef_schema._generated.pef import SCHEMA
 from pef_schema.envelope import HEADER_SIZE, data_offset, make_header
 from pef_schema.rows import to_rows
 from pef_schema.tables import Field, Kind, Schema
-from pef_schema.write import lay_out
-from pef_schema.write_buffer import write_tables
+from pef_schema.write import lay_out, write_tables
 
 BOUNDLESS = Limits(**{field.name: 2**62 for field in dataclasses.fields(Limits)})
 

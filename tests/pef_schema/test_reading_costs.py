@@ -162,7 +162,7 @@ def _constant(size: int) -> Program:
 def _sparse(path: Path, size: int, digest: bytes) -> None:
     """Write a PEF with a constant of zeros that takes up no disk."""
     from pef_schema._generated.pef import SCHEMA
-    from pef_schema.write_buffer import write_tables
+    from pef_schema.write import write_tables
 
     rows = rows_of(_constant(size))
     rows[10] = [(0, size, digest)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from pef_schema import Call, Program, Schedule, Section, SectionKind, Step
-from pef_schema.region_life import Life, lives
+from pef_schema.program_facts import Life, lives
 from tests.pef_schema.samples import training
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from pef_schema import Program, SectionKind, Step, Symbol
-from pef_schema.section_facts import (
+from pef_schema.program_facts import (
     modules_of,
     modules_text,
     operations_of,

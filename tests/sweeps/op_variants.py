@@ -16,7 +16,7 @@ from emulator.errors import LoweringError
 from pef_schema.errors import SambaError
 from pef_schema.program import Program
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.opinfo.call import Call, Eager, leaves_like, run_eager
 from tests.opinfo.catalog import Entry
 from tests.opinfo.check import forms, is_random, judge

@@ -7,13 +7,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from emulator.costs.description import describe
 from pef_schema import Role
-from pef_schema.printable import one_line
-from pef_schema.section_facts import operations_text, short_paths
+from pef_schema.printable import one_line, printable
+from pef_schema.program import Program
+from pef_schema.program_facts import operations_text, short_paths
 from samba.compiler.forms.memory_text import at_the_peak
+from samba.compiler.losses import losses_line
 from samba.support.layout import bytes_text, count_text, paragraph, some, table
 
-__all__ = ["metadata_list", "node_list", "overview", "region_list", "section_list", "whole"]
+__all__ = [
+    "metadata_list",
+    "node_list",
+    "overview",
+    "pef_log",
+    "region_list",
+    "section_list",
+    "whole",
+]
 
 _WIDE = 120
 """Columns from which on lists have room for everything, as the ``.pef.log`` has."""
@@ -425,3 +436,20 @@ def _folder(lines: Iterable[str]) -> str:
         return ""
     shared = os.path.commonpath(folders)
     return shared if shared.endswith("/") else f"{shared}/"
+
+
+def pef_log(program: Program, digest: str = "", described: Description | None = None) -> str:
+    """The ``.pef.log`` beside a PEF: what ``python -m samba inspect`` shows of it, whole.
+
+    Args:
+        program: The program.
+        digest: Digest of its PEF (``PefInfo.digest``), by which the two can be told to belong
+            together.
+        described: What :func:`~emulator.costs.description.describe` returned; None to ask it.
+
+    Returns:
+        Text that ends with a newline; names are shown as a terminal may show them.
+    """
+    notes = [f"pef: {digest}" if digest else "", losses_line(program)]
+    shown = describe(program) if described is None else described
+    return printable(whole(shown, width=_WIDE, notes=list(filter(None, notes)))) + "\n"

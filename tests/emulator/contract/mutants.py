@@ -16,11 +16,11 @@ from emulator.device import Device
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import CannotRun, DeviceError, LoweringError, PlanError
 from emulator.plans.plan import lower_plan
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema import PefError, Program, Ref, verify
 from pef_schema.program import Arg, Node
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.tracing import trace
 
 Maker = Callable[[], tuple[nn.Module | Callable[..., Any], tuple[torch.Tensor, ...]]]

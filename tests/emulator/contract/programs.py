@@ -11,7 +11,7 @@ from torch import nn
 from pef_schema import Program, verify
 from pef_schema.program import Arg
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import inference
 from tests.tracing import trace

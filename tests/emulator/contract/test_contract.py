@@ -16,7 +16,7 @@ from emulator.errors import CannotRun
 from pef_schema import DType, Ref, Region, Role, Value, verify
 from pef_schema.program import Arg, SectionKind
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.emulator.contract.programs import changed_step, training, with_node
 from tests.models.zoo import ZOO
 from tests.pef_schema.cases import edit

@@ -6,15 +6,13 @@ import os
 
 import pytest
 
-from emulator.costs.cost import Cost
-from emulator.costs.machine import Cache, Machine, NoRate
 from emulator.costs.machine_file import (
     BadMachineFile,
     machine_toml,
     parsed_machine,
     read_machine,
 )
-from emulator.costs.roofline import Binding, bound
+from emulator.costs.roofline import Binding, Cache, Cost, Machine, NoRate, bound
 from emulator.op_facts.flops import Flops
 from pef_schema.program import DType
 from tests.terminal import TEXT, foreign

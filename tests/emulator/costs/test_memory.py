@@ -9,8 +9,7 @@ from torch import nn
 from bench.case import Case
 from bench.models import SMALL, gpt, lenet, resnet18
 from emulator.costs.buffers import Buffer, Trace, Work, trace
-from emulator.costs.lifetimes import lifetimes
-from emulator.costs.memory import memory_need, schedule_steps
+from emulator.costs.memory import lifetimes, memory_need, schedule_steps
 from emulator.costs.schedule_memory import as_dict, schedule_memory
 from emulator.costs.touched import touched
 from emulator.device import Device
@@ -19,11 +18,11 @@ from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.op_facts.fusing import Fusing
 from emulator.plans.footprint import footprint, signature
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema.program import Program, Role, SectionKind
-from pef_schema.region_life import lives
+from pef_schema.program_facts import lives
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.emulator.costs.test_models import compiled
 from tests.models.zoo import ZOO
 from tests.tracing import trace as traced

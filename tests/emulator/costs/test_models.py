@@ -9,14 +9,14 @@ import torch
 
 from bench.case import Case, Sgd
 from bench.models import SMALL, gpt, res_ffn
-from emulator.costs.cost import Cost
+from emulator.costs.roofline import Cost
 from emulator.costs.steps import gradient_cost, node_cost, schedule_cost, section_cost
 from emulator.device import Device
 from emulator.kernels.rules import PLAIN, chosen_by
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema.program import Program, SectionKind
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.emulator.costs.counting import counted_step
 from tests.tracing import trace
 

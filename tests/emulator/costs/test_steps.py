@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from emulator.costs.steps import schedule_cost, section_cost, steps_cost
-from emulator.costs.updates import update_flops
+from emulator.costs.touched import update_flops
 from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from pef_schema.program import (
     Argin,

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[3]
 
 def test_costs_load_neither_torch_nor_jax():
     code = (
-        "import sys, emulator.costs.machine_file, emulator.costs.roofline, emulator.costs.stats, "
-        "emulator.costs.steps, emulator.costs.timing; "
+        "import sys, emulator.costs.machine_file, emulator.costs.roofline, emulator.costs.steps, "
+        "emulator.costs.description, emulator.costs.timing; "
         "sys.exit(bool({'jax', 'torch'} & sys.modules.keys()))"
     )
     done = finished([sys.executable, "-c", code], cwd=ROOT)

@@ -17,7 +17,7 @@ import torch
 
 from emulator.dtypes import TO_NUMPY
 from emulator.ops.registry import OpSpec, load_ops
-from emulator.plans.traced.sizes import OversizedResult, check_traced_sizes
+from emulator.plans.traced import OversizedResult, check_traced_sizes
 from emulator.plans.xla_options import xla_options
 from pef_schema.errors import SambaError
 from tests.emulator.fuzz.op_cases import Case, draw, torch_overload

@@ -13,10 +13,10 @@ import numpy as np
 from emulator.device import Device
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import DeviceError, NotWritten
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema import PefError, Program, decode
 from pef_schema.program import DType, Role
-from samba.compiler.report import pef_log
+from samba.compiler.forms.listing import pef_log
 from tests.fuzz.outcome import Outcome, foreign, refused, terminal
 from tests.pef_schema.fuzz.reading import features, listing
 

@@ -24,7 +24,7 @@ from pef_schema.program import (
     SectionKind,
     Step,
 )
-from samba.compiler.optimizer_groups import GroupSpec
+from samba.compiler.optimizers import GroupSpec
 
 
 class OneRule:

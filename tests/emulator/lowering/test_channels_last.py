@@ -12,7 +12,7 @@ from torch import nn
 from emulator.lowering.channels_last import channels_last_nodes
 from emulator.ops.registry import Channels, load_ops
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.tracing import trace
 
 _OPS = load_ops()

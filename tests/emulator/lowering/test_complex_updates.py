@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from samba.tensor.views import view_as_numpy, view_as_torch
 from tests.emulator.lowering.test_update_rules import load
 

@@ -13,7 +13,7 @@ from emulator.device import Device
 from emulator.errors import DeviceError, LoweringError, PlanError
 from emulator.lowered_whole import lower_everything
 from emulator.lowering.failures import failures_of, reason_of
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema import Ref, verify
 from pef_schema.program import Arg
 from tests.emulator.contract.programs import with_node

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 import samba
 from emulator.device import Device
 from emulator.errors import OtherBranch
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema import read_pef
 from pef_schema.program import OptimizerKind
 from samba import utils
-from samba.compiler.optimizer_groups import describe_optimizers
+from samba.compiler.optimizers import describe_optimizers
 from samba.distributed.bagua import QAdamOptimizer
 from tests.emulator.lowering.one_rule import OneRule
 from tests.samba.worlds import named

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from emulator.device import Device
 from emulator.errors import CannotRun
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema.optimizer_rules import OPTIMIZER_RULES, state_rules
 from pef_schema.program import (
     OptimizerKind,
@@ -27,8 +27,8 @@ from pef_schema.program import (
     Role,
 )
 from samba.compiler.build import build_program
-from samba.compiler.optimizer_groups import describe_optimizers
-from samba.compiler.options import CompileOptions
+from samba.compiler.optimizers import describe_optimizers
+from samba.compiler.sections import CompileOptions
 from samba.tensor.views import view_as_numpy, view_as_torch
 from tests.emulator.lowering.one_rule import OneRule
 from tests.pef_schema.cases import edit

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from emulator.device import Device
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema.program import Program, Role
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.distributed.bagua import QAdamOptimizer
 from samba.tensor.views import view_as_numpy, view_as_torch
 from tests.tracing import trace

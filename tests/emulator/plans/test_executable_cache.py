@@ -22,12 +22,11 @@ from emulator.dtypes import TO_NUMPY
 from emulator.kernels import proof
 from emulator.kernels.onednn import matmul
 from emulator.plans import executable_cache, plan
-from emulator.plans.executable_cache import CACHE_VARIABLE, _Client, compiled_or_kept
-from emulator.plans.kept_files import KeptFiles
-from emulator.plans.step_choice import all_steps
+from emulator.plans.executable_cache import CACHE_VARIABLE, KeptFiles, _Client, compiled_or_kept
+from emulator.plans.steps import all_steps
 from pef_schema.program import Role
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.tensor.views import view_as_numpy
 from tests.processes import finished
 from tests.tracing import trace

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from emulator.plans.kept_files import KeptFiles
+from emulator.plans.executable_cache import KeptFiles
 
 
 def only_file(folder: Path) -> Path:

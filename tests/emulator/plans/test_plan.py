@@ -10,10 +10,10 @@ from torch import nn
 import samba
 from emulator.device import Device
 from emulator.plans.plan import Plan
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema.program import Role
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.tensor.views import view_as_numpy
 from tests.tracing import trace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from emulator.plans.polling import Poller
+from emulator.plans.calls import Poller
 
 
 class _Result:

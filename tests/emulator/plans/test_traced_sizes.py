@@ -9,7 +9,7 @@ import pytest
 from emulator.device import Device
 from emulator.errors import PlanError
 from emulator.memory.budget import LIMIT_VARIABLE
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema import Program, Ref, verify
 from pef_schema.program import DType, Region, Role, Value
 from tests.pef_schema.cases import edit

@@ -25,7 +25,7 @@ from emulator.memory.placement import Placement
 from emulator.mesh.chips import Chips
 from emulator.plans import plan as plans
 from emulator.plans.plan import compile_plan
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from emulator.plans.xla_options import xla_options
 from emulator.replicas.comm import Communicator, ReduceOp
 from emulator.replicas.comm.inprocess import run_ranks

@@ -20,8 +20,7 @@ from hypothesis import seed as seeded
 from pef_schema import Program, decode
 from pef_schema._generated.pef import SCHEMA
 from pef_schema.envelope import HEADER_SIZE, MAGIC, digest
-from pef_schema.write import lay_out
-from pef_schema.write_buffer import write_tables
+from pef_schema.write import lay_out, write_tables
 from tests.pef_schema.forge import data_of, metadata_of, pack_data, rows_of, seal, thaw
 from tests.pef_schema.fuzz.mutate_bytes import BYTE_MUTATIONS
 from tests.pef_schema.fuzz.mutate_rows import ROW_MUTATIONS

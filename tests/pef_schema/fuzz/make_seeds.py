@@ -22,8 +22,8 @@ from pef_schema import Program, encode, read_pef
 from pef_schema.structure import with_twins
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
 from samba.compiler.rounding import apply_arithmetic
+from samba.compiler.sections import CompileOptions
 from samba.distributed.bagua.algorithms.qadam import QAdamOptimizer
 from tests.pef_schema.fuzz.seeds import FOLDER
 from tests.samba.graphs import compiled, set_up

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 import samba
 from emulator.device import Device
 from emulator.memory.buckets import ALIGNMENT
-from emulator.plans.step_choice import all_steps, steps_of_kinds
+from emulator.plans.steps import all_steps, steps_of_kinds
 from pef_schema import decode, encode, verify
 from pef_schema.program import DType, Program, Role, SectionKind
-from samba.compiler.buckets import Gradient, plan_buckets
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
-from samba.compiler.report import pef_log
+from samba.compiler.forms.listing import pef_log
+from samba.compiler.sections import CompileOptions
+from samba.compiler.steps import Gradient, plan_buckets
 from samba.tensor.views import view_as_numpy
 from tests.tracing import trace
 

@@ -14,12 +14,10 @@ import samba
 from pef_schema import encode, verify
 from pef_schema.program import ArginKind, OutputGrad, Program, Role, SectionKind
 from samba.compiler.build import build_program
-from samba.compiler.optimizer_groups import UnsupportedOptimizer
-from samba.compiler.optimizer_regions import StaleParameter
-from samba.compiler.options import CompileOptions
-from samba.compiler.regions import RegionConflict
-from samba.compiler.report import pef_log
-from samba.compiler.sections import UnknownOptimLevel
+from samba.compiler.forms.listing import pef_log
+from samba.compiler.optimizers import StaleParameter, UnsupportedOptimizer
+from samba.compiler.placement import RegionConflict
+from samba.compiler.sections import CompileOptions, UnknownOptimLevel
 from tests.processes import finished
 from tests.tracing import trace
 
@@ -245,7 +243,7 @@ _SCRIPT = """
 import hashlib, torch
 from pef_schema import encode
 from tests.models.zoo import ZOO
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.compiler.build import build_program
 from tests.tracing import trace
 torch.manual_seed(0)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from pef_schema.program import OutputGrad, Program
 from samba.compiler.build import build_program
+from samba.compiler.forms.listing import pef_log
 from samba.compiler.losses import BadLossIndex, doubtful_losses, losses_line
-from samba.compiler.options import CompileOptions
-from samba.compiler.report import pef_log
+from samba.compiler.sections import CompileOptions
 from tests.tracing import trace
 
 ONES, NONE, ABSENT = OutputGrad.ONES, OutputGrad.NONE, OutputGrad.ABSENT

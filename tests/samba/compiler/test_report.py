@@ -10,8 +10,7 @@ import pytest
 from emulator.costs.description import describe
 from emulator.costs.memory import memory_need, schedule_steps
 from pef_schema import Program, Ref
-from samba.compiler.forms.listing import node_list, section_list
-from samba.compiler.report import pef_log
+from samba.compiler.forms.listing import node_list, pef_log, section_list
 from tests.pef_schema.cases import edit
 from tests.pef_schema.samples import custom, small, training
 from tests.samba.inspection.programs import two_graphs

@@ -17,10 +17,9 @@ from pef_schema.fingerprint import graph_digest
 from pef_schema.program import Role
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
-from samba.compiler.report import pef_log
+from samba.compiler.forms.listing import pef_log
 from samba.compiler.rounding import apply_arithmetic
-from samba.compiler.sections import cut_sections
+from samba.compiler.sections import CompileOptions, cut_sections
 from tests.api.covers import covers
 from tests.tracing import trace
 

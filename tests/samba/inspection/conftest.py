@@ -7,7 +7,7 @@ import torch
 
 from pef_schema import Program, write_pef
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.models.zoo import ZOO
 from tests.tracing import trace
 

@@ -16,7 +16,7 @@ import torch
 
 from pef_schema import PefError, Program, Ref, decode, encode, verify, write_pef
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.inspection.diff_command import run
 from samba.inspection.differences import LEVELS, differences
 from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts

@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from emulator.costs.description import describe
+from emulator.costs.description import compiled_stats, describe
 from emulator.costs.memory import memory_need, schedule_steps
-from emulator.costs.stats import compiled_stats
 from emulator.costs.steps import node_cost, schedule_cost, section_cost
 from pef_schema import Program, read_pef, write_pef
-from samba.compiler.report import pef_log
+from samba.compiler.forms.listing import pef_log
 from samba.inspection import memory_command
 from samba.inspection.inspect_command import run
 from samba.support.layout import bytes_text, count_text
@@ -146,7 +145,7 @@ def test_every_command_tells_the_same_peak(lenet: Program, lenet_pef: str, capsy
     wanted = memory_need(lenet, schedule_steps(lenet, 0)).peak
     (graph,) = describe(lenet)["graphs"]
     assert graph["memory"]["peak_bytes"] == wanted
-    assert compiled_stats(lenet)["graphs"] == [graph["memory"]]
+    assert compiled_stats(describe(lenet))["graphs"] == [graph["memory"]]
     assert memory_command.run([lenet_pef, "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["graphs"]
     del told["moments"]

@@ -9,7 +9,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from samba.inspection.matching import matched
+from samba.inspection.program_pairs import matched
 
 WORDS = st.lists(st.sampled_from("abcde"), max_size=12)
 

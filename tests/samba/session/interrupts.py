@@ -138,7 +138,7 @@ class Training:
 def forget_calls(plan: Any) -> None:
     """Make jax take its Python path again for the next call of a plan."""
     try:
-        from emulator.plans.direct_call import direct_call  # older code has none
+        from emulator.plans.calls import direct_call  # older code has none
     except ImportError:
         plan.call._call = None
     else:

@@ -15,7 +15,7 @@ import samba
 import samba.utils as utils
 from emulator.device import Device
 from emulator.errors import OtherBranch
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema import read_pef
 from samba.graph import FwdGraph
 from tests.samba.worlds import named

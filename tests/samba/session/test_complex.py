@@ -17,10 +17,9 @@ from pef_schema import read_info, read_pef
 from pef_schema.program import DType
 from samba import utils
 from samba.compiler.build import build_program
-from samba.compiler.forms.dot import as_dot
-from samba.compiler.forms.graph_json import graphs_as_dict
+from samba.compiler.forms.graphs import as_dot, graphs_as_dict
 from samba.compiler.losses import ComplexLoss
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from samba.errors import SambaError
 from samba.exporting.onnx_graph import NoOnnx, onnx_bytes
 from samba.exporting.stablehlo import graph_steps, stablehlo

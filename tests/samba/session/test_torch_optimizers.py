@@ -17,7 +17,7 @@ from torch.optim import lr_scheduler
 import samba
 from pef_schema.optimizer_rules import OPTIMIZER_RULES
 from samba import utils
-from samba.compiler.optimizer_groups import _KINDS, UnsupportedOptimizer
+from samba.compiler.optimizers import _KINDS, UnsupportedOptimizer
 from samba.session.check_pef import OptimizerMismatch
 from tests.pages import page
 from tests.samba.worlds import Mlp, Scene, World, close, deviations, features, named, other_batch

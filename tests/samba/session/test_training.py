@@ -9,7 +9,7 @@ from torch import nn
 
 import samba
 from pef_schema.program import OptimizerKind
-from samba.compiler.optimizer_groups import UnsupportedOptimizer
+from samba.compiler.optimizers import UnsupportedOptimizer
 from tests.samba.worlds import Mlp, World, close, deviations, features, named, other_batch
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from samba.inspection.json_form import folded_json
+from samba.inspection.running import folded_json
 from samba.support.layout import bytes_text, paragraph, table, terminal_width
 
 HEAD = ("id", "name", "modules: operations")

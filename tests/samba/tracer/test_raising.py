@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from samba.compiler.build import build_program
-from samba.compiler.no_derivative import NoDerivative
-from samba.compiler.options import CompileOptions
+from samba.compiler.gradient_flow import NoDerivative
+from samba.compiler.sections import CompileOptions
 from samba.tracer.capture import trace_model
 from samba.tracer.errors import TraceError
 from samba.tracer.inputs import collect_inputs

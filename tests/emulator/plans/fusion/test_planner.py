@@ -15,12 +15,9 @@ from jax.extend.core import jaxpr_as_fun, primitives
 
 from emulator.kernels import onednn
 from emulator.kernels.unfused import compile_apart
-from emulator.plans.fusion import operations
-from emulator.plans.fusion.planner import made_in_memory
-from emulator.plans.fusion.rewriting import planned
-from emulator.plans.traced.flat import flattened
-from emulator.plans.traced.forms import Forms
-from emulator.plans.traced.sizes import functions_in
+from emulator.plans import fused_operations
+from emulator.plans.fusion import made_in_memory, planned
+from emulator.plans.traced import Forms, flattened, functions_in
 
 Step = Callable[[jax.Array], jax.Array]
 X = jnp.ones((8, 8))
@@ -149,7 +146,7 @@ def test_parts_for_kernels_of_their_own_make_nothing_twice(split: Callable[..., 
 
 def test_calls_of_onednn_are_kernels() -> None:
     (call,) = jax.make_jaxpr(onednn.matmul)(X, X).jaxpr.eqns
-    assert operations.fusing_of(call) is operations.Fusing.ALONE
+    assert fused_operations.fusing_of(call) is fused_operations.Fusing.ALONE
 
 
 def test_a_number_is_made_before_it_is_spread() -> None:
@@ -185,7 +182,7 @@ def test_names_are_those_of_jax() -> None:
         )
     )
     known |= {eqn.primitive.name for eqn in others(x).jaxpr.eqns} | {"ffi_call"}
-    for name, value in vars(operations).items():
+    for name, value in vars(fused_operations).items():
         if isinstance(value, frozenset):
             assert value <= known, name
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from emulator.plans.linked import layers, parts, pieces
+from emulator.plans.linked import layers, parts
 
 
 @pytest.fixture(autouse=True)
 def _every_repetition_is_worth_it() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (parts, pieces):
-            patch.setattr(module, "LEAST_SPARED", 4)
         for module in (layers, parts):
+            patch.setattr(module, "LEAST_SPARED", 4)
             patch.setattr(module, "LEAST_SECONDS", 1e-12)
-        patch.setattr(pieces, "_BESIDE", 0.0)
+        patch.setattr(layers, "_BESIDE", 0.0)
         yield

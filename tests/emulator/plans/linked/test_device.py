@@ -12,10 +12,10 @@ import samba
 from emulator.device import Device
 from emulator.errors import LostMemory, PlanError
 from emulator.plans.linked import compiling, parts
-from emulator.plans.step_choice import all_steps
+from emulator.plans.steps import all_steps
 from pef_schema.program import Program
 from samba.compiler.build import build_program
-from samba.compiler.options import CompileOptions
+from samba.compiler.sections import CompileOptions
 from tests.emulator.plans.test_sharing import Tower, device_of
 from tests.tracing import trace
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from emulator.plans.direct_call import SLOW
+from emulator.plans.calls import SLOW
 from emulator.plans.linked.compiling import Linked, link
 from emulator.plans.linked.parts import parts_of
 from tests.emulator.platforms.test_start import run as run_script
@@ -172,11 +172,11 @@ def test_parts_run_on_the_device_that_was_asked_for() -> None:
     out = run_script(
         """
         import jax, jax.numpy as jnp
-        from emulator.plans.direct_call import SLOW
-        from emulator.plans.linked import layers, parts, pieces
+        from emulator.plans.calls import SLOW
+        from emulator.plans.linked import layers, parts
         from emulator.plans.linked.compiling import link
 
-        parts.LEAST_SPARED = pieces.LEAST_SPARED = 4
+        parts.LEAST_SPARED = layers.LEAST_SPARED = 4
         parts.LEAST_SECONDS = layers.LEAST_SECONDS = 1e-12
         second = jax.sharding.SingleDeviceSharding(jax.devices()[1])
 

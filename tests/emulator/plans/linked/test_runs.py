@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.plans.linked.runs import Run, runs_of
+from emulator.plans.linked.layers import Run, runs_of
 
 
 @given(

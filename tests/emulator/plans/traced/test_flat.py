@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from emulator.plans.traced.flat import FlatPlan, flattened
-from emulator.plans.traced.forms import Forms
+from emulator.plans.traced import FlatPlan, Forms, flattened
 
 X = np.arange(24.0, dtype=np.float32).reshape(1, 2, 3, 4)
 

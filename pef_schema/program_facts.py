@@ -1,13 +1,32 @@
-"""What a section is: its types, operations and modules, and the memory that it touches."""
+"""What follows from a program: facts of its sections, lives of its regions, complex numbers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from pef_schema.program import Node, OptimizerParam, Program, Section, SectionKind, Step
+from pef_schema.program import (
+    Arg,
+    DType,
+    Gradient,
+    Graph,
+    Node,
+    OptimizerParam,
+    Program,
+    Ref,
+    Schedule,
+    Section,
+    SectionKind,
+    Step,
+    Value,
+)
 
 __all__ = [
+    "Life",
+    "has_complex",
+    "is_complex_node",
+    "lives",
     "modules_of",
     "modules_text",
     "operations_of",
@@ -295,3 +314,111 @@ def _touched(program: Program, step: Step) -> Iterator[int]:
             yield from (p.weight for p in _updated(program, step, i))
     else:
         yield from step.writes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """The calls of a schedule during which a region holds something.
+
+    Args:
+        region: Index into ``Program.regions``.
+        first, last: Positions in ``Schedule.calls``, both inclusive.
+    """
+
+    region: int
+    first: int
+    last: int
+
+
+def lives(program: Program, schedule_index: int) -> tuple[Life, ...]:
+    """When each region is alive along a schedule.
+
+    Activations and cotangents live from the first call that touches them to the last; they may be
+    dropped after it. All other regions keep what they hold from run to run, also those that only
+    another graph uses.
+
+    Args:
+        program: The program.
+        schedule_index: Index into ``Program.schedules``.
+
+    Returns:
+        A life for each region, in the order of the regions; none for an activation or a cotangent
+        that the schedule does not touch, and none at all without calls.
+    """
+    schedule = program.schedules[schedule_index]
+    end = len(schedule.calls) - 1
+    if end < 0:
+        return ()
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for at, touched in enumerate(_transients_of_calls(program, schedule)):
+        for region in touched:
+            first.setdefault(region, at)
+            last[region] = at
+    return tuple(
+        Life(
+            region=i,
+            first=first[i] if region.role.is_transient else 0,
+            last=last[i] if region.role.is_transient else end,
+        )
+        for i, region in enumerate(program.regions)
+        if i in first or not region.role.is_transient
+    )
+
+
+def _transients_of_calls(program: Program, schedule: Schedule) -> Sequence[frozenset[int]]:
+    """Activations and cotangents that each call reads or writes."""
+    by_section: dict[int, frozenset[int]] = {}
+    found: list[frozenset[int]] = []
+    for call in schedule.calls:
+        touched = by_section.get(call.section)
+        if touched is None:
+            touched = frozenset(
+                region
+                for step in program.sections[call.section].steps
+                for region in (*step.reads, *step.writes)
+                if program.regions[region].role.is_transient
+            )
+            by_section[call.section] = touched
+        found.append(touched)
+    return found
+
+
+def has_complex(program: Program) -> bool:
+    """Whether a tensor or an argument of a program is complex.
+
+    Args:
+        program: Any program.
+    """
+    parts: list[Graph | Gradient] = [*program.graphs]
+    parts += [gradient for graph in program.graphs for gradient in graph.gradients]
+    return (
+        any(region.dtype.is_complex for region in program.regions)
+        or any(value.dtype.is_complex for part in parts for value in part.values)
+        or any(is_complex_node(node, ()) for part in parts for node in part.nodes)
+    )
+
+
+def is_complex_node(node: Node, values: Sequence[Value]) -> bool:
+    """Whether a node takes or gives complex numbers, as tensors, numbers or by a dtype.
+
+    Args:
+        node: The node.
+        values: Those of its graph; without them tensors do not count.
+
+    Example:
+        >>> is_complex_node(Node(op="aten.mul.Scalar", args=(Ref(0), 1j), outputs=(1,)), ())
+        True
+    """
+    if values and any(v >= 0 and values[v].dtype.is_complex for v in node.outputs):
+        return True
+    args = (*node.args, *[arg for _, arg in node.kwargs])
+    return any(_is_complex(arg, values) for arg in args)
+
+
+def _is_complex(arg: Arg, values: Sequence[Value]) -> bool:
+    if isinstance(arg, tuple):
+        return any(_is_complex(item, values) for item in arg)
+    if isinstance(arg, Ref):
+        return bool(values) and values[arg.value].dtype.is_complex
+    return isinstance(arg, complex) or (isinstance(arg, DType) and arg.is_complex)

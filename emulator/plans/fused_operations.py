@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Any
 
 from emulator.kernels.onednn import PRIMITIVES
-from emulator.plans.traced.sizes import functions_in
+from emulator.plans.traced import functions_in
 
 __all__ = ["Fusing", "fusing_of", "is_partial", "is_turning", "may_turn", "weight_of"]
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
-from jax.extend.core import Literal
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 
-from emulator.plans.fusion.operations import (
+from emulator.kernels.unfused import in_memory
+from emulator.plans.fused_operations import (
     Fusing,
     fusing_of,
     is_partial,
@@ -22,10 +24,9 @@ from emulator.plans.fusion.operations import (
     may_turn,
     weight_of,
 )
-from emulator.plans.traced.flat import FlatPlan
-from emulator.plans.traced.operations import bytes_of, variables
+from emulator.plans.traced import FlatPlan, Forms, bytes_of, flattened, variables
 
-__all__ = ["made_in_memory"]
+__all__ = ["jitted_as_planned", "made_in_memory", "planned", "shape_of", "trace_planned"]
 
 _MOST_WEIGHT = 8
 """Additions up to which two kernels may each make a value: they read it no faster."""
@@ -198,3 +199,130 @@ def _joined(first: _Kernels, second: _Kernels) -> _Kernels:
         return joined
     kept = sorted(joined)[:_MANY]
     return frozenset([*kept, _MEMORY] if _MEMORY in joined else kept)
+
+
+_HOLDING = {
+    "jit": ("jaxpr",),
+    "scan": ("jaxpr",),
+    "while": ("cond_jaxpr", "body_jaxpr"),
+    "cond": ("branches",),
+}
+"""Parameters with functions that XLA compiles for themselves, by operation."""
+
+
+def planned(traced: ClosedJaxpr) -> ClosedJaxpr:
+    """Let no value be fused into several kernels that is better made once, in memory.
+
+    Args:
+        traced: What is to be compiled for the CPU.
+
+    Returns:
+        The same, with a call of nothing, which XLA does not fuse, behind each of these values, in
+        loops and branches, too. Calls that XLA inlines are opened. Functions with effects stay.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> def read_twice(x):
+        ...     h = jnp.cos(x)
+        ...     return h.sum(0), h.max(1)
+        >>> found = planned(jax.make_jaxpr(read_twice)(jnp.ones((2, 2))))
+        >>> [eqn.primitive.name for eqn in found.jaxpr.eqns]
+        ['cos', 'jit', 'reduce_sum', 'reduce_max']
+    """
+    return _Rewriting().changed(traced)
+
+
+class _Rewriting:
+    def __init__(self) -> None:
+        self._forms = Forms()
+        self._functions: dict[int, tuple[ClosedJaxpr, ClosedJaxpr]] = {}
+        self._calls: dict[Any, Any] = {}
+
+    def changed(self, function: ClosedJaxpr) -> ClosedJaxpr:
+        """A function with its values made once; the same one again for the same one."""
+        found = self._functions.get(id(function))
+        if found is None:
+            jaxpr = function.jaxpr
+            made = function
+            if not jaxpr.effects:
+                made = ClosedJaxpr(self._with_calls(jaxpr), function.consts)
+            found = self._functions[id(function)] = function, made
+        return found[1]
+
+    def _with_calls(self, jaxpr: Jaxpr) -> Jaxpr:
+        flat = flattened(jaxpr, self._forms, whole=True)
+        chosen = made_in_memory(flat)
+        once: dict[Any, Any] = {}
+        eqns = [*{id(eqn): eqn for eqn, _ in flat.sources.values()}.values()]
+        for eqn in flat.eqns:
+            reads = [once.get(a, a) if isinstance(a, Var) else a for a in eqn.invars]
+            eqns.append(self._with_functions(eqn.replace(invars=reads)))
+            for v in eqn.outvars:
+                if v in chosen:
+                    once[v] = Var(v.aval)
+                    eqns.append(self._call(v, once[v], eqn.source_info))
+        results = [once.get(a, a) if isinstance(a, Var) else a for a in flat.results]
+        return cast("Any", jaxpr).replace(eqns=eqns, outvars=results)
+
+    def _with_functions(self, eqn: Any) -> Any:
+        """An operation whose functions are changed, too."""
+        params = dict(eqn.params)
+        for name in _HOLDING.get(eqn.primitive.name, ()):
+            held = params[name]
+            params[name] = (
+                self.changed(held)
+                if isinstance(held, ClosedJaxpr)
+                else tuple([self.changed(branch) for branch in held])
+            )
+        return eqn.replace(params=params)
+
+    def _call(self, v: Any, once: Any, source: Any) -> Any:
+        """The call of nothing that makes a value once; those of one type share a function."""
+        found = self._calls.get(v.aval)
+        if found is None:
+            form = jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
+            (found,) = cast("Any", jax).make_jaxpr(in_memory)(form).jaxpr.eqns
+            self._calls[v.aval] = found
+        return found.replace(invars=[v], outvars=[once], source_info=source)
+
+
+def jitted_as_planned(function: ClosedJaxpr, **settings: Any) -> Any:
+    """Plan a function for XLA:CPU.
+
+    Args:
+        function: A plan or a part of one.
+        settings: Arguments of ``jax.jit``.
+
+    Returns:
+        A jitted function of arrays.
+    """
+    operations = cast("Any", jaxpr_as_fun)(planned(function))
+
+    def run(*arrays: jax.Array) -> Any:
+        return tuple(operations(*arrays))
+
+    return cast("Any", jax).jit(run, **settings)
+
+
+def trace_planned(function: ClosedJaxpr, donated: int, where: jax.sharding.Sharding) -> Any:
+    """Plan a function for XLA:CPU and trace it again.
+
+    Args:
+        function: A plan or a part of one.
+        donated: How many of its arguments, the first ones, it consumes.
+        where: The device that runs it.
+
+    Returns:
+        A ``jax.stages.Traced``.
+    """
+    jitted = jitted_as_planned(
+        function, donate_argnums=tuple(range(donated)), keep_unused=True, out_shardings=where
+    )
+    return jitted.trace(*[shape_of(v, where) for v in function.jaxpr.invars])
+
+
+def shape_of(v: Any, where: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+    """The shape and type of a traced value that lies on a device."""
+    form = v.aval
+    return jax.ShapeDtypeStruct(form.shape, form.dtype, weak_type=form.weak_type, sharding=where)

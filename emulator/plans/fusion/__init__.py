@@ -1,1 +1,0 @@
-"""Which values XLA makes in memory, once, and which each of its kernels makes for itself."""

@@ -1,1 +1,0 @@
-"""What is asked of a plan that jax has traced: its operations, their sizes, which are equal."""
