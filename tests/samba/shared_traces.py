@@ -21,11 +21,12 @@ import torch
 from torch import nn
 
 from pef_schema.program import Role
+from samba.directives import fusion_of
 from samba.session import evaluation
 from samba.session.multigraph import builder
 from samba.tracer import trace_cache
 from samba.tracer.capture import trace_model
-from samba.tracer.inputs import TraceInputs
+from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.looks import Layout
 from samba.tracer.torch_internals import accumulation_hooks, gradient_hooks
 from samba.tracer.traced import Source, Traced
@@ -59,6 +60,7 @@ class _First:
 
 
 _sharing: WeakSet[nn.Module] = WeakSet()
+_firsts: list[_First] = []
 
 
 def share_trace(model: nn.Module) -> nn.Module:
@@ -76,35 +78,37 @@ def share_trace(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def sharing_traces() -> Iterator[None]:
-    """Inside, models that are alike are traced once for each form of inputs.
-
-    One whose trace logs a line is traced each time.
-    """
-    firsts: list[_First] = []
-
-    def shared(model: nn.Module, given: TraceInputs, **options: Any) -> Traced:
-        asked = _asked(model, given, options) if model in _sharing else None
-        if asked is None:
-            return trace_model(model, given, **options)
-        for first in firsts:
-            if (
-                first.asked == asked
-                and first.layouts == trace_cache._layouts(first.traced, given)
-                and trace_cache._has_same(model, first.traced.known)
-                and not lies_otherwise(given, first.traced.viewed)
-            ):
-                return _with_tensors(first.traced, model, given)
-        with _logged() as records:
-            traced = trace_model(model, given, **options)
-        if not records and asked == _asked(model, given, options):
-            layouts = trace_cache._layouts(traced, given)
-            firsts.append(_First(asked=asked, traced=_without_tensors(traced), layouts=layouts))
-        return traced
-
+    """Inside, models that are alike are traced once for each form of inputs."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (trace_cache, evaluation, builder):
-            patch.setattr(module, "trace_model", shared)
+            patch.setattr(module, "trace_model", _shared)
         yield
+
+
+def trace(model: nn.Module, inputs: Any, **options: Any) -> Traced:
+    """Trace a model as ``tests.tracing.trace`` does, or take the graph of one that is like it."""
+    return _shared(share_trace(model), collect_inputs(model, inputs), **options)
+
+
+def _shared(model: nn.Module, given: TraceInputs, **options: Any) -> Traced:
+    """``trace_model``; a model whose trace logs a line is traced each time."""
+    asked = _asked(model, given, options) if model in _sharing else None
+    if asked is None:
+        return trace_model(model, given, **options)
+    for first in _firsts:
+        if (
+            first.asked == asked
+            and first.layouts == trace_cache._layouts(first.traced, given)
+            and trace_cache._has_same(model, first.traced.known)
+            and not lies_otherwise(given, first.traced.viewed)
+        ):
+            return _with_tensors(first.traced, model, given)
+    with _logged() as records:
+        traced = trace_model(model, given, **options)
+    if not records and asked == _asked(model, given, options):
+        layouts = trace_cache._layouts(traced, given)
+        _firsts.append(_First(asked=asked, traced=_without_tensors(traced), layouts=layouts))
+    return traced
 
 
 def _asked(model: nn.Module, given: TraceInputs, options: dict[str, Any]) -> Any:
@@ -112,22 +116,30 @@ def _asked(model: nn.Module, given: TraceInputs, options: dict[str, Any]) -> Any
     seen: dict[int, int] = {}
     try:
         modules = [_module(module, seen) for module in model.modules()]
-        return modules, trace_cache._form(given), options, trace_cache._surroundings()
+        surroundings = trace_cache._surroundings(), fusion_of()
+        return modules, trace_cache._form(given), options, surroundings
     except (_Own, trace_cache._Unknown):
         return None
 
 
 def _module(module: nn.Module, seen: dict[int, int]) -> Any:
     state = {name: value for name, value in vars(module).items() if name not in _OF_THE_SESSION}
-    return type(module), type(module).forward, _value(state, seen)
+    registered = [
+        (
+            name,
+            tensor if tensor is None else (seen.setdefault(id(tensor), len(seen)), _form(tensor)),
+        )
+        for holder in ("_parameters", "_buffers")
+        for name, tensor in state.pop(holder).items()
+    ]
+    kind = type(module)
+    return kind, kind.forward, fusion_of(module), registered, _value(state, seen)
 
 
 def _value(value: Any, seen: dict[int, int]) -> Any:
-    """An attribute: modules and tensors by the order in which they are met."""
+    """An attribute: modules by the order in which they are met."""
     if isinstance(value, nn.Module):
         return "module", seen.setdefault(id(value), len(seen))
-    if isinstance(value, nn.Parameter) or type(value) is torch.Tensor:
-        return seen.setdefault(id(value), len(seen)), _tensor(value)
     if isinstance(value, dict):
         return type(value), [(_value(k, seen), _value(v, seen)) for k, v in value.items()]
     if isinstance(value, tuple | list):
@@ -135,11 +147,11 @@ def _value(value: Any, seen: dict[int, int]) -> Any:
     if isinstance(value, set | frozenset):
         return type(value), sorted(map(repr, value))
     if not isinstance(value, _PLAIN):
-        raise _Own
+        raise _Own  # a tensor too: its values may be part of the graph
     return type(value), repr(value) if isinstance(value, float | complex) else value
 
 
-def _tensor(tensor: torch.Tensor) -> Any:
+def _form(tensor: torch.Tensor) -> Any:
     if gradient_hooks(tensor) or accumulation_hooks(tensor):
         raise _Own
     names = getattr(tensor, "sn_name", ""), getattr(tensor, "sn_region_name", "")

@@ -21,7 +21,7 @@ from samba.compiler.build import build_program
 from samba.compiler.options import CompileOptions
 from samba.compiler.report import pef_log
 from samba.tensor.views import view_as_numpy
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 
 
 class Net(nn.Module):

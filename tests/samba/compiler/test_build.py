@@ -21,7 +21,7 @@ from samba.compiler.regions import RegionConflict
 from samba.compiler.report import pef_log
 from samba.compiler.sections import UnknownOptimLevel
 from tests.processes import finished
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 
 
 class Net(nn.Module):
@@ -247,7 +247,7 @@ from pef_schema import encode
 from tests.models.zoo import ZOO
 from samba.compiler.options import CompileOptions
 from samba.compiler.build import build_program
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 torch.manual_seed(0)
 model, inputs = ZOO["resnet"].model(), ZOO["resnet"].inputs()
 optimizer = torch.optim.AdamW(model.parameters())

@@ -22,7 +22,7 @@ from samba.compiler.report import pef_log
 from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import cut_sections
 from tests.api.covers import covers
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 
 
 class Net(nn.Module):

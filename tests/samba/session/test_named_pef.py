@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import samba
-from pef_schema.errors import PefError, read_info, read_pef
+from pef_schema import read_info, read_pef
+from pef_schema.errors import PefError
 from samba.errors import NotLoaded
 from tests.api.covers import covers
 from tests.processes import finished
