@@ -9,6 +9,7 @@ import samba
 import samba.utils as utils
 from samba.errors import NotTraced
 from tests.api.covers import covers
+from tests.samba.shared_traces import share_trace
 
 
 class Net(torch.nn.Module):
@@ -31,7 +32,7 @@ def pef(tmp_path_factory):
 
 def parts():
     torch.manual_seed(0)
-    model = samba.from_torch_model_(Net())
+    model = share_trace(samba.from_torch_model_(Net()))
     return model, (samba.ones(4, 3, name="x"),), samba.optim.SGD(model.parameters(), lr=0.1)
 
 

@@ -25,6 +25,7 @@ def test_both_constructions_share_memory():
     direct = samba.SambaTensor(source)
     converted = samba.from_torch_tensor(source, name="samba_tensor1")
     source[0] = 7
+    assert isinstance(converted, torch.Tensor) and type(source) is torch.Tensor
     assert direct.tolist() == converted.tolist() == [7, 2]
     assert direct.data_ptr() == converted.data_ptr() == source.data_ptr()
     assert (direct.sn_name, converted.sn_name) == ("", "samba_tensor1")
@@ -120,7 +121,8 @@ def test_names_of_the_documented_example():
     )
     t0.sn_region_name = "pool"
     assert (t0.sn_name, t0.sn_region_name) == ("renamed", "pool")
-    assert samba.SambaTensor(torch.ones(1)).sn_name == ""
+    bare = samba.SambaTensor(torch.ones(1))
+    assert (bare.sn_name, bare.sn_region_name, bare.sn_grad_name) == ("", "", "")
 
 
 # -- indexing ---------------------------------------------------------------
@@ -137,6 +139,7 @@ INDICES = {
     "tensor": (slice(None), torch.tensor([0, 2])),
     "documented": (None, slice(None), torch.tensor([0, 2])),
     "mask": (torch.tensor([True, False]),),
+    "whole mask": (torch.arange(24).reshape(2, 3, 4) > 10,),
     "ellipsis": (..., 0),
 }
 
@@ -151,7 +154,7 @@ def as_samba(index: tuple, dtype: torch.dtype | None) -> tuple:
     return tuple(map(one, index))
 
 
-@covers("samba.SambaTensor.__getitem__")
+@covers("samba.SambaTensor.__getitem__", "samba.SambaTensor.__getitem__(x)")
 @pytest.mark.parametrize("dtype", [None, torch.int32, torch.float32], ids=str)
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_reading_by_index(index, dtype):
@@ -163,7 +166,11 @@ def test_reading_by_index(index, dtype):
         assert torch.equal(tensor[as_samba(index, dtype)[0]].torch(), found.torch())
 
 
-@covers("samba.SambaTensor.__setitem__")
+@covers(
+    "samba.SambaTensor.__setitem__",
+    "samba.SambaTensor.__setitem__(x)",
+    "samba.SambaTensor.__setitem__(update)",
+)
 @pytest.mark.parametrize("dtype", [None, torch.float32], ids=str)
 @pytest.mark.parametrize("index", INDICES.values(), ids=INDICES)
 def test_writing_by_index(index, dtype):
@@ -226,18 +233,6 @@ def test_casts_by_name_are_type(name):
     assert (tensor.dtype, tensor.tolist()) == (torch.float64, source.tolist())
 
 
-@covers("samba.SambaTensor.to")
-def test_to_takes_a_dtype_or_another_tensor():
-    tensor = counting(2, 2, name="x")
-    other = torch.randn((), dtype=torch.float64)
-    assert tensor.to(torch.bfloat16).dtype == torch.bfloat16
-    for cast in (tensor.to(other), tensor.to(samba.SambaTensor(other)), tensor.to(other=other)):
-        assert (cast.dtype, cast.sn_name) == (torch.float64, "x")
-        assert torch.equal(cast.torch(), tensor.torch().double())
-    assert tensor.to(dtype=torch.int32, copy=True).dtype == torch.int32
-    assert tensor.to(torch.float32) is tensor
-
-
 @covers("samba.SambaTensor.type", "samba.SambaTensor.type_as")
 def test_type_names_or_casts():
     tensor = counting(3, name="x")
@@ -250,7 +245,11 @@ def test_type_names_or_casts():
     assert tensor.type_as(torch.ones(1)) is tensor
 
 
-@covers("samba.SambaTensor.type")
+@covers(
+    "samba.SambaTensor.type",
+    "samba.SambaTensor.type(non_blocking)",
+    "samba.SambaTensor.type(kwargs)",
+)
 @pytest.mark.parametrize("keyword", ["non_blocking", "async", "memory_format"])
 def test_type_refuses_what_the_hardware_does_not_have(keyword):
     with pytest.raises(UnsupportedKeyword, match=rf"type\({keyword}\): not supported") as caught:
@@ -298,8 +297,10 @@ def test_new_tensors(empty):
     "samba.SambaTensor.numel",
     "samba.SambaTensor.nelement",
     "samba.SambaTensor.size",
+    "samba.SambaTensor.size(dim)",
     "samba.SambaTensor.shape",
     "samba.SambaTensor.stride",
+    "samba.SambaTensor.stride(dim)",
     "samba.SambaTensor.element_size",
     "samba.SambaTensor.is_floating_point",
     "samba.SambaTensor.device",
@@ -310,11 +311,13 @@ def test_questions(empty):
     if empty:
         tensor.clear_data()
     assert tensor.size() == tensor.shape == torch.Size([3, 4, 5])
-    assert (tensor.size(dim=1), tensor.size(-1)) == (4, 5)
+    assert [tensor.size(dim=d) for d in (0, 1, -1)] == [3, 4, 5]
+    assert (tensor.size(-1), tensor.stride(-1)) == (5, 1)
     assert tensor.dim() == tensor.ndim == tensor.ndimension() == 3
     assert tensor.numel() == tensor.nelement() == 60
     assert tensor.stride() == (20, 5, 1)
-    assert (tensor.stride(dim=1), tensor.stride(-1)) == (5, 1)
+    assert [tensor.stride(dim=d) for d in (0, 1, -1)] == [20, 5, 1]
+    assert (tensor.size(dim=None), tensor.stride(dim=None)) == (tensor.shape, (20, 5, 1))
     assert tensor.element_size() == 2
     assert tensor.is_floating_point()
     assert not samba.ones(1, dtype=torch.int8).is_floating_point()
@@ -324,8 +327,11 @@ def test_questions(empty):
 @covers(
     "samba.SambaTensor.T",
     "samba.SambaTensor.permute",
+    "samba.SambaTensor.permute(dims)",
     "samba.SambaTensor.reshape",
+    "samba.SambaTensor.reshape(dims)",
     "samba.SambaTensor.view_as",
+    "samba.SambaTensor.view_as(other)",
 )
 def test_other_shapes_of_the_same_values():
     tensor = counting(2, 3)
@@ -337,7 +343,8 @@ def test_other_shapes_of_the_same_values():
         assert torch.equal(permuted.torch(), cube.torch().permute(2, 0, 1))
     for flat in (tensor.reshape(-1), tensor.reshape((6,)), tensor.reshape(6)):
         assert values(flat) == [0, 1, 2, 3, 4, 5]
-    view = tensor.view_as(samba.SambaTensor(shape=(3, 2), name="other"))
+    assert torch.equal(cube.reshape(4, -1).torch(), cube.torch().reshape(4, -1))
+    view = tensor.view_as(other=samba.SambaTensor(shape=(3, 2), name="other"))
     assert torch.equal(view.torch(), plain.reshape(3, 2))
     view[0, 0] = 9
     assert plain[0, 0] == 9
@@ -363,6 +370,7 @@ def test_values_leave_as_plain_numbers_and_tensors():
     "samba.SambaTensor.data",
     "samba.SambaTensor.requires_grad",
     "samba.SambaTensor.requires_grad_",
+    "samba.SambaTensor.requires_grad_(requires_grad)",
 )
 def test_autograd_on_the_host():
     tensor = counting(3)
@@ -380,7 +388,8 @@ def test_autograd_on_the_host():
         assert tensor.grad.tolist() == [10, 10, 10]
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         loss.backward()
-    tensor.requires_grad_(False)
+    assert tensor.requires_grad_(requires_grad=False) is tensor
+    assert not (tensor * 2).requires_grad
     tensor.requires_grad = True
     assert (tensor * 1).requires_grad
     assert type(tensor.data) is torch.Tensor
@@ -392,6 +401,7 @@ def test_autograd_on_the_host():
 @covers(
     "samba.SambaTensor.fast_access",
     "samba.SambaTensor.is_fast_access",
+    "samba.SambaTensor.is_fast_access(name)",
     "samba.SambaTensor.reusable",
 )
 def test_fast_access_belongs_to_a_name():
@@ -406,7 +416,7 @@ def test_fast_access_belongs_to_a_name():
     assert not tensor.fast_access
     # The gradient of an output has no SambaTensor of its own; one of its name will do.
     samba.SambaTensor(shape=(2,), name="out__grad").fast_access = True
-    assert samba.SambaTensor.is_fast_access("out__grad")
+    assert samba.SambaTensor.is_fast_access(name="out__grad")
     assert counting(2, 3).reusable()
     assert not counting(2, 3).T.reusable()
     assert not samba.SambaTensor(shape=(2,)).reusable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.samba.shared_traces import sharing_traces
 from tests.samba.worlds import Pefs, sharing_executables
 
 
@@ -17,4 +18,11 @@ def pefs(tmp_path_factory: pytest.TempPathFactory) -> Pefs:
 def shared_executables():
     """Devices of these tests that run the same program share what XLA made of it."""
     with sharing_executables():
+        yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def shared_traces():
+    """Models that one function makes in one way share the graph of the first of them."""
+    with sharing_traces():
         yield

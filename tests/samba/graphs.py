@@ -13,6 +13,7 @@ from torch import nn
 import samba
 import samba.utils as utils
 from samba.graph import FwdGraph
+from tests.samba.shared_traces import share_trace
 
 WIDTH, HEADS, ROOM, WORDS = 8, 2, 6, 11
 PROMPT = 3
@@ -91,7 +92,7 @@ class Decoding:
 
 def set_up(model: Decoder | None = None) -> Decoding:
     """Trace the decoder twice and add its graphs: what an application does in every process."""
-    model = samba.from_torch_model_(decoder() if model is None else model)
+    model = share_trace(samba.from_torch_model_(decoder() if model is None else model))
     caches = [
         samba.from_torch_tensor(c, name=n) for c, n in zip(empty_caches(), CACHES, strict=True)
     ]

@@ -18,6 +18,7 @@ from torch import nn
 
 import samba
 import samba.utils as utils
+from tests.samba.shared_traces import share_trace
 
 Tensors = dict[str, torch.Tensor]
 MakeOptimizer = Callable[[nn.Module], Any]
@@ -76,6 +77,7 @@ class World:
         torch.manual_seed(0)
         host = self.model()
         model = samba.from_torch_model_(copy.deepcopy(host))
+        share_trace(model)
         tensors = self.inputs()
         return Scene(
             world=self,

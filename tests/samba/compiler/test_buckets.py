@@ -21,7 +21,7 @@ from samba.compiler.forms.listing import pef_log
 from samba.compiler.sections import CompileOptions
 from samba.compiler.steps import Gradient, plan_buckets
 from samba.tensor.views import view_as_numpy
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 
 
 class Net(nn.Module):

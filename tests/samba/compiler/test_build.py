@@ -19,7 +19,7 @@ from samba.compiler.optimizers import StaleParameter, UnsupportedOptimizer
 from samba.compiler.placement import RegionConflict
 from samba.compiler.sections import CompileOptions, UnknownOptimLevel
 from tests.processes import finished
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 
 
 class Net(nn.Module):
@@ -245,7 +245,7 @@ from pef_schema import encode
 from tests.models.zoo import ZOO
 from samba.compiler.sections import CompileOptions
 from samba.compiler.build import build_program
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 torch.manual_seed(0)
 model, inputs = ZOO["resnet"].model(), ZOO["resnet"].inputs()
 optimizer = torch.optim.AdamW(model.parameters())

@@ -15,7 +15,7 @@ from samba.compiler.build import build_program
 from samba.compiler.kept_state import with_kept_state
 from samba.compiler.sections import CompileOptions
 from samba.tracer.errors import StateGradient
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 
 
 class Stateful(nn.Module):

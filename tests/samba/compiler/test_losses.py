@@ -12,7 +12,7 @@ from samba.compiler.build import build_program
 from samba.compiler.forms.listing import pef_log
 from samba.compiler.losses import BadLossIndex, doubtful_losses, losses_line
 from samba.compiler.sections import CompileOptions
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 
 ONES, NONE, ABSENT = OutputGrad.ONES, OutputGrad.NONE, OutputGrad.ABSENT
 

@@ -21,7 +21,7 @@ from samba.compiler.forms.listing import pef_log
 from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import CompileOptions, cut_sections
 from tests.api.covers import covers
-from tests.tracing import trace
+from tests.samba.shared_traces import trace
 
 
 class Net(nn.Module):

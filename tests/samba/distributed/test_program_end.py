@@ -1,4 +1,4 @@
-"""How a program ends is noted as it is: exits with a code, those that were caught, and errors."""
+"""How a program ends is noted as it is, and gloo's threads have let go of its memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
 
+from samba.distributed.gloo import as_bytes, as_torch, settle
 from samba.distributed.program_end import watch_end
 from tests.processes import joined
 
@@ -74,3 +76,19 @@ def test_errors_are_shown_and_then_told(program: Program) -> None:
     error = ValueError("no")
     sys.excepthook(ValueError, error, None)
     assert program.shown == program.failed == [error]
+
+
+# -- memory that gloo's threads may still hold -----------------------------------------
+
+
+@pytest.mark.parametrize("lend", [as_bytes, as_torch])
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_])
+def test_settling_waits_until_all_lent_memory_is_back(lend, dtype):
+    buffer = np.zeros(4, dtype)
+    held = lend(buffer)
+    held[:1] = 1
+    assert buffer.view(np.uint8).any(), "it is the same memory"
+    assert not settle(0.01)
+    del held
+    assert settle(0.01)
+    assert buffer.size == 4  # the buffer itself may live on

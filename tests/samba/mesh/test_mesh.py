@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -12,6 +13,10 @@ import numpy as np
 import pytest
 
 from emulator.memory.budget import LIMIT_VARIABLE
+from samba.errors import ArgumentError
+from samba.session import chips
+from samba.session.chips import wanted_chips
+from samba.support.deviations import Deviations
 from tests.processes import finished, host_devices
 from tests.samba.distributed.processes import clean_environment
 from tests.warm import finished as finished_warm
@@ -73,9 +78,9 @@ def test_lenet(lenet: Any) -> None:
 def test_every_number_of_chips(model: str, tmp_path: Path) -> None:
     found = trained(model, tmp_path, "1:none", "2:weight", "4:weight", "2:batch", "4:batch")
     check(found)
-    for chips, weight in ((2, found[1]), (4, found[2])):
-        assert len(weight["bytes"]) == chips
-        assert max(weight["bytes"]) <= 1.1 * found[0]["kept"] / chips
+    for count, weight in ((2, found[1]), (4, found[2])):
+        assert len(weight["bytes"]) == count
+        assert max(weight["bytes"]) <= 1.1 * found[0]["kept"] / count
 
 
 @pytest.mark.slow
@@ -139,3 +144,36 @@ def test_replicas_of_several_chips(tmp_path: Path) -> None:
         said.append(sorted(line for line in lines if "Loss: " in line))
         assert len(said[-1]) == 4  # an epoch and a test on each replica
     assert all(losses == said[0] for losses in said)
+
+
+# -- what a command line or a config says of chips -------------------------------------
+
+
+@pytest.mark.parametrize("config", [{}, {"n_chips": 1}, {"tensor_parallel": "none"}])
+def test_one_chip_where_nothing_is_said(config: dict[str, object]) -> None:
+    assert wanted_chips(config) is None
+
+
+@pytest.mark.parametrize("count", [0, -1, "2", 2.0, True])
+def test_numbers_of_chips_that_are_none(count: object) -> None:
+    with pytest.raises(ArgumentError, match=r"--n-chips.*1 or more"):
+        wanted_chips({"n_chips": count, "tensor_parallel": "batch"})
+
+
+@pytest.mark.parametrize("split", ["weights", "", 3])
+def test_splits_that_are_none(split: object) -> None:
+    with pytest.raises(ArgumentError, match=r"--tensor-parallel.*none or batch or weight"):
+        wanted_chips({"n_chips": 2, "tensor_parallel": split})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"n_chips": 4}, {"n_chips": 4, "tensor_parallel": "none"}, {"tensor_parallel": "weight"}],
+)
+def test_half_of_the_two_options_is_told(
+    config: dict[str, object], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chips, "deviations", Deviations())
+    with caplog.at_level(logging.WARNING, logger="samba"):
+        assert wanted_chips(config) is None
+    assert "the program runs on one device [deviation: one-chip]" in caplog.text

@@ -15,6 +15,7 @@ from emulator.errors import NotWritten
 from emulator.op_facts.names import CASTS
 from samba import utils
 from samba.errors import ArgumentError, NotLoaded
+from tests.samba.shared_traces import share_trace
 from tests.samba.worlds import close
 
 TRAIN, TEST, LAST = 8, 12, 5
@@ -47,7 +48,7 @@ class Scene:
         torch.manual_seed(0)
         self.model = ResNet() if model is None else model
         self.host = copy.deepcopy(self.model)
-        samba.from_torch_model_(self.model)
+        share_trace(samba.from_torch_model_(self.model))
         self.optimizer, self.host_optimizer = (
             torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (self.model, self.host)
         )

@@ -12,33 +12,11 @@ import torch
 
 import samba
 from samba.errors import ArgumentError, ConversionError, NoAutograd
+from tests.api.covers import covers
 
 
 def image(**labels) -> samba.SambaTensor:
     return samba.SambaTensor(torch.arange(6.0).reshape(2, 3), name="image", **labels)
-
-
-def test_shares_memory_with_its_source():
-    source = torch.zeros(2, 3)
-    tensor = samba.from_torch_tensor(source, name="x")
-    source[0, 0] = 5
-    assert tensor[0, 0].item() == 5
-    tensor[1, 2] = 7
-    assert source[1, 2] == 7
-    assert tensor.data_ptr() == source.data_ptr() == tensor.torch().data_ptr()
-    assert isinstance(tensor, torch.Tensor)
-    assert type(source) is torch.Tensor
-
-
-def test_conversion_leaves_samba_tensors_and_none_alone():
-    tensor = image()
-    assert samba.from_torch_tensor(tensor, name="other") is tensor
-    assert tensor.sn_name == "image"
-    assert samba.from_torch_tensor(None) is None
-    assert samba.to_torch(None) is None
-    plain = torch.ones(1)
-    assert samba.to_torch(plain) is plain
-    assert type(samba.to_torch(tensor)) is torch.Tensor
 
 
 @pytest.mark.parametrize("wrong", [[1.0, 2.0], np.ones(2), 3])
@@ -61,17 +39,6 @@ def test_conversion_refuses_what_is_no_tensor(wrong):
 def test_constructor_refuses(arguments, wanted):
     with pytest.raises(ArgumentError, match=wanted):
         samba.SambaTensor(**arguments)
-
-
-def test_region_name_is_the_name_unless_given():
-    assert image().sn_region_name == "image"
-    other = image(region_name="pool")
-    assert (other.sn_name, other.sn_region_name) == ("image", "pool")
-    other.sn_region_name = "elsewhere"
-    assert other.sn_region_name == "elsewhere"
-    assert other.sn_grad_name == "image__grad"
-    unnamed = samba.SambaTensor(torch.ones(1))
-    assert (unnamed.sn_name, unnamed.sn_region_name, unnamed.sn_grad_name) == ("", "", "")
 
 
 def test_dimension_labels():
@@ -127,10 +94,6 @@ def test_a_cast_to_the_present_dtype_is_the_tensor_itself():
     assert tensor.float() is tensor
 
 
-def test_type_without_argument_is_a_string():
-    assert image().type() == "torch.FloatTensor"
-
-
 def test_results_are_samba_tensors_without_names():
     tensor = image()
     for result in (tensor + 1, 1 - tensor, torch.relu(tensor), tensor.reshape(3, 2), tensor[0]):
@@ -171,16 +134,6 @@ def test_equality_is_elementwise_and_hash_by_identity():
     assert (plain != tensor).sum() == 0
     assert {tensor: 1}[tensor] == 1
     assert image() not in {tensor: 1}
-
-
-def test_indexing_with_lists_masks_and_floating_tensors():
-    tensor = image()
-    index = samba.SambaTensor(torch.tensor([0.0, 2.0]))
-    assert torch.equal(tensor[None, :, index].torch(), torch.tensor([[[0.0, 2.0], [3.0, 5.0]]]))
-    assert torch.equal(tensor[:, [0, 2]].torch(), torch.tensor([[0.0, 2.0], [3.0, 5.0]]))
-    assert tensor[tensor > 3].tolist() == [4, 5]
-    tensor[None, :, index] = 2 * samba.ones(1, 2, 2)
-    assert tensor.tolist() == [[2, 1, 2], [2, 4, 2]]
 
 
 def test_data_and_grad_are_plain():
@@ -226,6 +179,15 @@ def test_autograd_reaches_through_conversions():
     assert leaf.grad.tolist() == [3, 3, 3]
 
 
+@covers(
+    "samba.SambaTensor.torch",
+    "samba.SambaTensor.torch_tensor",
+    "samba.SambaTensor.requires_grad",
+    "samba.SambaTensor.requires_grad_",
+    "samba.SambaTensor.grad",
+    "samba.SambaTensor.data",
+    "samba.to_torch",
+)
 @pytest.mark.parametrize("make", [samba.SambaTensor, samba.from_torch_tensor])
 def test_a_samba_tensor_is_a_handle_to_the_tensor_that_it_was_made_from(make):
     source = torch.arange(3.0)
@@ -426,15 +388,6 @@ def test_recorded_wishes():
     assert samba.SambaTensor.is_fast_access("image")
     tensor.fast_access = False
     assert not samba.SambaTensor.is_fast_access("image")
-
-
-def test_new_tensors_take_the_dtype():
-    tensor = samba.ones((), dtype=torch.bfloat16)
-    assert tensor.new_ones((2, 3)).dtype == torch.bfloat16
-    assert tensor.new_full((2,), 5.0, dtype=torch.float32).tolist() == [5, 5]
-    assert tensor.new_zeros((2,), requires_grad=True).requires_grad
-    assert tensor.new_empty((2, 3)).shape == (2, 3)
-    assert type(tensor.new_zeros((2,))) is samba.SambaTensor
 
 
 def test_sambatensor_exports():

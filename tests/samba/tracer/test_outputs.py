@@ -1,9 +1,11 @@
-"""What forward may return besides tensors and tuples of them."""
+"""What forward takes, what it may return, and whose file a line is in."""
 
 from __future__ import annotations
 
+import sysconfig
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -11,7 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node
 
+import samba
+from samba import utils
+from samba.tracer import inputs
 from samba.tracer.errors import TraceError
+from samba.tracer.names import is_script_file, is_user_file
 from tests.samba.worlds import told
 from tests.tracing import trace
 
@@ -134,3 +140,61 @@ def test_objects_beside_tensors_are_left_out_and_named(
 def test_nothing_but_an_object_is_refused() -> None:
     with pytest.raises(TraceError, match="Cache"):
         shapes(lambda loss, out: Cache(out))
+
+
+# -- inputs ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Grows by one with every collection, whoever asks for it."""
+    found: list[Any] = []
+    real = inputs.TraceInputs
+
+    def counted(**parts: Any) -> Any:
+        found.append(parts)
+        return real(**parts)
+
+    monkeypatch.setattr(inputs, "TraceInputs", counted)
+    return found
+
+
+@pytest.mark.parametrize("between", ["nothing", "a change"])
+def test_inputs_are_collected_once(between: str, tmp_path, collected: list[Any]) -> None:
+    samba.session.reset()
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    samba.from_torch_model_(model)
+    x = samba.randn(2, 4, name="x", batch_dim=0)
+    config = {"output_folder": str(tmp_path), "pef_name": "net"}
+    pef = samba.session.compile(model, x, name="net", config_dict=config, inference=True)
+    assert len(collected) == 1
+    if between == "a change":  # then it is traced again, on the same inputs
+        model.append(nn.Identity())
+    utils.trace_graph(model, x, pef=pef)
+    assert len(collected) == 2
+    samba.session.reset()
+
+
+# -- whose file a line is in -----------------------------------------------------------
+
+
+TORCH, OWN = Path(torch.__file__).parent, Path(samba.__file__).parent
+LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+
+
+@pytest.mark.parametrize("folder", [TORCH, OWN, LIBRARY])
+def test_a_folder_beside_a_package_is_none_of_its_parts(folder: Path) -> None:
+    assert not is_user_file(str(folder / "module.py"))
+    assert is_user_file(str(folder.with_name(f"{folder.name}_own") / "module.py"))
+
+
+def test_what_was_typed_in_is_in_no_file() -> None:
+    assert not is_user_file("<stdin>")
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_an_installed_package_is_no_script(folder: str) -> None:
+    file = f"/usr/{folder}/transformers/modeling.py"
+    assert is_user_file(file)
+    assert not is_script_file(file)
+    assert is_script_file("/home/somebody/modeling.py")

@@ -19,7 +19,7 @@ from pef_schema.errors import PefUnwritable, SambaError
 from samba import utils
 from samba.abexit import SambaAtexit
 from samba.errors import ArgumentError
-from samba.utils import argparser, measure
+from samba.utils import argparser, measure, parse_dtype
 from samba.utils import utils as tracing
 from samba.utils.benchmark_acc import AccuracyReport
 from samba.utils.common import common_app_driver
@@ -327,3 +327,30 @@ def test_a_command_that_measures_nothing_says_so(monkeypatch, capsys):
     with pytest.raises(ArgumentError, match="n_iterations"):
         samba.utils.measure_sections(MODEL, (), n_iterations=0)
     assert at_exit == []
+
+
+# -- parse_dtype -----------------------------------------------------------------------
+
+
+NAMES = {
+    "bfloat16": torch.bfloat16,
+    "torch.bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float": torch.float32,
+    "fp32": torch.float32,
+    "torch.float16": torch.float16,
+    "int16": torch.int16,
+    "bool": torch.bool,
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_torchs_with_or_without_its_own(name):
+    assert parse_dtype(name) is NAMES[name]
+    assert parse_dtype(NAMES[name]) is NAMES[name]
+
+
+@pytest.mark.parametrize("name", ["", "float33", "nn", "Tensor", None, "torch.torch.int8", "a b"])
+def test_what_is_no_dtype_is_refused(name):
+    with pytest.raises(ArgumentError, match="wanted a dtype of torch"):
+        parse_dtype(name)

@@ -1,4 +1,4 @@
-"""Names of models and files that would steer a terminal: logs, tables, reports, warnings."""
+"""What a user sees in a terminal: names that would steer it, and the output after a mistake."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import io
 import json
 import logging
 import struct
+from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import torch
 
 import samba
+import samba.__main__ as cli
 from samba.comparison.command import run
 from samba.support import progress
 from samba.support.deviations import tell
@@ -18,6 +21,7 @@ from samba.utils import compare
 from samba.utils.checkpoint import BadCheckpoint, load_sharded_checkpoint
 from samba.utils.measure import SectionTime, format_sections, measure_performance, measure_sections
 from tests.terminal import NAME, TEXT, foreign
+from tests.warm import forked
 
 MODULE = f"""
 import torch
@@ -135,3 +139,164 @@ def test_checkpoints(tmp_path):
     with pytest.raises(BadCheckpoint) as caught:
         load_sharded_checkpoint(torch.nn.Linear(1, 1), tmp_path / "no\x1b[31m\u202e")
     assert not foreign(str(caught.value))
+
+
+# -- the whole output after a usual mistake, and that it is short ----------------------
+
+
+APP = """
+import sys, torch
+import sambaflow.samba as samba
+import sambaflow.samba.utils as utils
+from sambaflow.samba.utils.argparser import parse_app_args
+
+class {name}(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.{layer} = torch.nn.Linear(8, {width})
+
+    def forward(self, x):
+        return self.{layer}(x).square().mean()
+
+args = parse_app_args()
+model = samba.from_torch_model_({name}())
+x = samba.from_torch_tensor(torch.ones(4, 8), name="x", batch_dim=0)
+optimizer = samba.optim.SGD(model.parameters(), lr=0.1)
+if args.command == "compile":
+    samba.session.compile(model, (x,), optimizer, name="net", config_dict=vars(args))
+elif args.command != "test":
+    utils.trace_graph(model, (x,), optimizer, pef=args.pef)
+    {run}
+"""
+PLAIN = {"name": "Net", "layer": "fc", "width": 16, "run": "samba.session.run((x,), ())"}
+WORKERS = """
+    import logging, torch.utils.data as data
+    logging.basicConfig(level=logging.INFO)
+    loader = data.DataLoader(data.TensorDataset(torch.ones(8, 8)), batch_size=4, num_workers=1)
+    for (batch,) in loader:
+        samba.session.run((samba.from_torch_tensor(batch, name="x"),), ())
+""".strip()
+APPS = {
+    "net": PLAIN,
+    "other": PLAIN | {"name": "Other"},
+    "wider": PLAIN | {"width": 17},
+    "backward": PLAIN | {"run": "samba.session.run((x,), model.output_tensors)[0].backward()"},
+    "measured": PLAIN | {"run": "utils.measure_performance(model, (x,), args.batch_size)"},
+    "workers": PLAIN | {"run": WORKERS},
+}
+COMMANDS = {
+    "renamed": ("other", "run -p net.pef"),
+    "wider": ("wider", "run -p net.pef"),
+    "no pef": ("net", "run -p nowhere.pef"),
+    "folder": ("net", "run -p ."),
+    "backward": ("backward", "run -p net.pef"),
+    "dropped": ("net", "test -p net.pef"),
+    "alone": ("net", "run --data-parallel -p net.pef"),
+    "batch": ("measured", "measure-performance -n 3 -p net.pef"),
+    "workers": ("workers", "run -p net.pef"),
+}
+HEAD = """
+import torch, samba.session.loading, emulator.device
+torch.export.export(torch.nn.Linear(1, 1), (torch.ones(1, 1),), strict=False)
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> dict[str, CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("terminal")
+    for name, parts in APPS.items():
+        (folder / f"{name}.py").write_text(APP.format(**parts))
+
+    def command(app: str, line: str) -> str:
+        argv = [f"{app}.py", *line.split()]
+        return (
+            f"import os, runpy, sys; os.chdir({str(folder)!r}); sys.argv = {argv}\n"
+            f"runpy.run_path({argv[0]!r}, run_name='__main__')"
+        )
+
+    (compiled,) = forked(HEAD, [command("net", "compile -p net.pef")])
+    assert compiled.returncode == 0, compiled.stderr
+    done = forked(HEAD, [command(*c) for c in COMMANDS.values()])
+    return dict(zip(COMMANDS, done, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    {
+        "renamed": ["only names differ", "net__fc__weight is other__fc__weight here", "renamed?"],
+        "wider": ["node 0 in net__fc differs", "float32[4, 17]", "wider.py:13", "Compile again"],
+        "no pef": ["nowhere.pef: there is no file", "or compile the model first"],
+        "folder": ["this is a folder", "Give the path of the .pef file itself"],
+        "backward": ["backward() of SambaTensor net__", "parameter.sn_grad", "Leave backward()"],
+    }.items(),
+)
+def test_an_error_is_one_traceback(ended, name, parts):
+    done = ended[name]
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert all(part in done.stderr for part in parts), done.stderr
+    own = [line for line in done.stderr.splitlines() if "runpy" not in line]
+    assert len(own) <= 32, done.stderr
+
+
+@pytest.mark.slow
+def test_a_dropped_test_command_ends_with_one_line(ended):
+    done = ended["dropped"]
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("test: nothing was tested, because nothing has run on the device")
+
+
+@pytest.mark.slow
+def test_data_parallel_without_a_launcher_names_one(ended):
+    done = ended["alone"]
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert "python -m samba launch -n 2 net.py run --data-parallel -p net.pef" in line
+    assert line.endswith("[deviation: lone-replica]")
+
+
+@pytest.mark.slow
+def test_throughput_counts_the_batch_of_the_inputs(ended):
+    """The command line says 1, as nothing was given; the inputs are batches of 4."""
+    done = ended["batch"]
+    assert done.returncode == 0, done.stderr
+    assert "the inputs are batches of 4, which counts; 1 was given" in done.stdout
+    (rate,) = [line for line in done.stdout.splitlines() if line.startswith("e2e_throughput")]
+    throughput, latency = float(rate.split()[1]), float(rate.split()[-2])
+    assert throughput * latency == pytest.approx(4)
+
+
+@pytest.mark.slow
+def test_neither_workers_of_loaders_nor_absent_tpus_are_mentioned(ended):
+    """Warnings are errors in these processes; the log shows what is information."""
+    done = ended["workers"]
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_misspelt_command_is_answered_with_the_right_one(capsys):
+    assert cli.main(["lunch", "-n", "2", "app.py"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == (
+        "python -m samba: no command 'lunch', did you mean 'launch'? "
+        "The commands are inspect, diff, estimate, memory, export, report, compare and launch; "
+        "--help says what they do.\n"
+    )
+    assert cli.main(["xyz"]) == 2
+    assert "no command 'xyz'. The commands are" in capsys.readouterr().err
+
+
+def test_a_script_that_is_not_there_starts_no_replica(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["launch", "-n", "2", "app.py"])
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed == f"python -m samba launch: there is no file {Path('app.py').absolute()}\n"
+
+
+def test_other_forks_are_still_warned_of():
+    code = "import os, warnings\nfrom emulator.start import first_device\nfirst_device()\nos.fork()"
+    (done,) = forked("import jax", [code])
+    assert "RuntimeWarning: os.fork() was called" in done.stderr
