@@ -1,4 +1,4 @@
-"""The table of broken files, which the modules fill that ``bad_cases.SOURCES`` names."""
+"""The table of broken files, one for each rule of the reader, and ways to break a good program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pef_schema import PefError, Program
+from pef_schema import PefError, PefInvalid, Program, SectionKind, Step
+from tests.pef_schema.forge import encode_unchecked
+from tests.pef_schema.samples import custom, moments, small
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +63,27 @@ def edit(program: Program, path: str, /, **changes: Any) -> Program:
 def set_field(row: list[Any], index: int, value: Any) -> None:
     """Change one field of a row; a statement that fits into a lambda."""
     row[index] = value
+
+
+REDUCE = Step(kind=SectionKind.REDUCE, reads=(2,), writes=(2,))
+"""A step that the sample could have."""
+
+
+def meaning(name: str, text: str, change: Callable[[Program], Program]) -> None:
+    """Add a case of the changed sample."""
+    add_case(name, PefInvalid, text, lambda: encode_unchecked(change(small())))
+
+
+def edited(case: str, text: str, path: str, /, **changes: Any) -> None:
+    """Add a case of the sample with other fields at one place."""
+    meaning(case, text, lambda program: edit(program, path, **changes))
+
+
+def gradient(case: str, text: str, path: str, /, **changes: Any) -> None:
+    """Add a case of the sample that has a custom gradient, with other fields at one place."""
+    add_case(case, PefInvalid, text, lambda: encode_unchecked(edit(custom(), path, **changes)))
+
+
+def optimizer(case: str, text: str, path: str, /, **changes: Any) -> None:
+    """Add a case of the sample under NAdam, with other fields at one place."""
+    add_case(case, PefInvalid, text, lambda: encode_unchecked(edit(moments(), path, **changes)))

@@ -1,4 +1,4 @@
-"""Every rule of the reader has a broken file in ``tests/bad`` that it refuses."""
+"""Every broken file raises exactly the error that names its fault, and every rule has one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from pef_schema import PefError, PefInvalid, decode, encode, read_pef
-from tests.pef_schema.bad_cases import FOLDER
-from tests.pef_schema.cases import edit
-from tests.pef_schema.forge import encode_unchecked
+from tests.pef_schema import bad_bytes, bad_programs, bad_steps
+from tests.pef_schema.cases import CASES, edit
+from tests.pef_schema.forge import encode_rows, encode_unchecked
 from tests.pef_schema.rules import PACKAGE, Reached, Rule, find_rules
 from tests.pef_schema.samples import inference, small
 
+SOURCES = (bad_bytes, bad_programs, bad_steps)
+"""Modules that fill the table of cases when they are imported."""
 _TESTS = Path(__file__).parent
 _READ = "test_read.py"
 _LIMITS = "test_limits.py"
@@ -45,19 +47,45 @@ ELSEWHERE: dict[str, str] = {
     "self.limit('bytes of strings and vectors'": _LIMITS,
     "self.limit('depth of tables'": _LIMITS,
 }
-"""Rules that no file of ``tests/bad`` can break, by a part of their code, and whose test does."""
+"""Rules that no broken file can break, by a part of their code, and whose test does."""
 
 
-def test_every_rule_has_a_file() -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_broken_file(name: str, tmp_path: Path) -> None:
+    """The faults in a file of the first format version that can hold them."""
+    case = CASES[name]
+    path = tmp_path / "net.pef"
+    path.write_bytes(case.make())
+    for source in (path, path.read_bytes()):
+        with pytest.raises(PefError) as caught:
+            read_pef(source) if isinstance(source, Path) else decode(source)
+        assert type(caught.value) is case.error
+        assert case.text in str(caught.value)
+        assert caught.value.hint
+        assert str(caught.value).startswith(str(path) if source is path else "")
+
+
+def test_all_problems_at_once() -> None:
+    def change(root: list[Any]) -> None:
+        root[3][0][2], root[3][1][3] = 200, 99
+
+    with pytest.raises(PefInvalid) as caught:
+        decode(encode_rows(small(), change))
+    assert caught.value.problems == ("region 0: unknown DType 200", "region 1: unknown Role 99")
+
+
+def test_every_rule_has_a_file(tmp_path: Path) -> None:
     rules = find_rules()
     reached = Reached(rules)
-    for path in sorted(FOLDER.glob("*.pef")):
+    path = tmp_path / "net.pef"
+    for case in CASES.values():
+        path.write_bytes(case.make())
         with reached, pytest.raises(PefError):
             read_pef(path)
     left = [rule for rule in reached.left if not _elsewhere(rule)]
     assert len(rules) > 120
-    assert sorted(map(str, left)) == [], "each needs a case: see bad_cases.py"
-    assert len(list(FOLDER.glob("*.pef"))) >= 60
+    assert sorted(map(str, left)) == [], "each needs a case in bad_bytes, bad_programs or bad_steps"
+    assert len(CASES) >= 300
 
 
 def _elsewhere(rule: Rule) -> list[str]:
@@ -89,7 +117,7 @@ def test_a_rule_without_a_file_is_found() -> None:
     rules = find_rules()
     reached = Reached(rules)
     with reached, pytest.raises(PefError):
-        read_pef(FOLDER / "twin_later.pef")
+        decode(CASES["twin_later"].make())
     assert len(rules) - 6 < len(reached.left) < len(rules)
     assert "check_sections" in {rule.function for rule in set(rules) - reached.left}
 

@@ -1,4 +1,4 @@
-"""Good and bad steps, schedules and optimizers; ``tests/bad`` has a file for each rule."""
+"""Good and bad steps, schedules and optimizers; ``bad_steps`` has a file for each rule."""
 
 from __future__ import annotations
 
