@@ -25,7 +25,7 @@ from bench.output import read_json, write_text
 from bench.stats import Comparison, compare
 from emulator.processor import processor
 from pef_schema import PefError, read_info
-from samba.inspection.json_form import folded_json
+from samba.inspection.running import folded_json
 
 FORMAT, VERSION = "bench.gate", 1
 _LARGEST = 1 << 30

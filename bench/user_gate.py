@@ -31,7 +31,7 @@ from bench.tree import tree_of
 from emulator.processor import processor
 from pef_schema import PefError, Program, read_info, read_pef
 from pef_schema.printable import say_text
-from pef_schema.section_facts import modules_of, owners, section_types
+from pef_schema.program_facts import modules_of, owners, section_types
 
 
 def add_user_gate(parser: ArgumentParser) -> None:

@@ -23,7 +23,7 @@ from samba.compiler.build import build_program
 from samba.compiler.sections import CompileOptions
 from samba.inspection.diff_command import run
 from samba.inspection.differences import LEVELS, differences
-from samba.inspection.matching import matched
+from samba.inspection.program_pairs import matched
 from tests.emulator.test_terminal_text import FIELDS, PROGRAMS, Field, texts
 from tests.models.zoo import ZOO
 from tests.pages import page
