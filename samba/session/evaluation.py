@@ -22,7 +22,7 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor
-from samba.session.computed_indices import index_checks_of
+from samba.session.index_checks import find_index_checks
 from samba.session.known_buffers import KnownBuffers, refuse_changed_elsewhere
 from samba.session.layout_feeding import feeder_of
 from samba.session.loading import LoadedModel
@@ -270,7 +270,7 @@ class Evaluator:
                 with_layouts(given, traced.looks), traced, loaded.model, inference=True
             ).tensors,
             constants=given.constants,
-            checks=index_checks_of(program, 0).fed,
+            checks=find_index_checks(program, 0).fed,
         )
         shared, own = _places(traced, program, compiled)
         written = {update.region for update in program.graphs[0].updates}

@@ -18,6 +18,7 @@ from emulator.device import Device
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor
 from samba.session.known_buffers import KnownBuffers
+from samba.session.watching import Call, Watcher
 from samba.support.deviations import Deviations, some_of
 from samba.tensor.host_use import HostUse, twinned
 
@@ -46,42 +47,37 @@ class DeviceTwins(Protocol):
     def optimizers_to_rdu(self, optims: Any) -> None: ...
 
 
-class HostWrites:
+class HostWrites(Watcher):
     """Looks after the host tensors of a loaded program.
 
     Args:
-        loaded: The program with its models; None looks after nothing.
+        loaded: The program with its models; it is not kept alive.
         models: Its models.
         optimizers: Its optimizers.
         known: Buffers whose values are part of its graphs.
-
-    Attributes:
-        due: Whether there may be something to do before a run.
     """
 
     def __init__(
         self,
-        loaded: DeviceTwins | None = None,
-        models: Sequence[torch.nn.Module] = (),
-        optimizers: Sequence[torch.optim.Optimizer] = (),
-        known: KnownBuffers | None = None,
+        loaded: DeviceTwins,
+        models: Sequence[torch.nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        known: KnownBuffers,
     ) -> None:
-        self.known = known or KnownBuffers()
+        self.known = known
         self._loads_known = False
-        self._loaded = None if loaded is None else weakref.proxy(loaded)
-        self._models, self._optimizers = tuple(models), tuple(optimizers)
+        self._loaded: DeviceTwins = weakref.proxy(loaded)
+        self._optimizers = tuple(optimizers)
         self._tensors: list[HostTensor] = []
         self._uses: list[HostUse] = []
         self._plain: list[torch.Tensor] = []
         self._trained: list[bool] = []
         self._versions: list[int] = []
         self._synced: dict[int, Any] = {}
-        self.due = self._told_older = False
+        self._due = self._told_older = False
         self._pending: dict[str, HostTensor] = {}
         self._loaded_optimizers: list[torch.optim.Optimizer] = []
         self._deviations = Deviations()
-        if loaded is None:
-            return
         self._enter(loaded.all_tensors("run()"))
         _watching.add(self)
         for module in {id(m): m for model in models for m in model.modules()}.values():
@@ -127,7 +123,7 @@ class HostWrites:
             tensor: The tensor.
             operation: What it does with it.
         """
-        self.due = True
+        self._due = True
         if operation in _READS_NOTHING or self._told_older:
             return
         entry = next((e for e in self._tensors if e.tensor is tensor), None)
@@ -148,7 +144,7 @@ class HostWrites:
             reader: Module of the code that asked. Torch's optimizers and modules ask to set
                 gradients to zero, or to step, which is right as it is.
         """
-        if self._loaded is None or reader.startswith(_ASKS_TO_CLEAR):
+        if reader.startswith(_ASKS_TO_CLEAR):
             return
         name = getattr(tensor, "sn_name", "")
         if not self._loaded.device.counters.runs or not self._loaded.has_grad(name):
@@ -171,7 +167,7 @@ class HostWrites:
         """
         inside = {id(t) for t in (*module.parameters(), *module.buffers())}
         older = [e for e in self._tensors if id(e.tensor) in inside and self._is_older(e)]
-        if older and self._loaded is not None:
+        if older:
             self.tell_others("load_state_dict")
             self._loaded.read_tensors(older)
 
@@ -186,13 +182,13 @@ class HostWrites:
             if id(entry.tensor) in inside and use.written(entry.tensor):
                 self._pending[entry.path] = entry
                 use.looked(entry.tensor)
-                self.due = True
+                self._due = True
         if self.known:
-            self._loads_known = self.due = True
+            self._loads_known = self._due = True
         replacing = self._replacing()
-        if replacing and self._loaded is not None:
+        if replacing:
             self._pending |= {entry.path: entry for entry in replacing}
-            self.due = True
+            self._due = True
             self._enter(self._loaded.all_tensors("run()"))
 
     def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None:
@@ -203,18 +199,29 @@ class HostWrites:
         """
         if any(o is optimizer for o in self._optimizers):
             self._loaded_optimizers.append(optimizer)
-            self.due = True
+            self._due = True
 
     # -- what runs and transfers ask ----------------------------------------------------
 
     @property
-    def has_plain(self) -> bool:
-        """Whether there are tensors whose writes leave no note, such as buffers."""
-        return bool(self._plain)
+    def looks(self) -> bool:
+        """True: a script may use a host tensor at any time."""
+        return True
 
-    def plain_changed(self) -> bool:
-        """Whether such a tensor has been written."""
-        return self._versions != [_state(tensor) for tensor in self._plain]
+    def changed(self) -> bool:
+        """Whether a script has used a tensor, loaded a state, or written what leaves no note."""
+        return self._due or (
+            bool(self._plain) and self._versions != [_state(tensor) for tensor in self._plain]
+        )
+
+    def before(self, call: Call) -> None:
+        """As :meth:`bring`.
+
+        Args:
+            call: What is about to run.
+        """
+        del call
+        self.bring()
 
     def bring(self, operation: str = "session.run") -> None:
         """Copy to the device what was loaded, and tell of other writes.
@@ -222,7 +229,7 @@ class HostWrites:
         Args:
             operation: What is about to happen, for the message.
         """
-        if self._loaded is None or not (self.due or self.plain_changed()):
+        if not self.changed():
             return
         self._tell_trained()
         if self.known:
@@ -233,7 +240,7 @@ class HostWrites:
             self._note_synced(self._pending.values())
         for optimizer in self._loaded_optimizers:
             self._loaded.optimizers_to_rdu(optimizer)
-        self._pending, self._loaded_optimizers, self.due = {}, [], False
+        self._pending, self._loaded_optimizers, self._due = {}, [], False
 
     def _look_at_known(self, operation: str) -> None:
         """What a script has done to buffers that are part of a graph."""
@@ -323,8 +330,6 @@ class HostWrites:
         ]
 
     def _note_synced(self, tensors: Any) -> None:
-        if self._loaded is None:
-            return
         buffers = self._loaded.device.pool.buffers
         for entry in tensors:
             held = buffers[entry.region]
@@ -332,16 +337,12 @@ class HostWrites:
 
     def _is_older(self, entry: HostTensor) -> bool:
         """Whether a run has written the device's memory since both were the same."""
-        if self._loaded is None:
-            return False
         synced = self._synced.get(entry.region)
         held = self._loaded.device.pool.buffers[entry.region]
         return synced is not None and held is not None and synced() is not held
 
     def _replacing(self) -> list[HostTensor]:
         """Tensors that a module has in the place of others, as ``assign=True`` leaves it."""
-        if self._loaded is None:
-            return []
         known = {id(entry.tensor) for entry in self._tensors}
         return [t for t in self._loaded.all_tensors("run()") if id(t.tensor) not in known]
 

@@ -20,17 +20,18 @@ from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, described, literal
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
-from samba.session.computed_indices import checks_by_region, index_checks_of, tell_computed
 from samba.session.feeding import Feeder
 from samba.session.host_tensors import HostState, HostTensor, optimizer_states
 from samba.session.host_writes import HostWrites
+from samba.session.index_checks import checks_by_region, find_index_checks, warn_of_computed
 from samba.session.joining import joining
 from samba.session.known_buffers import KnownBuffers
 from samba.session.layout_feeding import feeder_of
 from samba.session.loaded_tensors import LoadedTensors
 from samba.session.running import Runner
 from samba.session.spilling import spill_weights
-from samba.session.watched_modes import WatchedModes
+from samba.session.watched_groups import WatchedGroups
+from samba.session.watching import WatchedModes
 from samba.tensor.host_use import overwrite, replace
 from samba.tensor.labels import mark_fast_access
 from samba.tensor.readable import readable
@@ -58,6 +59,8 @@ class Loaded(LoadedTensors, ABC):
     """
 
     outputs: tuple[SambaTensor, ...]
+    writes: HostWrites
+    """The watcher of the host's tensors, from :meth:`watch` on."""
 
     def __init__(
         self,
@@ -69,10 +72,10 @@ class Loaded(LoadedTensors, ABC):
         chips: Chips | None = None,
     ) -> None:
         self.program = program
-        checks = [index_checks_of(program, number) for number in range(len(program.graphs))]
+        checks = [find_index_checks(program, number) for number in range(len(program.graphs))]
         computed = {number: found.computed for number, found in enumerate(checks)}
         if not check_indices:
-            tell_computed(program, computed)
+            warn_of_computed(program, computed)
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
             device = Device(program, computed if check_indices else None, chips)
         super().__init__(device, Replicas(device))
@@ -93,7 +96,6 @@ class Loaded(LoadedTensors, ABC):
             fed = [found.fed for found in checks]
             feeder = Feeder(program, graph_number=None, checks_of_all=fed)
             self._every.append(Runner(device, self.replicas, feeder, None))
-        self.writes = HostWrites()
         self._has_spilled = False
         self.only = self._every[-1]
         """Runner where no graph is named: of the only graph, or of all in their order."""
@@ -131,8 +133,11 @@ class Loaded(LoadedTensors, ABC):
         """
         self.writes = HostWrites(self, models, optimizers, KnownBuffers(self.traces()))
         for runner in self._every:
-            modes = WatchedModes(models[0] if len(models) == 1 else None, self.program)
-            runner.watch(self.writes, modes)
+            runner.watch(
+                WatchedGroups(optimizers, self.program),
+                WatchedModes(models[0] if len(models) == 1 else None, self.program),
+                self.writes,
+            )
 
     def close(self) -> None:
         """Look after nothing any more: the program leaves the device."""

@@ -27,7 +27,6 @@ from samba.session.mismatch import GraphMismatch, refuse_other_graph
 from samba.session.parsing import parse_pef
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
 from samba.session.viewed_feeding import with_views
-from samba.session.watched_groups import WatchedGroups
 from samba.support.progress import stages
 from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs, collect_inputs
@@ -71,7 +70,6 @@ class LoadedModel(Loaded):
         )
         self.model, self.given = model, given
         self.traced, self.optimizers = traced, optimizers
-        self.only.watched = WatchedGroups(optimizers, program)
         values = program.graphs[0].values
         self.outputs = tuple(
             SambaTensor(
