@@ -24,19 +24,17 @@ from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor
 from samba.session.index_checks import find_index_checks
 from samba.session.known_buffers import KnownBuffers, refuse_changed_elsewhere
-from samba.session.layout_feeding import feeder_of
+from samba.session.layout_feeding import feeder_of, with_layouts_and_views
 from samba.session.loading import LoadedModel
 from samba.session.metrics import EVALUATION
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import RunRequest
 from samba.session.running import Runner
-from samba.session.viewed_feeding import with_views
 from samba.support.progress import stages
 from samba.support.tracing import refuse_while_tracing
 from samba.tensor.views import read_as_numpy
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import TraceInputs, collect_inputs
-from samba.tracer.layouts import with_layouts
 from samba.tracer.torch_internals import tree_flatten, tree_unflatten
 from samba.tracer.traced import FROM_DTYPE, Traced
 
@@ -266,9 +264,7 @@ class Evaluator:
         self._slot.book.add(device, purpose=EVALUATION)
         feeder = feeder_of(
             program,
-            with_views(
-                with_layouts(given, traced.looks), traced, loaded.model, inference=True
-            ).tensors,
+            with_layouts_and_views(given, traced, loaded.model, inference=True).tensors,
             constants=given.constants,
             checks=find_index_checks(program, 0).fed,
         )

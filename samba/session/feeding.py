@@ -68,6 +68,8 @@ class Feeder:
 
     Attributes:
         counters: Where the bytes of inputs are counted.
+        slots: The inputs of the program.
+        named: What the model was traced with, each with its slot.
     """
 
     def __init__(
@@ -96,11 +98,11 @@ class Feeder:
         self._deviations = Deviations()
         self._constants = dict(constants)
         self._by_name = {slot.name: slot for slot in self.slots}
-        pairs = list(zip(given, self.slots, strict=False))
-        self._by_key = {n.argument: slot for n, slot in pairs} | self._by_name
-        self._by_place = {n.place: slot for n, slot in pairs}
+        self.named = list(zip(given, self.slots, strict=False))
+        self._by_key = {n.argument: slot for n, slot in self.named} | self._by_name
+        self._by_place = {n.place: slot for n, slot in self.named}
         self._of_one_name: dict[str, list[InputSlot]] = {}
-        for n, slot in pairs:
+        for n, slot in self.named:
             self._of_one_name.setdefault(n.given_name, []).append(slot)
         for slot in self.slots:
             self._by_name.setdefault(program.regions[slot.region].name, slot)

@@ -11,7 +11,7 @@ import torch
 from emulator.device import Device
 from samba.distributed.joint import Announcement, Ended
 from samba.distributed.replicas import Replicas
-from samba.session.random_state import random_state, set_random_state
+from samba.session.hyperparams import random_state, set_random_state
 from samba.session.turns import Turns
 
 __all__ = ["Joins", "joining"]

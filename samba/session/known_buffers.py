@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from samba.session.mismatch import GraphMismatch
+from samba.session.check_pef import GraphMismatch
 from samba.support.deviations import some_of
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.traced import Traced

@@ -9,32 +9,38 @@ from typing import Any
 import torch
 
 from emulator.forks import refuse_in_child
-from emulator.mesh.chips import Chips
+from emulator.mesh.chips import Chips, open_chips
+from emulator.mesh.layout import Split
 from pef_schema.program import Graph, Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.kept_state import with_kept_state
 from samba.compiler.optimizer_groups import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
+from samba.distributed.mesh import processes_of_chips
 from samba.distributed.replicas import replicas_of
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described
 from samba.nn.converted import converted_last
 from samba.sambatensor import SambaTensor
-from samba.session.check_pef import check_optimizers, narrow_losses, tell_rates
-from samba.session.chips import wanted_chips
+from samba.session.check_pef import (
+    GraphMismatch,
+    check_optimizers,
+    narrow_losses,
+    refuse_other_graph,
+    tell_rates,
+)
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
+from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.loaded import Loaded
-from samba.session.mismatch import GraphMismatch, refuse_other_graph
-from samba.session.parsing import parse_pef
+from samba.session.program_slot import parse_pef
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
-from samba.session.viewed_feeding import with_views
+from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs, collect_inputs
-from samba.tracer.layouts import with_layouts
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 
-__all__ = ["GraphMismatch", "LoadedModel", "load_pef"]
+__all__ = ["GraphMismatch", "LoadedModel", "load_pef", "wanted_chips"]
 
 
 class LoadedModel(Loaded):
@@ -203,8 +209,7 @@ def load_pef(
         traced = trace_again(
             model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
-    given = with_layouts(given, traced.looks)
-    given = with_views(given, traced, model, inference=program.inference)
+    given = with_layouts_and_views(given, traced, model, inference=program.inference)
     found = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
         found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
@@ -228,3 +233,73 @@ def load_pef(
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
     loaded.watch((model,), found)
     return loaded
+
+
+deviations = Deviations()
+
+
+def wanted_chips(config: Mapping[str, Any], *, pef: str = "") -> Chips | None:
+    """The chips that a configuration asks for.
+
+    Under a launcher that has started several processes, which are no replicas, these are chips of
+    all of them.
+
+    Args:
+        config: A ``config_dict``, or the command line that was parsed last.
+        pef: Path of the PEF that they are for; several processes compare what is in it.
+
+    Returns:
+        The chips; None for one.
+
+    Raises:
+        ArgumentError: If the number of chips or what is divided among them is none that exists.
+        NotEnoughChips: If this process does not see so many.
+        DataParallelError: If other processes do not come, or want something else.
+
+    Example:
+        >>> wanted_chips({"n_chips": 1, "tensor_parallel": "none"}) is None
+        True
+    """
+    count, split = _count(config.get("n_chips")), _split(config.get("tensor_parallel"))
+    if count > 1 and split is Split.NONE:
+        deviations.tell(
+            "one-chip",
+            f"--n-chips {count} without --tensor-parallel batch or weight: the program runs on one "
+            "device",
+        )
+    if count == 1 and split is not Split.NONE:
+        deviations.tell(
+            "one-chip",
+            f"--tensor-parallel {split} without --n-chips 2 or more: the program runs on one "
+            "device",
+        )
+    if count == 1 or split is Split.NONE:
+        return None
+    processes = processes_of_chips(count, split, parallel=bool(config.get("data_parallel")))
+    if processes is not None and pef:
+        processes.agree_on(pef)
+    return open_chips(count, split, processes)
+
+
+def _count(given: Any) -> int:
+    if given is None:
+        return 1
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ArgumentError(
+            where="--n-chips, or config_dict['n_chips']",
+            found=described(given),
+            wanted="a whole number, 1 or more",
+        )
+    return given
+
+
+def _split(given: Any) -> Split:
+    if given is None:
+        return Split.NONE
+    if not isinstance(given, str) or given not in [*Split]:
+        raise ArgumentError(
+            where="--tensor-parallel, or config_dict['tensor_parallel']",
+            found=described(given),
+            wanted=" or ".join(Split),
+        )
+    return Split(given)

@@ -27,13 +27,19 @@ from samba.errors import SambaError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
-from samba.session.fetched_outputs import copier, require_written, resolve_outputs
 from samba.session.hyperparams import DropoutSettings, Hyperparameters
-from samba.session.output_gradients import seeds_of
-from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
-from samba.session.request import RunRequest, SectionRequest
+from samba.session.outputs import copier, require_written, resolve_outputs, seeds_of
+from samba.session.request import (
+    NO_CALL,
+    Fetches,
+    PreparedCall,
+    RunRequest,
+    SectionRequest,
+    plain,
+    same_items,
+)
 from samba.session.section_choice import SectionChooser, absence_of, frozen
-from samba.session.timeline_pieces import Noted, Piece, Pieces
+from samba.session.timeline import Noted, Piece, Pieces
 from samba.session.watched_groups import WatchedGroups
 from samba.session.watching import (
     Call,

@@ -14,13 +14,18 @@ from samba.graph import FwdGraph, SambaGraph
 from samba.sambatensor import SambaTensor
 from samba.session.compiling import compile_graphs
 from samba.session.host_tensors import host_tensors
-from samba.session.multigraph.conflicts import GraphPart
+from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.multigraph.cut import parts_of
-from samba.session.multigraph.in_place import in_types_of_inputs
-from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
+from samba.session.multigraph.graphs import (
+    GraphPart,
+    GraphTrace,
+    Traces,
+    handle,
+    in_types_of_inputs,
+    refuse_tied,
+)
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
-from samba.session.viewed_feeding import with_views
 from samba.support.deviations import Deviations, some_of
 from samba.support.given import flag_of, path_of, text_of
 from samba.support.progress import stages
@@ -96,7 +101,7 @@ class GraphBuilder:
             GraphTrace(
                 model=model,
                 traced=traced,
-                given=with_views(given, traced, model, inference=True),
+                given=with_layouts_and_views(given, traced, model, inference=True),
                 outputs=outputs,
                 mapping=mapping,
                 prefix=prefix,

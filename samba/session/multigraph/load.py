@@ -15,15 +15,12 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import replicas_of
 from samba.errors import ArgumentError
 from samba.sambatensor import SambaTensor
-from samba.session.check_pef import changed_constants
-from samba.session.chips import wanted_chips
-from samba.session.forward_arguments import without_gradient_arguments
+from samba.session.check_pef import GraphMismatch, changed_constants, without_gradient_arguments
 from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.loaded import Loaded
-from samba.session.mismatch import GraphMismatch
-from samba.session.multigraph.conflicts import GraphPart
-from samba.session.multigraph.traces import GraphTrace
-from samba.session.parsing import parse_pef
+from samba.session.loading import wanted_chips
+from samba.session.multigraph.graphs import GraphPart, GraphTrace
+from samba.session.program_slot import parse_pef
 from samba.session.settings import checks_indices, parsed_config
 from samba.tracer.traced import Traced
 

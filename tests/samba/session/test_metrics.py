@@ -10,8 +10,7 @@ import pytest
 import samba
 from emulator.counters import RunTimes, Source
 from emulator.plans.executable_cache import CACHE_VARIABLE
-from samba.session.metrics import EVALUATION, MetricsBook, Totals, totals_of
-from samba.session.metrics_at_exit import METRICS_VARIABLE
+from samba.session.metrics import EVALUATION, METRICS_VARIABLE, MetricsBook, Totals, totals_of
 from tests.samba.worlds import MLP, World, named, other_batch
 from tests.warm import forked
 
