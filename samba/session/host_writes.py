@@ -9,7 +9,7 @@ device's, and what they were changed to is then not what torch would have.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -68,8 +68,7 @@ class HostWrites(Watcher):
         self._loads_known = False
         self._loaded: DeviceTwins = weakref.proxy(loaded)
         self._optimizers = tuple(optimizers)
-        self._tensors: list[HostTensor] = []
-        self._uses: list[HostUse] = []
+        self._twins: list[tuple[HostTensor, HostUse]] = []
         self._plain: list[torch.Tensor] = []
         self._trained: list[bool] = []
         self._versions: list[int] = []
@@ -92,27 +91,34 @@ class HostWrites(Watcher):
 
     def _enter(self, tensors: Sequence[HostTensor]) -> None:
         self.close()
-        self._tensors = list(tensors)
-        self._uses = [HostUse(entry.tensor, self) for entry in self._tensors]
-        for entry, use in zip(self._tensors, self._uses, strict=True):
+        self._twins = [(entry, HostUse(entry.tensor, self)) for entry in tensors]
+        for entry, use in self._twins:
             twinned[id(entry.tensor)] = use
         self._trained = self._flags()
         # Torch functions on plain tensors leave no note: their counts are compared in every run.
         self._plain = [
             entry.tensor
-            for entry in self._tensors
+            for entry in tensors
             if not isinstance(entry.tensor, SambaTensor) and not entry.tensor.is_inference()
         ]
         self._plain += self.known.tensors()
-        self._versions = [_state(tensor) for tensor in self._plain]
+        self._versions = self._counts()
+
+    def _counts(self) -> list[int]:
+        """How often each plain tensor was written, negative for one that is not trained."""
+        return [t._version if t.requires_grad else -1 - t._version for t in self._plain]
+
+    def _flags(self) -> list[bool]:
+        """Whether each tensor is trained."""
+        with torch._C.DisableTorchFunctionSubclass():  # or it would count as a use
+            return [entry.tensor.requires_grad for entry, _ in self._twins]
 
     def close(self) -> None:
         """Look after nothing any more."""
-        for entry, use in zip(self._tensors, self._uses, strict=True):
+        for entry, use in self._twins:
             if twinned.get(id(entry.tensor)) is use:
                 del twinned[id(entry.tensor)]
-        self._tensors, self._uses, self._plain, self._versions = [], [], [], []
-        self._trained = []
+        self._twins, self._plain, self._versions, self._trained = [], [], [], []
 
     # -- what scripts do ------------------------------------------------------------
 
@@ -126,7 +132,7 @@ class HostWrites(Watcher):
         self._due = True
         if operation in _READS_NOTHING or self._told_older:
             return
-        entry = next((e for e in self._tensors if e.tensor is tensor), None)
+        entry = next((e for e, _ in self._twins if e.tensor is tensor), None)
         if entry is not None and self._is_older(entry):
             self._told_older = True
             self._deviations.tell(
@@ -165,10 +171,9 @@ class HostWrites(Watcher):
         Args:
             module: Any module.
         """
-        inside = {id(t) for t in (*module.parameters(), *module.buffers())}
-        older = [e for e in self._tensors if id(e.tensor) in inside and self._is_older(e)]
+        older = [entry for entry, _ in self._inside(module) if self._is_older(entry)]
         if older:
-            self.tell_others("load_state_dict")
+            self.warn_of_writes("load_state_dict")
             self._loaded.read_tensors(older)
 
     def module_loaded(self, module: torch.nn.Module) -> None:
@@ -177,19 +182,24 @@ class HostWrites(Watcher):
         Args:
             module: Any module.
         """
-        inside = {id(t) for t in (*module.parameters(), *module.buffers())}
-        for entry, use in zip(self._tensors, self._uses, strict=True):
-            if id(entry.tensor) in inside and use.written(entry.tensor):
+        for entry, use in self._inside(module):
+            if use.written(entry.tensor):
                 self._pending[entry.path] = entry
                 use.looked(entry.tensor)
                 self._due = True
         if self.known:
             self._loads_known = self._due = True
-        replacing = self._replacing()
-        if replacing:
-            self._pending |= {entry.path: entry for entry in replacing}
+        # Tensors that a module has in the place of others, as ``assign=True`` leaves it.
+        known = {id(entry.tensor) for entry, _ in self._twins}
+        present = self._loaded.all_tensors("run()")
+        if replacing := {e.path: e for e in present if id(e.tensor) not in known}:
+            self._pending |= replacing
             self._due = True
-            self._enter(self._loaded.all_tensors("run()"))
+            self._enter(present)
+
+    def _inside(self, module: torch.nn.Module) -> list[tuple[HostTensor, HostUse]]:
+        inside = {id(t) for t in (*module.parameters(), *module.buffers())}
+        return [(entry, use) for entry, use in self._twins if id(entry.tensor) in inside]
 
     def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None:
         """A state was loaded into an optimizer: it counts at the next run.
@@ -210,16 +220,10 @@ class HostWrites(Watcher):
 
     def changed(self) -> bool:
         """Whether a script has used a tensor, loaded a state, or written what leaves no note."""
-        return self._due or (
-            bool(self._plain) and self._versions != [_state(tensor) for tensor in self._plain]
-        )
+        return self._due or (bool(self._plain) and self._versions != self._counts())
 
     def before(self, call: Call) -> None:
-        """As :meth:`bring`.
-
-        Args:
-            call: What is about to run.
-        """
+        """As :meth:`bring`."""
         del call
         self.bring()
 
@@ -231,10 +235,10 @@ class HostWrites(Watcher):
         """
         if not self.changed():
             return
-        self._tell_trained()
+        self._warn_of_flags()
         if self.known:
             self._look_at_known(operation)
-        self.tell_others(operation)
+        self.warn_of_writes(operation)
         if self._pending:
             self._loaded.write_tensors(list(self._pending.values()))
             self._note_synced(self._pending.values())
@@ -255,18 +259,18 @@ class HostWrites(Watcher):
                 "Compile and load the model again",
             )
 
-    def tell_others(self, operation: str) -> None:
-        """Tell of writes in place that nothing has copied to the device.
+    def warn_of_writes(self, operation: str) -> None:
+        """Warn of writes in place that nothing has copied to the device.
 
         Args:
             operation: What is about to happen.
         """
         names, known = [], self.known.paths
-        for entry, use in zip(self._tensors, self._uses, strict=True):
+        for entry, use in self._twins:
             if use.written(entry.tensor) and entry.path not in (*self._pending, *known):
                 names.append(entry.path)
             use.looked(entry.tensor)
-        self._versions = [_state(tensor) for tensor in self._plain]
+        self._versions = self._counts()
         if names:
             self._deviations.tell(
                 "host-write",
@@ -276,14 +280,14 @@ class HostWrites(Watcher):
                 "after it",
             )
 
-    def _tell_trained(self) -> None:
-        """Tell of parameters that a script has frozen, or the other way round, since the load."""
+    def _warn_of_flags(self) -> None:
+        """Warn of parameters that a script has frozen, or the other way round, since the load."""
         now = self._flags()
         if now == self._trained:
             return
         names = [
             f"{entry.path} is {new}"
-            for entry, new, old in zip(self._tensors, now, self._trained, strict=True)
+            for (entry, _), new, old in zip(self._twins, now, self._trained, strict=True)
             if new is not old
         ]
         self._trained = now
@@ -293,10 +297,6 @@ class HostWrites(Watcher):
             "trains what it was compiled to train. Compile again and load, to freeze or to train",
         )
 
-    def _flags(self) -> list[bool]:
-        with torch._C.DisableTorchFunctionSubclass():  # or it would count as a use
-            return [entry.tensor.requires_grad for entry in self._tensors]
-
     def copied(self, tensors: Sequence[HostTensor]) -> None:
         """Host and device have the same values of some tensors now.
 
@@ -304,11 +304,11 @@ class HostWrites(Watcher):
             tensors: The tensors.
         """
         ids = {id(entry.tensor) for entry in tensors}
-        for entry, use in zip(self._tensors, self._uses, strict=True):
+        for entry, use in self._twins:
             if id(entry.tensor) in ids:
                 use.looked(entry.tensor)
                 self._pending.pop(entry.path, None)
-        self._versions = [_state(tensor) for tensor in self._plain]
+        self._versions = self._counts()
         self._note_synced(tensors)
 
     def same(self, tensor: torch.Tensor) -> None:
@@ -317,7 +317,7 @@ class HostWrites(Watcher):
         Args:
             tensor: The tensor.
         """
-        self.copied([entry for entry in self._tensors if entry.tensor is tensor])
+        self.copied([entry for entry, _ in self._twins if entry.tensor is tensor])
 
     def copied_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Host and device have the same state of some optimizers now.
@@ -329,22 +329,17 @@ class HostWrites(Watcher):
             o for o in self._loaded_optimizers if not any(o is other for other in optimizers)
         ]
 
-    def _note_synced(self, tensors: Any) -> None:
+    def _note_synced(self, tensors: Iterable[HostTensor]) -> None:
         buffers = self._loaded.device.pool.buffers
         for entry in tensors:
-            held = buffers[entry.region]
-            self._synced[entry.region] = None if held is None else weakref.ref(held)
+            buffer = buffers[entry.region]
+            self._synced[entry.region] = None if buffer is None else weakref.ref(buffer)
 
     def _is_older(self, entry: HostTensor) -> bool:
         """Whether a run has written the device's memory since both were the same."""
         synced = self._synced.get(entry.region)
-        held = self._loaded.device.pool.buffers[entry.region]
-        return synced is not None and held is not None and synced() is not held
-
-    def _replacing(self) -> list[HostTensor]:
-        """Tensors that a module has in the place of others, as ``assign=True`` leaves it."""
-        known = {id(entry.tensor) for entry in self._tensors}
-        return [t for t in self._loaded.all_tensors("run()") if id(t.tensor) not in known]
+        buffer = self._loaded.device.pool.buffers[entry.region]
+        return synced is not None and buffer is not None and synced() is not buffer
 
 
 def _module_is_loaded(module: torch.nn.Module, *state: Any) -> None:
@@ -352,11 +347,6 @@ def _module_is_loaded(module: torch.nn.Module, *state: Any) -> None:
     del state
     for writes in list(_watching):
         writes.module_is_loaded(module)
-
-
-def _state(tensor: torch.Tensor) -> int:
-    """How often a tensor was written, negative for one that is not trained."""
-    return tensor._version if tensor.requires_grad else -1 - tensor._version
 
 
 def _module_loaded(module: torch.nn.Module, incompatible_keys: Any) -> None:

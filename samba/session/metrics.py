@@ -6,6 +6,7 @@ read when somebody asks; afterwards they are added to what came before.
 
 from __future__ import annotations
 
+import operator
 import os
 import statistics
 import sys
@@ -13,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,20 +71,10 @@ class Totals:
 
     def __add__(self, more: Totals) -> Totals:
         """Both together."""
-        return Totals(
-            compiles=self.compiles + more.compiles,
-            runs=self.runs + more.runs,
-            prepared=self.prepared + more.prepared,
-            lowering_seconds=self.lowering_seconds + more.lowering_seconds,
-            xla_seconds=self.xla_seconds + more.xla_seconds,
-            sources=tuple([a + b for a, b in zip(self.sources, more.sources, strict=True)]),
-            to_device=self.to_device + more.to_device,
-            from_device=self.from_device + more.from_device,
-            timed=self.timed + more.timed,
-            host_seconds=self.host_seconds + more.host_seconds,
-            wait_seconds=self.wait_seconds + more.wait_seconds,
-            latest=(*self.latest, *more.latest)[-_LATEST:],
-        )
+        added = {f.name: getattr(self, f.name) + getattr(more, f.name) for f in fields(self)}
+        added["sources"] = tuple(map(operator.add, self.sources, more.sources))
+        added["latest"] = added["latest"][-_LATEST:]
+        return Totals(**added)
 
 
 def totals_of(counters: DeviceCounters) -> Totals:

@@ -74,7 +74,8 @@ class SectionChooser:
             Section kinds and section ids as flat tuples, and the bounds.
 
         Raises:
-            ArgumentError, UnknownSection: As for :meth:`choose`.
+            ArgumentError: If an argument is of the wrong type.
+            UnknownSection: If a type or a call does not exist.
         """
         types, ids, *bounds = request
         for what, value in zip(("run_from_call_id", "run_until_call_id"), bounds, strict=True):
@@ -86,17 +87,17 @@ class SectionChooser:
         """Find the steps that a call asks for.
 
         Args:
-            request: Types, ids or bounds, as the script passed them.
+            request: What :meth:`settled` has returned.
 
         Returns:
             The steps, in order.
 
         Raises:
-            ArgumentError: If arguments exclude each other or are of the wrong type.
-            UnknownSection: If a type, a section or a call does not exist.
+            ArgumentError: If arguments exclude each other.
+            UnknownSection: If a section does not exist.
             NoOptimizer: If OPT is asked of a training program without an optimizer.
         """
-        kinds, sections, from_call, until_call = self.settled(request)
+        kinds, sections, from_call, until_call = request
         bounded = from_call is not None or until_call is not None
         if sections and (kinds or bounded):
             other = f"section_types={_names(kinds)}" if kinds else "run_from/until_call_id"

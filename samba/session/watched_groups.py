@@ -102,11 +102,7 @@ class WatchedGroups(Watcher):
         self._values = [_plain(value) for value in self._seen]
 
     def after(self, steps: StepKey) -> None:
-        """A run has used the present values; if it made an update, schedulers may know of it.
-
-        Args:
-            steps: The steps that it ran.
-        """
+        """A run has used the present values; if it made an update, schedulers may know of it."""
         self.take()
         sections = self._program.sections
         if any(sections[s].steps[k].kind is SectionKind.OPT for s, k in reversed(steps)):

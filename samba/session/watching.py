@@ -129,11 +129,7 @@ class WatchedModes(Watcher):
         return self._seen != [flags["training"] for flags in self._flags]
 
     def before(self, call: Call) -> None:
-        """Warn where a run does something else than the modes say; and what ``train=False`` leaves.
-
-        Args:
-            call: What is about to run.
-        """
+        """Warn where a run does something else than the modes or ``train=False`` say."""
         self._seen = self._modes()
         for training, word in ((False, "eval"), (True, "train")):
             names = [
@@ -216,11 +212,7 @@ class WatchedAutocast(Watcher):
         self._deviations = Deviations()
 
     def before(self, call: Call) -> None:
-        """Warn, once, of an autocast that the program was not compiled with.
-
-        Args:
-            call: What is about to run.
-        """
+        """Warn, once, of an autocast that the program was not compiled with."""
         del call
         if (dtype := autocast_in_force()) and dtype != self._compiled:
             self._deviations.tell(
@@ -257,10 +249,7 @@ class FirstInputs(Watcher):
             self._missing.pop(region, None)
 
     def before(self, call: Call) -> None:
-        """Name the inputs that a run takes from the trace.
-
-        Args:
-            call: What is about to run. Who gives None in the place of an input knows of it.
+        """Name the inputs that a run takes from the trace, but for those of which it is given None.
 
         Raises:
             IndexOutOfRange: If such an input is used as indices and one is out of range.
@@ -316,11 +305,7 @@ class PendingGradients(Watcher):
         return self._repeats
 
     def after(self, steps: StepKey) -> None:
-        """Take note of the gradients that a run has replaced, used or left to be used.
-
-        Args:
-            steps: The steps that it ran.
-        """
+        """Take note of the gradients that a run has replaced, used or left to be used."""
         if self._has_warned:
             return
         self._waiting, replaced = self._run(steps)
@@ -413,11 +398,7 @@ class KeptGradients(Watcher):
         """Take note of the gradients from which a run has started.
 
         A section that uses a gradient a second time is in another backward pass; two sections may
-        be of the same one.
-
-        Args:
-            steps: The steps that it ran.
-        """
+        be of the same one."""
         if not self._written:
             self._repeated = frozenset()
             return
