@@ -27,6 +27,7 @@ from samba.session.known_buffers import KnownBuffers, refuse_changed_elsewhere
 from samba.session.layout_feeding import feeder_of, with_layouts_and_views
 from samba.session.loading import LoadedModel
 from samba.session.metrics import EVALUATION
+from samba.session.outputs import output_handles
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import RunRequest
 from samba.session.running import Runner
@@ -36,7 +37,7 @@ from samba.tensor.views import read_as_numpy
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.torch_internals import tree_flatten, tree_unflatten
-from samba.tracer.traced import FROM_DTYPE, Traced
+from samba.tracer.traced import Traced
 
 __all__ = ["Evaluator"]
 
@@ -270,18 +271,10 @@ class Evaluator:
         )
         shared, own = _places(traced, program, compiled)
         written = {update.region for update in program.graphs[0].updates}
-        values = program.graphs[0].values
         return _Part(
             device=device,
             runner=Runner(device, Replicas(device), feeder),
-            outputs=tuple(
-                SambaTensor(
-                    shape=values[o.value].shape,
-                    dtype=FROM_DTYPE[values[o.value].dtype],
-                    name=o.name,
-                )
-                for o in program.graphs[0].outputs
-            ),
+            outputs=output_handles(program.graphs[0]),
             shared=shared,
             changed=tuple([pair for pair in shared if pair[0] in written]),
             own=own,

@@ -1,4 +1,4 @@
-"""Load a PEF for a model: what ``trace_graph`` does."""
+"""Load a PEF for a model, or for graphs: what ``trace_graph`` and a multigraph runtime do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from emulator.forks import refuse_in_child
 from emulator.mesh.chips import Chips, open_chips
 from emulator.mesh.layout import Split
-from pef_schema.program import Graph, Program
+from pef_schema import first_difference
+from pef_schema.program import Graph, Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.kept_state import with_kept_state
 from samba.compiler.optimizer_groups import as_optimizers
@@ -23,14 +24,17 @@ from samba.nn.converted import converted_last
 from samba.sambatensor import SambaTensor
 from samba.session.check_pef import (
     GraphMismatch,
+    changed_constants,
     check_optimizers,
     narrow_losses,
     refuse_other_graph,
     tell_rates,
+    without_gradient_arguments,
 )
-from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
 from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.loaded import Loaded
+from samba.session.multigraph.graphs import GraphPart, GraphTrace
+from samba.session.outputs import output_handles
 from samba.session.program_slot import parse_pef
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
 from samba.support.deviations import Deviations
@@ -40,7 +44,7 @@ from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 
-__all__ = ["GraphMismatch", "LoadedModel", "load_pef", "wanted_chips"]
+__all__ = ["GraphMismatch", "LoadedModel", "load_graphs", "load_pef", "wanted_chips"]
 
 
 class LoadedModel(Loaded):
@@ -67,50 +71,25 @@ class LoadedModel(Loaded):
         check_indices: bool = False,
         chips: Chips | None = None,
     ) -> None:
+        outputs = output_handles(program.graphs[0])
         super().__init__(
             program,
-            [given.tensors],
+            [GraphPart(traced=traced, given=given.tensors, outputs=outputs)],
+            [(model, traced)],
             constants=given.constants,
             check_indices=check_indices,
             chips=chips,
         )
         self.model, self.given = model, given
         self.traced, self.optimizers = traced, optimizers
-        values = program.graphs[0].values
-        self.outputs = tuple(
-            SambaTensor(
-                shape=values[o.value].shape,
-                dtype=FROM_DTYPE[values[o.value].dtype],
-                name=o.name,
-            )
-            for o in program.graphs[0].outputs
-        )
 
-    def traces(self) -> list[tuple[torch.nn.Module, Traced]]:
-        """The model with its trace."""
-        return [(self.model, self.traced)]
+    def traces_of(self, model: torch.nn.Module, operation: str) -> list[Traced]:
+        """The trace, of whatever model: one of another class may have the same structure."""
+        del model, operation
+        return [self.traced]
 
-    def tensors_by_name(self) -> dict[str, SambaTensor]:
-        """Traced host tensors by name: inputs, parameters, buffers and output handles."""
-        return host_tensors(self.traced.sources) | {o.sn_name: o for o in self.outputs}
-
-    def model_tensors(self, model: torch.nn.Module, operation: str) -> list[HostTensor]:
-        """Parameters and buffers of the model, or of one like it, with their regions."""
-        return model_tensors(model, self.traced, self.program, operation=operation)
-
-    def all_tensors(self, operation: str) -> list[HostTensor]:
-        """Parameters and buffers of the model, with their regions."""
-        return self.model_tensors(self.model, operation)
-
-    def to_device(self, forgotten: frozenset[str] = frozenset()) -> None:
-        """Copy weights, buffers, inputs and optimizer state to the device.
-
-        Args:
-            forgotten: Names of inputs to leave out.
-        """
+    def _models_to_device(self) -> None:
         self.to_rdu(self._with_values(), self.optimizers, operation="to_device()")
-        self._inputs_to_device(0, self.traced.sources, forgotten)
-        self.spill_weights()
 
     def _with_values(self) -> torch.nn.Module:
         """The model whose values count: the traced one, unless that has none.
@@ -125,7 +104,7 @@ class LoadedModel(Loaded):
 
     def host_state(self, region: int) -> torch.Tensor:
         """Values on the host of a region of optimizer state: the first ones before any step."""
-        for entry in self._states(self.optimizers, "optim_dict"):
+        for entry in self._states_of((), self.optimizers, "optim_dict"):
             for name, place in entry.states:
                 value = entry.optimizer.state.get(entry.parameter, {}).get(name)
                 if place == region and isinstance(value, torch.Tensor) and not value.is_meta:
@@ -231,8 +210,85 @@ def load_pef(
         chips=wanted_chips(wanted, pef=pef),
     )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
-    loaded.watch((model,), found)
+    loaded.watch(found)
     return loaded
+
+
+def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: str) -> Loaded:
+    """Read a PEF of several graphs and check that it is of these.
+
+    Args:
+        parts: The graphs that the session has.
+        traces: The traces that they are parts of.
+        pef: Path of the PEF.
+
+    Returns:
+        The loaded program; nothing has been transferred yet.
+
+    Raises:
+        PefError: The file is not a whole PEF of a known version.
+        ArgumentError: It has other graphs.
+        ArithmeticMismatch: The options ask for another arithmetic than the compiled one.
+        GraphMismatch: A graph or the regions of its tensors are not the compiled ones.
+        Disagreement: Other replicas load something else.
+        ForkedProcess: The process was forked while a device was open.
+    """
+    refuse_in_child("session.init_multigraph_runtime()")
+    program = parse_pef(pef)
+    compiled = [graph.name for graph in program.graphs]
+    given = [part.traced.name for part in parts]
+    if compiled != given:
+        raise ArgumentError(
+            where="session.init_multigraph_runtime(pef)",
+            found=f"graphs {', '.join(given)} in the session",
+            wanted=f"{', '.join(compiled)}, the graphs of {pef}, in this order",
+            hint="Repeat the calls of trace_multigraph and add_graph that were compiled.",
+        )
+    arithmetic = compiled_arithmetic(dict(program.metadata))
+    check_arithmetic(wanted_arithmetic(parsed_config(None)), arithmetic, pef=pef)
+    for part, graph in zip(parts, program.graphs, strict=True):
+        difference = first_difference(
+            without_gradient_arguments(graph),
+            without_gradient_arguments(apply_arithmetic(part.traced, arithmetic).graph()),
+        )
+        if difference is not None:
+            raise GraphMismatch(pef=pef, difference=f"graph {graph.name}, {difference}")
+        changed = changed_constants(part.traced, graph, program)
+        if changed:
+            raise GraphMismatch(pef=pef, difference=f"graph {graph.name}, {changed}")
+    different = list(_regions_that_differ(parts, program))
+    if different:
+        raise GraphMismatch(pef=pef, difference="\n".join(different))
+    config = parsed_config(None)
+    loaded = Loaded(
+        program,
+        parts,
+        [(trace.model, trace.traced) for trace in traces],
+        check_indices=checks_indices(config),
+        chips=wanted_chips(config, pef=pef),
+    )
+    loaded.join(replicas_of(loaded.device, pef))
+    loaded.watch()
+    return loaded
+
+
+def _regions_that_differ(parts: Sequence[GraphPart], program: Program) -> list[str]:
+    lines = []
+    for part, graph in zip(parts, program.graphs, strict=True):
+        pairs = [
+            (source.name, source.region_name, graph.values[source.value].region)
+            for source in part.traced.sources
+            if source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER)
+        ]
+        outputs = zip(part.traced.outputs, graph.outputs, strict=True)
+        pairs += [(ours.name, ours.region_name, theirs.region) for ours, theirs in outputs]
+        lines += [
+            f"graph {graph.name}, tensor {name}: region {region} here, "
+            f"{program.regions[index].name} in the PEF"
+            for name, region, index in pairs
+            if region != program.regions[index].name
+        ]
+    return lines
 
 
 deviations = Deviations()

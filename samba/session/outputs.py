@@ -11,17 +11,34 @@ import torch
 from emulator.device import DEFINED_AT_FIRST, Device
 from emulator.errors import NotWritten
 from emulator.plans.plan import Plan
-from pef_schema.program import Output, Program, Role
+from pef_schema.program import Graph, Output, Program, Role
 from samba.errors import ArgumentError, NoGradient, UnknownTensor
+from samba.sambatensor import SambaTensor
 from samba.session.given_values import fitting
 from samba.session.request import Fetches, listed
 from samba.support.deviations import Deviations
 from samba.tensor.views import copy_as_torch, read_as_numpy, view_as_torch
+from samba.tracer.traced import FROM_DTYPE
 
 if TYPE_CHECKING:
     from samba.distributed.replica_runs import PreparedRun
 
-__all__ = ["Seeds", "copier", "require_written", "resolve_outputs", "seeds_of"]
+__all__ = ["Seeds", "copier", "output_handles", "require_written", "resolve_outputs", "seeds_of"]
+
+
+def output_handles(graph: Graph) -> tuple[SambaTensor, ...]:
+    """Handles of a graph's outputs: tensors without values, by which a script asks for them.
+
+    Args:
+        graph: The graph.
+    """
+    values = graph.values
+    return tuple(
+        SambaTensor(
+            shape=values[o.value].shape, dtype=FROM_DTYPE[values[o.value].dtype], name=o.name
+        )
+        for o in graph.outputs
+    )
 
 
 def copier(device: Device) -> Callable[[Any], torch.Tensor]:

@@ -240,7 +240,7 @@ class GraphBuilder:
             SambaError: The PEF cannot be read, or its graphs are not those that were added. What
                 was loaded before stays loaded.
         """
-        from samba.session.multigraph.load import load_graphs  # noqa: PLC0415  # loads jax
+        from samba.session.loading import load_graphs  # noqa: PLC0415  # loads jax
 
         self._slot.refuse_inside("init_multigraph_runtime()")
         where = "session.init_multigraph_runtime"
