@@ -284,8 +284,8 @@ def _differences(
     missing, foreign = updated - given, given & other
     if missing or foreign:
         shown = _names(sorted(missing or foreign), program)
-        found = f"without {shown}" if missing else f"with {shown}"
-        rows.append(("parameters", found, f"{len(updated)} parameters"))
+        difference = f"without {shown}" if missing else f"with {shown}"
+        rows.append(("parameters", difference, f"{len(updated)} parameters"))
     thawed = sorted((given & wanting) - updated - other)
     if thawed:
         rows.append(("requires_grad", f"True for {_names(thawed, program)}", "without them"))

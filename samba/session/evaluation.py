@@ -22,6 +22,7 @@ from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor
+from samba.session.host_tensors import with_values
 from samba.session.index_checks import find_index_checks
 from samba.session.known_buffers import KnownBuffers, refuse_changed_elsewhere
 from samba.session.layout_feeding import feeder_of, with_layouts_and_views
@@ -189,10 +190,8 @@ class Evaluator:
                 **dict(model.named_buffers(remove_duplicate=False)),
             }
             for region, path in part.own:
-                values = tensors[path]
-                if not getattr(values, "_has_data", True):
-                    values = values.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
-                part.device.write(region, read_as_numpy(values, path), name=path)
+                values = read_as_numpy(with_values(tensors[path]), path)
+                part.device.write(region, values, name=path)
 
     def _wanted(self, part: _Part, outputs: Any) -> Any:
         """Outputs to fetch, with handles of the loaded program replaced by their like here."""
@@ -237,13 +236,13 @@ class Evaluator:
 
     def _part_for(self, given: TraceInputs) -> _Part:
         key = tuple([tuple(entry.tensor.shape) for entry in given.tensors])
-        found = self._parts.get(key)
-        if found is None:
-            found = self._made(given)
+        part = self._parts.get(key)
+        if part is None:
+            part = self._made(given)
             while len(self._parts) >= MOST_FORMS:
                 self._parts.pop(next(iter(self._parts)))
-            self._parts[key] = found
-        return found
+            self._parts[key] = part
+        return part
 
     def _made(self, given: TraceInputs) -> _Part:
         loaded = self._loaded

@@ -144,11 +144,11 @@ class Feeder:
                         return feed
                 except (RuntimeError, NotImplementedError, TypeError):
                     pass  # no plain values in host memory: told with its name below
-            found = [
+            pairs = [
                 (slot.region, self._checked(tensor, slot)) for slot, tensor in self._matched(inputs)
             ]
-            self.counters.to_device += sum(array.nbytes for _, array in found)
-            return found
+            self.counters.to_device += sum(array.nbytes for _, array in pairs)
+            return pairs
 
     def shapes(self, inputs: Any) -> dict[str, torch.Size]:
         """Shapes of inputs by the names of their slots, whether they fit or not.
@@ -170,12 +170,12 @@ class Feeder:
             inputs: As in :meth:`arrays`.
         """
         pairs = enumerate(() if inputs is None else _pairs(inputs))
-        found = [
+        slots = [
             self._by_key.get(key) if key else self._by_place.get(place)
             for place, (key, item) in pairs
             if item is None
         ]
-        return frozenset(slot.region for slot in found if slot is not None)
+        return frozenset(slot.region for slot in slots if slot is not None)
 
     def _checked(self, tensor: torch.Tensor, slot: InputSlot) -> np.ndarray:
         tensor = _readable(host_of(tensor), slot)
@@ -266,9 +266,9 @@ class Feeder:
                 wanted=f"a tensor for input {keyed.name}",
                 hint="Its name and its key are those of two inputs; rename one of them.",
             )
-        found = named or keyed
-        if found is not None:
-            return found
+        match = named or keyed
+        if match is not None:
+            return match
         if at is not None and not name and not key:
             return at
         names = ", ".join(slot.name for slot in self.slots)
@@ -301,17 +301,17 @@ def _slots_of_all(
     program: Program, checks: Sequence[Mapping[int, tuple[FedIndices, ...]]]
 ) -> tuple[InputSlot, ...]:
     """The inputs of all graphs, but for those that an earlier graph computes."""
-    found: dict[int, InputSlot] = {}
+    slots: dict[int, InputSlot] = {}
     written: set[int] = set()
     for number, graph in enumerate(program.graphs):
         for slot in _slots(graph, checks[number] if checks else _NO_CHECKS):
-            there = found.get(slot.region)
+            there = slots.get(slot.region)
             if there is not None:
-                found[slot.region] = replace(there, checks=(*there.checks, *slot.checks))
+                slots[slot.region] = replace(there, checks=(*there.checks, *slot.checks))
             elif slot.region not in written:
-                found[slot.region] = slot
+                slots[slot.region] = slot
         written.update(output.region for output in graph.outputs)
-    return tuple(found.values())
+    return tuple(slots.values())
 
 
 def _readable(tensor: torch.Tensor, slot: InputSlot) -> torch.Tensor:

@@ -143,14 +143,14 @@ def with_values(tensor: torch.Tensor) -> torch.Tensor:
 
 def host_tensors(sources: Sequence[Source]) -> dict[str, SambaTensor]:
     """Traced host tensors by name: inputs, parameters and buffers."""
-    found: dict[str, SambaTensor] = {}
+    by_name: dict[str, SambaTensor] = {}
     for source in sources:
         if source.tensor is not None and source.role is not Role.CONSTANT:
             tensor = source.tensor
             if not isinstance(tensor, SambaTensor):
                 tensor = SambaTensor(tensor, name=source.name, region_name=source.region_name)
-            found[source.name] = tensor
-    return found
+            by_name[source.name] = tensor
+    return by_name
 
 
 def model_tensors(
@@ -178,7 +178,7 @@ def model_tensors(
         Role.WEIGHT: dict(model.named_parameters(remove_duplicate=False)),
         Role.BUFFER: dict(model.named_buffers(remove_duplicate=False)),
     }
-    found = []
+    entries = []
     for source in traced.sources:
         if source.role not in tables or source.name not in places:
             continue
@@ -193,7 +193,7 @@ def model_tensors(
                 wanted="one" if wanted is None else _form(wanted),
                 hint="Give the model that was traced, or one of the same structure.",
             )
-        found.append(
+        entries.append(
             HostTensor(
                 path=source.path,
                 role=source.role,
@@ -201,7 +201,7 @@ def model_tensors(
                 tensor=tensor,
             )
         )
-    return found
+    return entries
 
 
 def optimizer_states(
@@ -229,7 +229,7 @@ def optimizer_states(
     region_of = {id(t.tensor): t.region for t in tensors}
     on_device = {p.weight: (entry, p) for entry in program.optimizers for p in entry.params}
     idle = {entry.name: idle_states(entry) for entry in program.optimizers}
-    found: list[HostState] = []
+    entries: list[HostState] = []
     for group in describe_optimizers(optimizers):
         names = [state.host_name or state.name for state in group.states]
         regions = [region_of.get(id(parameter), -1) for parameter in group.parameters]
@@ -241,7 +241,7 @@ def optimizer_states(
             entry, state = on_device[region]
             if entry.kind is not group.kind or len(state.states) != len(names):
                 raise _mismatch(operation, group, f"{entry.kind.name} on the device")
-            found.append(
+            entries.append(
                 HostState(
                     optimizer=optimizers[group.owner],
                     parameter=parameter,
@@ -251,7 +251,7 @@ def optimizer_states(
                     counts=OPTIMIZER_RULES[entry.kind].counts,
                 )
             )
-    return found
+    return entries
 
 
 def _mismatch(operation: str, group: GroupSpec, found: str) -> ArgumentError:

@@ -58,8 +58,8 @@ class KnownBuffers:
 
     def tensors(self) -> list[torch.Tensor]:
         """The models' present buffers."""
-        found = [entry.now() for entry in self._entries.values()]
-        return [t for t in found if t is not None and not t.is_inference()]
+        present = [entry.now() for entry in self._entries.values()]
+        return [t for t in present if t is not None and not t.is_inference()]
 
     @property
     def paths(self) -> frozenset[str]:

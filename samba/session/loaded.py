@@ -85,7 +85,7 @@ class Loaded:
     ) -> None:
         self.program = program
         checks = [find_index_checks(program, number) for number in range(len(program.graphs))]
-        computed = {number: found.computed for number, found in enumerate(checks)}
+        computed = {number: check.computed for number, check in enumerate(checks)}
         if not check_indices:
             warn_of_computed(program, computed)
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
@@ -104,16 +104,16 @@ class Loaded:
             graph.name: Runner(
                 device,
                 self.replicas,
-                feeder_of(program, part.given, number, constants=constants, checks=found.fed),
+                feeder_of(program, part.given, number, constants=constants, checks=check.fed),
                 number,
             )
-            for number, (graph, part, found) in enumerate(
+            for number, (graph, part, check) in enumerate(
                 zip(program.graphs, parts, checks, strict=True)
             )
         }
         self._every = list(self._runners.values())
         if len(program.graphs) != 1:
-            fed = [found.fed for found in checks]
+            fed = [check.fed for check in checks]
             feeder = Feeder(program, graph_number=None, checks_of_all=fed)
             self._every.append(Runner(device, self.replicas, feeder, None))
         self._has_spilled = False
@@ -170,15 +170,15 @@ class Loaded:
         Raises:
             ArgumentError: There is no graph of that name.
         """
-        found = self.only if graph_name is None else self._named(graph_name)
-        if found is None:
+        match = self.only if graph_name is None else self._named(graph_name)
+        if match is None:
             raise ArgumentError(
                 where="session.run(graph_name=...)",
                 found=literal(graph_name),
                 wanted=" or ".join(map(repr, self._runners)),
                 hint="The .pef.log beside the PEF lists its graphs.",
             )
-        return found
+        return match
 
     def _named(self, graph_name: Any) -> Runner | None:
         return self._runners.get(graph_name) if isinstance(graph_name, str) else None
@@ -285,10 +285,10 @@ class Loaded:
 
     def tensors_by_name(self) -> dict[str, SambaTensor]:
         """Traced host tensors by name: inputs, parameters, buffers and output handles."""
-        found: dict[str, SambaTensor] = {}
+        tensors: dict[str, SambaTensor] = {}
         for part in self._parts:
-            found = host_tensors(part.traced.sources) | found
-        return found | {o.sn_name: o for o in self.outputs}
+            tensors = host_tensors(part.traced.sources) | tensors
+        return tensors | {o.sn_name: o for o in self.outputs}
 
     def traces_of(self, model: torch.nn.Module, operation: str) -> list[Traced]:
         """The traces of a model, or of one like it.
@@ -319,11 +319,11 @@ class Loaded:
             model: The model.
             operation: Who asks, for errors.
         """
-        found: dict[str, HostTensor] = {}
+        by_path: dict[str, HostTensor] = {}
         for traced in self.traces_of(model, operation):
             for tensor in model_tensors(model, traced, self._places, operation=operation):
-                found.setdefault(tensor.path, tensor)
-        return list(found.values())
+                by_path.setdefault(tensor.path, tensor)
+        return list(by_path.values())
 
     def all_tensors(self, operation: str) -> list[HostTensor]:
         """Parameters and buffers of everything that was traced, with their regions."""
@@ -413,11 +413,11 @@ class Loaded:
         self, tensors: Sequence[HostTensor], optims: Any, operation: str
     ) -> list[HostState]:
         """States of optimizers over the traced parameters or over those of a model like it."""
-        found = as_optimizers(optims)
-        if not found:
+        optimizers = as_optimizers(optims)
+        if not optimizers:
             return []
         both = [*self.all_tensors(operation), *tensors]
-        return optimizer_states(found, both, self.program, operation=operation)
+        return optimizer_states(optimizers, both, self.program, operation=operation)
 
     def host_state(self, region: int) -> torch.Tensor:
         """Values on the host of a region of optimizer state: those before the first step."""

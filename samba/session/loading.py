@@ -189,28 +189,28 @@ def load_pef(
             model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
     given = with_layouts_and_views(given, traced, model, inference=program.inference)
-    found = as_optimizers(optimizers)
+    used = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
-        found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
+        used = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
     arithmetic = compiled_arithmetic(dict(program.metadata))
     check_arithmetic(wanted_arithmetic(parsed_config(config)), arithmetic, pef=pef)
     traced = with_kept_state(apply_arithmetic(traced, arithmetic))
     refuse_other_graph(traced, program, pef=pef)
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
-    check_optimizers(found, traced, program, pef=pef)
+    check_optimizers(used, traced, program, pef=pef)
     tell_rates(traced, program)
     wanted = parsed_config(config)
     loaded = LoadedModel(
         model,
         given,
         traced,
-        found,
+        used,
         program,
         check_indices=checks_indices(wanted),
         chips=wanted_chips(wanted, pef=pef),
     )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
-    loaded.watch(found)
+    loaded.watch(used)
     return loaded
 
 

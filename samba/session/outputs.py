@@ -113,8 +113,8 @@ def require_written(
     missing: dict[Role, list[str]] = {}
     for region, name in fetches:
         role = device.program.regions[region].role
-        held = device.pool.buffers[region] is not None and region not in drops
-        if held or region in writes or role in DEFINED_AT_FIRST:
+        has_data = device.pool.buffers[region] is not None and region not in drops
+        if has_data or region in writes or role in DEFINED_AT_FIRST:
             continue
         if role is Role.OUTPUT:
             deviations.tell(

@@ -44,16 +44,16 @@ def listed(items: Any, where: str) -> list[Any]:
         ArgumentError: If it cannot be iterated, or has no end.
     """
     try:
-        found = list(itertools.islice(iter(items), _MOST + 1))
+        entries = list(itertools.islice(iter(items), _MOST + 1))
     except TypeError:
         raise ArgumentError(
             where=where, found=described(items), wanted="a list or a tuple"
         ) from None
-    if len(found) > _MOST:
+    if len(entries) > _MOST:
         raise ArgumentError(
             where=where, found=f"more than {_MOST} entries", wanted="a list or a tuple"
         )
-    return found
+    return entries
 
 
 class SectionRequest(NamedTuple):
@@ -158,11 +158,11 @@ def plain(value: Any) -> Any:
         return object()  # equal to nothing, so that no call repeats it
 
 
-def same_items(outputs: Any, kept: list[Any] | tuple[Any, ...] | None) -> bool:
+def same_items(outputs: Any, last: list[Any] | tuple[Any, ...] | None) -> bool:
     """Whether a list or tuple, made anew or changed meanwhile, holds the last call's outputs."""
     return (
-        kept is not None
-        and type(outputs) is type(kept)
-        and len(outputs) == len(kept)
-        and all(map(operator.is_, outputs, kept))
+        last is not None
+        and type(outputs) is type(last)
+        and len(outputs) == len(last)
+        and all(map(operator.is_, outputs, last))
     )

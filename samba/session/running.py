@@ -135,10 +135,10 @@ class Runner:
     def hyperparameters(self) -> dict[str, float]:
         """What holds in the next run, schedulers' changes too, by argin; seeds are of streams."""
         new, number = self._groups.values().items(), self._hyperparameters.number
-        held = {index: number(where, value, index) for index, (where, value) in new}
-        held, argins = {**held, **self._settings.rates}, enumerate(self._device.program.argins)
+        values = {index: number(where, value, index) for index, (where, value) in new}
+        values, argins = {**values, **self._settings.rates}, enumerate(self._device.program.argins)
         return {
-            argin.name: held.get(index, self._device.argin(index))
+            argin.name: values.get(index, self._device.argin(index))
             for index, argin in argins
             if index not in self._hyperparameters.seeds
         }
@@ -198,11 +198,11 @@ class Runner:
         feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
         self._start(feed, request)
         started = perf_counter()
-        found = self._fetch()
+        outputs = self._fetch()
         if self._counters.compiles == compiles:
             wait = perf_counter() - started
             self._times.note(self.mark, host=started - begun, wait=wait)
-        return found
+        return outputs
 
     def run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:
         """:meth:`run` in events of the profiler, waiting for the device.
@@ -401,7 +401,7 @@ class Runner:
             if plan is not last.plan or fetches is not last.fetches:
                 require_written(device, fetches, plan, self._deviations)
             fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
-            made = PreparedCall(
+            prepared = PreparedCall(
                 output_tensors=outputs if fixed else NO_CALL.output_tensors,
                 listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
                 hyperparams=self._repeatable(request.hyperparams, argins),
@@ -418,13 +418,13 @@ class Runner:
                 if plan is not None:
                     self._go(plan, noted)
                 transaction.commit()
-                self._note(made, settings)
+                self._note(prepared, settings)
 
-    def _note(self, made: PreparedCall, settings: DropoutSettings) -> None:
+    def _note(self, prepared: PreparedCall, settings: DropoutSettings) -> None:
         """A call was made: it is what the next one may repeat. Warnings come last."""
-        self._last, self._settings = made, settings
+        self._last, self._settings = prepared, settings
         for watcher in self._watchers:
-            watcher.after(made.steps)
+            watcher.after(prepared.steps)
         for watcher in self._watchers:
             watcher.warn()
         self._ask_who_looks()

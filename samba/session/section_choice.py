@@ -111,8 +111,8 @@ class SectionChooser:
             return SectionChoice(steps=self._of_sections(sections))
         steps = self._of_calls(self._bounded(from_call, until_call)) if bounded else None
         if steps is None:
-            found = [all_steps(self._program, number) for number in self._graphs]
-            steps = found[0] if len(found) == 1 else tuple(step for part in found for step in part)
+            parts = [all_steps(self._program, number) for number in self._graphs]
+            steps = parts[0] if len(parts) == 1 else tuple(step for part in parts for step in part)
         if not kinds:
             return SectionChoice(steps=steps)
         absent = tuple(dict.fromkeys(k for k in kinds if k not in self._present))

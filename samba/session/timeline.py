@@ -84,7 +84,7 @@ class Pieces:
         Args:
             steps: ``(section, step of the section)`` pairs in the order to run.
         """
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for section, group in itertools.groupby(steps, key=lambda step: step[0]):
             taken = tuple(group)
             entry = self._program.sections[section]
@@ -93,28 +93,28 @@ class Pieces:
             each = len(taken) // calls
             for call in range(calls):
                 part = taken[call * each : (call + 1) * each]
-                found.append(
+                pieces.append(
                     Piece(
                         name=entry.name,
                         section=section,
                         steps=part,
-                        first=not found,
+                        first=not pieces,
                         facts=self._facts_of(section),
                     )
                 )
-        return found
+        return pieces
 
     def _facts_of(self, index: int) -> Mapping[str, Any]:
-        found = self._facts.get(index)
-        if found is None:
+        facts = self._facts.get(index)
+        if facts is None:
             section = self._program.sections[index]
-            found = self._facts[index] = {
+            facts = self._facts[index] = {
                 "section": index,
                 "types": section_types(section),
                 "modules": list(modules_of(self._program, section, self._owners)),
                 "lines": list(section_lines(self._program, section, self._weights))[:_LINES],
             }
-        return found
+        return facts
 
 
 Noted = tuple[Spans, Piece]
@@ -179,15 +179,15 @@ def in_lanes(ran: Sequence[Event]) -> list[tuple[int, Event]]:
         [0, 1, 1, 0]
     """
     ends: list[float] = []
-    found: list[tuple[int, Event]] = []
+    placed: list[tuple[int, Event]] = []
     for event in ran:
         _, start, end = event
         lane = next((i for i, until in enumerate(ends) if until <= start), len(ends))
         if lane == len(ends):
             ends.append(end)
         ends[lane] = end
-        found.append((lane, event))
-    return found
+        placed.append((lane, event))
+    return placed
 
 
 class TimelineKernels:
@@ -249,7 +249,7 @@ class TimelineKernels:
                 timeline.note(Track.KERNELS, name, start, end - start, facts, lane=lane)
 
     def _module(self, section: str) -> Module:
-        found = self._modules.get(section)
-        if found is None:
-            found = self._modules[section] = parsed(self._executables[section].as_text())
-        return found
+        module = self._modules.get(section)
+        if module is None:
+            module = self._modules[section] = parsed(self._executables[section].as_text())
+        return module

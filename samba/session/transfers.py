@@ -91,10 +91,10 @@ class LoadedNames:
 
 def _host_state(loaded: weakref.ref[Loaded], region: int, tensor: torch.Tensor) -> torch.Tensor:
     """What ``rdu()`` of a handle sends: the state that torch's optimizer has, zeros if none."""
-    found = loaded()
-    if found is None:
+    program = loaded()
+    if program is None:
         return torch.zeros(tensor.shape, dtype=tensor.dtype)
-    return found.host_state(region)
+    return program.host_state(region)
 
 
 class Transfers:
@@ -227,8 +227,8 @@ class Transfers:
         memory = self._slot.need(operation)
         for name in names:
             if not memory.knows(name):
-                held = [other for other in self._slot.tensors if memory.knows(other)]
-                near = difflib.get_close_matches(name, held, 3)
+                known = [other for other in self._slot.tensors if memory.knows(other)]
+                near = difflib.get_close_matches(name, known, 3)
                 raise UnknownTensor(operation=f"session.{operation}", name=name, near=near)
         return tuple(SambaTensor(memory.read(name), name=name) for name in names)
 
@@ -248,10 +248,10 @@ class Transfers:
         traces = self._slot.traces
         if traces is None:
             self._slot.need(f"{function}()")
-        found = self._slot.tensors.get(name)
-        if found is None and traces is not None:
-            found = traces.inner(name)
-        if found is None:
+        match = self._slot.tensors.get(name)
+        if match is None and traces is not None:
+            match = traces.inner(name)
+        if match is None:
             close = difflib.get_close_matches(name, self._slot.tensors, 3)
             raise ArgumentError(
                 where=f"session.{function}(name)",
@@ -259,7 +259,7 @@ class Transfers:
                 wanted="the name of a traced tensor"
                 + (f", such as {', '.join(close)}" if close else ""),
             )
-        return found
+        return match
 
     def update_tensor(self, name: str, tensor: SambaTensor | None) -> None:
         """Give a traced tensor new values on the host, or forget it with None.

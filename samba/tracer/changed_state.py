@@ -175,8 +175,8 @@ class Generators:
         kind, keys, *rest = self._numpy
         other_kind, other_keys, *other_rest = later._numpy
         same = (kind, bytes(keys), rest) == (other_kind, bytes(other_keys), other_rest)
-        found = ["Python's random"] if self._python != later._python else []
-        return found + ([] if same else ["numpy.random"])
+        drawn = ["Python's random"] if self._python != later._python else []
+        return drawn + ([] if same else ["numpy.random"])
 
     def put_back(self) -> None:
         """Let the generators go on from these states."""

@@ -256,14 +256,14 @@ def entries_of(value: Any) -> dict[Any, Any] | None:
 
 def slots_of(value: Any) -> dict[str, Any]:
     """Attributes of an object that its classes keep in slots."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for base in type(value).__mro__:
         names = vars(base).get("__slots__", ())
         for name in (names,) if isinstance(names, str) else tuple(names):
             own = f"_{base.__name__.lstrip('_')}{name}" if name[:2] == "__" != name[-2:] else name
             if name not in ("__dict__", "__weakref__") and hasattr(value, own):
-                found[own] = getattr(value, own)
-    return found
+                attributes[own] = getattr(value, own)
+    return attributes
 
 
 def _set_slots(value: Any, entries: dict[str, Any]) -> None:

@@ -274,11 +274,11 @@ class GraphBuilder:
 
 def _mapping(traces: Sequence[GraphTrace]) -> str:
     """The mapping that traces were given, empty if none was."""
-    found = {trace.mapping for trace in traces if trace.mapping}
-    if len(found) > 1:
+    mappings = {trace.mapping for trace in traces if trace.mapping}
+    if len(mappings) > 1:
         raise ArgumentError(
             where="session.compile_multigraph()",
-            found=f"traces with mapping {' and '.join(sorted(found))}",
+            found=f"traces with mapping {' and '.join(sorted(mappings))}",
             wanted="one mapping for all graphs of a PEF",
         )
-    return found.pop() if found else ""
+    return mappings.pop() if mappings else ""

@@ -71,8 +71,8 @@ def refuse_tied(model: torch.nn.Module) -> None:
 
 def handle(traced: Traced, value: int, name: str) -> SambaTensor:
     """An empty tensor that stands for a value of a graph."""
-    found = traced.values[value]
-    return SambaTensor(shape=found.shape, dtype=FROM_DTYPE[found.dtype], name=name)
+    described = traced.values[value]
+    return SambaTensor(shape=described.shape, dtype=FROM_DTYPE[described.dtype], name=name)
 
 
 class Traces:
@@ -109,10 +109,10 @@ class Traces:
         for number, trace in enumerate(self.traces):
             for value in self._producers[number]:
                 if trace.traced.values[value].name == name:
-                    found = handle(trace.traced, value, name)
-                    self._handles[name] = found
-                    self._made[id(found)] = (number, value)
-                    return found
+                    tensor = handle(trace.traced, value, name)
+                    self._handles[name] = tensor
+                    self._made[id(tensor)] = (number, value)
+                    return tensor
         return None
 
     def made(self, tensor: torch.Tensor | None) -> Key | None:
@@ -125,16 +125,16 @@ class Traces:
 
     def stop(self, tensor: torch.Tensor) -> Key | None:
         """The value that a graph computes where this tensor is a result of it."""
-        found = self.made(tensor)
-        if found is None:
-            found = self.made(self._handles.get(getattr(tensor, "sn_name", "")))
-        return found
+        key = self.made(tensor)
+        if key is None:
+            key = self.made(self._handles.get(getattr(tensor, "sn_name", "")))
+        return key
 
     def start(self, tensor: torch.Tensor) -> list[Key]:
         """The values that are known where this tensor is given to a graph."""
         made = self.made(tensor)
-        found = [*self._given.get(id(tensor), ()), *([made] if made else [])]
-        return found or self._named(getattr(tensor, "sn_name", ""))
+        keys = [*self._given.get(id(tensor), ()), *([made] if made else [])]
+        return keys or self._named(getattr(tensor, "sn_name", ""))
 
     def _named(self, name: str) -> list[Key]:
         """Values of the one traced tensor that has a name; none if several have it."""
@@ -235,14 +235,14 @@ def _outputs(parts: Sequence[GraphPart]) -> Iterator[str]:
 
 def _weights(parts: Sequence[GraphPart]) -> Iterator[str]:
     owner: dict[str, tuple[torch.Tensor | None, str]] = {}
-    told: set[str] = set()
+    named: set[str] = set()
     for part in parts:
         for source in part.traced.sources:
             if source.role not in (Role.WEIGHT, Role.BUFFER):
                 continue
             first, other = owner.setdefault(source.name, (source.tensor, part.traced.name))
-            if first is not source.tensor and part.traced.name not in told:
-                told.add(part.traced.name)
+            if first is not source.tensor and part.traced.name not in named:
+                named.add(part.traced.name)
                 yield (
                     f"graphs {other} and {part.traced.name} have different parameters or buffers "
                     f"named {source.name}. Convert each module with its own prefix: "
@@ -269,7 +269,7 @@ def in_types_of_inputs(parts: Sequence[GraphPart], deviations: Deviations) -> li
         for source in part.traced.sources
         if source.value in part.traced.inputs
     }
-    made: list[GraphPart] = []
+    converted: list[GraphPart] = []
     changed: dict[str, None] = {}
     for part in parts:
         values, nodes = list(part.traced.values), list(part.traced.nodes)
@@ -287,14 +287,14 @@ def in_types_of_inputs(parts: Sequence[GraphPart], deviations: Deviations) -> li
         traced = replace(
             part.traced, values=tuple(values), nodes=tuple(nodes), outputs=tuple(outputs)
         )
-        made.append(replace(part, traced=traced))
+        converted.append(replace(part, traced=traced))
     if changed:
         deviations.tell(
             "cast-in-place",
             f"outputs have the region of an input of another integer type: {some_of([*changed])}. "
             "They are converted to that, as copy_ does, and what is beyond its range wraps around",
         )
-    return made
+    return converted
 
 
 def _renamed(values: Sequence[Value], value: Value, dtype: DType) -> Value:
