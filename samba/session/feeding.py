@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ from samba.tensor.readable import readable
 from samba.tensor.views import copy_as_numpy, host_of, view_host
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
-
-_NO_CHECKS: Mapping[int, tuple[FedIndices, ...]] = MappingProxyType({})
 
 Feed = Sequence[tuple[int, np.ndarray]]
 """Input regions with the arrays to put there."""
@@ -59,34 +56,27 @@ class Feeder:
 
     Args:
         program: The loaded program.
+        slots: The inputs that it takes: of one of its graphs, or of all that run one after the
+            other.
         given: The inputs that the model was traced with: keys of a dict may be their
             argument names, and None may keep the place of another.
-        graph_number: Which graph of the program; None for all of them, run one after the other.
         constants: Arguments by name that are constants of the graph.
-        checks: Checks of inputs that are used as indices, by value.
-        checks_of_all: The same of each graph, where all of them run.
 
     Attributes:
         counters: Where the bytes of inputs are counted.
-        slots: The inputs of the program.
         named: What the model was traced with, each with its slot.
     """
 
     def __init__(
         self,
         program: Program,
+        slots: Sequence[InputSlot],
         given: Sequence[NamedInput] = (),
-        graph_number: int | None = 0,
         *,
         constants: Sequence[tuple[str, Constant]] = (),
-        checks: Mapping[int, tuple[FedIndices, ...]] = _NO_CHECKS,
-        checks_of_all: Sequence[Mapping[int, tuple[FedIndices, ...]]] = (),
     ) -> None:
         self.counters = DeviceCounters()
-        if graph_number is None:
-            self.slots = _slots_of_all(program, checks_of_all)
-        else:
-            self.slots = _slots(program.graphs[graph_number], checks)
+        self.slots = tuple(slots)
         self._nbytes = sum(program.regions[slot.region].nbytes for slot in self.slots)
         self._index_checks = tuple(
             (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
@@ -283,8 +273,13 @@ class Feeder:
         )
 
 
-def _slots(graph: Graph, checks: Mapping[int, tuple[FedIndices, ...]]) -> tuple[InputSlot, ...]:
-    """The inputs of a graph."""
+def slots_of(graph: Graph, checks: Mapping[int, tuple[FedIndices, ...]]) -> tuple[InputSlot, ...]:
+    """The inputs of a graph.
+
+    Args:
+        graph: The graph.
+        checks: Checks of inputs that are used as indices, by value.
+    """
     return tuple(
         InputSlot(
             name=graph.values[v].name,
@@ -297,14 +292,19 @@ def _slots(graph: Graph, checks: Mapping[int, tuple[FedIndices, ...]]) -> tuple[
     )
 
 
-def _slots_of_all(
+def slots_of_all(
     program: Program, checks: Sequence[Mapping[int, tuple[FedIndices, ...]]]
 ) -> tuple[InputSlot, ...]:
-    """The inputs of all graphs, but for those that an earlier graph computes."""
+    """The inputs of all graphs, but for those that an earlier graph computes.
+
+    Args:
+        program: The program.
+        checks: Of each graph, as for :func:`slots_of`.
+    """
     slots: dict[int, InputSlot] = {}
     written: set[int] = set()
-    for number, graph in enumerate(program.graphs):
-        for slot in _slots(graph, checks[number] if checks else _NO_CHECKS):
+    for graph, of_graph in zip(program.graphs, checks, strict=True):
+        for slot in slots_of(graph, of_graph):
             there = slots.get(slot.region)
             if there is not None:
                 slots[slot.region] = replace(there, checks=(*there.checks, *slot.checks))

@@ -15,7 +15,7 @@ import torch
 
 from pef_schema.program import Program
 from samba.errors import ArgumentError
-from samba.session.feeding import Feed, Feeder
+from samba.session.feeding import Feed, Feeder, slots_of
 from samba.session.index_checks import FedIndices
 from samba.support.nesting import Constant
 from samba.support.tracing import tracing
@@ -69,11 +69,14 @@ def feeder_of(
     """The feeder of a graph; it looks at layouts only where ``forward`` depends on them.
 
     Args:
-        program, given, graph_number, constants, checks: As for :class:`Feeder`.
+        program, given, constants: As for :class:`Feeder`.
+        graph_number: Number of the graph.
+        checks: As for :func:`samba.session.feeding.slots_of`.
     """
     depends = any(entry.layout is not None or entry.views is not None for entry in given)
     kind = _LayoutFeeder if depends else Feeder
-    return kind(program, given, graph_number, constants=constants, checks=checks)
+    slots = slots_of(program.graphs[graph_number], checks)
+    return kind(program, slots, given, constants=constants)
 
 
 class _LayoutFeeder(Feeder):

@@ -19,7 +19,7 @@ from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, literal
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
-from samba.session.feeding import Feeder
+from samba.session.feeding import Feeder, slots_of_all
 from samba.session.given_values import fitting
 from samba.session.host_tensors import (
     HostState,
@@ -113,8 +113,7 @@ class Loaded:
         }
         self._every = list(self._runners.values())
         if len(program.graphs) != 1:
-            fed = [check.fed for check in checks]
-            feeder = Feeder(program, graph_number=None, checks_of_all=fed)
+            feeder = Feeder(program, slots_of_all(program, [check.fed for check in checks]))
             self._every.append(Runner(device, self.replicas, feeder, None))
         self._has_spilled = False
         self.only = self._every[-1]
