@@ -44,7 +44,7 @@ from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 
-__all__ = ["GraphMismatch", "LoadedModel", "load_graphs", "load_pef", "wanted_chips"]
+__all__ = ["LoadedModel", "load_graphs", "load_pef", "wanted_chips"]
 
 
 class LoadedModel(Loaded):

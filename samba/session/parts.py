@@ -132,7 +132,7 @@ class SessionParts:
         self._profiling = Profiling(slot, self._runtime_profile)
         self._modes = Modes()
 
-    # -- what is loaded: loaded_names.py, program_slot.py ------------------------
+    # -- what is loaded: transfers.py, program_slot.py ---------------------------
 
     get_weight_names = method_of("_names", LoadedNames.get_weight_names)
     get_section_types = method_of("_names", LoadedNames.get_section_types)

@@ -238,6 +238,8 @@ class FirstInputs(Watcher):
         self._program, self._feeder, self._buffers = program, feeder, buffers
         written = written_regions(program)
         self._missing = {slot.region: slot for slot in feeder.slots if slot.region not in written}
+        self._done: set[int] = set()
+        """Regions that need no watch any more once the present run has taken place."""
 
     def take(self, regions: Iterable[int] | None = None) -> None:
         """Take note that inputs were given.
@@ -256,9 +258,9 @@ class FirstInputs(Watcher):
         """
         if not (self._missing and call.steps):
             return
-        self.take([region for region, _ in call.feed])
+        fed = {region for region, _ in call.feed}
         sections = self._program.sections
-        reads = {region for s, k in call.steps for region in sections[s].steps[k].reads}
+        reads = {region for s, k in call.steps for region in sections[s].steps[k].reads} - fed
         used = [slot for slot in self._missing.values() if slot.region in reads]
         for slot in used:
             if self._buffers[slot.region] is not None:
@@ -272,7 +274,12 @@ class FirstInputs(Watcher):
                 f"session.run() was given no {', '.join(names)}: it takes what trace_graph was "
                 "given. Pass it, or None in its place where that is meant",
             )
-        self.take([slot.region for slot in used])
+        self._done = fed.union([slot.region for slot in used])
+
+    def after(self, steps: StepKey) -> None:
+        """Inputs that were given or used count as known."""
+        del steps
+        self.take(self._done)
 
 
 class PendingGradients(Watcher):
