@@ -16,10 +16,9 @@ OPERATIONAL = {
     "emulator/kernels/proof.py": 2,  # oneDNN is left out: the numbers are XLA's
     "emulator/plans/executable_cache.py": 1,  # executables cannot be kept: they are compiled again
     "emulator/start.py": 1,  # of processes: jax's own, but for loaders
-    "samba/session/profiling.py": 1,  # of a timeline that is full, not of numbers
     "samba/sambaloader.py": 1,  # a batch that failed, where the script asked to go on
-    "samba/session/runtime_profile.py": 2,  # of the profile, not of numbers
-    "samba/session/timeline_kernels.py": 1,  # of a timeline without kernels, not of numbers
+    "samba/session/profiling.py": 3,  # of profiles and timelines, not of numbers
+    "samba/session/timeline.py": 1,  # of a timeline without kernels, not of numbers
     "samba/support/deviations.py": 1,  # where all others are logged
 }
 """Warnings that tell no difference: how many by file."""

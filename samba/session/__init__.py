@@ -19,10 +19,9 @@ from samba.errors import NotLoaded
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.compiling import compile_pef
-from samba.session.facade import callable_on_class
-from samba.session.parts import SessionParts
+from samba.session.hyperparams import random_state, set_random_state
+from samba.session.parts import SessionParts, callable_on_class
 from samba.session.program_slot import Counters
-from samba.session.random_state import random_state, set_random_state
 from samba.session.request import RunRequest, listed
 from samba.session.settings import check_data_parallel_mode, compile_settings
 from samba.support import tracing

@@ -1,4 +1,4 @@
-"""Whether a PEF fits the optimizers and losses that ``trace_graph`` is given."""
+"""Whether a PEF fits the model, the optimizers and the losses that ``trace_graph`` is given."""
 
 from __future__ import annotations
 
@@ -8,14 +8,156 @@ from dataclasses import replace
 import torch
 
 from emulator.op_facts.table import op_facts
+from pef_schema import first_difference
 from pef_schema.errors import SambaError
-from pef_schema.program import ArginKind, Graph, Optimizer, OutputGrad, Program, Role, SectionKind
+from pef_schema.fingerprint import renamed
+from pef_schema.program import (
+    ArginKind,
+    Graph,
+    Node,
+    Optimizer,
+    OutputGrad,
+    Program,
+    Role,
+    SectionKind,
+)
 from samba.compiler.gradient_flow import gradient_values
 from samba.compiler.optimizers import GroupSpec, StaleParameter, describe_optimizers
 from samba.compiler.placement import tensor_bytes
 from samba.errors import ArgumentError
+from samba.support.autocast import AUTOCAST, autocast_in_force
 from samba.support.deviations import tell
 from samba.tracer.traced import Traced
+
+__all__ = [
+    "AutocastMismatch",
+    "GraphMismatch",
+    "MissingOptimizer",
+    "NamesMismatch",
+    "OptimizerMismatch",
+    "changed_constants",
+    "check_optimizers",
+    "narrow_losses",
+    "refuse_other_graph",
+    "tell_rates",
+    "without_gradient_arguments",
+]
+
+
+class GraphMismatch(SambaError):
+    """The model traces to another graph than the PEF was compiled from.
+
+    Attributes:
+        pef: Path of the PEF.
+        difference: What differs first.
+    """
+
+    deviation = "changed-model"
+
+    def __init__(self, *, pef: str, difference: object, advice: str = "", found: str = "") -> None:
+        self.pef, self.difference = pef, difference
+        advice = advice or (
+            "Compile again, or run the model, input shapes (batch size: -b) and mode "
+            "(train or inference) that were compiled."
+        )
+        found = found or "the model is not the one this PEF was compiled from"
+        super().__init__(f"{pef}: {found}.\n{difference}\n{advice}")
+
+
+class NamesMismatch(GraphMismatch):
+    """The model computes what the PEF was compiled from, under other names.
+
+    Attributes:
+        names: Compiled name and name at hand of each tensor.
+    """
+
+    def __init__(self, *, pef: str, names: Sequence[tuple[str, str]]) -> None:
+        self.names = tuple(names)
+        rows = [f"  {compiled} is {traced} here" for compiled, traced in names[:_SHOWN]]
+        if len(names) > _SHOWN:
+            rows.append(f"  and {len(names) - _SHOWN} more")
+        super().__init__(
+            pef=pef,
+            found="the model computes what this PEF was compiled from, only names differ",
+            difference="\n".join(rows),
+            advice="Names are made of the names of the model's class, of its attributes and of "
+            "its inputs: was one renamed? Compile again, or give back the old name.",
+        )
+
+
+class AutocastMismatch(GraphMismatch):
+    """``torch.autocast`` was in force when the model was compiled and is not now, or other way."""
+
+    deviation = "autocast-mismatch"
+
+    def __init__(self, *, pef: str, compiled: str, now: str, difference: object) -> None:
+        self.compiled, self.now = compiled, now
+        super().__init__(
+            pef=pef,
+            found=f"this PEF was compiled {_with_autocast(compiled)}, trace_graph is called "
+            f"{_with_autocast(now)}",
+            difference=difference,
+            advice="torch.autocast acts while a model is traced, and no longer when it runs: put "
+            "it into forward(), or around both session.compile and trace_graph.",
+        )
+
+
+def _with_autocast(dtype: str) -> str:
+    return f"with torch.autocast in {dtype}" if dtype else "without torch.autocast"
+
+
+_SHOWN = 4
+"""Names that a message lists."""
+
+
+def refuse_other_graph(traced: Traced, program: Program, *, pef: str) -> None:
+    """Raise unless a model computes what the only graph of a program does.
+
+    Args:
+        traced: The model's trace.
+        program: The program from the PEF.
+        pef: Its path.
+
+    Raises:
+        AutocastMismatch: If ``torch.autocast`` may be why.
+        NamesMismatch: If only names differ.
+        GraphMismatch: If the graph differs otherwise, or constants have other contents.
+    """
+    graph, given = program.graphs[0], traced.graph()
+    if program.inference:
+        graph, given = without_gradient_arguments(graph), without_gradient_arguments(given)
+    difference = first_difference(graph, given)
+    if difference is not None:
+        compiled, now = dict(program.metadata).get(AUTOCAST, ""), autocast_in_force()
+        if compiled != now:
+            raise AutocastMismatch(pef=pef, compiled=compiled, now=now, difference=difference)
+        if names := renamed(graph, given):
+            raise NamesMismatch(pef=pef, names=names)
+        raise GraphMismatch(pef=pef, difference=difference)
+    if changed := changed_constants(traced, graph, program):
+        raise GraphMismatch(pef=pef, difference=changed)
+
+
+_FORWARD = {"aten.embedding.default": 2}
+"""How many of an operation's arguments its result depends on: what follows is of its gradient.
+
+Which index of an embedding is of padding often depends on the tokenizer, which a script that only
+compiles does not have.
+"""
+
+
+def without_gradient_arguments(graph: Graph) -> Graph:
+    """A graph in which equal nodes are those that compute the same forward.
+
+    Args:
+        graph: A graph that is compiled for inference, or traced for it.
+    """
+    return replace(graph, nodes=tuple(map(_forward, graph.nodes)))
+
+
+def _forward(node: Node) -> Node:
+    most = _FORWARD.get(node.op)
+    return node if most is None else replace(node, args=node.args[:most], kwargs=())
 
 
 class MissingOptimizer(SambaError):
@@ -141,8 +283,8 @@ def _differences(
     missing, foreign = updated - given, given & other
     if missing or foreign:
         shown = _names(sorted(missing or foreign), program)
-        found = f"without {shown}" if missing else f"with {shown}"
-        rows.append(("parameters", found, f"{len(updated)} parameters"))
+        difference = f"without {shown}" if missing else f"with {shown}"
+        rows.append(("parameters", difference, f"{len(updated)} parameters"))
     thawed = sorted((given & wanting) - updated - other)
     if thawed:
         rows.append(("requires_grad", f"True for {_names(thawed, program)}", "without them"))

@@ -61,7 +61,7 @@ def compile_pef(
         SambaError: If the model cannot be compiled or the files cannot be written; those that
             were there before are then untouched.
     """
-    found = as_optimizers(optimizers)
+    listed = as_optimizers(optimizers)
     options = CompileOptions(
         name=name,
         inference=settings.inference,
@@ -80,12 +80,12 @@ def compile_pef(
         traced = trace_and_keep(model, given, inference=settings.inference)
         stage.start("cutting into sections")
         traced = apply_arithmetic(traced, settings.arithmetic)
-        program = build_program(traced, found, options)
+        program = build_program(traced, listed, options)
         stage.start("writing the PEF")
         _write(path, program, settings)
     if line := losses_line(program):
         say(line)
-    if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(found))):
+    if options.loss_indices is None and (doubt := doubtful_losses(program, trained=bool(listed))):
         tell("chosen-losses", doubt)
     return path
 
@@ -171,7 +171,7 @@ def _write(path: Path, program: Program, settings: CompileSettings) -> None:
 @contextlib.contextmanager
 def _folders_of(path: Path) -> Iterator[None]:
     """Make the folders of a file, and remove those that were made if the body raises."""
-    made = [folder for folder in path.parents if not os.path.lexists(folder)]
+    new = [folder for folder in path.parents if not os.path.lexists(folder)]
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +182,7 @@ def _folders_of(path: Path) -> Iterator[None]:
             ) from None
         yield
     except BaseException:
-        for folder in made:
+        for folder in new:
             with contextlib.suppress(OSError):
                 folder.rmdir()
         raise

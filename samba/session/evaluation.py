@@ -22,23 +22,23 @@ from samba.compiler.sections import CompileOptions
 from samba.distributed.replicas import Replicas
 from samba.errors import ArgumentError, NotCopyable, NotLoaded
 from samba.sambatensor import SambaTensor
-from samba.session.computed_indices import index_checks_of
+from samba.session.host_tensors import with_values
+from samba.session.index_checks import find_index_checks
 from samba.session.known_buffers import KnownBuffers, refuse_changed_elsewhere
-from samba.session.layout_feeding import feeder_of
+from samba.session.layout_feeding import feeder_of, with_layouts_and_views
 from samba.session.loading import LoadedModel
 from samba.session.metrics import EVALUATION
+from samba.session.outputs import output_handles
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import RunRequest
 from samba.session.running import Runner
-from samba.session.viewed_feeding import with_views
 from samba.support.progress import stages
 from samba.support.tracing import refuse_while_tracing
 from samba.tensor.views import read_as_numpy
 from samba.tracer.capture import trace_model
 from samba.tracer.inputs import TraceInputs, collect_inputs
-from samba.tracer.layouts import with_layouts
 from samba.tracer.torch_internals import tree_flatten, tree_unflatten
-from samba.tracer.traced import FROM_DTYPE, Traced
+from samba.tracer.traced import Traced
 
 __all__ = ["Evaluator"]
 
@@ -190,10 +190,8 @@ class Evaluator:
                 **dict(model.named_buffers(remove_duplicate=False)),
             }
             for region, path in part.own:
-                values = tensors[path]
-                if not getattr(values, "_has_data", True):
-                    values = values.torch_tensor()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
-                part.device.write(region, read_as_numpy(values, path), name=path)
+                values = read_as_numpy(with_values(tensors[path]), path)
+                part.device.write(region, values, name=path)
 
     def _wanted(self, part: _Part, outputs: Any) -> Any:
         """Outputs to fetch, with handles of the loaded program replaced by their like here."""
@@ -238,13 +236,13 @@ class Evaluator:
 
     def _part_for(self, given: TraceInputs) -> _Part:
         key = tuple([tuple(entry.tensor.shape) for entry in given.tensors])
-        found = self._parts.get(key)
-        if found is None:
-            found = self._made(given)
+        part = self._parts.get(key)
+        if part is None:
+            part = self._made(given)
             while len(self._parts) >= MOST_FORMS:
                 self._parts.pop(next(iter(self._parts)))
-            self._parts[key] = found
-        return found
+            self._parts[key] = part
+        return part
 
     def _made(self, given: TraceInputs) -> _Part:
         loaded = self._loaded
@@ -266,26 +264,16 @@ class Evaluator:
         self._slot.book.add(device, purpose=EVALUATION)
         feeder = feeder_of(
             program,
-            with_views(
-                with_layouts(given, traced.looks), traced, loaded.model, inference=True
-            ).tensors,
+            with_layouts_and_views(given, traced, loaded.model, inference=True).tensors,
             constants=given.constants,
-            checks=index_checks_of(program, 0).fed,
+            checks=find_index_checks(program, 0).fed,
         )
         shared, own = _places(traced, program, compiled)
         written = {update.region for update in program.graphs[0].updates}
-        values = program.graphs[0].values
         return _Part(
             device=device,
             runner=Runner(device, Replicas(device), feeder),
-            outputs=tuple(
-                SambaTensor(
-                    shape=values[o.value].shape,
-                    dtype=FROM_DTYPE[values[o.value].dtype],
-                    name=o.name,
-                )
-                for o in program.graphs[0].outputs
-            ),
+            outputs=output_handles(program.graphs[0]),
             shared=shared,
             changed=tuple([pair for pair in shared if pair[0] in written]),
             own=own,

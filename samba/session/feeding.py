@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,6 @@ from samba.tensor.readable import readable
 from samba.tensor.views import copy_as_numpy, host_of, view_host
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
-
-_NO_CHECKS: Mapping[int, tuple[FedIndices, ...]] = MappingProxyType({})
 
 Feed = Sequence[tuple[int, np.ndarray]]
 """Input regions with the arrays to put there."""
@@ -59,32 +56,27 @@ class Feeder:
 
     Args:
         program: The loaded program.
+        slots: The inputs that it takes: of one of its graphs, or of all that run one after the
+            other.
         given: The inputs that the model was traced with: keys of a dict may be their
             argument names, and None may keep the place of another.
-        graph_number: Which graph of the program; None for all of them, run one after the other.
         constants: Arguments by name that are constants of the graph.
-        checks: Checks of inputs that are used as indices, by value.
-        checks_of_all: The same of each graph, where all of them run.
 
     Attributes:
         counters: Where the bytes of inputs are counted.
+        named: What the model was traced with, each with its slot.
     """
 
     def __init__(
         self,
         program: Program,
+        slots: Sequence[InputSlot],
         given: Sequence[NamedInput] = (),
-        graph_number: int | None = 0,
         *,
         constants: Sequence[tuple[str, Constant]] = (),
-        checks: Mapping[int, tuple[FedIndices, ...]] = _NO_CHECKS,
-        checks_of_all: Sequence[Mapping[int, tuple[FedIndices, ...]]] = (),
     ) -> None:
         self.counters = DeviceCounters()
-        if graph_number is None:
-            self.slots = _slots_of_all(program, checks_of_all)
-        else:
-            self.slots = _slots(program.graphs[graph_number], checks)
+        self.slots = tuple(slots)
         self._nbytes = sum(program.regions[slot.region].nbytes for slot in self.slots)
         self._index_checks = tuple(
             (place, check) for place, slot in enumerate(self.slots) for check in slot.checks
@@ -96,11 +88,11 @@ class Feeder:
         self._deviations = Deviations()
         self._constants = dict(constants)
         self._by_name = {slot.name: slot for slot in self.slots}
-        pairs = list(zip(given, self.slots, strict=False))
-        self._by_key = {n.argument: slot for n, slot in pairs} | self._by_name
-        self._by_place = {n.place: slot for n, slot in pairs}
+        self.named = list(zip(given, self.slots, strict=False))
+        self._by_key = {n.argument: slot for n, slot in self.named} | self._by_name
+        self._by_place = {n.place: slot for n, slot in self.named}
         self._of_one_name: dict[str, list[InputSlot]] = {}
-        for n, slot in pairs:
+        for n, slot in self.named:
             self._of_one_name.setdefault(n.given_name, []).append(slot)
         for slot in self.slots:
             self._by_name.setdefault(program.regions[slot.region].name, slot)
@@ -142,11 +134,11 @@ class Feeder:
                         return feed
                 except (RuntimeError, NotImplementedError, TypeError):
                     pass  # no plain values in host memory: told with its name below
-            found = [
+            pairs = [
                 (slot.region, self._checked(tensor, slot)) for slot, tensor in self._matched(inputs)
             ]
-            self.counters.to_device += sum(array.nbytes for _, array in found)
-            return found
+            self.counters.to_device += sum(array.nbytes for _, array in pairs)
+            return pairs
 
     def shapes(self, inputs: Any) -> dict[str, torch.Size]:
         """Shapes of inputs by the names of their slots, whether they fit or not.
@@ -168,12 +160,12 @@ class Feeder:
             inputs: As in :meth:`arrays`.
         """
         pairs = enumerate(() if inputs is None else _pairs(inputs))
-        found = [
+        slots = [
             self._by_key.get(key) if key else self._by_place.get(place)
             for place, (key, item) in pairs
             if item is None
         ]
-        return frozenset(slot.region for slot in found if slot is not None)
+        return frozenset(slot.region for slot in slots if slot is not None)
 
     def _checked(self, tensor: torch.Tensor, slot: InputSlot) -> np.ndarray:
         tensor = _readable(host_of(tensor), slot)
@@ -264,9 +256,9 @@ class Feeder:
                 wanted=f"a tensor for input {keyed.name}",
                 hint="Its name and its key are those of two inputs; rename one of them.",
             )
-        found = named or keyed
-        if found is not None:
-            return found
+        match = named or keyed
+        if match is not None:
+            return match
         if at is not None and not name and not key:
             return at
         names = ", ".join(slot.name for slot in self.slots)
@@ -281,8 +273,13 @@ class Feeder:
         )
 
 
-def _slots(graph: Graph, checks: Mapping[int, tuple[FedIndices, ...]]) -> tuple[InputSlot, ...]:
-    """The inputs of a graph."""
+def slots_of(graph: Graph, checks: Mapping[int, tuple[FedIndices, ...]]) -> tuple[InputSlot, ...]:
+    """The inputs of a graph.
+
+    Args:
+        graph: The graph.
+        checks: Checks of inputs that are used as indices, by value.
+    """
     return tuple(
         InputSlot(
             name=graph.values[v].name,
@@ -295,21 +292,26 @@ def _slots(graph: Graph, checks: Mapping[int, tuple[FedIndices, ...]]) -> tuple[
     )
 
 
-def _slots_of_all(
+def slots_of_all(
     program: Program, checks: Sequence[Mapping[int, tuple[FedIndices, ...]]]
 ) -> tuple[InputSlot, ...]:
-    """The inputs of all graphs, but for those that an earlier graph computes."""
-    found: dict[int, InputSlot] = {}
+    """The inputs of all graphs, but for those that an earlier graph computes.
+
+    Args:
+        program: The program.
+        checks: Of each graph, as for :func:`slots_of`.
+    """
+    slots: dict[int, InputSlot] = {}
     written: set[int] = set()
-    for number, graph in enumerate(program.graphs):
-        for slot in _slots(graph, checks[number] if checks else _NO_CHECKS):
-            there = found.get(slot.region)
+    for graph, of_graph in zip(program.graphs, checks, strict=True):
+        for slot in slots_of(graph, of_graph):
+            there = slots.get(slot.region)
             if there is not None:
-                found[slot.region] = replace(there, checks=(*there.checks, *slot.checks))
+                slots[slot.region] = replace(there, checks=(*there.checks, *slot.checks))
             elif slot.region not in written:
-                found[slot.region] = slot
+                slots[slot.region] = slot
         written.update(output.region for output in graph.outputs)
-    return tuple(found.values())
+    return tuple(slots.values())
 
 
 def _readable(tensor: torch.Tensor, slot: InputSlot) -> torch.Tensor:

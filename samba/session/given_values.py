@@ -10,7 +10,7 @@ from pef_schema.program import Region
 from samba.support.deviations import Deviations
 from samba.tracer.traced import FROM_DTYPE
 
-__all__ = ["cast_input", "cast_values", "dtype_name", "fitting"]
+__all__ = ["cast_input", "dtype_name", "fitting"]
 
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 """Types of which torch has no smallest and largest number."""
@@ -37,46 +37,15 @@ def cast_input(
     """
     if _kind(tensor.dtype) != _kind(wanted):
         raise _other_kind(tensor, wanted, name)
-    if not wanted.is_floating_point:
-        _check_range(tensor, wanted, name)
-    return _told(tensor, wanted, f"input {name}", deviations)
-
-
-def cast_values(
-    tensor: torch.Tensor, wanted: torch.dtype, *, name: str, deviations: Deviations
-) -> torch.Tensor:
-    """A tensor that a script copies to the device in the type of its place.
-
-    As :func:`cast_input`, and between kinds of types too, as far as no number is lost.
-
-    Args:
-        tensor: The tensor, which has values.
-        wanted: The type.
-        name: Name of the place.
-        deviations: What has been told.
-
-    Raises:
-        RegionMismatch: A number has no place in the type: it is no whole number or out of range, or
-            it is complex.
-    """
-    if tensor.dtype.is_complex and not wanted.is_complex:
-        raise _other_kind(tensor, wanted, name)
-    if not (wanted.is_floating_point or wanted.is_complex):
-        if tensor.dtype.is_floating_point and not bool((tensor.double() % 1 == 0).all()):
-            raise RegionMismatch(
-                name=name,
-                found=f"{dtype_name(tensor.dtype)} numbers that are not whole",
-                wanted=dtype_name(wanted),
-                hint=f"round them, and pass them as .to(torch.{dtype_name(wanted)}).",
-            )
-        _check_range(tensor, wanted, name)
-    return _told(tensor, wanted, f"tensor {name}", deviations)
+    return _cast(tensor, wanted, name, f"input {name}", deviations)
 
 
 def fitting(
     tensor: torch.Tensor, region: Region, *, name: str, deviations: Deviations
 ) -> torch.Tensor:
-    """A tensor in the type of a region, by :func:`cast_values`; one of another shape as it is.
+    """A tensor that a script copies to the device in the type of a region, of whatever kind.
+
+    One of another shape is returned as it is: it is refused with its shape.
 
     Args:
         tensor: The tensor, which has values.
@@ -85,22 +54,36 @@ def fitting(
         deviations: What has been told.
 
     Raises:
-        RegionMismatch: A number has no place in the type.
+        RegionMismatch: A number has no place in the type: it is no whole number or out of range, or
+            it is complex.
     """
     wanted = FROM_DTYPE[region.dtype]
     if tensor.dtype is wanted or tuple(tensor.shape) != tuple(region.shape):
         return tensor
-    return cast_values(tensor, wanted, name=name, deviations=deviations)
+    if tensor.dtype.is_complex and not wanted.is_complex:
+        raise _other_kind(tensor, wanted, name)
+    is_whole = not (wanted.is_floating_point or wanted.is_complex)
+    if is_whole and tensor.dtype.is_floating_point and not bool((tensor.double() % 1 == 0).all()):
+        raise RegionMismatch(
+            name=name,
+            found=f"{dtype_name(tensor.dtype)} numbers that are not whole",
+            wanted=dtype_name(wanted),
+            hint=f"round them, and pass them as .to(torch.{dtype_name(wanted)}).",
+        )
+    return _cast(tensor, wanted, name, f"tensor {name}", deviations)
 
 
-def _told(
-    tensor: torch.Tensor, wanted: torch.dtype, what: str, deviations: Deviations
+def _cast(
+    tensor: torch.Tensor, wanted: torch.dtype, name: str, what: str, deviations: Deviations
 ) -> torch.Tensor:
-    found, form = dtype_name(tensor.dtype), dtype_name(wanted)
+    """A tensor in another type, which is told; refused where it does not have a number."""
+    if not (wanted.is_floating_point or wanted.is_complex):
+        _check_range(tensor, wanted, name)
+    form = dtype_name(wanted)
     deviations.tell(
         "cast-input",
-        f"{what}: a {found} tensor is cast to {form}, for which the program was "
-        f"compiled; pass it as .to(torch.{form}) to do without this",
+        f"{what}: a {dtype_name(tensor.dtype)} tensor is cast to {form}, for which the program "
+        f"was compiled; pass it as .to(torch.{form}) to do without this",
     )
     return tensor.to(wanted)
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
+from emulator.handler_errors import raise_error_of_handler
 from pef_schema.optimizer_rules import OPTIMIZER_RULES, idle_states
 from pef_schema.program import Program, Role
 from samba.compiler.optimizers import GroupSpec, describe_optimizers
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described
 from samba.sambatensor import SambaTensor
-from samba.tracer.traced import Source, Traced
+from samba.session.given_values import dtype_name
+from samba.tensor.host_use import overwrite, replace
+from samba.tensor.readable import readable
+from samba.tensor.views import read_as_numpy, view_as_torch
+from samba.tracer.traced import FROM_DTYPE, Source, Traced
+
+if TYPE_CHECKING:
+    from emulator.device import Device  # loads jax, which a session without a program needs not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +33,19 @@ class HostTensor:
     role: Role
     region: int
     tensor: torch.Tensor
+
+    def array(self) -> np.ndarray:
+        """Its values; a tensor without values makes them."""
+        return read_as_numpy(with_values(self.tensor), self.path)
+
+    def take(self, values: torch.Tensor, *, inplace: bool) -> None:
+        """Give the tensor values: in its memory, or in new memory where others keep the old."""
+        if isinstance(self.tensor, SambaTensor) and not self.tensor.has_data:
+            self.tensor.data = values
+        elif inplace:
+            overwrite(self.tensor, values)
+        else:
+            replace(self.tensor, values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,36 +64,109 @@ class HostState:
     step: int
     counts: bool
 
+    @property
+    def regions(self) -> list[int]:
+        """Its regions, that of the step count included."""
+        return [region for _, region in (*self.states, ("", self.step)) if region >= 0]
+
+    def to_device(self, device: Device) -> None:
+        """Copy it to the device; what torch's optimizer does not have starts from the beginning."""
+        state = self.optimizer.state.get(self.parameter, {})
+        for name, region in self.states:
+            value = state.get(name)
+            # Adagrad makes its states before the first step, without values for a model without.
+            untouched = isinstance(value, torch.Tensor) and value.is_meta and self.counts
+            if untouched and not self._steps(state):
+                value = None
+            if isinstance(value, torch.Tensor):
+                dtype = FROM_DTYPE[device.program.regions[region].dtype]
+                whose = f"{name} of the optimizer"
+                array = read_as_numpy(readable(value, whose).to(dtype), whose)
+                device.write(region, array, name=whose)
+            elif _is_there(device, region):
+                device.reset(region)
+        if self.step >= 0:
+            device.write(self.step, np.array(self._steps(state), np.float32))
+
+    def read(self, device: Device) -> dict[str, torch.Tensor]:
+        """What the device has, by torch's names; nothing if the optimizer has taken no step."""
+        if not any(_is_there(device, region) for _, region in self.states):
+            return {}
+        # torch makes no buffer for a momentum that has always been 0.
+        states = [
+            (name, region)
+            for name, region in self.states
+            if region not in self.idle or _is_there(device, region)
+        ]
+        step = (("step", self.step),) if self.counts else ()
+        return {name: view_as_torch(device.read(region)) for name, region in (*states, *step)}
+
+    def take(self, values: Mapping[str, torch.Tensor], *, inplace: bool) -> None:
+        """Give torch's optimizer what :meth:`read` has returned."""
+        if not values:
+            return
+        state = self.optimizer.state[self.parameter]
+        for name, value in values.items():
+            there = state.get(name)
+            if inplace and isinstance(there, torch.Tensor):
+                there.copy_(value)
+            else:
+                state[name] = value
+
+    def _steps(self, state: Mapping[str, Any]) -> float:
+        """Steps that torch's state stands for; where it keeps no count, whether there was any."""
+        if not self.counts:
+            return float(any(isinstance(state.get(name), torch.Tensor) for name, _ in self.states))
+        step = state.get("step", 0.0)
+        try:
+            return float(step)
+        except Exception as error:  # what a state_dict from elsewhere may hold
+            raise_error_of_handler(error)
+            raise ArgumentError(
+                where="step of the optimizer's state",
+                found=described(step),
+                wanted="a number of steps",
+            ) from None
+
+
+def _is_there(device: Device, region: int) -> bool:
+    """Whether a device has values of a region, or has lost them."""
+    return device.pool.buffers[region] is not None or device.is_lost(region)
+
+
+def with_values(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with values: itself, or what its materializer makes."""
+    if isinstance(tensor, SambaTensor) and not tensor.has_data:
+        return tensor.torch_tensor()
+    return tensor
+
 
 def host_tensors(sources: Sequence[Source]) -> dict[str, SambaTensor]:
     """Traced host tensors by name: inputs, parameters and buffers."""
-    found: dict[str, SambaTensor] = {}
+    by_name: dict[str, SambaTensor] = {}
     for source in sources:
         if source.tensor is not None and source.role is not Role.CONSTANT:
             tensor = source.tensor
             if not isinstance(tensor, SambaTensor):
                 tensor = SambaTensor(tensor, name=source.name, region_name=source.region_name)
-            found[source.name] = tensor
-    return found
+            by_name[source.name] = tensor
+    return by_name
 
 
 def model_tensors(
     model: torch.nn.Module,
     traced: Traced,
-    program: Program,
+    places: Mapping[str, int],
     *,
     operation: str,
-    places: Mapping[str, int] | None = None,
 ) -> list[HostTensor]:
     """Parameters and buffers of a model with the regions that mirror them.
 
     Args:
         model: The traced model, or another of the same structure.
         traced: The trace that was loaded.
-        program: The program on the device.
+        places: Regions by tensor name; what is not there is left out.
         operation: Who asks, for errors.
-        places: Regions by tensor name, for a program of several graphs; what is not there is left
-            out.
 
     Returns:
         One entry per parameter and buffer that the graph has.
@@ -78,14 +174,11 @@ def model_tensors(
     Raises:
         ArgumentError: If the model lacks one of them, or has it in another shape or dtype.
     """
-    if places is None:
-        values = program.graphs[0].values
-        places = {s.name: values[s.value].region for s in traced.sources}
     tables: dict[Role, dict[str, torch.Tensor]] = {
         Role.WEIGHT: dict(model.named_parameters(remove_duplicate=False)),
         Role.BUFFER: dict(model.named_buffers(remove_duplicate=False)),
     }
-    found = []
+    entries = []
     for source in traced.sources:
         if source.role not in tables or source.name not in places:
             continue
@@ -100,7 +193,7 @@ def model_tensors(
                 wanted="one" if wanted is None else _form(wanted),
                 hint="Give the model that was traced, or one of the same structure.",
             )
-        found.append(
+        entries.append(
             HostTensor(
                 path=source.path,
                 role=source.role,
@@ -108,7 +201,7 @@ def model_tensors(
                 tensor=tensor,
             )
         )
-    return found
+    return entries
 
 
 def optimizer_states(
@@ -136,7 +229,7 @@ def optimizer_states(
     region_of = {id(t.tensor): t.region for t in tensors}
     on_device = {p.weight: (entry, p) for entry in program.optimizers for p in entry.params}
     idle = {entry.name: idle_states(entry) for entry in program.optimizers}
-    found: list[HostState] = []
+    entries: list[HostState] = []
     for group in describe_optimizers(optimizers):
         names = [state.host_name or state.name for state in group.states]
         regions = [region_of.get(id(parameter), -1) for parameter in group.parameters]
@@ -148,7 +241,7 @@ def optimizer_states(
             entry, state = on_device[region]
             if entry.kind is not group.kind or len(state.states) != len(names):
                 raise _mismatch(operation, group, f"{entry.kind.name} on the device")
-            found.append(
+            entries.append(
                 HostState(
                     optimizer=optimizers[group.owner],
                     parameter=parameter,
@@ -158,7 +251,7 @@ def optimizer_states(
                     counts=OPTIMIZER_RULES[entry.kind].counts,
                 )
             )
-    return found
+    return entries
 
 
 def _mismatch(operation: str, group: GroupSpec, found: str) -> ArgumentError:
@@ -171,4 +264,4 @@ def _mismatch(operation: str, group: GroupSpec, found: str) -> ArgumentError:
 
 
 def _form(tensor: torch.Tensor) -> str:
-    return f"shape {list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    return f"shape {list(tensor.shape)} {dtype_name(tensor.dtype)}"

@@ -9,7 +9,7 @@ device's, and what they were changed to is then not what torch would have.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -18,6 +18,7 @@ from emulator.device import Device
 from samba.sambatensor import SambaTensor
 from samba.session.host_tensors import HostTensor
 from samba.session.known_buffers import KnownBuffers
+from samba.session.watching import Call, Watcher
 from samba.support.deviations import Deviations, some_of
 from samba.tensor.host_use import HostUse, twinned
 
@@ -41,47 +42,41 @@ class DeviceTwins(Protocol):
 
     def all_tensors(self, operation: str) -> list[HostTensor]: ...
     def has_grad(self, name: str) -> bool: ...
-    def read_tensors(self, tensors: Sequence[HostTensor], inplace: bool = True) -> None: ...
+    def read_tensors(self, tensors: Sequence[HostTensor]) -> None: ...
     def write_tensors(self, tensors: Sequence[HostTensor]) -> None: ...
     def optimizers_to_rdu(self, optims: Any) -> None: ...
 
 
-class HostWrites:
+class HostWrites(Watcher):
     """Looks after the host tensors of a loaded program.
 
     Args:
-        loaded: The program with its models; None looks after nothing.
+        loaded: The program with its models; it is not kept alive.
         models: Its models.
         optimizers: Its optimizers.
         known: Buffers whose values are part of its graphs.
-
-    Attributes:
-        due: Whether there may be something to do before a run.
     """
 
     def __init__(
         self,
-        loaded: DeviceTwins | None = None,
-        models: Sequence[torch.nn.Module] = (),
-        optimizers: Sequence[torch.optim.Optimizer] = (),
-        known: KnownBuffers | None = None,
+        loaded: DeviceTwins,
+        models: Sequence[torch.nn.Module],
+        optimizers: Sequence[torch.optim.Optimizer],
+        known: KnownBuffers,
     ) -> None:
-        self.known = known or KnownBuffers()
+        self.known = known
         self._loads_known = False
-        self._loaded = None if loaded is None else weakref.proxy(loaded)
-        self._models, self._optimizers = tuple(models), tuple(optimizers)
-        self._tensors: list[HostTensor] = []
-        self._uses: list[HostUse] = []
+        self._loaded: DeviceTwins = weakref.proxy(loaded)
+        self._optimizers = tuple(optimizers)
+        self._twins: list[tuple[HostTensor, HostUse]] = []
         self._plain: list[torch.Tensor] = []
         self._trained: list[bool] = []
         self._versions: list[int] = []
         self._synced: dict[int, Any] = {}
-        self.due = self._told_older = False
+        self._due = self._told_older = False
         self._pending: dict[str, HostTensor] = {}
         self._loaded_optimizers: list[torch.optim.Optimizer] = []
         self._deviations = Deviations()
-        if loaded is None:
-            return
         self._enter(loaded.all_tensors("run()"))
         _watching.add(self)
         for module in {id(m): m for model in models for m in model.modules()}.values():
@@ -96,27 +91,34 @@ class HostWrites:
 
     def _enter(self, tensors: Sequence[HostTensor]) -> None:
         self.close()
-        self._tensors = list(tensors)
-        self._uses = [HostUse(entry.tensor, self) for entry in self._tensors]
-        for entry, use in zip(self._tensors, self._uses, strict=True):
+        self._twins = [(entry, HostUse(entry.tensor, self)) for entry in tensors]
+        for entry, use in self._twins:
             twinned[id(entry.tensor)] = use
         self._trained = self._flags()
         # Torch functions on plain tensors leave no note: their counts are compared in every run.
         self._plain = [
             entry.tensor
-            for entry in self._tensors
+            for entry in tensors
             if not isinstance(entry.tensor, SambaTensor) and not entry.tensor.is_inference()
         ]
         self._plain += self.known.tensors()
-        self._versions = [_state(tensor) for tensor in self._plain]
+        self._versions = self._counts()
+
+    def _counts(self) -> list[int]:
+        """How often each plain tensor was written, negative for one that is not trained."""
+        return [t._version if t.requires_grad else -1 - t._version for t in self._plain]
+
+    def _flags(self) -> list[bool]:
+        """Whether each tensor is trained."""
+        with torch._C.DisableTorchFunctionSubclass():  # or it would count as a use
+            return [entry.tensor.requires_grad for entry, _ in self._twins]
 
     def close(self) -> None:
         """Look after nothing any more."""
-        for entry, use in zip(self._tensors, self._uses, strict=True):
+        for entry, use in self._twins:
             if twinned.get(id(entry.tensor)) is use:
                 del twinned[id(entry.tensor)]
-        self._tensors, self._uses, self._plain, self._versions = [], [], [], []
-        self._trained = []
+        self._twins, self._plain, self._versions, self._trained = [], [], [], []
 
     # -- what scripts do ------------------------------------------------------------
 
@@ -127,10 +129,10 @@ class HostWrites:
             tensor: The tensor.
             operation: What it does with it.
         """
-        self.due = True
+        self._due = True
         if operation in _READS_NOTHING or self._told_older:
             return
-        entry = next((e for e in self._tensors if e.tensor is tensor), None)
+        entry = next((e for e, _ in self._twins if e.tensor is tensor), None)
         if entry is not None and self._is_older(entry):
             self._told_older = True
             self._deviations.tell(
@@ -148,7 +150,7 @@ class HostWrites:
             reader: Module of the code that asked. Torch's optimizers and modules ask to set
                 gradients to zero, or to step, which is right as it is.
         """
-        if self._loaded is None or reader.startswith(_ASKS_TO_CLEAR):
+        if reader.startswith(_ASKS_TO_CLEAR):
             return
         name = getattr(tensor, "sn_name", "")
         if not self._loaded.device.counters.runs or not self._loaded.has_grad(name):
@@ -169,10 +171,9 @@ class HostWrites:
         Args:
             module: Any module.
         """
-        inside = {id(t) for t in (*module.parameters(), *module.buffers())}
-        older = [e for e in self._tensors if id(e.tensor) in inside and self._is_older(e)]
-        if older and self._loaded is not None:
-            self.tell_others("load_state_dict")
+        older = [entry for entry, _ in self._inside(module) if self._is_older(entry)]
+        if older:
+            self.warn_of_writes("load_state_dict")
             self._loaded.read_tensors(older)
 
     def module_loaded(self, module: torch.nn.Module) -> None:
@@ -181,19 +182,24 @@ class HostWrites:
         Args:
             module: Any module.
         """
-        inside = {id(t) for t in (*module.parameters(), *module.buffers())}
-        for entry, use in zip(self._tensors, self._uses, strict=True):
-            if id(entry.tensor) in inside and use.written(entry.tensor):
+        for entry, use in self._inside(module):
+            if use.written(entry.tensor):
                 self._pending[entry.path] = entry
                 use.looked(entry.tensor)
-                self.due = True
+                self._due = True
         if self.known:
-            self._loads_known = self.due = True
-        replacing = self._replacing()
-        if replacing and self._loaded is not None:
-            self._pending |= {entry.path: entry for entry in replacing}
-            self.due = True
-            self._enter(self._loaded.all_tensors("run()"))
+            self._loads_known = self._due = True
+        # Tensors that a module has in the place of others, as ``assign=True`` leaves it.
+        known = {id(entry.tensor) for entry, _ in self._twins}
+        present = self._loaded.all_tensors("run()")
+        if replacing := {e.path: e for e in present if id(e.tensor) not in known}:
+            self._pending |= replacing
+            self._due = True
+            self._enter(present)
+
+    def _inside(self, module: torch.nn.Module) -> list[tuple[HostTensor, HostUse]]:
+        inside = {id(t) for t in (*module.parameters(), *module.buffers())}
+        return [(entry, use) for entry, use in self._twins if id(entry.tensor) in inside]
 
     def optimizer_loaded(self, optimizer: torch.optim.Optimizer) -> None:
         """A state was loaded into an optimizer: it counts at the next run.
@@ -203,18 +209,23 @@ class HostWrites:
         """
         if any(o is optimizer for o in self._optimizers):
             self._loaded_optimizers.append(optimizer)
-            self.due = True
+            self._due = True
 
     # -- what runs and transfers ask ----------------------------------------------------
 
     @property
-    def has_plain(self) -> bool:
-        """Whether there are tensors whose writes leave no note, such as buffers."""
-        return bool(self._plain)
+    def looks(self) -> bool:
+        """True: a script may use a host tensor at any time."""
+        return True
 
-    def plain_changed(self) -> bool:
-        """Whether such a tensor has been written."""
-        return self._versions != [_state(tensor) for tensor in self._plain]
+    def changed(self) -> bool:
+        """Whether a script has used a tensor, loaded a state, or written what leaves no note."""
+        return self._due or (bool(self._plain) and self._versions != self._counts())
+
+    def before(self, call: Call) -> None:
+        """As :meth:`bring`."""
+        del call
+        self.bring()
 
     def bring(self, operation: str = "session.run") -> None:
         """Copy to the device what was loaded, and tell of other writes.
@@ -222,18 +233,18 @@ class HostWrites:
         Args:
             operation: What is about to happen, for the message.
         """
-        if self._loaded is None or not (self.due or self.plain_changed()):
+        if not self.changed():
             return
-        self._tell_trained()
+        self._warn_of_flags()
         if self.known:
             self._look_at_known(operation)
-        self.tell_others(operation)
+        self.warn_of_writes(operation)
         if self._pending:
             self._loaded.write_tensors(list(self._pending.values()))
             self._note_synced(self._pending.values())
         for optimizer in self._loaded_optimizers:
             self._loaded.optimizers_to_rdu(optimizer)
-        self._pending, self._loaded_optimizers, self.due = {}, [], False
+        self._pending, self._loaded_optimizers, self._due = {}, [], False
 
     def _look_at_known(self, operation: str) -> None:
         """What a script has done to buffers that are part of a graph."""
@@ -248,18 +259,18 @@ class HostWrites:
                 "Compile and load the model again",
             )
 
-    def tell_others(self, operation: str) -> None:
-        """Tell of writes in place that nothing has copied to the device.
+    def warn_of_writes(self, operation: str) -> None:
+        """Warn of writes in place that nothing has copied to the device.
 
         Args:
             operation: What is about to happen.
         """
         names, known = [], self.known.paths
-        for entry, use in zip(self._tensors, self._uses, strict=True):
+        for entry, use in self._twins:
             if use.written(entry.tensor) and entry.path not in (*self._pending, *known):
                 names.append(entry.path)
             use.looked(entry.tensor)
-        self._versions = [_state(tensor) for tensor in self._plain]
+        self._versions = self._counts()
         if names:
             self._deviations.tell(
                 "host-write",
@@ -269,14 +280,14 @@ class HostWrites:
                 "after it",
             )
 
-    def _tell_trained(self) -> None:
-        """Tell of parameters that a script has frozen, or the other way round, since the load."""
+    def _warn_of_flags(self) -> None:
+        """Warn of parameters that a script has frozen, or the other way round, since the load."""
         now = self._flags()
         if now == self._trained:
             return
         names = [
             f"{entry.path} is {new}"
-            for entry, new, old in zip(self._tensors, now, self._trained, strict=True)
+            for (entry, _), new, old in zip(self._twins, now, self._trained, strict=True)
             if new is not old
         ]
         self._trained = now
@@ -286,10 +297,6 @@ class HostWrites:
             "trains what it was compiled to train. Compile again and load, to freeze or to train",
         )
 
-    def _flags(self) -> list[bool]:
-        with torch._C.DisableTorchFunctionSubclass():  # or it would count as a use
-            return [entry.tensor.requires_grad for entry in self._tensors]
-
     def copied(self, tensors: Sequence[HostTensor]) -> None:
         """Host and device have the same values of some tensors now.
 
@@ -297,11 +304,11 @@ class HostWrites:
             tensors: The tensors.
         """
         ids = {id(entry.tensor) for entry in tensors}
-        for entry, use in zip(self._tensors, self._uses, strict=True):
+        for entry, use in self._twins:
             if id(entry.tensor) in ids:
                 use.looked(entry.tensor)
                 self._pending.pop(entry.path, None)
-        self._versions = [_state(tensor) for tensor in self._plain]
+        self._versions = self._counts()
         self._note_synced(tensors)
 
     def same(self, tensor: torch.Tensor) -> None:
@@ -310,7 +317,7 @@ class HostWrites:
         Args:
             tensor: The tensor.
         """
-        self.copied([entry for entry in self._tensors if entry.tensor is tensor])
+        self.copied([entry for entry, _ in self._twins if entry.tensor is tensor])
 
     def copied_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Host and device have the same state of some optimizers now.
@@ -322,28 +329,17 @@ class HostWrites:
             o for o in self._loaded_optimizers if not any(o is other for other in optimizers)
         ]
 
-    def _note_synced(self, tensors: Any) -> None:
-        if self._loaded is None:
-            return
+    def _note_synced(self, tensors: Iterable[HostTensor]) -> None:
         buffers = self._loaded.device.pool.buffers
         for entry in tensors:
-            held = buffers[entry.region]
-            self._synced[entry.region] = None if held is None else weakref.ref(held)
+            buffer = buffers[entry.region]
+            self._synced[entry.region] = None if buffer is None else weakref.ref(buffer)
 
     def _is_older(self, entry: HostTensor) -> bool:
         """Whether a run has written the device's memory since both were the same."""
-        if self._loaded is None:
-            return False
         synced = self._synced.get(entry.region)
-        held = self._loaded.device.pool.buffers[entry.region]
-        return synced is not None and held is not None and synced() is not held
-
-    def _replacing(self) -> list[HostTensor]:
-        """Tensors that a module has in the place of others, as ``assign=True`` leaves it."""
-        if self._loaded is None:
-            return []
-        known = {id(entry.tensor) for entry in self._tensors}
-        return [t for t in self._loaded.all_tensors("run()") if id(t.tensor) not in known]
+        buffer = self._loaded.device.pool.buffers[entry.region]
+        return synced is not None and buffer is not None and synced() is not buffer
 
 
 def _module_is_loaded(module: torch.nn.Module, *state: Any) -> None:
@@ -351,11 +347,6 @@ def _module_is_loaded(module: torch.nn.Module, *state: Any) -> None:
     del state
     for writes in list(_watching):
         writes.module_is_loaded(module)
-
-
-def _state(tensor: torch.Tensor) -> int:
-    """How often a tensor was written, negative for one that is not trained."""
-    return tensor._version if tensor.requires_grad else -1 - tensor._version
 
 
 def _module_loaded(module: torch.nn.Module, incompatible_keys: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from emulator.device import Device
 from samba.distributed.joint import Announcement, Ended
 from samba.distributed.replicas import Replicas
-from samba.session.random_state import random_state, set_random_state
+from samba.session.hyperparams import random_state, set_random_state
 from samba.session.turns import Turns
 
 __all__ = ["Joins", "joining"]
@@ -62,19 +62,19 @@ def joining(loaded: Joins, *, by_initial_size: bool, throws: bool) -> Iterator[N
         with loaded.turns.held():
             shadowed = False
             while True:
-                told = joint.next_run(random_state(loaded.device).tolist())
-                if not isinstance(told, Announcement):
+                news = joint.next_run(random_state(loaded.device).tolist())
+                if not isinstance(news, Announcement):
                     break
-                replicas.shadow(told)
+                replicas.shadow(news)
                 shadowed = True
-            _go_on_from(loaded, told)
+            _go_on_from(loaded, news)
             if shadowed:
                 loaded.forget_calls()
 
 
-def _go_on_from(loaded: Joins, told: Sequence[Ended]) -> None:
+def _go_on_from(loaded: Joins, ends: Sequence[Ended]) -> None:
     """Let random streams stand where they do on the ranks that made the most runs."""
-    last = max(told, key=lambda ended: ended.runs)  # the first of them
+    last = max(ends, key=lambda ended: ended.runs)  # the first of them
     state = torch.tensor(last.streams, dtype=torch.int64).reshape(-1, 2)
     if not torch.equal(state, random_state(loaded.device)):
         set_random_state(loaded.device, state)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from samba.session.mismatch import GraphMismatch
+from samba.session.check_pef import GraphMismatch
 from samba.support.deviations import some_of
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.traced import Traced
@@ -58,8 +58,8 @@ class KnownBuffers:
 
     def tensors(self) -> list[torch.Tensor]:
         """The models' present buffers."""
-        found = [entry.now() for entry in self._entries.values()]
-        return [t for t in found if t is not None and not t.is_inference()]
+        present = [entry.now() for entry in self._entries.values()]
+        return [t for t in present if t is not None and not t.is_inference()]
 
     @property
     def paths(self) -> frozenset[str]:

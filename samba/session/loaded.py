@@ -2,98 +2,119 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 
 from emulator.device import Device
-from emulator.handler_errors import raise_error_of_handler
+from emulator.errors import DeviceError
 from emulator.held_signals import HELD
 from emulator.mesh.chips import Chips
 from pef_schema.program import Program, Role
 from samba.compiler.optimizers import as_optimizers
 from samba.distributed.replicas import Replicas
-from samba.errors import ArgumentError, described, literal
+from samba.errors import ArgumentError, NotCopyable, literal
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
-from samba.session.computed_indices import checks_by_region, index_checks_of, tell_computed
-from samba.session.feeding import Feeder
-from samba.session.host_tensors import HostState, HostTensor, optimizer_states
+from samba.session.feeding import Feeder, slots_of_all
+from samba.session.given_values import fitting
+from samba.session.host_tensors import (
+    HostState,
+    HostTensor,
+    host_tensors,
+    model_tensors,
+    optimizer_states,
+    with_values,
+)
 from samba.session.host_writes import HostWrites
+from samba.session.index_checks import checks_by_region, find_index_checks, warn_of_computed
 from samba.session.joining import joining
 from samba.session.known_buffers import KnownBuffers
 from samba.session.layout_feeding import feeder_of
-from samba.session.loaded_tensors import LoadedTensors
+from samba.session.multigraph.graphs import GraphPart
 from samba.session.running import Runner
 from samba.session.spilling import spill_weights
-from samba.session.watched_modes import WatchedModes
-from samba.tensor.host_use import overwrite, replace
+from samba.session.turns import Turns
+from samba.session.watched_groups import WatchedGroups
+from samba.session.watching import WatchedModes
+from samba.support.deviations import Deviations
 from samba.tensor.labels import mark_fast_access
-from samba.tensor.readable import readable
 from samba.tensor.views import read_as_numpy, view_as_torch
-from samba.tracer.inputs import Constant, NamedInput
-from samba.tracer.traced import FROM_DTYPE, Source, Traced
+from samba.tracer.inputs import Constant
+from samba.tracer.traced import Traced
 
 __all__ = ["Loaded"]
 
 
-class Loaded(LoadedTensors, ABC):
+class Loaded:
     """A program on the device together with the host models it mirrors.
 
     SambaTensors see its memory as :class:`samba.tensor.visible_memory.DeviceTensors`.
 
     Args:
         program: The program.
-        given: The inputs of each of its graphs, as the host was traced with them.
+        parts: Its graphs.
+        traces: The models with their traces, of which the graphs are parts; several of one model
+            that was traced several times.
         constants: Arguments by name that are constants of the graphs.
         check_indices: Whether computed indices are looked at in every run, too.
         chips: Where it runs, on one chip if None.
+
+    Attributes:
+        outputs: Handles of the outputs of all graphs.
 
     Raises:
         IndexOutOfRange: If a constant of the program is used as indices that are out of range.
     """
 
-    outputs: tuple[SambaTensor, ...]
+    writes: HostWrites
+    """The watcher of the host's tensors, from :meth:`watch` on."""
 
     def __init__(
         self,
         program: Program,
-        given: Sequence[Sequence[NamedInput]],
+        parts: Sequence[GraphPart],
+        traces: Sequence[tuple[torch.nn.Module, Traced]],
         *,
         constants: Sequence[tuple[str, Constant]] = (),
         check_indices: bool = False,
         chips: Chips | None = None,
     ) -> None:
         self.program = program
-        checks = [index_checks_of(program, number) for number in range(len(program.graphs))]
-        computed = {number: found.computed for number, found in enumerate(checks)}
+        checks = [find_index_checks(program, number) for number in range(len(program.graphs))]
+        computed = {number: check.computed for number, check in enumerate(checks)}
         if not check_indices:
-            tell_computed(program, computed)
+            warn_of_computed(program, computed)
         with PROFILER.event("SAMBA_INIT_RUNTIME"):
             device = Device(program, computed if check_indices else None, chips)
-        super().__init__(device, Replicas(device))
+        self.device, self.replicas, self.turns = device, Replicas(device), Turns()
+        self._deviations = Deviations()
         self._checks_of_region = checks_by_region(program, checks)
+        self._parts, self._traces = tuple(parts), tuple(traces)
+        self.outputs = tuple(tensor for part in parts for tensor in part.outputs)
+        self._places = {
+            source.name: graph.values[source.value].region
+            for graph, part in zip(program.graphs, parts, strict=True)
+            for source in part.traced.sources
+        }
         self._runners = {
             graph.name: Runner(
                 device,
                 self.replicas,
-                feeder_of(program, inputs, number, constants=constants, checks=found.fed),
+                feeder_of(program, part.given, number, constants=constants, checks=check.fed),
                 number,
             )
-            for number, (graph, inputs, found) in enumerate(
-                zip(program.graphs, given, checks, strict=True)
+            for number, (graph, part, check) in enumerate(
+                zip(program.graphs, parts, checks, strict=True)
             )
         }
         self._every = list(self._runners.values())
         if len(program.graphs) != 1:
-            fed = [found.fed for found in checks]
-            feeder = Feeder(program, graph_number=None, checks_of_all=fed)
+            feeder = Feeder(program, slots_of_all(program, [check.fed for check in checks]))
             self._every.append(Runner(device, self.replicas, feeder, None))
-        self.writes = HostWrites()
         self._has_spilled = False
         self.only = self._every[-1]
         """Runner where no graph is named: of the only graph, or of all in their order."""
@@ -120,19 +141,20 @@ class Loaded(LoadedTensors, ABC):
         for runner in self._every:
             runner.forget_call()
 
-    def watch(
-        self, models: Sequence[torch.nn.Module], optimizers: Sequence[torch.optim.Optimizer] = ()
-    ) -> None:
-        """Look after host tensors and modes from now on.
+    def watch(self, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
+        """Look after host tensors, modes and parameter groups from now on.
 
         Args:
-            models: The models that were loaded.
-            optimizers: Their optimizers.
+            optimizers: The optimizers that were loaded.
         """
-        self.writes = HostWrites(self, models, optimizers, KnownBuffers(self.traces()))
+        models = self.models()
+        self.writes = HostWrites(self, models, optimizers, KnownBuffers(self._traces))
         for runner in self._every:
-            modes = WatchedModes(models[0] if len(models) == 1 else None, self.program)
-            runner.watch(self.writes, modes)
+            runner.watch(
+                WatchedGroups(optimizers, self.program),
+                WatchedModes(models[0] if len(models) == 1 else None, self.program),
+                self.writes,
+            )
 
     def close(self) -> None:
         """Look after nothing any more: the program leaves the device."""
@@ -147,18 +169,46 @@ class Loaded(LoadedTensors, ABC):
         Raises:
             ArgumentError: There is no graph of that name.
         """
-        found = self.only if graph_name is None else self._named(graph_name)
-        if found is None:
+        match = self.only if graph_name is None else self._named(graph_name)
+        if match is None:
             raise ArgumentError(
                 where="session.run(graph_name=...)",
                 found=literal(graph_name),
                 wanted=" or ".join(map(repr, self._runners)),
                 hint="The .pef.log beside the PEF lists its graphs.",
             )
-        return found
+        return match
 
     def _named(self, graph_name: Any) -> Runner | None:
         return self._runners.get(graph_name) if isinstance(graph_name, str) else None
+
+    # -- tensors by name, as SambaTensors ask for them ----------------------------------
+
+    def __reduce_ex__(self, protocol: object, /) -> NoReturn:
+        """What is on the device stays there: neither ``copy`` nor ``pickle`` take it along."""
+        raise NotCopyable(what="loaded program")
+
+    def knows(self, name: str) -> bool:
+        """Whether the program has a tensor of that name."""
+        return self.device.knows(name)
+
+    def has_grad(self, name: str) -> bool:
+        """Whether the program has a gradient for it."""
+        try:
+            self.device.gradient_of(name)
+        except DeviceError:
+            return False
+        return True
+
+    def read(self, name: str) -> torch.Tensor:
+        """A fresh copy of a tensor's device memory."""
+        with self.turns.held(), self.replicas.getting_tensors():
+            return view_as_torch(self.device.read(self.device.region_of(name)))
+
+    def read_grad(self, name: str) -> torch.Tensor:
+        """A fresh copy of its gradient."""
+        with self.turns.held():
+            return view_as_torch(self.device.read(self.device.gradient_of(name)))
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
         """Copy host values to the device.
@@ -174,10 +224,40 @@ class Loaded(LoadedTensors, ABC):
         tensor = self._fitting(tensor, region, name)
         if self.writes.known:
             self.writes.known.refuse_write(name, tensor)
-        for check in self._checks_of_region.get(region, ()):
-            check.check(np.ascontiguousarray(read_as_numpy(tensor, name)))
-        super().write(name, tensor)
+        values = read_as_numpy(tensor, name)
+        self._check_indices(region, values)
+        with (
+            self.turns.held(),
+            self.replicas.same_values((region,)),
+            PROFILER.event("PyRT_SET_TENSORS"),
+        ):
+            self.device.write(region, values, name=name)
         self.note_written((region,))
+
+    def _check_indices(self, region: int, values: np.ndarray) -> None:
+        for check in self._checks_of_region.get(region, ()):
+            check.check(np.ascontiguousarray(values))
+
+    def write_grad(self, name: str, tensor: torch.Tensor, *, stays: bool = False) -> None:
+        """Copy host values to its gradient on the device.
+
+        Args:
+            name: Name of the tensor.
+            tensor: The values.
+            stays: Whether they are meant for all runs that follow, if it is an output.
+        """
+        region, where = self.device.gradient_of(name), f"{name}__grad"
+        values = read_as_numpy(self._fitting(tensor, region, where), where)
+        with self.turns.held():
+            self.device.write(region, values, name=where)
+            self.note_gradients((region,), stays=stays)
+
+    def _fitting(self, tensor: torch.Tensor, region: int, name: str) -> torch.Tensor:
+        """A tensor in the type of its region, told once if it is cast."""
+        target = self.device.program.regions[region]
+        return fitting(tensor, target, name=name, deviations=self._deviations)
+
+    # -- what runs have to know ---------------------------------------------------------
 
     def note_gradients(self, regions: Collection[int], *, stays: bool) -> None:
         """Take note that gradients were set, perhaps of outputs.
@@ -198,31 +278,70 @@ class Loaded(LoadedTensors, ABC):
         for runner in self._every:
             runner.note_written(regions)
 
-    @abstractmethod
-    def traces(self) -> list[tuple[torch.nn.Module, Traced]]:
-        """Its models, each with a trace of it; several times where it was traced several times."""
+    def models(self) -> list[torch.nn.Module]:
+        """The models that were loaded, each once."""
+        return list({id(model): model for model, _ in self._traces}.values())
 
-    @abstractmethod
     def tensors_by_name(self) -> dict[str, SambaTensor]:
         """Traced host tensors by name: inputs, parameters, buffers and output handles."""
+        tensors: dict[str, SambaTensor] = {}
+        for part in self._parts:
+            tensors = host_tensors(part.traced.sources) | tensors
+        return tensors | {o.sn_name: o for o in self.outputs}
 
-    @abstractmethod
+    def traces_of(self, model: torch.nn.Module, operation: str) -> list[Traced]:
+        """The traces of a model, or of one like it.
+
+        Args:
+            model: The model.
+            operation: Who asks, for errors.
+
+        Raises:
+            ArgumentError: If neither it nor one of its class was traced.
+        """
+        own = [traced for other, traced in self._traces if other is model]
+        own = own or [traced for other, traced in self._traces if type(other) is type(model)]
+        if not own:
+            wanted = dict.fromkeys(f"a {type(other).__name__}" for other, _ in self._traces)
+            raise ArgumentError(
+                where=f"session.{operation}",
+                found=f"a {type(model).__name__} that was not traced",
+                wanted=" or ".join(wanted),
+                hint="Give a module that was given to trace_multigraph.",
+            )
+        return own
+
     def model_tensors(self, model: torch.nn.Module, operation: str) -> list[HostTensor]:
-        """Parameters and buffers of a traced model, or of one like it, with their regions."""
+        """Parameters and buffers of a traced model, or of one like it, with their regions.
 
-    @abstractmethod
+        Args:
+            model: The model.
+            operation: Who asks, for errors.
+        """
+        by_path: dict[str, HostTensor] = {}
+        for traced in self.traces_of(model, operation):
+            for tensor in model_tensors(model, traced, self._places, operation=operation):
+                by_path.setdefault(tensor.path, tensor)
+        return list(by_path.values())
+
     def all_tensors(self, operation: str) -> list[HostTensor]:
         """Parameters and buffers of everything that was traced, with their regions."""
+        return [t for model in self.models() for t in self.model_tensors(model, operation)]
 
-    @abstractmethod
     def to_device(self, forgotten: frozenset[str] = frozenset()) -> None:
         """Copy weights, buffers, inputs and optimizer state to the device.
 
         Args:
             forgotten: Names of inputs to leave out.
         """
+        self._models_to_device()
+        self._inputs_to_device(forgotten)
+        self._spill_weights()
 
-    def spill_weights(self) -> None:
+    def _models_to_device(self) -> None:
+        self.write_tensors(self.all_tensors("to_device()"))
+
+    def _spill_weights(self) -> None:
         """Let the host's weights rest in a file, once, now that the device has its own."""
         if self._has_spilled:
             return
@@ -231,18 +350,18 @@ class Loaded(LoadedTensors, ABC):
             everything = self.all_tensors("to_device()")
             spill_weights([entry.tensor for entry in everything if entry.role is Role.WEIGHT])
 
-    def _inputs_to_device(
-        self, graph: int, sources: Sequence[Source], forgotten: Collection[str]
-    ) -> None:
-        values = self.program.graphs[graph].values
-        for source in sources:
-            if source.role is not Role.INPUT or source.tensor is None or source.name in forgotten:
-                continue
-            tensor = source.tensor
-            if getattr(tensor, "has_data", True) or getattr(tensor, "materializer_provided", False):
-                region = values[source.value].region
-                array = read_as_numpy(_values(tensor), source.name)
-                self.device.write(region, array, name=source.name)
+    def _inputs_to_device(self, forgotten: Collection[str]) -> None:
+        for graph, part in zip(self.program.graphs, self._parts, strict=True):
+            for source in part.traced.sources:
+                tensor = source.tensor
+                if source.role is not Role.INPUT or tensor is None or source.name in forgotten:
+                    continue
+                if getattr(tensor, "has_data", True) or getattr(
+                    tensor, "materializer_provided", False
+                ):
+                    region = graph.values[source.value].region
+                    array = read_as_numpy(with_values(tensor), source.name)
+                    self.device.write(region, array, name=source.name)
 
     def to_rdu(
         self,
@@ -263,18 +382,17 @@ class Loaded(LoadedTensors, ABC):
         self, tensors: Sequence[HostTensor], states: Sequence[HostState] = ()
     ) -> None:
         """Copy tensors and optimizer state to the device; nothing changes there if it raises."""
-        regions = [tensor.region for tensor in tensors] + _regions(states)
+        regions = [t.region for t in tensors] + [r for entry in states for r in entry.regions]
         # Alone, what a signal cuts short is put back; with others, all of them do the whole.
         whole = nullcontext() if self.replicas.size == 1 else HELD
         with self.turns.held(), self.device.unchanged_on_error() as transaction, whole:
             with self.replicas.same_values(regions), PROFILER.event("PyRT_SET_TENSORS"):
                 for entry in tensors:
-                    values = read_as_numpy(_values(entry.tensor), entry.path)
-                    for check in self._checks_of_region.get(entry.region, ()):
-                        check.check(np.ascontiguousarray(values))
+                    values = entry.array()
+                    self._check_indices(entry.region, values)
                     self.device.write(entry.region, values, name=entry.path)
                 for entry in states:
-                    self._state_to_rdu(entry)
+                    entry.to_device(self.device)
             with HELD:
                 transaction.commit()
                 self.writes.copied(tensors)
@@ -282,48 +400,27 @@ class Loaded(LoadedTensors, ABC):
 
     def optimizers_to_rdu(self, optims: Any, *, operation: str = "optimizers_to_rdu()") -> None:
         """Copy optimizer state alone to the device; nothing changes there if it raises."""
-        self.write_tensors((), self._states(optims, operation))
+        self.write_tensors((), self._states_of((), optims, operation))
 
     def optimizers_to_cpu(self, optims: Any, *, operation: str = "optimizers_to_cpu()") -> None:
         """Copy optimizer state alone to the host."""
         with self.turns.held():
             self.writes.bring(f"session.{operation}")
-            self._take_from_device((), self._states(optims, operation), inplace=False)
-
-    def _states(self, optims: Any, operation: str) -> list[HostState]:
-        return self._states_of((), optims, operation)
+            self.read_tensors((), self._states_of((), optims, operation), inplace=False)
 
     def _states_of(
         self, tensors: Sequence[HostTensor], optims: Any, operation: str
     ) -> list[HostState]:
         """States of optimizers over the traced parameters or over those of a model like it."""
-        found = as_optimizers(optims)
-        if not found:
+        optimizers = as_optimizers(optims)
+        if not optimizers:
             return []
         both = [*self.all_tensors(operation), *tensors]
-        return optimizer_states(found, both, self.program, operation=operation)
+        return optimizer_states(optimizers, both, self.program, operation=operation)
 
     def host_state(self, region: int) -> torch.Tensor:
         """Values on the host of a region of optimizer state: those before the first step."""
         return view_as_torch(self.device.at_first(region))
-
-    def _state_to_rdu(self, entry: HostState) -> None:
-        state = entry.optimizer.state.get(entry.parameter, {})
-        for name, region in entry.states:
-            value = state.get(name)
-            # Adagrad makes its states before the first step, without values for a model without.
-            untouched = isinstance(value, torch.Tensor) and value.is_meta and entry.counts
-            if untouched and not _steps(entry, state):
-                value = None
-            if isinstance(value, torch.Tensor):
-                dtype = FROM_DTYPE[self.program.regions[region].dtype]
-                whose = f"{name} of the optimizer"
-                array = read_as_numpy(readable(value, whose).to(dtype), whose)
-                self.device.write(region, array, name=whose)
-            elif self.device.pool.buffers[region] is not None or self.device.is_lost(region):
-                self.device.reset(region)
-        if entry.step >= 0:
-            self.device.write(entry.step, np.array(_steps(entry, state), np.float32))
 
     def to_cpu(
         self,
@@ -340,102 +437,30 @@ class Loaded(LoadedTensors, ABC):
         with self.turns.held():
             self.writes.bring(f"session.{operation}")
             wanted = [t for t in tensors if not buffers_only or t.role is Role.BUFFER]
-            self._take_from_device(wanted, states, inplace=inplace)
+            self.read_tensors(wanted, states, inplace=inplace)
 
-    def read_tensors(self, tensors: Sequence[HostTensor], inplace: bool = True) -> None:
-        """Copy the device's values of some tensors to the host.
+    def read_tensors(
+        self,
+        tensors: Sequence[HostTensor],
+        states: Sequence[HostState] = (),
+        *,
+        inplace: bool = True,
+    ) -> None:
+        """Copy the device's values of tensors and optimizer state to the host.
+
+        Everything is read first: a signal finds all of it on the host, or nothing.
 
         Args:
-            tensors: The tensors.
+            tensors, states: Whose values.
             inplace: Whether into the memory that they have, or into new memory.
         """
-        self._take_from_device(tensors, (), inplace=inplace)
-
-    def _take_from_device(
-        self, tensors: Sequence[HostTensor], states: Sequence[HostState], *, inplace: bool
-    ) -> None:
-        """Read everything, then give it to the host: a signal finds all of it there, or nothing."""
+        device = self.device
         with self.turns.held(), self.replicas.getting_tensors():
-            values = [self._read(entry.region) for entry in tensors]
-        found = [self._state_values(entry) for entry in states]
+            values = [view_as_torch(device.read(entry.region)) for entry in tensors]
+        of_states = [entry.read(device) for entry in states]
         with HELD, torch.no_grad():
             for entry, value in zip(tensors, values, strict=True):
-                _take(entry.tensor, value, inplace)
-            for entry, of_state in zip(states, found, strict=True):
-                self._state_to_cpu(entry, of_state, inplace)
+                entry.take(value, inplace=inplace)
+            for entry, of_state in zip(states, of_states, strict=True):
+                entry.take(of_state, inplace=inplace)
             self.writes.copied(tensors)
-
-    def _state_values(self, entry: HostState) -> dict[str, torch.Tensor]:
-        """State by torch's names; nothing if the optimizer has taken no step."""
-        device = self.device
-        regions = [region for _, region in entry.states]
-        if all(device.pool.buffers[r] is None and not device.is_lost(r) for r in regions):
-            return {}
-        # torch makes no buffer for a momentum that has always been 0.
-        states = [
-            (name, region)
-            for name, region in entry.states
-            if region not in entry.idle
-            or device.pool.buffers[region] is not None
-            or device.is_lost(region)
-        ]
-        step = (("step", entry.step),) if entry.counts else ()
-        return {name: self._read(region) for name, region in (*states, *step)}
-
-    def _state_to_cpu(
-        self, entry: HostState, values: Mapping[str, torch.Tensor], inplace: bool
-    ) -> None:
-        if not values:
-            return
-        state = entry.optimizer.state[entry.parameter]
-        for name, value in values.items():
-            there = state.get(name)
-            if inplace and isinstance(there, torch.Tensor):
-                there.copy_(value)
-            else:
-                state[name] = value
-
-    def _read(self, region: int) -> torch.Tensor:
-        return view_as_torch(self.device.read(region))
-
-
-def _regions(states: Sequence[HostState]) -> list[int]:
-    """Regions that hold the state of optimizers."""
-    return [
-        region
-        for entry in states
-        for region in (*(r for _, r in entry.states), entry.step)
-        if region >= 0
-    ]
-
-
-def _values(tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(tensor, SambaTensor) and not tensor.has_data:
-        return tensor.torch_tensor()
-    return tensor
-
-
-def _steps(entry: HostState, state: Mapping[str, Any]) -> float:
-    """Steps that torch's state stands for; where it keeps no count, whether there was any."""
-    if entry.counts:
-        step = state.get("step", 0.0)
-        try:
-            return float(step)
-        except Exception as error:  # what a state_dict from elsewhere may hold
-            raise_error_of_handler(error)
-            raise ArgumentError(
-                where="step of the optimizer's state",
-                found=described(step),
-                wanted="a number of steps",
-            ) from None
-    return float(any(isinstance(state.get(name), torch.Tensor) for name, _ in entry.states))
-
-
-def _take(target: torch.Tensor, values: torch.Tensor, inplace: bool) -> None:
-    """Give a host tensor values: in its memory, or in new memory where others keep the old."""
-    if isinstance(target, SambaTensor) and not target.has_data:
-        target.data = values
-    elif inplace:
-        overwrite(target, values)
-    else:
-        replace(target, values)

@@ -1,4 +1,4 @@
-"""Load a PEF for a model: what ``trace_graph`` does."""
+"""Load a PEF for a model, or for graphs: what ``trace_graph`` and a multigraph runtime do."""
 
 from __future__ import annotations
 
@@ -9,33 +9,42 @@ from typing import Any
 import torch
 
 from emulator.forks import refuse_in_child
-from emulator.mesh.chips import Chips
-from pef_schema.program import Graph, Program
+from emulator.mesh.chips import Chips, open_chips
+from emulator.mesh.layout import Split
+from pef_schema import first_difference
+from pef_schema.program import Graph, Program, Role
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
 from samba.compiler.kept_state import with_kept_state
 from samba.compiler.optimizers import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
+from samba.distributed.mesh import processes_of_chips
 from samba.distributed.replicas import replicas_of
-from samba.errors import ArgumentError
+from samba.errors import ArgumentError, described
 from samba.nn.converted import converted_last
 from samba.sambatensor import SambaTensor
-from samba.session.check_pef import check_optimizers, narrow_losses, tell_rates
-from samba.session.chips import wanted_chips
-from samba.session.host_tensors import HostTensor, host_tensors, model_tensors
+from samba.session.check_pef import (
+    GraphMismatch,
+    changed_constants,
+    check_optimizers,
+    narrow_losses,
+    refuse_other_graph,
+    tell_rates,
+    without_gradient_arguments,
+)
+from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.loaded import Loaded
-from samba.session.mismatch import GraphMismatch, refuse_other_graph
-from samba.session.parsing import parse_pef
+from samba.session.multigraph.graphs import GraphPart, GraphTrace
+from samba.session.outputs import output_handles
+from samba.session.program_slot import parse_pef
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
-from samba.session.viewed_feeding import with_views
-from samba.session.watched_groups import WatchedGroups
+from samba.support.deviations import Deviations
 from samba.support.progress import stages
 from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs, collect_inputs
-from samba.tracer.layouts import with_layouts
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 
-__all__ = ["GraphMismatch", "LoadedModel", "load_pef"]
+__all__ = ["LoadedModel", "load_graphs", "load_pef", "wanted_chips"]
 
 
 class LoadedModel(Loaded):
@@ -62,51 +71,25 @@ class LoadedModel(Loaded):
         check_indices: bool = False,
         chips: Chips | None = None,
     ) -> None:
+        outputs = output_handles(program.graphs[0])
         super().__init__(
             program,
-            [given.tensors],
+            [GraphPart(traced=traced, given=given.tensors, outputs=outputs)],
+            [(model, traced)],
             constants=given.constants,
             check_indices=check_indices,
             chips=chips,
         )
         self.model, self.given = model, given
         self.traced, self.optimizers = traced, optimizers
-        self.only.watched = WatchedGroups(optimizers, program)
-        values = program.graphs[0].values
-        self.outputs = tuple(
-            SambaTensor(
-                shape=values[o.value].shape,
-                dtype=FROM_DTYPE[values[o.value].dtype],
-                name=o.name,
-            )
-            for o in program.graphs[0].outputs
-        )
 
-    def traces(self) -> list[tuple[torch.nn.Module, Traced]]:
-        """The model with its trace."""
-        return [(self.model, self.traced)]
+    def traces_of(self, model: torch.nn.Module, operation: str) -> list[Traced]:
+        """The trace, of whatever model: one of another class may have the same structure."""
+        del model, operation
+        return [self.traced]
 
-    def tensors_by_name(self) -> dict[str, SambaTensor]:
-        """Traced host tensors by name: inputs, parameters, buffers and output handles."""
-        return host_tensors(self.traced.sources) | {o.sn_name: o for o in self.outputs}
-
-    def model_tensors(self, model: torch.nn.Module, operation: str) -> list[HostTensor]:
-        """Parameters and buffers of the model, or of one like it, with their regions."""
-        return model_tensors(model, self.traced, self.program, operation=operation)
-
-    def all_tensors(self, operation: str) -> list[HostTensor]:
-        """Parameters and buffers of the model, with their regions."""
-        return self.model_tensors(self.model, operation)
-
-    def to_device(self, forgotten: frozenset[str] = frozenset()) -> None:
-        """Copy weights, buffers, inputs and optimizer state to the device.
-
-        Args:
-            forgotten: Names of inputs to leave out.
-        """
+    def _models_to_device(self) -> None:
         self.to_rdu(self._with_values(), self.optimizers, operation="to_device()")
-        self._inputs_to_device(0, self.traced.sources, forgotten)
-        self.spill_weights()
 
     def _with_values(self) -> torch.nn.Module:
         """The model whose values count: the traced one, unless that has none.
@@ -121,7 +104,7 @@ class LoadedModel(Loaded):
 
     def host_state(self, region: int) -> torch.Tensor:
         """Values on the host of a region of optimizer state: the first ones before any step."""
-        for entry in self._states(self.optimizers, "optim_dict"):
+        for entry in self._states_of((), self.optimizers, "optim_dict"):
             for name, place in entry.states:
                 value = entry.optimizer.state.get(entry.parameter, {}).get(name)
                 if place == region and isinstance(value, torch.Tensor) and not value.is_meta:
@@ -205,28 +188,174 @@ def load_pef(
         traced = trace_again(
             model, given, inference=program.inference, root=graph.name, rates=rate_argins(graph)
         )
-    given = with_layouts(given, traced.looks)
-    given = with_views(given, traced, model, inference=program.inference)
-    found = as_optimizers(optimizers)
+    given = with_layouts_and_views(given, traced, model, inference=program.inference)
+    used = as_optimizers(optimizers)
     if program.inference and parsed_config(config).get("inference"):
-        found = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
+        used = ()  # scripts build their optimizer whatever the mode, and both sides agree on it
     arithmetic = compiled_arithmetic(dict(program.metadata))
     check_arithmetic(wanted_arithmetic(parsed_config(config)), arithmetic, pef=pef)
     traced = with_kept_state(apply_arithmetic(traced, arithmetic))
     refuse_other_graph(traced, program, pef=pef)
     program = narrow_losses(loss_index_tuple(loss_indices), program, pef=pef)
-    check_optimizers(found, traced, program, pef=pef)
+    check_optimizers(used, traced, program, pef=pef)
     tell_rates(traced, program)
     wanted = parsed_config(config)
     loaded = LoadedModel(
         model,
         given,
         traced,
-        found,
+        used,
         program,
         check_indices=checks_indices(wanted),
         chips=wanted_chips(wanted, pef=pef),
     )
     loaded.join(replicas_of(loaded.device, pef, data_parallel_mode, distlearn_config))
-    loaded.watch((model,), found)
+    loaded.watch(used)
     return loaded
+
+
+def load_graphs(parts: Sequence[GraphPart], traces: Sequence[GraphTrace], pef: str) -> Loaded:
+    """Read a PEF of several graphs and check that it is of these.
+
+    Args:
+        parts: The graphs that the session has.
+        traces: The traces that they are parts of.
+        pef: Path of the PEF.
+
+    Returns:
+        The loaded program; nothing has been transferred yet.
+
+    Raises:
+        PefError: The file is not a whole PEF of a known version.
+        ArgumentError: It has other graphs.
+        ArithmeticMismatch: The options ask for another arithmetic than the compiled one.
+        GraphMismatch: A graph or the regions of its tensors are not the compiled ones.
+        Disagreement: Other replicas load something else.
+        ForkedProcess: The process was forked while a device was open.
+    """
+    refuse_in_child("session.init_multigraph_runtime()")
+    program = parse_pef(pef)
+    compiled = [graph.name for graph in program.graphs]
+    given = [part.traced.name for part in parts]
+    if compiled != given:
+        raise ArgumentError(
+            where="session.init_multigraph_runtime(pef)",
+            found=f"graphs {', '.join(given)} in the session",
+            wanted=f"{', '.join(compiled)}, the graphs of {pef}, in this order",
+            hint="Repeat the calls of trace_multigraph and add_graph that were compiled.",
+        )
+    arithmetic = compiled_arithmetic(dict(program.metadata))
+    check_arithmetic(wanted_arithmetic(parsed_config(None)), arithmetic, pef=pef)
+    for part, graph in zip(parts, program.graphs, strict=True):
+        difference = first_difference(
+            without_gradient_arguments(graph),
+            without_gradient_arguments(apply_arithmetic(part.traced, arithmetic).graph()),
+        )
+        if difference is not None:
+            raise GraphMismatch(pef=pef, difference=f"graph {graph.name}, {difference}")
+        changed = changed_constants(part.traced, graph, program)
+        if changed:
+            raise GraphMismatch(pef=pef, difference=f"graph {graph.name}, {changed}")
+    different = list(_regions_that_differ(parts, program))
+    if different:
+        raise GraphMismatch(pef=pef, difference="\n".join(different))
+    config = parsed_config(None)
+    loaded = Loaded(
+        program,
+        parts,
+        [(trace.model, trace.traced) for trace in traces],
+        check_indices=checks_indices(config),
+        chips=wanted_chips(config, pef=pef),
+    )
+    loaded.join(replicas_of(loaded.device, pef))
+    loaded.watch()
+    return loaded
+
+
+def _regions_that_differ(parts: Sequence[GraphPart], program: Program) -> list[str]:
+    lines = []
+    for part, graph in zip(parts, program.graphs, strict=True):
+        pairs = [
+            (source.name, source.region_name, graph.values[source.value].region)
+            for source in part.traced.sources
+            if source.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER)
+        ]
+        outputs = zip(part.traced.outputs, graph.outputs, strict=True)
+        pairs += [(ours.name, ours.region_name, theirs.region) for ours, theirs in outputs]
+        lines += [
+            f"graph {graph.name}, tensor {name}: region {region} here, "
+            f"{program.regions[index].name} in the PEF"
+            for name, region, index in pairs
+            if region != program.regions[index].name
+        ]
+    return lines
+
+
+deviations = Deviations()
+
+
+def wanted_chips(config: Mapping[str, Any], *, pef: str = "") -> Chips | None:
+    """The chips that a configuration asks for.
+
+    Under a launcher that has started several processes, which are no replicas, these are chips of
+    all of them.
+
+    Args:
+        config: A ``config_dict``, or the command line that was parsed last.
+        pef: Path of the PEF that they are for; several processes compare what is in it.
+
+    Returns:
+        The chips; None for one.
+
+    Raises:
+        ArgumentError: If the number of chips or what is divided among them is none that exists.
+        NotEnoughChips: If this process does not see so many.
+        DataParallelError: If other processes do not come, or want something else.
+
+    Example:
+        >>> wanted_chips({"n_chips": 1, "tensor_parallel": "none"}) is None
+        True
+    """
+    count, split = _count(config.get("n_chips")), _split(config.get("tensor_parallel"))
+    if count > 1 and split is Split.NONE:
+        deviations.tell(
+            "one-chip",
+            f"--n-chips {count} without --tensor-parallel batch or weight: the program runs on one "
+            "device",
+        )
+    if count == 1 and split is not Split.NONE:
+        deviations.tell(
+            "one-chip",
+            f"--tensor-parallel {split} without --n-chips 2 or more: the program runs on one "
+            "device",
+        )
+    if count == 1 or split is Split.NONE:
+        return None
+    processes = processes_of_chips(count, split, parallel=bool(config.get("data_parallel")))
+    if processes is not None and pef:
+        processes.agree_on(pef)
+    return open_chips(count, split, processes)
+
+
+def _count(given: Any) -> int:
+    if given is None:
+        return 1
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise ArgumentError(
+            where="--n-chips, or config_dict['n_chips']",
+            found=described(given),
+            wanted="a whole number, 1 or more",
+        )
+    return given
+
+
+def _split(given: Any) -> Split:
+    if given is None:
+        return Split.NONE
+    if not isinstance(given, str) or given not in [*Split]:
+        raise ArgumentError(
+            where="--tensor-parallel, or config_dict['tensor_parallel']",
+            found=described(given),
+            wanted=" or ".join(Split),
+        )
+    return Split(given)

@@ -116,17 +116,17 @@ def session_memory(loaded: Loaded, book: MetricsBook) -> SessionMemory:
 
 def _held(device: Device) -> tuple[tuple[str, int], ...]:
     """Bytes by role that lie on a device now."""
-    found: dict[Role, int] = {}
+    sizes: dict[Role, int] = {}
     for home, buffer in enumerate(device.pool.buffers):
         if buffer is not None:
             role = device.program.regions[device.buffer_map.first_region(home)].role
-            found[role] = found.get(role, 0) + int(buffer.nbytes)
-    return tuple([(role.name.lower(), size) for role, size in sorted(found.items())])
+            sizes[role] = sizes.get(role, 0) + int(buffer.nbytes)
+    return tuple([(role.name.lower(), size) for role, size in sorted(sizes.items())])
 
 
 def _plans(device: Device, purpose: str) -> list[PlanMemory]:
     program = device.program
-    found: list[PlanMemory] = []
+    plans: list[PlanMemory] = []
     for steps, variant, plan in device.plans():
         need = memory_need(
             program,
@@ -134,7 +134,7 @@ def _plans(device: Device, purpose: str) -> list[PlanMemory]:
             seeded=variant.seeded,
             resting=variant.no_momentum,
         )
-        found.append(
+        plans.append(
             PlanMemory(
                 sections=_sections(program, steps),
                 purpose=purpose,
@@ -144,7 +144,7 @@ def _plans(device: Device, purpose: str) -> list[PlanMemory]:
                 measured=plan.memory,
             )
         )
-    return found
+    return plans
 
 
 def _sections(program: Program, steps: StepKey) -> tuple[str, ...]:
@@ -158,18 +158,18 @@ def _named(sections: Sequence[str]) -> str:
     return f"{sections[0]} .. {sections[-1]}, {len(sections)} sections"
 
 
-def _figures(found: MeasuredMemory) -> dict[str, int]:
+def _figures(memory: MeasuredMemory) -> dict[str, int]:
     return {
-        "peak_bytes": found.peak,
-        "argument_bytes": found.argument,
-        "output_bytes": found.output,
-        "alias_bytes": found.alias,
-        "temp_bytes": found.temp,
+        "peak_bytes": memory.peak,
+        "argument_bytes": memory.argument,
+        "output_bytes": memory.output,
+        "alias_bytes": memory.alias,
+        "temp_bytes": memory.temp,
     }
 
 
-def _cells(found: MeasuredMemory | None) -> tuple[str, ...]:
-    if found is None:
+def _cells(memory: MeasuredMemory | None) -> tuple[str, ...]:
+    if memory is None:
         return ("-",) * 5
-    sizes = (found.peak, found.argument, found.output, found.alias, found.temp)
+    sizes = (memory.peak, memory.argument, memory.output, memory.alias, memory.temp)
     return tuple([bytes_text(size) for size in sizes])

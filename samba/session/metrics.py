@@ -6,21 +6,29 @@ read when somebody asks; afterwards they are added to what came before.
 
 from __future__ import annotations
 
+import operator
+import os
 import statistics
+import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.counters import DeviceCounters, Source
+from pef_schema.atomic import write_atomically
+from pef_schema.errors import SambaError
+from pef_schema.printable import json_text, printable, say_text
+from samba.abexit import SambaAtexit
 from samba.support.layout import bytes_text, some, table
 
 if TYPE_CHECKING:
     from emulator.device import Device  # loads jax, which a session without a program needs not
 
-__all__ = ["EVALUATION", "Metrics", "MetricsBook", "Totals"]
+__all__ = ["EVALUATION", "METRICS_VARIABLE", "Metrics", "MetricsBook", "Totals", "report_at_exit"]
 
 FORMAT, VERSION = "samba.metrics", 1
 
@@ -63,20 +71,10 @@ class Totals:
 
     def __add__(self, more: Totals) -> Totals:
         """Both together."""
-        return Totals(
-            compiles=self.compiles + more.compiles,
-            runs=self.runs + more.runs,
-            prepared=self.prepared + more.prepared,
-            lowering_seconds=self.lowering_seconds + more.lowering_seconds,
-            xla_seconds=self.xla_seconds + more.xla_seconds,
-            sources=tuple([a + b for a, b in zip(self.sources, more.sources, strict=True)]),
-            to_device=self.to_device + more.to_device,
-            from_device=self.from_device + more.from_device,
-            timed=self.timed + more.timed,
-            host_seconds=self.host_seconds + more.host_seconds,
-            wait_seconds=self.wait_seconds + more.wait_seconds,
-            latest=(*self.latest, *more.latest)[-_LATEST:],
-        )
+        added = {f.name: getattr(self, f.name) + getattr(more, f.name) for f in fields(self)}
+        added["sources"] = tuple(map(operator.add, self.sources, more.sources))
+        added["latest"] = added["latest"][-_LATEST:]
+        return Totals(**added)
 
 
 def totals_of(counters: DeviceCounters) -> Totals:
@@ -148,7 +146,8 @@ class Metrics:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain data, for JSON; docs/run.md describes the keys."""
-        found = self.totals
+        totals = self.totals
+        hosts, waits = ([times[k] for times in totals.latest] for k in (0, 1))
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -156,58 +155,58 @@ class Metrics:
             "size": self.size,
             "traces": self.traces,
             "trace_seconds": self.trace_seconds,
-            "compiles": found.compiles,
-            "lowering_seconds": found.lowering_seconds,
-            "xla_seconds": found.xla_seconds,
+            "compiles": totals.compiles,
+            "lowering_seconds": totals.lowering_seconds,
+            "xla_seconds": totals.xla_seconds,
             "cache": {
                 "hits": self.source(Source.CACHE),
                 "misses": self.source(Source.COMPILED),
                 "unkept": self.source(Source.UNKEPT),
                 "off": self.source(Source.NO_CACHE),
             },
-            "runs": found.runs,
-            "prepared": found.prepared,
-            "bytes_to_device": found.to_device,
-            "bytes_from_device": found.from_device,
-            "timed_runs": found.timed,
-            "host_seconds": _times([host for host, _ in found.latest], found.host_seconds, found),
-            "wait_seconds": _times([wait for _, wait in found.latest], found.wait_seconds, found),
+            "runs": totals.runs,
+            "prepared": totals.prepared,
+            "bytes_to_device": totals.to_device,
+            "bytes_from_device": totals.from_device,
+            "timed_runs": totals.timed,
+            "host_seconds": _times(hosts, totals.host_seconds, totals.timed),
+            "wait_seconds": _times(waits, totals.wait_seconds, totals.timed),
         }
 
     def __str__(self) -> str:
         """A report for people."""
-        found = self.as_dict()
-        cache, host, wait = found["cache"], found["host_seconds"], found["wait_seconds"]
+        figures = self.as_dict()
+        cache, host, wait = figures["cache"], figures["host_seconds"], figures["wait_seconds"]
         of = f" of rank {self.rank} of {self.size}" if self.size > 1 else ""
         rows = [
             ("traces", some(self.traces, "model") + f" in {_seconds(self.trace_seconds)}"),
             (
                 "compiles",
-                some(found["compiles"], "plan")
-                + f": {_seconds(found['lowering_seconds'])} lowering, "
-                f"{_seconds(found['xla_seconds'])} in XLA or reading the cache",
+                some(figures["compiles"], "plan")
+                + f": {_seconds(figures['lowering_seconds'])} lowering, "
+                f"{_seconds(figures['xla_seconds'])} in XLA or reading the cache",
             ),
             (
                 "executable cache",
                 f"{some(cache['hits'], 'hit')}, {some(cache['misses'], 'miss', 'misses')}"
                 f"; not kept {cache['unkept']:,}, without a cache {cache['off']:,}",
             ),
-            ("runs", f"{found['runs']:,}; prepared anew {found['prepared']:,}"),
-            ("to the device", bytes_text(found["bytes_to_device"])),
-            ("from the device", bytes_text(found["bytes_from_device"])),
-            ("host time of a run", _spread(host, found["timed_runs"])),
-            ("waiting for results", _spread(wait, found["timed_runs"])),
+            ("runs", f"{figures['runs']:,}; prepared anew {figures['prepared']:,}"),
+            ("to the device", bytes_text(figures["bytes_to_device"])),
+            ("from the device", bytes_text(figures["bytes_from_device"])),
+            ("host time of a run", _spread(host, figures["timed_runs"])),
+            ("waiting for results", _spread(wait, figures["timed_runs"])),
         ]
         return table((f"metrics{of}", ""), rows, width=_WIDTH)
 
 
-def _times(latest: list[float], total: float, found: Totals) -> dict[str, float] | None:
+def _times(latest: list[float], total: float, count: int) -> dict[str, float] | None:
     """Mean of all timed runs, and how the latest of them are spread; None if there are none."""
     if not latest:
         return None
     cuts = statistics.quantiles(latest, n=20, method="inclusive") if len(latest) > 1 else latest
     return {
-        "mean": total / found.timed,
+        "mean": total / count,
         "median": statistics.median(latest),
         "p95": cuts[-1],
         "max": max(latest),
@@ -267,8 +266,8 @@ class MetricsBook:
         Args:
             purpose: What they are for.
         """
-        found = [ref() for ref, _, of in self._devices if of == purpose]
-        return [device for device in found if device is not None]
+        devices = [ref() for ref, _, of in self._devices if of == purpose]
+        return [device for device in devices if device is not None]
 
     def note_rank(self, rank: int, size: int) -> None:
         """Take down which of how many processes this is.
@@ -309,3 +308,54 @@ class MetricsBook:
             else:
                 there.append(entry)
         self._devices = there
+
+
+METRICS_VARIABLE = "SAMBA_METRICS"
+"""Environment variable that asks for metrics at the end of the process: ``1`` for a report on
+standard error, or a file, which gets JSON if its name ends in ``.json``; ``0`` for none."""
+
+
+def report_at_exit(metrics: Callable[[], Metrics]) -> bool:
+    """Have metrics written when the process ends, if the environment asks for them.
+
+    Args:
+        metrics: What tells them then.
+
+    Returns:
+        Whether it does.
+    """
+    wanted = os.environ.get(METRICS_VARIABLE, "").strip()
+    if wanted in ("", "0"):
+        return False
+    SambaAtexit.register(_write, wanted, metrics, os.getpid())
+    return True
+
+
+def _write(wanted: str, metrics: Callable[[], Metrics], process: int) -> None:
+    if os.getpid() != process:
+        return  # a child that was forked has done none of it
+    figures = metrics()
+    if wanted == "1":
+        say_text(str(figures), file=sys.stderr)
+        return
+    path = _of_rank(Path(wanted), figures)
+    is_json = path.suffix == ".json"
+    text = json_text(figures.as_dict(), indent=2) if is_json else printable(str(figures))
+    try:
+        write_atomically(str(path), [f"{text}\n".encode()])
+    except SambaError as error:
+        say_text(f"error: {METRICS_VARIABLE}: {error}", file=sys.stderr)
+
+
+def _of_rank(path: Path, figures: Metrics) -> Path:
+    """A file of its own for each of several replicas.
+
+    Example:
+        >>> from samba.session.metrics import Totals
+        >>> found = Metrics(traces=1, trace_seconds=0.5, totals=Totals(), rank=1, size=2)
+        >>> _of_rank(Path("metrics.json"), found).name
+        'metrics.rank1.json'
+    """
+    if figures.size == 1:
+        return path
+    return path.with_name(f"{path.stem}.rank{figures.rank}{path.suffix}")

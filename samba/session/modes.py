@@ -182,10 +182,10 @@ class Modes:
         Raises:
             ArgumentError: The name is empty, or another tensor has it.
         """
-        held = self._aux.get(name)
-        if held is not None and (is_tracing_again() or held is tensor):
+        taken = self._aux.get(name)
+        if taken is not None and (is_tracing_again() or taken is tensor):
             return
-        if not self.is_valid_aux_tensor_name(name) and not _is_made_anew(held, tensor):
+        if not self.is_valid_aux_tensor_name(name) and not _is_made_anew(taken, tensor):
             raise ArgumentError(
                 where="session.add_aux_tensor(name)",
                 found=repr(name),
@@ -219,13 +219,13 @@ class Modes:
         SambaAtexit.run_with_abexit(func, *args, **kwargs)
 
 
-def _is_made_anew(held: Any, tensor: Any) -> bool:
+def _is_made_anew(first: Any, tensor: Any) -> bool:
     """Whether two tensors are of two traces, and alike."""
     return (
-        isinstance(held, FakeTensor)
+        isinstance(first, FakeTensor)
         and isinstance(tensor, FakeTensor)
-        and held.fake_mode is not tensor.fake_mode
-        and (held.shape, held.dtype) == (tensor.shape, tensor.dtype)
+        and first.fake_mode is not tensor.fake_mode
+        and (first.shape, first.dtype) == (tensor.shape, tensor.dtype)
     )
 
 
@@ -235,11 +235,11 @@ _LIMITS = frozenset({"min", "max", "factor"})
 def _ranges(config: Mapping[str, Any] | str | PathLike[str]) -> dict[str, dict[str, int]]:
     """Ranges of dimensions by name, checked."""
     where = "session.load_dynamic_dims_config(config)"
-    found: Any = config
+    content: Any = config
     if not isinstance(config, Mapping):
         where = f"{where}, file {quoted(fspath(config))}"
         try:
-            found = parse_json(Path(config).read_bytes())
+            content = parse_json(Path(config).read_bytes())
         except (OSError, ValueError) as error:
             text = error.strerror if isinstance(error, OSError) else f"no JSON ({error})"
             raise ConfigUnreadable(
@@ -247,7 +247,7 @@ def _ranges(config: Mapping[str, Any] | str | PathLike[str]) -> dict[str, dict[s
                 found=text or str(error),
                 wanted='a JSON file of {"name": {"min": 1, "max": 8, "factor": 1}}',
             ) from error
-    ranges = found if isinstance(found, Mapping) else {"": found}
+    ranges = content if isinstance(content, Mapping) else {"": content}
     for name, limits in ranges.items():
         keys = set(limits) if isinstance(limits, Mapping) else set()
         whole = keys and all(type(value) is int for value in limits.values())

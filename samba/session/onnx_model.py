@@ -65,9 +65,9 @@ class OnnxModels:
         for proto, module in self._made:
             if proto is model:
                 return module
-        made = _convert(model)
-        self._made = [*self._made[1 - _MOST :], (model, made)]
-        return made
+        converted = _convert(model)
+        self._made = [*self._made[1 - _MOST :], (model, converted)]
+        return converted
 
 
 def _is_model_proto(model: Any) -> bool:

@@ -5,21 +5,20 @@ The table names for each method the part that it is of. A reset makes new parts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast
 
 from samba.errors import NotCopyable
 from samba.lazy_param import disable_lazy_param, enable_lazy_param, use_lazy_param
 from samba.profiler import PROFILER, Profiler
 from samba.sambatensor import DimInfo, SambaTensor
-from samba.session.facade import callable_on_class, method_of
-from samba.session.loaded_names import LoadedNames
 from samba.session.metrics import Metrics, MetricsBook
 from samba.session.modes import Modes
 from samba.session.multigraph.builder import GraphBuilder
-from samba.session.profiling import Profiling
+from samba.session.profiling import Profiling, RuntimeProfile
 from samba.session.program_slot import Counters, ProgramSlot
-from samba.session.runtime_profile import RuntimeProfile
-from samba.session.transfers import Transfers
+from samba.session.transfers import LoadedNames, Transfers
 from samba.support.given import flag_of, path_of
 from samba.support.tracing import is_tracing, set_tracing
 
@@ -28,7 +27,72 @@ if TYPE_CHECKING:
     from samba.session.loaded import Loaded
     from samba.session.memory import SessionMemory
 
-__all__ = ["SessionParts"]
+__all__ = ["SessionParts", "callable_on_class", "method_of"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def method_of(
+    part: str, method: Callable[Concatenate[Any, P], R]
+) -> Callable[Concatenate[Any, P], R]:
+    """A method that calls the same method of a part, with its signature and its docstring.
+
+    Args:
+        part: Attribute under which the façade holds the part.
+        method: The part's method.
+
+    Example:
+        >>> class Engine:
+        ...     def start(self, gently=True):
+        ...         return f"started {'gently' if gently else 'hard'}"
+        >>> class Car:
+        ...     def __init__(self):
+        ...         self.engine = Engine()
+        ...     start = method_of("engine", Engine.start)
+        >>> Car().start(gently=False)
+        'started hard'
+    """
+
+    @functools.wraps(method)
+    def forwarded(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(getattr(self, part), *args, **kwargs)
+
+    return forwarded
+
+
+class _OnClassToo:
+    """A method that works on an instance, and on the class for its instance of the process."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self._method = method
+        functools.update_wrapper(self, method)  # pyright: ignore[reportArgumentType]  # of a descriptor
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        target = cast("Any", owner).of_process if instance is None else instance
+        return self._method.__get__(target, owner)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def callable_on_class(method: F) -> F:
+    """A method that can be called on the class as well, as SambaFlow's static ones are.
+
+    Args:
+        method: The method. On the class it works on ``of_process``, an attribute of the class.
+
+    Example:
+        >>> class Session:
+        ...     of_process = None
+        ...     def __init__(self, name): self.name = name
+        ...     @callable_on_class
+        ...     def reset(self): return f"reset {self.name}"
+        >>> Session.of_process = Session("the first")
+        >>> Session.reset(), Session("another").reset()
+        ('reset the first', 'reset another')
+    """
+    return cast("F", _OnClassToo(method))
 
 
 class SessionParts:
@@ -68,7 +132,7 @@ class SessionParts:
         self._profiling = Profiling(slot, self._runtime_profile)
         self._modes = Modes()
 
-    # -- what is loaded: loaded_names.py, program_slot.py ------------------------
+    # -- what is loaded: transfers.py, program_slot.py ---------------------------
 
     get_weight_names = method_of("_names", LoadedNames.get_weight_names)
     get_section_types = method_of("_names", LoadedNames.get_section_types)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from samba.nn.buffers import converted_buffers, forget_converted_buffers
 from samba.session import SambaSession
-from samba.session.facade import callable_on_class
-from samba.session.metrics_at_exit import report_at_exit
+from samba.session.metrics import report_at_exit
+from samba.session.parts import callable_on_class
 from samba.tensor.labels import forget_fast_access
 
 __all__ = ["session"]

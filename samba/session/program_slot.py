@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.handler_errors import HANDLER_ERRORS
 from emulator.held_signals import HELD
+from pef_schema import read_pef
+from pef_schema.program import Program
 from samba.errors import NotLoaded
+from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.metrics import MetricsBook
-from samba.session.multigraph.traces import Traces
+from samba.session.multigraph.graphs import Traces
 from samba.session.onnx_model import OnnxModels
-from samba.session.parsing import parse_pef
 from samba.support import tracing
 from samba.tensor.visible_memory import hide_memory, show_memory
 
@@ -24,7 +27,23 @@ if TYPE_CHECKING:
         Loaded,  # loads jax, which a session without a program needs not
     )
 
-__all__ = ["Counters", "ProgramSlot"]
+__all__ = ["Counters", "ProgramSlot", "parse_pef"]
+
+
+def parse_pef(path: str) -> Program:
+    """Parse a PEF.
+
+    Args:
+        path: Its path, relative to the working directory or absolute.
+
+    Returns:
+        The program in it.
+
+    Raises:
+        PefError: There is no such file, or it is not a whole PEF of a known version.
+    """
+    with PROFILER.event("SAMBA_SET_PEF"):
+        return read_pef(Path(path).absolute())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

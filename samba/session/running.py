@@ -23,25 +23,32 @@ from emulator.held_signals import HELD
 from emulator.plans.calls import Poller
 from emulator.plans.plan import Plan
 from emulator.plans.steps import StepKey
-from pef_schema.program import SectionKind
 from samba.errors import SambaError
 from samba.profiler import PROFILER
 from samba.sambatensor import SambaTensor
 from samba.session.feeding import Feed, Feeder
-from samba.session.fetched_outputs import copier, require_written, resolve_outputs
-from samba.session.first_inputs import FirstInputs
-from samba.session.host_writes import HostWrites
 from samba.session.hyperparams import DropoutSettings, Hyperparameters
-from samba.session.kept_gradients import KeptGradients
-from samba.session.output_gradients import seeds_of
-from samba.session.pending_gradients import PendingGradients
-from samba.session.prepared_call import NO_CALL, Fetches, PreparedCall, plain, same_items
-from samba.session.request import RunRequest, SectionRequest
+from samba.session.outputs import copier, require_written, resolve_outputs, seeds_of
+from samba.session.request import (
+    NO_CALL,
+    Fetches,
+    PreparedCall,
+    RunRequest,
+    SectionRequest,
+    plain,
+    same_items,
+)
 from samba.session.section_choice import SectionChooser, absence_of, frozen
-from samba.session.timeline_pieces import Noted, Piece, Pieces
+from samba.session.timeline import Noted, Piece, Pieces
 from samba.session.watched_groups import WatchedGroups
-from samba.session.watched_modes import WatchedModes
-from samba.support.autocast import AUTOCAST, autocast_in_force
+from samba.session.watching import (
+    Call,
+    FirstInputs,
+    KeptGradients,
+    PendingGradients,
+    WatchedAutocast,
+    Watcher,
+)
 from samba.support.deviations import Deviations
 from samba.support.given import flag_of
 from samba.support.progress import stages
@@ -80,7 +87,6 @@ class Runner:
         self._graph = program.graphs[graph or 0]
         self._feeder = feeder
         feeder.counters = device.counters
-        self._first_inputs = FirstInputs(program, self._feeder.slots)
         self._chooser = SectionChooser(program, graph)
         self._pieces = Pieces(program)
         self._hyperparameters = Hyperparameters(program)
@@ -88,23 +94,33 @@ class Runner:
         self.replicas = replicas
         self._poller = Poller()
         self._deviations = Deviations()
-        self._autocast = dict(program.metadata).get(AUTOCAST, "")
         self._choices: dict[Any, StepKey] = {}
         self._last = NO_CALL
-        self.watched = WatchedGroups()
-        self._pending = PendingGradients(program)
+        self._groups = WatchedGroups((), program)
+        self._first_inputs = FirstInputs(program, feeder, self._buffers)
         self._kept = KeptGradients(program, self._graph, lambda: device.counters.runs)
-        self.watch(HostWrites(), WatchedModes())
+        self._own_watchers = (
+            WatchedAutocast(program),
+            self._first_inputs,
+            PendingGradients(program),
+            self._kept,
+        )
+        self.watch(self._groups)
 
-    def watch(self, writes: HostWrites, modes: WatchedModes) -> None:
-        """Look after host tensors and modes before each run.
+    def watch(self, groups: WatchedGroups, *others: Watcher) -> None:
+        """Ask watchers of what scripts change, beside those of what runs leave on the device.
 
         Args:
-            writes: What scripts write on the host.
-            modes: The modes of modules.
+            groups: The parameter groups of optimizers.
+            others: Watchers of other things.
         """
-        self._writes, self._modes = writes, modes
-        self._looks_at_host = self._looks = writes.has_plain or modes.any
+        self._groups = groups
+        self._watchers: tuple[Watcher, ...] = (groups, *others, *self._own_watchers)
+        self._ask_who_looks()
+
+    def _ask_who_looks(self) -> None:
+        """Settle which watchers a repeated call asks, as it takes time to ask one."""
+        self._changed = tuple([watcher.changed for watcher in self._watchers if watcher.looks])
 
     def note_gradients(self, regions: Collection[int], *, stays: bool) -> None:
         """Take note that a script has set gradients of outputs.
@@ -114,21 +130,15 @@ class Runner:
             stays: Whether they are meant for all runs that follow.
         """
         self._kept.note_written(regions, stays=stays)
-        self._looks = self._looks_at_host or self._kept.waits
-
-    def _changed(self) -> bool:
-        """Whether something was changed beside the call, at which a repetition has to look."""
-        if self._looks_at_host and (self._modes.changed() or self._writes.plain_changed()):
-            return True
-        return self._kept.waits and self._kept.repeats_old()
+        self._ask_who_looks()
 
     def hyperparameters(self) -> dict[str, float]:
         """What holds in the next run, schedulers' changes too, by argin; seeds are of streams."""
-        new, number = self.watched.values().items(), self._hyperparameters.number
-        held = {index: number(where, value, index) for index, (where, value) in new}
-        held, argins = {**held, **self._settings.rates}, enumerate(self._device.program.argins)
+        new, number = self._groups.values().items(), self._hyperparameters.number
+        values = {index: number(where, value, index) for index, (where, value) in new}
+        values, argins = {**values, **self._settings.rates}, enumerate(self._device.program.argins)
         return {
-            argin.name: held.get(index, self._device.argin(index))
+            argin.name: values.get(index, self._device.argin(index))
             for index, argin in argins
             if index not in self._hyperparameters.seeds
         }
@@ -150,12 +160,12 @@ class Runner:
             self._device.set_argin(index, value)
         self._settings = DropoutSettings(rates=rates, training=training)
         self._last = NO_CALL
-        self.watched.take()
+        self._groups.take()
 
     def forget_call(self) -> None:
         """Let the next call be no repetition: updates were made that no call has asked for."""
         self._last = NO_CALL
-        self.watched.note_step()
+        self._groups.note_step()
 
     def note_written(self, regions: Collection[int] | None = None) -> None:
         """Take note that a script has put values into inputs itself.
@@ -188,11 +198,11 @@ class Runner:
         feed: Feed = () if inputs is None else self._feeder.arrays(inputs)
         self._start(feed, request)
         started = perf_counter()
-        found = self._fetch()
+        outputs = self._fetch()
         if self._counters.compiles == compiles:
             wait = perf_counter() - started
             self._times.note(self.mark, host=started - begun, wait=wait)
-        return found
+        return outputs
 
     def run_timed(self, request: RunRequest, *, pinned: bool) -> tuple[SambaTensor, ...]:
         """:meth:`run` in events of the profiler, waiting for the device.
@@ -292,19 +302,18 @@ class Runner:
             and train is last.train
             and grads is None
             and self._device.variant is last.variant
-            and not self.watched.changed()
-            and not self._writes.due
-            and not (self._looks and self._changed())
         ):
-            try:
-                repeats = hyperparams == last.hyperparams
-            except (
-                Exception
-            ):  # a tensor or array of several numbers, a number that compares to none
-                repeats = False  # refused below
-            if repeats:
-                self._repeat(feed, last.plan)
-                return
+            for changed in self._changed:
+                if changed():
+                    break
+            else:
+                try:
+                    repeats = hyperparams == last.hyperparams
+                except Exception:  # a tensor or array of several numbers, or what compares to none
+                    repeats = False  # refused below
+                if repeats:
+                    self._repeat(feed, last.plan)
+                    return
         self._change(
             feed,
             request,
@@ -359,22 +368,16 @@ class Runner:
         self._counters.prepared += 1
         grads, outputs, wish = request.grad_of_outputs, request.output_tensors, request.wish
         train = flag_of(request.train, "session.run(train=...)")
-        self._modes.tell(train=train)
-        self._writes.bring()
-        if (autocast := autocast_in_force()) and autocast != self._autocast:
-            self._deviations.tell(
-                "autocast-at-run",
-                f"session.run is called with torch.autocast in {autocast}, which changes nothing: "
-                "it acts while a model is traced. Put it into forward(), or around both "
-                "session.compile and trace_graph",
-            )
+        call = Call(inputs=request.input_tensors, feed=feed, steps=steps, train=train)
+        for watcher in self._watchers:
+            watcher.before(call)
         seeds = (
             ()
             if grads is None
             else seeds_of(self._graph.outputs, grads, device.program, self._deviations)
         )
         argins, settings = self._hyperparameters.resolve(request.hyperparams, self._settings, train)
-        for index, (where, value) in self.watched.values().items():
+        for index, (where, value) in self._groups.values().items():
             if index not in argins:
                 argins[index] = self._hyperparameters.number(where, value, index)
         self._last = NO_CALL  # what follows is no repetition, should this end early
@@ -397,11 +400,8 @@ class Runner:
                 plan = self._planned(steps, wish, noted)
             if plan is not last.plan or fetches is not last.fetches:
                 require_written(device, fetches, plan, self._deviations)
-            if plan is not None and self._first_inputs.waits:
-                left_out = self._feeder.left_out(request.input_tensors)
-                self._first_inputs.use(feed, left_out, steps, buffers)
             fixed = outputs is None or isinstance(outputs, (tuple, torch.Tensor, str))
-            made = PreparedCall(
+            prepared = PreparedCall(
                 output_tensors=outputs if fixed else NO_CALL.output_tensors,
                 listed=outputs[:] if isinstance(outputs, (list, tuple)) else None,
                 hyperparams=self._repeatable(request.hyperparams, argins),
@@ -418,22 +418,16 @@ class Runner:
                 if plan is not None:
                     self._go(plan, noted)
                 transaction.commit()
-                self._note(made, settings)
+                self._note(prepared, settings)
 
-    def _note(self, made: PreparedCall, settings: DropoutSettings) -> None:
-        """A call was made: it is what the next one may repeat. What is told comes last."""
-        self._last, self._settings = made, settings
-        self.watched.take()
-        kinds = getattr(made.plan, "kinds", (SectionKind.OPT,))
-        if made.plan is not None and SectionKind.OPT in kinds:
-            self.watched.note_step()
-        if not self._pending.note(made.steps):
-            self._last = replace(made, hyperparams=None)
-        self._kept.note(made.steps)
-        self.watched.tell()
-        self._pending.tell()
-        self._kept.tell()
-        self._looks = self._looks_at_host or self._kept.waits
+    def _note(self, prepared: PreparedCall, settings: DropoutSettings) -> None:
+        """A call was made: it is what the next one may repeat. Warnings come last."""
+        self._last, self._settings = prepared, settings
+        for watcher in self._watchers:
+            watcher.after(prepared.steps)
+        for watcher in self._watchers:
+            watcher.warn()
+        self._ask_who_looks()
 
     def _repeatable(
         self, hyperparams: Mapping[str, Any], argins: Mapping[int, float]

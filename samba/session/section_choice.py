@@ -74,7 +74,8 @@ class SectionChooser:
             Section kinds and section ids as flat tuples, and the bounds.
 
         Raises:
-            ArgumentError, UnknownSection: As for :meth:`choose`.
+            ArgumentError: If an argument is of the wrong type.
+            UnknownSection: If a type or a call does not exist.
         """
         types, ids, *bounds = request
         for what, value in zip(("run_from_call_id", "run_until_call_id"), bounds, strict=True):
@@ -86,17 +87,17 @@ class SectionChooser:
         """Find the steps that a call asks for.
 
         Args:
-            request: Types, ids or bounds, as the script passed them.
+            request: What :meth:`settled` has returned.
 
         Returns:
             The steps, in order.
 
         Raises:
-            ArgumentError: If arguments exclude each other or are of the wrong type.
-            UnknownSection: If a type, a section or a call does not exist.
+            ArgumentError: If arguments exclude each other.
+            UnknownSection: If a section does not exist.
             NoOptimizer: If OPT is asked of a training program without an optimizer.
         """
-        kinds, sections, from_call, until_call = self.settled(request)
+        kinds, sections, from_call, until_call = request
         bounded = from_call is not None or until_call is not None
         if sections and (kinds or bounded):
             other = f"section_types={_names(kinds)}" if kinds else "run_from/until_call_id"
@@ -110,8 +111,8 @@ class SectionChooser:
             return SectionChoice(steps=self._of_sections(sections))
         steps = self._of_calls(self._bounded(from_call, until_call)) if bounded else None
         if steps is None:
-            found = [all_steps(self._program, number) for number in self._graphs]
-            steps = found[0] if len(found) == 1 else tuple(step for part in found for step in part)
+            parts = [all_steps(self._program, number) for number in self._graphs]
+            steps = parts[0] if len(parts) == 1 else tuple(step for part in parts for step in part)
         if not kinds:
             return SectionChoice(steps=steps)
         absent = tuple(dict.fromkeys(k for k in kinds if k not in self._present))

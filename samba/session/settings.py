@@ -180,8 +180,8 @@ def _stats(config: Mapping[str, Any], pef: Path) -> tuple[Path, ...]:
     where = "compile --compiled-stats-json"
     path = _path(given, where).absolute()
     if path.is_dir() or not path.parent.is_dir():
-        found = f"the folder {path}" if path.is_dir() else f"no folder {path.parent}"
-        raise ArgumentError(where=where, found=found, wanted="a file in a folder that exists")
+        problem = f"the folder {path}" if path.is_dir() else f"no folder {path.parent}"
+        raise ArgumentError(where=where, found=problem, wanted="a file in a folder that exists")
     if path.resolve() == pef.absolute().resolve():
         raise ArgumentError(where=where, found=f"{path}, which is the PEF", wanted="another file")
     return (path, *beside)

@@ -1,21 +1,100 @@
-"""Copies of tensors between host and device, as a session makes them."""
+"""Tensors of the loaded program by name, and copies of them between host and device."""
 
 from __future__ import annotations
 
 import difflib
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pef_schema.program import ArginKind, Role
 from samba.errors import ArgumentError, ConversionError, UnknownTensor, described, literal
 from samba.sambatensor import SambaTensor
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import listed
 from samba.support.given import flag_of, names_of, text_of
+from samba.support.ordered_set import OrderedSet
 from samba.tensor.readable import readable
+from samba.tracer.traced import FROM_DTYPE
 
-__all__ = ["Transfers"]
+if TYPE_CHECKING:
+    from samba.session.loaded import (
+        Loaded,
+    )  # loads jax
+
+__all__ = ["LoadedNames", "Transfers"]
+
+
+class LoadedNames:
+    """Names and types that the PEF holds: the loaded one, else the one that the session names.
+
+    Args:
+        slot: What is loaded.
+    """
+
+    def __init__(self, slot: ProgramSlot) -> None:
+        self._slot = slot
+
+    def get_weight_names(self) -> list[str]:
+        """Names of all weights in the PEF."""
+        program = self._slot.program("get_weight_names()")
+        return [s.name for s in program.symbols if program.regions[s.region].role is Role.WEIGHT]
+
+    def get_section_types(self) -> set[str]:
+        """Section types in the PEF, e.g. ``{"FWD", "BCKWD", "OPT"}``."""
+        program = self._slot.program("get_section_types()")
+        return {kind.name for section in program.sections for kind in section.kinds}
+
+    def get_argin_names(self) -> OrderedSet[str]:
+        """Names of the hyperparameters that ``run`` takes."""
+        program = self._slot.program("get_argin_names()")
+        return OrderedSet(a.name for a in program.argins)
+
+    def get_dropout_rate_argin_names(self) -> list[str]:
+        """Names of the argins that hold dropout rates."""
+        return self._argins(ArginKind.DROPOUT_RATE, "get_dropout_rate_argin_names()")
+
+    def get_dropout_seed_argin_names(self) -> list[str]:
+        """Names of the argins that restart the dropout's random stream."""
+        return self._argins(ArginKind.DROPOUT_SEED, "get_dropout_seed_argin_names()")
+
+    def _argins(self, kind: ArginKind, operation: str) -> list[str]:
+        return [a.name for a in self._slot.program(operation).argins if a.kind is kind]
+
+    @property
+    def output_dict(self) -> dict[str, SambaTensor]:
+        """Handles of the program's outputs by name, as ``trace_graph`` has returned them."""
+        return {output.sn_name: output for output in self._slot.need("output_dict").outputs}
+
+    @property
+    def optim_dict(self) -> dict[str, SambaTensor]:
+        """Handles of the optimizer state on the device by name.
+
+        ``rdu()`` of a handle sends what torch's optimizer holds; before the first step, what the
+        state starts from.
+        """
+        loaded = self._slot.need("optim_dict")
+        return {
+            r.name: SambaTensor(
+                shape=r.shape,
+                dtype=FROM_DTYPE[r.dtype],
+                name=r.name,
+                materializer=partial(_host_state, weakref.ref(loaded), index),
+            )
+            for index, r in enumerate(loaded.program.regions)
+            if r.role is Role.OPTIMIZER_STATE
+        }
+
+
+def _host_state(loaded: weakref.ref[Loaded], region: int, tensor: torch.Tensor) -> torch.Tensor:
+    """What ``rdu()`` of a handle sends: the state that torch's optimizer has, zeros if none."""
+    program = loaded()
+    if program is None:
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+    return program.host_state(region)
 
 
 class Transfers:
@@ -148,8 +227,8 @@ class Transfers:
         memory = self._slot.need(operation)
         for name in names:
             if not memory.knows(name):
-                held = [other for other in self._slot.tensors if memory.knows(other)]
-                near = difflib.get_close_matches(name, held, 3)
+                known = [other for other in self._slot.tensors if memory.knows(other)]
+                near = difflib.get_close_matches(name, known, 3)
                 raise UnknownTensor(operation=f"session.{operation}", name=name, near=near)
         return tuple(SambaTensor(memory.read(name), name=name) for name in names)
 
@@ -169,10 +248,10 @@ class Transfers:
         traces = self._slot.traces
         if traces is None:
             self._slot.need(f"{function}()")
-        found = self._slot.tensors.get(name)
-        if found is None and traces is not None:
-            found = traces.inner(name)
-        if found is None:
+        match = self._slot.tensors.get(name)
+        if match is None and traces is not None:
+            match = traces.inner(name)
+        if match is None:
             close = difflib.get_close_matches(name, self._slot.tensors, 3)
             raise ArgumentError(
                 where=f"session.{function}(name)",
@@ -180,7 +259,7 @@ class Transfers:
                 wanted="the name of a traced tensor"
                 + (f", such as {', '.join(close)}" if close else ""),
             )
-        return found
+        return match
 
     def update_tensor(self, name: str, tensor: SambaTensor | None) -> None:
         """Give a traced tensor new values on the host, or forget it with None.

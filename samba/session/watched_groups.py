@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from emulator.handler_errors import raise_error_of_handler
-from pef_schema.program import Program
+from emulator.plans.steps import StepKey
+from pef_schema.program import Program, SectionKind
+from samba.session.watching import Watcher
 from samba.support.deviations import tell
 
 __all__ = ["WatchedGroups"]
@@ -20,7 +22,7 @@ _FIXED = (
 """Settings of groups that a PEF holds as numbers: changing them needs a compile."""
 
 
-class WatchedGroups:
+class WatchedGroups(Watcher):
     """The parameter groups of a loaded program's optimizers.
 
     What the groups hold counts from the first run on, and a value that changes from the run after
@@ -31,33 +33,35 @@ class WatchedGroups:
         program: The program.
     """
 
-    def __init__(
-        self, optimizers: Sequence[torch.optim.Optimizer] = (), program: Program | None = None
-    ) -> None:
-        self._optimizers = tuple(optimizers)
-        self._entries: list[tuple[torch.optim.Optimizer, int, str, int]] = []
-        self._told: set[tuple[int, int, str]] = set()
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], program: Program) -> None:
+        self._program, self._optimizers = program, tuple(optimizers)
         groups = [(o, i) for o in optimizers for i in range(len(o.param_groups))]
-        argins = {} if program is None else {a.region: n for n, a in enumerate(program.argins)}
-        described = () if program is None else program.optimizers
-        for (optimizer, index), entry in zip(groups, described, strict=False):
-            for key, region in entry.argins:
-                self._entries.append((optimizer, index, key, argins[region]))
+        argins = {argin.region: number for number, argin in enumerate(program.argins)}
+        self._entries = [
+            (optimizer, index, key, argins[region])
+            for (optimizer, index), entry in zip(groups, program.optimizers, strict=False)
+            for key, region in entry.argins
+        ]
         # What `changed` walks in every run: optimizers, how many groups they have, their entries.
         self._walk = [
             (o, len(o.param_groups), [(i, key) for other, i, key, _ in self._entries if other is o])
             for o in self._optimizers
         ]
         self._seen = self._present()
-        compiled = () if program is None else program.argins
-        self._values: list[Any] = [compiled[argin].default for *_, argin in self._entries]
+        self._values: list[Any] = [program.argins[argin].default for *_, argin in self._entries]
         self._fixed = {
-            (n, i, key): _plain(group[key])
-            for n, optimizer in enumerate(self._optimizers)
-            for i, group in enumerate(optimizer.param_groups)
+            (number, index, key): _plain(group[key])
+            for number, optimizer in enumerate(self._optimizers)
+            for index, group in enumerate(optimizer.param_groups)
             for key in _FIXED
             if key in group
         }
+        self._warned: set[tuple[int, int, str]] = set()
+
+    @property
+    def looks(self) -> bool:
+        """Whether there are optimizers."""
+        return bool(self._optimizers)
 
     def changed(self) -> bool:
         """Whether a value may be another than when it was taken last."""
@@ -79,7 +83,7 @@ class WatchedGroups:
 
     def values(self) -> dict[int, tuple[str, Any]]:
         """The values that have changed, by number of the argin, each with its place for errors."""
-        found = {}
+        changed = {}
         for (optimizer, index, key, argin), last in zip(self._entries, self._values, strict=True):
             value = _plain(optimizer.param_groups[index][key])
             try:
@@ -89,25 +93,28 @@ class WatchedGroups:
                 differs = True
             if differs:
                 name = type(optimizer).__name__
-                found[argin] = (f"{name}.param_groups[{index}][{key!r}]", value)
-        return found
+                changed[argin] = (f"{name}.param_groups[{index}][{key!r}]", value)
+        return changed
 
     def take(self) -> None:
-        """Make the present values those that were taken last; a run has used them."""
+        """Make the present values those that were taken last."""
         self._seen = self._present()
         self._values = [_plain(value) for value in self._seen]
 
-    def tell(self) -> None:
-        """Tell of changes that a run cannot use."""
-        self._tell_added()
-        self._tell_fixed()
+    def after(self, steps: StepKey) -> None:
+        """A run has used the present values; if it made an update, schedulers may know of it."""
+        self.take()
+        sections = self._program.sections
+        if any(sections[s].steps[k].kind is SectionKind.OPT for s, k in reversed(steps)):
+            self.note_step()
 
     def note_step(self) -> None:
         """Let torch's schedulers know that the optimizers have made a step: on the device."""
         for optimizer in self._optimizers:
             optimizer._opt_called = True  # pyright: ignore[reportAttributeAccessIssue]  # what a scheduler asks before it warns
 
-    def _tell_added(self) -> None:
+    def warn(self) -> None:
+        """Warn of changes that a run cannot use."""
         for place, (optimizer, count, entries) in enumerate(self._walk):
             now = len(optimizer.param_groups)
             if now != count:
@@ -117,14 +124,12 @@ class WatchedGroups:
                     f"{type(optimizer).__name__} has {now} parameter groups, {count} when it was "
                     "loaded: the device trains those of the PEF. Compile again with all of them",
                 )
-
-    def _tell_fixed(self) -> None:
-        for (n, index, key), last in self._fixed.items():
-            optimizer = self._optimizers[n]
+        for (number, index, key), last in self._fixed.items():
+            optimizer = self._optimizers[number]
             group: Mapping[str, Any] = optimizer.param_groups[index]
             now = _plain(group.get(key, last))
-            if now != last and (n, index, key) not in self._told:
-                self._told.add((n, index, key))
+            if now != last and (number, index, key) not in self._warned:
+                self._warned.add((number, index, key))
                 tell(
                     "fixed-hyperparameter",
                     f"{type(optimizer).__name__}.param_groups[{index}][{key!r}] changed from "

@@ -7,21 +7,33 @@ look there for what a trace has seen.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import random
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from samba.tracer.assigned_line import assigned_line
+from samba.tracer.containers import Change
 from samba.tracer.errors import TraceError
-from samba.tracer.held_hooks import HeldHooks, MovedHook
-from samba.tracer.held_state import Change, HeldState
+from samba.tracer.names import is_user_file
 from samba.tracer.observed import asked
+from samba.tracer.snapshot import Snapshot
+from samba.tracer.torch_internals import hook_tables_of
 
-__all__ = ["ChangedAttributes", "DrawnNumbers", "MutatedConstant", "TraceState"]
+__all__ = [
+    "ChangedAttributes",
+    "DrawnNumbers",
+    "HookSnapshot",
+    "MovedHook",
+    "MutatedConstant",
+    "TraceState",
+]
 
 
 class ChangedAttributes(TraceError):
@@ -58,22 +70,93 @@ _HINT = (
 _HINT_FOR_HOOKS = "Register and remove hooks outside of forward(), before the model is compiled."
 
 
-def _changed(model: torch.nn.Module, hooks: HeldHooks) -> list[Change]:
-    """The modules that have other hooks than before."""
-    return [
-        Change(path=path, owner=type(model), attribute="", before=str(before), after=str(after))
-        for path, before, after in hooks.counts()
-    ]
-
-
 def _line(model: torch.nn.Module, change: Change) -> str:
     """The line of a change: in the code that owns the name, else in that of the modules."""
     if not change.attribute:
         return ""
     owners = dict.fromkeys([change.owner, *map(type, model.modules())])
-    lines = (assigned_line(owner, change.attribute) for owner in owners)
+    lines = (_assigned_line(owner, change.attribute) for owner in owners)
     line = next(filter(None, lines), "")
     return f"  at {line}" if line else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedHook:
+    """A hook that was registered or removed, or a note on how it is called.
+
+    Args:
+        table: The table of its module.
+        key: Its key there.
+        hook: What the table has of it; None if it was removed.
+    """
+
+    table: dict[int, Any]
+    key: int
+    hook: Any
+
+    def repeat(self) -> None:
+        """Register it, or remove it, once more."""
+        if self.hook is None:
+            self.table.pop(self.key, None)
+        else:
+            self.table[self.key] = self.hook
+
+
+class HookSnapshot:
+    """The hooks of a model's modules, as they are when this is made.
+
+    Hooks that ``forward`` registers and removes are part of the next call, as attributes are:
+    transformers registers its hooks in the first call that needs them, for example. A hook counts
+    as the same under the same key: it may be exchanged for one that watches it.
+
+    Args:
+        model: The model.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Tanh())
+        >>> before = HookSnapshot(model)
+        >>> _ = model[0].register_forward_hook(print)
+        >>> [(change.path, change.before, change.after) for change in before.changes()]
+        [('0.forward hooks', '0', '1')]
+        >>> before.put_back()
+        >>> before.changes()
+        []
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._kind = type(model)
+        self._tables = [
+            (f"{path}." * bool(path) + kind, table, dict(table))
+            for path, module in model.named_modules()
+            for kind, table in hook_tables_of(module).items()
+        ]
+
+    def changes(self) -> list[Change]:
+        """The tables in which hooks were registered or removed since, with how many there are."""
+        return [
+            Change(
+                path=path, owner=self._kind, attribute="", before=f"{len(old)}", after=f"{len(now)}"
+            )
+            for path, now, old in self._tables
+            if old.keys() != now.keys()
+        ]
+
+    def moved(self) -> list[MovedHook]:
+        """What was registered and removed since, for another call to begin there."""
+        return [
+            MovedHook(table=now, key=key, hook=now.get(key))
+            for _, now, old in self._tables
+            for key in dict.fromkeys((*old, *now))
+            if (key in old) != (key in now)
+        ]
+
+    def put_back(self) -> None:
+        """Remove what was registered since, and register what was removed, in its old place."""
+        for _, now, old in self._tables:
+            if old.keys() != now.keys():
+                entries = {key: now.get(key, hook) for key, hook in old.items()}
+                now.clear()
+                now.update(entries)
 
 
 class Generators:
@@ -92,8 +175,8 @@ class Generators:
         kind, keys, *rest = self._numpy
         other_kind, other_keys, *other_rest = later._numpy
         same = (kind, bytes(keys), rest) == (other_kind, bytes(other_keys), other_rest)
-        found = ["Python's random"] if self._python != later._python else []
-        return found + ([] if same else ["numpy.random"])
+        drawn = ["Python's random"] if self._python != later._python else []
+        return drawn + ([] if same else ["numpy.random"])
 
     def put_back(self) -> None:
         """Let the generators go on from these states."""
@@ -116,7 +199,7 @@ class TraceState:
     def __init__(
         self,
         model: torch.nn.Module,
-        start: HeldState | None = None,
+        start: Snapshot | None = None,
         moved: Sequence[MovedHook] = (),
         draws: Generators | None = None,
         *,
@@ -124,39 +207,39 @@ class TraceState:
         observes: bool = False,
     ) -> None:
         self._model, self._start, self._draws = model, start, draws
-        self.moved_before, self._outer_hooks = tuple(moved), HeldHooks(model)
+        self.moved_before = tuple(moved)
         self._returns_assigned, self._observes = returns_assigned, observes
         self._is_later = start is not None or returns_assigned
-        self._outer = HeldState(model)
-        self.before: HeldState | None = None
-        self.after: HeldState | None = None
+        self._outer, self._outer_hooks = Snapshot(model), HookSnapshot(model)
+        self.before: Snapshot | None = None
+        self.after: Snapshot | None = None
         self.moved: Sequence[MovedHook] = ()
         """Hooks that ``forward`` registered and removed."""
-        self._hooks: HeldHooks | None = None
         self._hook_changes: list[Change] = []
         self.draws: Generators | None = None
         self.drew = ""
         """Which generators of Python drew numbers in ``forward``."""
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def kept(self) -> Iterator[None]:
         """While active, each call of the model begins in the same state."""
+        hooks = self._outer_hooks
+        draws = Generators()
 
         def enter(module: torch.nn.Module, args: Any) -> None:
+            nonlocal hooks, draws
             if self._draws is not None:
                 self._draws.put_back()
-            self.before, self.draws = HeldState(module), Generators()
-            self._hooks = HeldHooks(module)
+            self.before, draws, hooks = Snapshot(module), Generators(), HookSnapshot(module)
 
         def leave(module: torch.nn.Module, args: Any, result: Any) -> Any:
-            self.after = HeldState(module)
-            if self._hooks is not None:
-                self.moved, self._hook_changes = self._hooks.moved(), _changed(module, self._hooks)
-                self._hooks.put_back()
-            if self.before is not None and self.draws is not None:
-                self.before.put_back(outside=self._is_later)
-                before, self.draws = self.draws, Generators()
-                self.drew = " and ".join(before.changed(self.draws))
+            assert self.before is not None
+            self.after = Snapshot(module)
+            self.moved, self._hook_changes = hooks.moved(), hooks.changes()
+            hooks.put_back()
+            self.before.put_back(outside=self._is_later)
+            self.draws = Generators()
+            self.drew = " and ".join(draws.changed(self.draws))
             if self._observes:
                 result = asked(result)
             return (result, self.assigned()) if self._returns_assigned else result
@@ -231,7 +314,7 @@ class MutatedConstant(TraceError):
         self.name = name
         path, _, attribute = name.rpartition(".")
         owners = [type(m) for p, m in model.named_modules() if p == path]
-        lines = (assigned_line(owner, attribute) for owner in owners)
+        lines = (_assigned_line(owner, attribute) for owner in owners)
         super().__init__(
             where=next(filter(None, lines), f"model {type(model).__name__}"),
             reason=f"forward() writes into {name}, a tensor that is a plain attribute: a constant "
@@ -239,3 +322,65 @@ class MutatedConstant(TraceError):
             hint="Register it as a buffer: "
             f"self.register_buffer({attribute!r}, ..., persistent=False).",
         )
+
+
+def _assigned_line(owner: type | Callable[..., Any], name: str) -> str:
+    """Where an attribute or a variable is changed outside of ``__init__``, as ``file:line``.
+
+    The source of the class that has the attribute, or of the function that uses the variable, says
+    where it is assigned, else where it is used. The text is empty where no source says so.
+    """
+    used = ""
+    for part in owner.__mro__ if isinstance(owner, type) else (owner,):
+        try:
+            lines, start = inspect.getsourcelines(part)
+            file = inspect.getsourcefile(part)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError):
+            continue
+        if not is_user_file(file or ""):
+            continue  # torch's own modules have names of their own
+        for node in _outside_of_init(tree):
+            assigns = _assigns(node, name)
+            if assigns is None:
+                continue
+            where = f"{file}:{start + node.lineno - 1}"  # pyright: ignore[reportAttributeAccessIssue]  # statements have lines
+            if assigns:
+                return where
+            used = used or where
+    return used
+
+
+def _outside_of_init(tree: ast.AST, *, inside: bool = False) -> Iterator[ast.AST]:
+    """Statements and expressions of functions, but for those of ``__init__``."""
+    for node in ast.iter_child_nodes(tree):
+        function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        if function and getattr(node, "name", "") == "__init__":
+            continue
+        if inside:
+            yield node
+        yield from _outside_of_init(node, inside=inside or function)
+
+
+def _assigns(node: ast.AST, name: str) -> bool | None:
+    """True if a statement assigns the name, False if it calls something on it; else None."""
+    match node:
+        case ast.Assign(targets=targets):
+            return True if any(_base(target) == name for target in targets) else None
+        case ast.AugAssign(target=target) | ast.AnnAssign(target=target):
+            return True if _base(target) == name else None
+        case ast.Expr(value=ast.Call(func=ast.Attribute(value=value))):
+            return False if _base(value) == name else None
+        case ast.Call(args=[first, *_], func=ast.Name(id="next")):
+            return None if _base(first) != name else False
+        case _:
+            return None
+
+
+def _base(target: ast.AST) -> str:
+    """The attribute or variable that a target is of: ``a`` of ``self.a[0]``."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    if isinstance(target, ast.Attribute):
+        return target.attr
+    return target.id if isinstance(target, ast.Name) else ""

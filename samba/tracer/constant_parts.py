@@ -83,10 +83,10 @@ def without_constant_parts(traced: Traced) -> Graph:
         kwargs = tuple([(name, of(arg)) for name, arg in node.kwargs])
         return replace(node, args=tuple([of(arg) for arg in node.args]), kwargs=kwargs)
 
-    made: tuple[Value, ...] = tuple(values)
+    renamed: tuple[Value, ...] = tuple(values)
     return replace(
         graph,
-        values=made,
+        values=renamed,
         nodes=tuple([moved(n) for n in graph.nodes if not all(v in known for v in _made(n))]),
         outputs=tuple(
             [replace(o, name="", value=same.get(o.value, o.value)) for o in graph.outputs]

@@ -22,10 +22,10 @@ from samba.tracer.errors import (
     UnsupportedOp,
     UnsupportedOps,
 )
-from samba.tracer.held_state import HeldState
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import is_user_file
 from samba.tracer.refuse import DEPENDS_ON_DATA
+from samba.tracer.snapshot import Snapshot
 from samba.tracer.torch_internals import DATA_DEPENDENT_ERRORS, DYNAMIC_SHAPE_ERRORS
 from samba.tracer.transforms import WHY_LOST, gradient_of_input, refuse_control_flow
 
@@ -238,9 +238,9 @@ def _eager_error(model: torch.nn.Module, given: TraceInputs) -> Exception | None
 
     Buffers, attributes and the random state are left as they are.
     """
-    state, held = {k: v.clone() for k, v in model.named_buffers()}, HeldState(model)
+    state, snapshot = {k: v.clone() for k, v in model.named_buffers()}, Snapshot(model)
     values = [
-        (t, t.detach().clone()) for t in held.tensors.values() if getattr(t, "_has_data", True)
+        (t, t.detach().clone()) for t in snapshot.tensors.values() if getattr(t, "_has_data", True)
     ]
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
@@ -254,7 +254,7 @@ def _eager_error(model: torch.nn.Module, given: TraceInputs) -> Exception | None
         raise_error_of_handler(error)
         return error
     finally:
-        held.put_back()
+        snapshot.put_back()
         with torch.no_grad():
             for tensor, value in values:
                 tensor.copy_(value)

@@ -86,7 +86,7 @@ class Prepared:
         # The user's modules find a ``type`` that shows torch's own classes of tensors.
         yield shown_types(model)
         # Each call of the model begins in the same state of its Python code.
-        yield self.state.held()
+        yield self.state.kept()
         yield quiet()
         # The exporter takes torch's own tensors, and distributions whose checks read no values.
         yield plain_tensors(model)

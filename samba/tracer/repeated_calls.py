@@ -25,12 +25,11 @@ from pef_schema.errors import SambaError
 from pef_schema.program import Role
 from samba.support.deviations import Deviations, some_of
 from samba.support.tracing import tracing_again
-from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, TraceState
+from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, MovedHook, TraceState
 from samba.tracer.constant_parts import constant_values, without_constant_parts
-from samba.tracer.held_entries import WHOLE
-from samba.tracer.held_hooks import MovedHook
-from samba.tracer.held_state import Change, HeldState
+from samba.tracer.containers import WHOLE, Change
 from samba.tracer.observed import Place, Watch, concrete, roots_of
+from samba.tracer.snapshot import Snapshot
 from samba.tracer.traced import Traced
 
 __all__ = ["steady_trace"]
@@ -54,7 +53,7 @@ class _Call:
         moves_hooks: Whether it leaves other hooks.
     """
 
-    start: HeldState
+    start: Snapshot
     unread: frozenset[Place]
     leaked: bool
     moves_hooks: bool
@@ -159,7 +158,7 @@ class _Repeated:
 
     def _again(
         self,
-        start: HeldState,
+        start: Snapshot,
         changes: Sequence[Change],
         moved: Sequence[MovedHook],
         draws: Any,
@@ -197,7 +196,7 @@ class _Repeated:
 
     def _is_free(
         self,
-        start: HeldState,
+        start: Snapshot,
         changes: Sequence[Change],
         moved: Sequence[MovedHook],
         draws: Any,
@@ -232,7 +231,7 @@ class _Repeated:
                 open_ones.append((*outcomes[:place], not outcomes[place]))
         return True
 
-    def _note(self, state: TraceState, start: HeldState, *, unread: frozenset[Place]) -> None:
+    def _note(self, state: TraceState, start: Snapshot, *, unread: frozenset[Place]) -> None:
         self._note_changes(state)
         self._calls.append(
             _Call(
@@ -251,7 +250,7 @@ class _Repeated:
         for change in state.changes():
             self._changed.setdefault(change.path, change)
 
-    def _is_settled(self, end: HeldState) -> bool:
+    def _is_settled(self, end: Snapshot) -> bool:
         """Whether the last call leaves what an earlier one has found, but for what none reads."""
         unread: frozenset[Place] | None = None
         for call in reversed(self._calls):
@@ -286,7 +285,7 @@ class _Repeated:
             first.changes(second) for first, second in itertools.pairwise(states)
         )
 
-    def _real(self, state: TraceState) -> HeldState:
+    def _real(self, state: TraceState) -> Snapshot:
         """The state after ``forward``, with tensors that have values.
 
         A tensor that ``forward`` has made has none while it is traced. One that depends on nothing

@@ -64,15 +64,15 @@ class RepeatedState:
         """
         before, first = start
         trained = {id(tensor) for tensor in self._trained[first:]}
-        found = [
+        names = [
             name
             for name, now in self._versions().items()
             if before.get(name) != now or now[0] in trained
         ]
-        if found:
+        if names:
             self._deviations.tell(
                 "checkpointed-state",
-                f"{calling_line()}: a checkpointed part changes {some_of(found, _SHOWN)}. Torch "
+                f"{calling_line()}: a checkpointed part changes {some_of(names, _SHOWN)}. Torch "
                 "runs the part again in the backward pass, as far as gradients need it, and "
                 "may change them a second time there; the device changes them once in a step, as "
                 "without the checkpoint",
@@ -91,9 +91,9 @@ class RepeatedState:
         if places is None:
             return
         given = dict(zip(("running_mean", "running_var", "training"), places, strict=True))
-        found = {n: args[i] if i < len(args) else kwargs.get(n) for n, i in given.items()}
-        if found.pop("training"):
-            self._trained += [tensor for tensor in found.values() if tensor is not None]
+        passed = {n: args[i] if i < len(args) else kwargs.get(n) for n, i in given.items()}
+        if passed.pop("training"):
+            self._trained += [tensor for tensor in passed.values() if tensor is not None]
 
     def _versions(self) -> Versions:
         """Which tensors the buffers are, and how often they have been changed."""

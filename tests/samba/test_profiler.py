@@ -11,7 +11,7 @@ import pytest
 import samba
 from samba.errors import ArgumentError
 from samba.profiler import Profiler, UnknownEvent
-from samba.session.runtime_profile import RuntimeProfile
+from samba.session.profiling import RuntimeProfile
 from tests.api.covers import covers
 
 

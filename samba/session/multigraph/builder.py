@@ -14,13 +14,18 @@ from samba.graph import FwdGraph, SambaGraph
 from samba.sambatensor import SambaTensor
 from samba.session.compiling import compile_graphs
 from samba.session.host_tensors import host_tensors
-from samba.session.multigraph.conflicts import GraphPart
+from samba.session.layout_feeding import with_layouts_and_views
 from samba.session.multigraph.cut import parts_of
-from samba.session.multigraph.in_place import in_types_of_inputs
-from samba.session.multigraph.traces import GraphTrace, Traces, handle, refuse_tied
+from samba.session.multigraph.graphs import (
+    GraphPart,
+    GraphTrace,
+    Traces,
+    handle,
+    in_types_of_inputs,
+    refuse_tied,
+)
 from samba.session.program_slot import ProgramSlot
 from samba.session.settings import check_mapping, compile_settings
-from samba.session.viewed_feeding import with_views
 from samba.support.deviations import Deviations, some_of
 from samba.support.given import flag_of, path_of, text_of
 from samba.support.progress import stages
@@ -96,7 +101,7 @@ class GraphBuilder:
             GraphTrace(
                 model=model,
                 traced=traced,
-                given=with_views(given, traced, model, inference=True),
+                given=with_layouts_and_views(given, traced, model, inference=True),
                 outputs=outputs,
                 mapping=mapping,
                 prefix=prefix,
@@ -235,7 +240,7 @@ class GraphBuilder:
             SambaError: The PEF cannot be read, or its graphs are not those that were added. What
                 was loaded before stays loaded.
         """
-        from samba.session.multigraph.load import load_graphs  # noqa: PLC0415  # loads jax
+        from samba.session.loading import load_graphs  # noqa: PLC0415  # loads jax
 
         self._slot.refuse_inside("init_multigraph_runtime()")
         where = "session.init_multigraph_runtime"
@@ -269,11 +274,11 @@ class GraphBuilder:
 
 def _mapping(traces: Sequence[GraphTrace]) -> str:
     """The mapping that traces were given, empty if none was."""
-    found = {trace.mapping for trace in traces if trace.mapping}
-    if len(found) > 1:
+    mappings = {trace.mapping for trace in traces if trace.mapping}
+    if len(mappings) > 1:
         raise ArgumentError(
             where="session.compile_multigraph()",
-            found=f"traces with mapping {' and '.join(sorted(found))}",
+            found=f"traces with mapping {' and '.join(sorted(mappings))}",
             wanted="one mapping for all graphs of a PEF",
         )
-    return found.pop() if found else ""
+    return mappings.pop() if mappings else ""

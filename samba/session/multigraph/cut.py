@@ -8,17 +8,18 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from emulator.op_facts.names import CHECKED_BRANCH
 from pef_schema.program import Arg, Node, Ref, Role, Value
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph
 from samba.sambatensor import SambaTensor
 from samba.session.known_buffers import refuse_changed_elsewhere
-from samba.session.multigraph.check_inputs import check_inputs
-from samba.session.multigraph.conflicts import GraphPart, conflicts
-from samba.session.multigraph.traces import Key, Traces
+from samba.session.multigraph.graphs import GraphPart, Key, Traces, conflicts
 from samba.tracer.inputs import NamedInput
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
+
+__all__ = ["check_inputs"]
 
 
 def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[GraphPart]:
@@ -44,7 +45,7 @@ def parts_of(graphs: Sequence[FwdGraph], traces: Traces) -> list[GraphPart]:
 
 
 @dataclass(slots=True)
-class _Found:
+class _Needs:
     """Needs of a graph: nodes, sources other than inputs, and inputs that it does not have.
 
     ``ends`` are the values at which it enters a trace, coming from its stop.
@@ -55,7 +56,7 @@ class _Found:
     missing: dict[str, None] = field(default_factory=dict)
     ends: set[Key] = field(default_factory=set)
 
-    def add(self, other: _Found) -> None:
+    def add(self, other: _Needs) -> None:
         self.nodes |= other.nodes
         self.sources |= other.sources
         self.missing |= other.missing
@@ -82,19 +83,19 @@ class _Cut:
         """The graph, as a trace of its own."""
         given, inputs = self._inputs()
         stops = self._stops()
-        found = self._walk(stops)
-        if found.missing:
+        needs = self._walk(stops)
+        if needs.missing:
             raise ArgumentError(
                 where=self._where("start"),
-                found=f"a graph that needs {', '.join(found.missing)} too",
+                found=f"a graph that needs {', '.join(needs.missing)} too",
                 wanted="every input that its stop tensors depend on",
                 hint="Add them to start, or start at tensors that another graph computes.",
             )
-        updates = self._updates(found)
-        sources = [*inputs, *self._sources(found)]
-        keys = sorted(found.nodes)
+        updates = self._updates(needs)
+        sources = [*inputs, *self._sources(needs)]
+        keys = sorted(needs.nodes)
         nodes = [self._node(key) for key in keys]
-        numbers = sorted({number for number, _ in found.nodes})
+        numbers = sorted({number for number, _ in needs.nodes})
         traced = [self._traces.traces[n].traced for n in numbers]
         outputs = tuple(t for t in self._graph.stop if isinstance(t, SambaTensor))
         return GraphPart(
@@ -178,15 +179,15 @@ class _Cut:
         return tuple(given), sources
 
     def _stops(self) -> list[Key]:
-        found = [(tensor, self._traces.stop(tensor)) for tensor in self._graph.stop]
-        unknown = [repr(getattr(t, "sn_name", "")) for t, key in found if key is None]
+        pairs = [(tensor, self._traces.stop(tensor)) for tensor in self._graph.stop]
+        unknown = [repr(getattr(t, "sn_name", "")) for t, key in pairs if key is None]
         if unknown:
             raise ArgumentError(
                 where=self._where("stop"),
                 found=f"tensors that no trace computes: {', '.join(unknown)}",
                 wanted="outputs of trace_multigraph",
             )
-        stops = [key for _, key in found if key is not None]
+        stops = [key for _, key in pairs if key is not None]
         known = [self._values[self._starts[key]].name for key in stops if key in self._starts]
         if known:
             raise ArgumentError(
@@ -208,9 +209,9 @@ class _Cut:
             key = made
         return key
 
-    def _walk(self, keys: Sequence[Key], known: _Found | None = None) -> _Found:
+    def _walk(self, keys: Sequence[Key], known: _Needs | None = None) -> _Needs:
         """Everything that values depend on, back to the start, beyond what is known already."""
-        found = _Found(ends=set(keys))
+        needs = _Needs(ends=set(keys))
         nodes = frozenset() if known is None else known.nodes
         pending, seen = list(keys), set[Key]()
         while pending:
@@ -224,39 +225,39 @@ class _Cut:
             if (number, producer) in nodes:
                 continue
             if producer >= 0:
-                found.nodes.add((number, producer))
+                needs.nodes.add((number, producer))
                 for value in self._traces.traces[number].traced.nodes[producer].refs():
                     pending.append((number, value))
                     if self._resolve((number, value))[0] != number:
-                        found.ends.add(self._resolve((number, value)))
+                        needs.ends.add(self._resolve((number, value)))
             elif source is not None and source.role is Role.INPUT:
-                found.missing[source.name] = None
+                needs.missing[source.name] = None
             elif source is not None:
-                found.sources.add(key)
-        return found
+                needs.sources.add(key)
+        return needs
 
-    def _updates(self, found: _Found) -> list[tuple[Key, Key]]:
+    def _updates(self, needs: _Needs) -> list[tuple[Key, Key]]:
         """State that the graph changes: where a node between its start and its stop does."""
         updates: list[tuple[Key, Key]] = []
-        for number in sorted({number for number, _ in found.ends}):
-            first, last = self._bounds(number, found)
+        for number in sorted({number for number, _ in needs.ends}):
+            first, last = self._bounds(number, needs)
             for new, old in self._traces.traces[number].traced.updates:
                 state = self._traces.source((number, old))
                 at = self._traces.producer((number, new))
                 seed = state is not None and state.role is Role.SEED
                 if looks := check_inputs(self._traces.traces[number].traced, at):
-                    if self._has_check((number, at), looks, found):
-                        found.add(self._walk([(number, new)], found))
-                        found.sources.add((number, old))
+                    if self._has_check((number, at), looks, needs):
+                        needs.add(self._walk([(number, new)], needs))
+                        needs.sources.add((number, old))
                         updates.append(((number, new), (number, old)))
                     continue
-                if (seed and (number, at) in found.nodes) or (not seed and first < at <= last):
-                    more = self._walk([(number, new)], found)
+                if (seed and (number, at) in needs.nodes) or (not seed and first < at <= last):
+                    more = self._walk([(number, new)], needs)
                     if not more.missing:
-                        found.add(more)
-                        found.sources.add((number, old))
+                        needs.add(more)
+                        needs.sources.add((number, old))
                         updates.append(((number, new), (number, old)))
-                elif not seed and at <= first and (number, old) in found.sources:
+                elif not seed and at <= first and (number, old) in needs.sources:
                     raise ArgumentError(
                         where=self._where("start"),
                         found=f"tensors from after {state.name if state else ''} is changed",
@@ -265,7 +266,7 @@ class _Cut:
                     )
         return updates
 
-    def _has_check(self, check: Key, looks: frozenset[int], found: _Found) -> bool:
+    def _has_check(self, check: Key, looks: frozenset[int], needs: _Needs) -> bool:
         """Whether the check of a branch belongs to the graph: it has all that the check looks at.
 
         Raises:
@@ -273,8 +274,8 @@ class _Cut:
         """
         number, position = check
         keys = [(number, value) for value in looks]
-        missing = self._walk(keys, found).missing
-        computed = [k for k in keys if (number, self._traces.producer(k)) in found.nodes]
+        missing = self._walk(keys, needs).missing
+        computed = [k for k in keys if (number, self._traces.producer(k)) in needs.nodes]
         if missing and computed:
             line = self._traces.traces[number].traced.nodes[position].source or "forward()"
             raise ArgumentError(
@@ -284,17 +285,17 @@ class _Cut:
                 hint="Add them to start, or cut behind the branch.",
             )
         return not missing and all(
-            (number, self._traces.producer(k)) in found.nodes
+            (number, self._traces.producer(k)) in needs.nodes
             or self._resolve(k) in self._starts
             or self._traces.producer(k) < 0
             for k in keys
         )
 
-    def _bounds(self, number: int, found: _Found) -> tuple[int, float]:
+    def _bounds(self, number: int, needs: _Needs) -> tuple[int, float]:
         """The last node of a trace before the graph, and the last one in it."""
         producer = self._traces.producer
         first = max((producer(key) for key in self._starts if key[0] == number), default=-1)
-        last = max(producer(key) for key in found.ends if key[0] == number)
+        last = max(producer(key) for key in needs.ends if key[0] == number)
         outputs = self._traces.traces[number].traced.outputs
         whole = all(producer((number, o.value)) <= last for o in outputs)
         return first, math.inf if whole else last
@@ -311,9 +312,9 @@ class _Cut:
         start = self._starts.get(key)
         return self._numbers[key] if start is None else start
 
-    def _sources(self, found: _Found) -> list[Source]:
+    def _sources(self, needs: _Needs) -> list[Source]:
         sources: list[Source] = []
-        for key in sorted(found.sources):
+        for key in sorted(needs.sources):
             source = self._traces.source(key)
             if source is None:
                 continue
@@ -353,3 +354,51 @@ class _Cut:
 
 def _region(tensor: torch.Tensor | None) -> str:
     return getattr(tensor, "sn_region_name", "")
+
+
+def check_inputs(traced: Traced, position: int) -> frozenset[int]:
+    """The values from which a check is computed by nodes that serve checks alone.
+
+    Args:
+        traced: A trace.
+        position: Of a node in it; -1 for what no node makes, such as an input.
+
+    Returns:
+        Values that a source gives, or that other nodes or results depend on, too; nothing if the
+        node is no check.
+    """
+    if position < 0 or traced.nodes[position].op != CHECKED_BRANCH:
+        return frozenset()
+    own = _for_checks(traced)
+    producer = {value: i for i, node in enumerate(traced.nodes) for value in node.outputs}
+    pending = [_condition(traced.nodes[position])]
+    values: set[int] = set()
+    while pending:
+        value = pending.pop()
+        if producer.get(value, -1) in own:
+            pending += traced.nodes[producer[value]].refs()
+        else:
+            values.add(value)
+    return frozenset(values)
+
+
+def _condition(check: Node) -> int:
+    condition = check.args[1]
+    assert isinstance(condition, Ref)  # as the tracer writes it
+    return condition.value
+
+
+def _for_checks(traced: Traced) -> set[int]:
+    """Nodes of which nothing but checks depends."""
+    needed = {output.value for output in traced.outputs}
+    needed |= {new for new, _ in traced.updates}
+    positions: set[int] = set()
+    for position in range(len(traced.nodes) - 1, -1, -1):
+        node = traced.nodes[position]
+        if node.op == CHECKED_BRANCH:
+            continue
+        if needed.intersection(node.outputs):
+            needed.update(node.refs())
+        else:
+            positions.add(position)
+    return positions

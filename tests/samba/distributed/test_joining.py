@@ -17,9 +17,9 @@ from samba.distributed.errors import NotJoinable
 from samba.distributed.job import Job
 from samba.distributed.replicas import Replicas
 from samba.errors import NotLoaded
+from samba.session.hyperparams import random_state
 from samba.session.joining import joining
 from samba.session.loaded import Loaded
-from samba.session.random_state import random_state
 from samba.session.request import RunRequest
 from tests.samba.distributed.test_replicas import noisy
 from tests.samba.distributed.worlds import OPTIMIZERS, Deep, batch, compile_to, loaded, world

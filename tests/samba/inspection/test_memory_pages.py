@@ -13,8 +13,7 @@ import pytest
 
 import samba
 from samba.inspection.memory_command import _parser
-from samba.session.metrics import Metrics, Totals
-from samba.session.metrics_at_exit import METRICS_VARIABLE
+from samba.session.metrics import METRICS_VARIABLE, Metrics, Totals
 from tests.pages import page
 from tests.processes import finished
 from tests.samba.inspection.test_page import examples_of, printed

@@ -14,8 +14,8 @@ import pytest
 
 from emulator.memory.budget import LIMIT_VARIABLE
 from samba.errors import ArgumentError
-from samba.session import chips
-from samba.session.chips import wanted_chips
+from samba.session import loading
+from samba.session.loading import wanted_chips
 from samba.support.deviations import Deviations
 from tests.processes import finished, host_devices
 from tests.samba.distributed.processes import clean_environment
@@ -173,7 +173,7 @@ def test_splits_that_are_none(split: object) -> None:
 def test_half_of_the_two_options_is_told(
     config: dict[str, object], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chips, "deviations", Deviations())
+    monkeypatch.setattr(loading, "deviations", Deviations())
     with caplog.at_level(logging.WARNING, logger="samba"):
         assert wanted_chips(config) is None
     assert "the program runs on one device [deviation: one-chip]" in caplog.text

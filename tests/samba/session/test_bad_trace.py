@@ -14,7 +14,7 @@ import samba
 import samba.utils as utils
 from pef_schema.errors import PefError
 from samba.errors import SambaError
-from samba.session.mismatch import AutocastMismatch, NamesMismatch
+from samba.session.check_pef import AutocastMismatch, NamesMismatch
 from tests.api.covers import covers
 from tests.samba.refusals import compile_into, line_of, refused
 from tests.samba.worlds import (

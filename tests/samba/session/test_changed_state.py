@@ -7,7 +7,7 @@ import torch
 
 import samba
 from samba import utils
-from samba.session.mismatch import GraphMismatch
+from samba.session.check_pef import GraphMismatch
 
 X = torch.ones(2, 3)
 

@@ -205,6 +205,9 @@ def test_a_file_of_complex_numbers_in_all_its_uses(tmp_path: Path) -> None:
         section_types=["fwd"],
     )[1]
     torch.testing.assert_close(samba.to_torch(first), samba.to_torch(second), rtol=0, atol=0)
+    wide = samba.from_torch_tensor(x.conj().resolve_conj().to(torch.complex128), name="x")
+    third = samba.session.run((wide,), outputs, section_types=["fwd"])[1]
+    torch.testing.assert_close(samba.to_torch(third), samba.to_torch(second), rtol=0, atol=0)
     with pytest.raises(SambaError, match="found float32, the program was compiled for complex64"):
         samba.session.run((samba.from_torch_tensor(x.real, name="x"),), outputs)
 

@@ -12,8 +12,8 @@ import samba
 from samba import utils
 from samba.errors import ArgumentError
 from samba.graph import FwdGraph
+from samba.session.check_pef import GraphMismatch
 from samba.session.feeding import UnknownInput
-from samba.session.mismatch import GraphMismatch
 from samba.tracer.inputs import InputError
 from tests.samba.worlds import close
 

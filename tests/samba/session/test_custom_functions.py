@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import samba
 from pef_schema import read_pef
 from samba import utils
-from samba.session.loading import GraphMismatch
+from samba.session.check_pef import GraphMismatch
 from samba.tracer import trace_cache
 from samba.tracer.errors import GradientError
 from tests.samba.gradients import LEVELS, Base, batch, compiled, follow_torch, given, sgd

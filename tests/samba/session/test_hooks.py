@@ -17,7 +17,7 @@ from torch.nn.modules.module import (
 import samba
 from pef_schema import read_pef
 from samba import utils
-from samba.session.loading import GraphMismatch
+from samba.session.check_pef import GraphMismatch
 from samba.tracer.errors import GradientError
 from tests.samba.gradients import LEVELS, Base, batch, compiled, follow_torch, given, sgd
 from tests.samba.worlds import close, deviations, told

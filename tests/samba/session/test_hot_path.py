@@ -10,6 +10,8 @@ from tests.samba.worlds import MLP, World, close, named, other_batch
 
 FINE = World(name="fine", config={"optim_level": "o0"})
 
+ADDING = World(name="adding", compile={"is_split_batch": True})
+
 PREPARING = {"section_choice.py", "hyperparams.py", "program.py"}
 """Files of what a call prepares."""
 
@@ -124,3 +126,9 @@ def test_preparing_again_gives_the_same(pefs):
         scene.host_step(batch)
     scene.assert_follows()
     assert samba.session.counters.compiles == 2
+
+
+def test_backward_passes_that_add_up_are_repeated(pefs):
+    """They replace no gradients, so there is nothing to warn of."""
+    names = repeated(pefs.loaded(ADDING), section_types=["FWD", "BCKWD"])
+    assert "running.py:_change" not in names and "running.py:_repeat" in names

@@ -11,7 +11,7 @@ from torch import nn
 
 import samba
 import samba.utils as utils
-from samba.session.mismatch import GraphMismatch
+from samba.session.check_pef import GraphMismatch
 from samba.tracer.errors import DataDependentBranch
 from tests.samba.worlds import close, named
 

@@ -15,8 +15,7 @@ from emulator.counters import RunTimes, Source
 from emulator.plans.executable_cache import CACHE_VARIABLE
 from pef_schema import read_pef
 from samba.errors import ArgumentError
-from samba.session.metrics import EVALUATION, MetricsBook, Totals, totals_of
-from samba.session.metrics_at_exit import METRICS_VARIABLE
+from samba.session.metrics import EVALUATION, METRICS_VARIABLE, MetricsBook, Totals, totals_of
 from tests.pages import page
 from tests.samba.worlds import MLP, World, named, other_batch
 from tests.warm import forked

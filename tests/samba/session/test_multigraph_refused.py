@@ -14,9 +14,8 @@ from emulator.op_facts.names import CHECKED_BRANCH
 from pef_schema import read_pef, write_pef
 from samba.errors import ArgumentError, SambaError
 from samba.graph import FwdGraph, SambaGraph
-from samba.session.mismatch import GraphMismatch
-from samba.session.multigraph.conflicts import GraphConflict
-from samba.session.multigraph.traces import TiedWeights
+from samba.session.check_pef import GraphMismatch
+from samba.session.multigraph.graphs import GraphConflict, TiedWeights
 from tests.api.covers import covers
 from tests.pef_schema.samples import nothing
 from tests.samba.graphs import Two, compiled, pair, two

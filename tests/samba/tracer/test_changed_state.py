@@ -16,7 +16,7 @@ from torch import nn
 import samba
 from samba import utils
 from samba.tracer.changed_state import ChangedAttributes, DrawnNumbers, MutatedConstant
-from samba.tracer.held_state import HeldState
+from samba.tracer.snapshot import Snapshot
 
 CALLS = {"n": 0}
 TURN = 1
@@ -238,7 +238,7 @@ def compiled(model: nn.Module, folder) -> str:
 )
 def test_a_changed_attribute_that_changes_the_results_is_refused(tmp_path, make, names):
     model = make()
-    before = HeldState(model)
+    before = Snapshot(model)
     with pytest.raises(ChangedAttributes) as caught:
         compiled(model, tmp_path)
     assert caught.value.names == tuple(names)
@@ -246,7 +246,7 @@ def test_a_changed_attribute_that_changes_the_results_is_refused(tmp_path, make,
     text = str(caught.value)
     assert "register_buffer" in text and f"at {__file__}:" in text
     kept = make in (OfAGlobal, OfAHelper, closed, Counted)  # the last cannot go back
-    changes = before.changes(HeldState(model))
+    changes = before.changes(Snapshot(model))
     assert [c.path for c in changes if "name" not in c.path] == (names if kept else [])
 
 

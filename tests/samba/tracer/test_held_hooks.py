@@ -16,11 +16,8 @@ from torch import nn
 
 import samba
 from samba import utils
-from samba.tracer.changed_state import ChangedAttributes
-from samba.tracer.held_hooks import HeldHooks
+from samba.tracer.changed_state import ChangedAttributes, HookSnapshot
 from tests.tracing import trace
-
-# -- hooks that forward registers or removes -------------------------------------------
 
 
 class Layer(nn.Module):
@@ -133,13 +130,16 @@ def test_a_hook_that_removes_itself_is_there_after_the_compile(tmp_path, caplog)
 def test_moves_are_repeated_in_another_state():
     model = Layer()
     old = model.lin.register_forward_pre_hook(lambda module, args: None, with_kwargs=False)
-    before = HeldHooks(model)
+    before = HookSnapshot(model)
     old.remove()
     new = model.register_full_backward_hook(lambda module, inputs, outputs: None)
     moved = before.moved()
-    assert before.counts() == [("full backward hooks", 0, 1), ("lin.forward pre-hooks", 1, 0)]
+    assert [(c.path, c.before, c.after) for c in before.changes()] == [
+        ("full backward hooks", "0", "1"),
+        ("lin.forward pre-hooks", "1", "0"),
+    ]
     before.put_back()
-    assert before.counts() == [] and list(model.lin._forward_pre_hooks) == [old.id]
+    assert before.changes() == [] and list(model.lin._forward_pre_hooks) == [old.id]
     for hook in moved:
         hook.repeat()
     assert list(model._backward_hooks) == [new.id] and not model.lin._forward_pre_hooks

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import samba
 from pef_schema.program import Role
 from samba import utils
-from samba.session.mismatch import GraphMismatch
+from samba.session.check_pef import GraphMismatch
 from samba.tracer import trace_cache
 from samba.tracer.inputs import collect_inputs
 from samba.tracer.traced import Traced

@@ -1,26 +1,44 @@
-"""The outputs that a call of ``session.run`` asks for, and copies of them."""
+"""The outputs of a run: copies that a call asks for, and gradients that a script gives for them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from emulator.device import DEFINED_AT_FIRST, Device
 from emulator.errors import NotWritten
 from emulator.plans.plan import Plan
-from pef_schema.program import Role
-from samba.errors import ArgumentError, UnknownTensor
-from samba.session.prepared_call import Fetches
-from samba.session.request import listed
+from pef_schema.program import Graph, Output, Program, Role
+from samba.errors import ArgumentError, NoGradient, UnknownTensor
+from samba.sambatensor import SambaTensor
+from samba.session.given_values import fitting
+from samba.session.request import Fetches, listed
 from samba.support.deviations import Deviations
-from samba.tensor.views import copy_as_torch, view_as_torch
+from samba.tensor.views import copy_as_torch, read_as_numpy, view_as_torch
+from samba.tracer.traced import FROM_DTYPE
 
 if TYPE_CHECKING:
     from samba.distributed.replica_runs import PreparedRun
 
-__all__ = ["copier", "require_written", "resolve_outputs"]
+__all__ = ["Seeds", "copier", "output_handles", "require_written", "resolve_outputs", "seeds_of"]
+
+
+def output_handles(graph: Graph) -> tuple[SambaTensor, ...]:
+    """Handles of a graph's outputs: tensors without values, by which a script asks for them.
+
+    Args:
+        graph: The graph.
+    """
+    values = graph.values
+    return tuple(
+        SambaTensor(
+            shape=values[o.value].shape, dtype=FROM_DTYPE[values[o.value].dtype], name=o.name
+        )
+        for o in graph.outputs
+    )
 
 
 def copier(device: Device) -> Callable[[Any], torch.Tensor]:
@@ -95,8 +113,8 @@ def require_written(
     missing: dict[Role, list[str]] = {}
     for region, name in fetches:
         role = device.program.regions[region].role
-        held = device.pool.buffers[region] is not None and region not in drops
-        if held or region in writes or role in DEFINED_AT_FIRST:
+        has_data = device.pool.buffers[region] is not None and region not in drops
+        if has_data or region in writes or role in DEFINED_AT_FIRST:
             continue
         if role is Role.OUTPUT:
             deviations.tell(
@@ -107,3 +125,53 @@ def require_written(
             missing.setdefault(role, []).append(name)
     for role, names in missing.items():
         raise NotWritten(names=names, role=role.name.lower())
+
+
+Seeds = Sequence[tuple[int, np.ndarray, str]]
+"""Gradients of outputs: regions, values, and names for errors."""
+
+
+def seeds_of(
+    outputs: Sequence[Output], grads: Any, program: Program, deviations: Deviations
+) -> Seeds:
+    """Gradients that a script has given for outputs, ready for their regions.
+
+    Args:
+        outputs: The outputs of a graph.
+        grads: What ``session.run(grad_of_outputs=...)`` was given.
+        program: The program that they are of.
+        deviations: What has been told of casts.
+
+    Returns:
+        Regions, values, and names for errors.
+
+    Raises:
+        ArgumentError: If they are no tensors, or more than there are outputs.
+        NoGradient: If an output has no gradient.
+    """
+    where = "session.run(grad_of_outputs=...)"
+    if isinstance(grads, torch.Tensor):
+        grads = (grads,)
+    grads = listed(grads, where)
+    if len(grads) > len(outputs):
+        raise ArgumentError(
+            where=where,
+            found=f"{len(grads)} gradients",
+            wanted=f"at most one for each of the {len(outputs)} outputs",
+            hint="Give them in the order of the outputs, None for those without one.",
+        )
+    seeds = []
+    for output, grad in zip(outputs, grads, strict=False):
+        if grad is None:
+            continue
+        if not isinstance(grad, torch.Tensor):
+            raise ArgumentError(
+                where=where, found=f"a {type(grad).__name__}", wanted="tensors or None"
+            )
+        if output.grad_region < 0:
+            raise NoGradient(operation=where, name=output.name)
+        name = f"{output.name}__grad"
+        region = program.regions[output.grad_region]
+        grad = fitting(grad, region, name=name, deviations=deviations)
+        seeds.append((output.grad_region, read_as_numpy(grad, name), name))
+    return seeds

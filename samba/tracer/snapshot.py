@@ -1,8 +1,8 @@
-"""What Python code of a model holds beside parameters and buffers, as it is at one moment.
+"""Snapshots of what Python code of a model has beside parameters and buffers.
 
-Held are the attributes of modules, of the objects that these hold, of the classes of both, and what
-their functions read in closures and global variables; lists, dicts and sets among them entry by
-entry. A state can be compared with a later one and put back, in the same containers.
+A snapshot has the attributes of modules, of the objects that these refer to, of the classes of
+both, and what their functions read in closures and global variables; lists, dicts and sets among
+them entry by entry. It can be compared with a later one and put back, in the same containers.
 """
 
 from __future__ import annotations
@@ -20,22 +20,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from samba.tracer.held_caches import CACHED, cached_results
-from samba.tracer.held_entries import (
-    CONTAINERS,
+from samba.tracer.containers import (
+    CACHED,
+    COLLECTIONS,
     DRAWING,
     OWN,
     PLAIN,
     WHOLE,
     Change,
-    Holder,
-    defaults_of,
-    differences,
-    drawing_state,
-    entry_place,
-    fill,
-    is_plain_container,
-    place_of,
+    Contents,
+    entries_of,
     slots_of,
 )
 from samba.tracer.names import is_script_file
@@ -43,7 +37,7 @@ from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
 from samba.tracer.shown_types import ShownType
 from samba.tracer.torch_internals import buffers_of, parameters_of
 
-__all__ = ["Change", "HeldState"]
+__all__ = ["Snapshot"]
 
 _MIRRORS = frozenset({"_flat_weights", "_flat_weight_refs"})
 """Where torch's recurrent layers list their parameters once more: put back, not reported."""
@@ -52,10 +46,10 @@ _TRACED = "_call_impl"
 """What a module has while it is traced, for its gradients."""
 
 _MOST = 20_000
-"""Containers that are looked into, and entries of one of them: what is beyond is not held."""
+"""Containers that are looked into, and entries of one of them: what is beyond is left out."""
 
 
-class HeldState:
+class Snapshot:
     """The state of a model's Python code, as it is when this is made.
 
     Args:
@@ -65,9 +59,9 @@ class HeldState:
         >>> class Counter(torch.nn.Module):
         ...     steps = 0
         >>> model = Counter()
-        >>> before = HeldState(model)
+        >>> before = Snapshot(model)
         >>> model.steps = 1
-        >>> [(c.path, c.before, c.after) for c in before.changes(HeldState(model))]
+        >>> [(c.path, c.before, c.after) for c in before.changes(Snapshot(model))]
         [('steps', '0', '1')]
         >>> before.put_back()
         >>> model.steps
@@ -75,13 +69,12 @@ class HeldState:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._holders: list[Holder] = []
-        self._partial: dict[int, Holder] = {}
+        self._contents: list[Contents] = []
+        self._namespaces: dict[int, Contents] = {}
         self._seen: set[int] = set(_OF_THE_PROCESS)
         self._code: set[int] = set()
-        self._functions: set[int] = set()
-        self._cells: set[int] = set()
         self.tensors: dict[int, torch.Tensor] = {}
+        """Tensors in it by identity."""
         self._outside = False
         modules = [(f"{path}." if path else "", module) for path, module in model.named_modules()]
         for prefix, module in modules:
@@ -90,19 +83,21 @@ class HeldState:
         for prefix, module in modules:
             self._walk_class(prefix, type(module))
 
-    def changes(self, later: HeldState) -> list[Change]:
+    def changes(self, later: Snapshot) -> list[Change]:
         """Entries that are others in a later state of the same model.
 
         Args:
             later: The later state.
         """
-        after = {id(holder.container): holder for holder in later._holders}
-        found: list[Change] = []
-        for holder in self._holders:
-            other = after.get(id(holder.container))
-            if other is not None:  # else nobody holds it any more: the entry that did is another
-                found += differences(holder, other)
-        return [change for change in found if change.attribute not in _MIRRORS]
+        after = {id(contents.container): contents for contents in later._contents}
+        return [
+            change
+            for contents in self._contents
+            # Where nobody has it any more, the entry that did is another.
+            if (other := after.get(id(contents.container))) is not None
+            for change in contents.changes(other)
+            if change.attribute not in _MIRRORS
+        ]
 
     def put_back(self, *, outside: bool = True) -> None:
         """Give every container the entries that it had.
@@ -111,11 +106,11 @@ class HeldState:
             outside: Whether those too that functions find outside of the model: in global
                 variables and closures.
         """
-        for holder in self._holders:
-            if outside or not holder.outside:
-                fill(holder)
+        for contents in self._contents:
+            if outside or not contents.outside:
+                contents.put_back()
 
-    def forget(self, before: HeldState, known: Collection[int]) -> None:
+    def forget(self, before: Snapshot, known: Collection[int]) -> None:
         """Take out of containers outside of the model what a trace has left there and knows.
 
         A tensor of a trace is of no use to another. One that is the same in every run is made
@@ -125,42 +120,41 @@ class HeldState:
             before: The state before the trace: entries that it had get their values back.
             known: Identities of the tensors.
         """
-        earlier = {id(holder.container): holder.entries for holder in before._holders}
-        for holder in self._holders:
-            container = holder.container
-            if not holder.outside or isinstance(container, types.CellType):
+        earlier = {id(contents.container): contents.entries for contents in before._contents}
+        for contents in self._contents:
+            container = contents.container
+            gone = [key for key, value in contents.entries.items() if _has(value, known)]
+            if not gone or not contents.outside or isinstance(container, types.CellType):
                 continue
-            gone = [key for key, value in holder.entries.items() if _holds(value, known)]
             if isinstance(container, dict):
                 old = earlier.get(id(container), {})
                 for key in gone:
-                    if key in old and not _holds(old[key], known):
+                    if key in old and not _has(old[key], known):
                         container[key] = old[key]
                     else:
                         container.pop(key, None)
             elif isinstance(container, CACHED):
-                if gone:
-                    container.cache_clear()
-            elif gone and isinstance(container, (list, deque)):
-                kept = [item for item in container if not _holds(item, known)]
+                container.cache_clear()
+            elif isinstance(container, (list, deque)):
+                others = [item for item in container if not _has(item, known)]
                 container.clear()
-                container.extend(kept)
+                container.extend(others)
 
-    def with_tensors(self, replace: Callable[[torch.Tensor], torch.Tensor]) -> HeldState:
+    def with_tensors(self, replace: Callable[[torch.Tensor], torch.Tensor]) -> Snapshot:
         """The same state with other tensors in it, to be put in its place.
 
         Args:
-            replace: Gives a tensor for each that is held.
+            replace: Gives a tensor for each that is there.
         """
         return self._mapped(lambda _, value: _replaced(value, replace))
 
-    def unobserved(self) -> HeldState:
-        """The same state with the values themselves where observed ones are held."""
+    def unobserved(self) -> Snapshot:
+        """The same state with the values themselves where observed ones are."""
         return self._mapped(lambda _, value: concrete(value))
 
     def observing(
         self, changes: Iterable[Change], watch: Watch
-    ) -> tuple[HeldState, dict[Place, list[torch.Tensor]]]:
+    ) -> tuple[Snapshot, dict[Place, list[torch.Tensor]]]:
         """The same state with observed values in some places, to be put in its place.
 
         Args:
@@ -172,45 +166,46 @@ class HeldState:
             whether these are read, only the graph can tell. A bool and None cannot.
         """
         wanted = {place for change in changes for place in change.places}
-        made: dict[Place, list[torch.Tensor]] = {}
+        tensors_at: dict[Place, list[torch.Tensor]] = {}
         containers: dict[int, Any] = {}
-        for holder in self._holders:
-            place = place_of(holder, WHOLE)
-            if place in wanted and isinstance(holder.container, (*CONTAINERS, itertools.count)):
-                containers[place[0]] = observed(holder.container, place, watch)
+        for contents in self._contents:
+            place = contents.place_of(WHOLE)
+            if place in wanted and isinstance(contents.container, (*COLLECTIONS, itertools.count)):
+                containers[place[0]] = observed(contents.container, place, watch)
 
         def within(value: Any) -> Any:
             if type(value) is tuple:
                 return tuple(map(within, value))
-            found = containers.get(id(value))
-            if found is not None:
-                made[id(value), WHOLE] = []
-                return found
-            return value
+            container = containers.get(id(value))
+            if container is None:
+                return value
+            tensors_at[id(value), WHOLE] = []
+            return container
 
         def seen(place: Place, value: Any) -> Any:
             if place not in wanted:
                 return within(value)
-            found, tensors = observed(value, place, watch), _tensors_of(value)
-            if tensors or is_observed(found):
-                made[place] = tensors
-            return found
+            stand_in, tensors = observed(value, place, watch), _tensors_of(value)
+            if tensors or is_observed(stand_in):
+                tensors_at[place] = tensors
+            return stand_in
 
-        return self._mapped(seen), made
+        return self._mapped(seen), tensors_at
 
-    def _mapped(self, of: Callable[[Place, Any], Any]) -> HeldState:
-        made = object.__new__(HeldState)
-        made._holders = [
+    def _mapped(self, of: Callable[[Place, Any], Any]) -> Snapshot:
+        """The same state with other values, by their places."""
+        mapped = object.__new__(Snapshot)
+        mapped._contents = [
             replace(
-                h,
-                entries={key: of(place_of(h, key), value) for key, value in h.entries.items()}
-                if not isinstance(h.container, (set, *DRAWING, np.ndarray))
-                else {concrete(key): concrete(value) for key, value in h.entries.items()},
+                c,
+                entries={concrete(key): concrete(value) for key, value in c.entries.items()}
+                if isinstance(c.container, (set, *DRAWING, np.ndarray))
+                else {key: of(c.place_of(key), value) for key, value in c.entries.items()},
             )
-            for h in self._holders
+            for c in self._contents
         ]
-        made._partial, made._seen, made._code, made.tensors = {}, set(), set(), {}
-        return made
+        mapped.tensors = {}
+        return mapped
 
     # -- what is looked into ------------------------------------------------------
 
@@ -221,9 +216,9 @@ class HeldState:
             for key, value in vars(module).items()
             if key not in OWN and key != _TRACED and not any(value is holder for holder in apart)
         }
-        self._hold(prefix, type(module), "", vars(module), entries, partial=True)
+        self._take(prefix, type(module), "", vars(module), entries, partial=True)
 
-    def _hold(
+    def _take(
         self,
         path: str,
         owner: Any,
@@ -234,11 +229,12 @@ class HeldState:
         partial: bool = False,
         looks_into: bool = True,
     ) -> None:
-        if len(self._holders) >= _MOST or len(entries) > _MOST:
+        """Take a container with its entries, or more of a namespace, and look into these."""
+        if len(self._contents) >= _MOST or len(entries) > _MOST:
             return
-        holder = self._partial.get(id(container)) if partial else None
-        if holder is None:
-            holder = Holder(
+        contents = self._namespaces.get(id(container)) if partial else None
+        if contents is None:
+            contents = Contents(
                 path=path,
                 owner=owner,
                 attribute=attribute,
@@ -247,14 +243,14 @@ class HeldState:
                 partial=partial,
                 outside=self._outside,
             )
-            self._holders.append(holder)
+            self._contents.append(contents)
             if partial:
-                self._partial[id(container)] = holder
+                self._namespaces[id(container)] = contents
         else:
-            entries = {k: v for k, v in entries.items() if k not in holder.entries}
-            holder.entries.update(entries)
+            entries = {k: v for k, v in entries.items() if k not in contents.entries}
+            contents.entries.update(entries)
         for key, value in list(entries.items()) if looks_into else ():
-            self._walk(*entry_place(holder, key), owner, value)
+            self._walk(*contents.named(key), owner, value)
 
     def _walk(self, path: str, attribute: str, owner: Any, value: Any) -> None:
         value = concrete(value)
@@ -267,29 +263,21 @@ class HeldState:
             for index, item in enumerate(value):
                 self._walk(f"{path}[{index}]", attribute, owner, item)
             return
-        self._seen.add(id(value))
-        if isinstance(value, DRAWING):
-            self._hold(path, owner, attribute, value, {"state": drawing_state(value)})
-        elif isinstance(value, CONTAINERS) and not is_plain_container(value):
-            return  # reading it may run code of its class
-        elif isinstance(value, (list, deque)):
-            self._hold(path, owner, attribute, value, dict(enumerate(value)))
-        elif isinstance(value, set):
-            self._hold(path, owner, attribute, value, {item: item for item in value})
-        elif isinstance(value, dict):
-            self._hold(path, owner, attribute, value, dict(value))
-        elif isinstance(value, types.FunctionType):
+        if isinstance(value, types.FunctionType):
             self._walk_function(value)
+            return
+        self._seen.add(id(value))
+        if isinstance(value, (*DRAWING, *COLLECTIONS, np.ndarray)):
+            entries = entries_of(value)
+            if entries is not None:
+                looks_into = isinstance(value, COLLECTIONS)
+                self._take(path, owner, attribute, value, entries, looks_into=looks_into)
         elif isinstance(value, CACHED):
             self._walk_cached(path, attribute, owner, value)
         elif isinstance(value, (types.MethodType, types.BuiltinMethodType, functools.partial)):
             self._walk_bound(path, attribute, owner, value)
         elif isinstance(value, type):
             self._walk_class(f"{value.__name__}.", value)
-        elif isinstance(value, np.ndarray):
-            if value.flags.writeable and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject:
-                entries = {"state": value.copy()}
-                self._hold(path, owner, attribute, value, entries, looks_into=False)
         else:
             self._walk_object(path, value)
 
@@ -301,7 +289,7 @@ class HeldState:
         ):
             self._walk_function(function)
             outer, self._outside = self._outside, True
-            self._hold(path, owner, attribute, value, dict(enumerate(cached_results(value))))
+            self._take(path, owner, attribute, value, entries_of(value) or {})
             self._outside = outer
 
     def _walk_bound(self, path: str, attribute: str, owner: Any, value: Any) -> None:
@@ -326,9 +314,9 @@ class HeldState:
         users = _of_user(kind) or isinstance(value, types.SimpleNamespace)
         if hasattr(value, "__dict__"):
             entries = dict(vars(value))
-            self._hold(f"{path}.", kind, "", vars(value), entries, looks_into=users)
+            self._take(f"{path}.", kind, "", vars(value), entries, looks_into=users)
         if users and (slots := slots_of(value)):
-            self._hold(f"{path}.", kind, "", value, slots)
+            self._take(f"{path}.", kind, "", value, slots)
         if users:
             self._walk_class(f"{path}.", kind)
 
@@ -343,7 +331,7 @@ class HeldState:
                 for key, value in body.items()
                 if not key.startswith("__") and isinstance(value, (*PLAIN, list, dict, set, deque))
             }
-            self._hold(prefix, kind, "", base, entries, partial=True)
+            self._take(prefix, kind, "", base, entries, partial=True)
             for value in map(concrete, body.values()):
                 function = getattr(value, "__func__", value)
                 function = getattr(function, "fget", function)
@@ -359,40 +347,37 @@ class HeldState:
         their closures and defaults are their own.
         """
         code = function.__code__
-        if id(function) in self._functions or not is_script_file(code.co_filename):
+        if id(function) in self._seen or not is_script_file(code.co_filename):
             return
-        self._functions.add(id(function))
+        self._seen.add(id(function))
         outer, self._outside = self._outside, True
         if id(code) not in self._code:
             self._code.add(id(code))
             self._walk_globals(function)
-        if defaults := defaults_of(function):
-            self._hold("", function, "", function, defaults)
+        if defaults := entries_of(function):
+            self._take("", function, "", function, defaults)
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            if id(cell) in self._cells:
+            if id(cell) in self._seen:
                 continue  # of two functions in one
-            self._cells.add(id(cell))
+            self._seen.add(id(cell))
             try:
-                self._hold("", function, name, cell, {name: cell.cell_contents})
+                self._take("", function, name, cell, {name: cell.cell_contents})
             except ValueError:
                 continue  # an empty cell
         self._outside = outer
 
     def _walk_globals(self, function: types.FunctionType) -> None:
+        """Global variables that a function may name, and those of files that it has imported."""
         code, own = function.__code__, function.__globals__
         entries = {name: own[name] for name in _names(code) if name in own}
-        self._hold("", function, "", own, _readable(entries), partial=True)
+        self._take("", function, "", own, _readable(entries), partial=True)
         for module in entries.values():
             if isinstance(module, types.ModuleType) and is_script_file(
                 vars(module).get("__file__") or "<built-in>"
             ):
-                self._walk_variables(module, code)
-
-    def _walk_variables(self, module: types.ModuleType, code: types.CodeType) -> None:
-        """Variables of another file that a function may name."""
-        own = vars(module)
-        entries = {name: own[name] for name in _names(code) if name in own}
-        self._hold(f"{module.__name__}.", module, "", own, _readable(entries), partial=True)
+                names, other = _names(code), vars(module)
+                variables = _readable({name: other[name] for name in names if name in other})
+                self._take(f"{module.__name__}.", module, "", other, variables, partial=True)
 
 
 def _tensors_of(value: Any) -> list[torch.Tensor]:
@@ -401,9 +386,6 @@ def _tensors_of(value: Any) -> list[torch.Tensor]:
         return [tensor for item in value for tensor in _tensors_of(item)]
     return [value] if isinstance(value, torch.Tensor) else []
 
-
-_MOST_BYTES = 1 << 20
-"""Largest array of NumPy whose contents are held."""
 
 _OF_THE_PROCESS = frozenset({id(random.random.__self__), id(np.random.rand.__self__)})
 """Identities of the generators behind the functions of ``random`` and ``numpy.random``: who traces
@@ -447,10 +429,10 @@ def _of_user(kind: type) -> bool:
     return is_script_file(file) if file else kind.__module__ == "__main__"
 
 
-def _holds(value: Any, tensors: Collection[int]) -> bool:
+def _has(value: Any, tensors: Collection[int]) -> bool:
     """Whether a value is one of some tensors, or a tuple or list of them."""
     if type(value) in (tuple, list):
-        return any(_holds(item, tensors) for item in value)
+        return any(_has(item, tensors) for item in value)
     return id(value) in tensors
 
 
