@@ -14,8 +14,7 @@ from samba.session.index_checks import FedIndices
 from samba.session.viewed_feeding import ViewedFeeder
 from samba.support.nesting import Constant
 from samba.tensor.views import host_of, strides_of
-from samba.tracer.inputs import NamedInput
-from samba.tracer.looks import Layout
+from samba.tracer.inputs import Layout, NamedInput
 
 
 class LayoutFeeder(Feeder):

@@ -29,9 +29,9 @@ from samba.session.settings import checks_indices, loss_index_tuple, parsed_conf
 from samba.session.viewed_feeding import with_views
 from samba.session.watched_groups import WatchedGroups
 from samba.support.progress import stages
-from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs, collect_inputs
 from samba.tracer.layouts import with_layouts
+from samba.tracer.random_draws import rate_argins
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 

@@ -51,10 +51,15 @@ SOURCE = "samba_source"
 """Key under which an exported node holds its source line, where the stack would not tell it."""
 
 
-def node_line(node: torch.fx.Node) -> str:
-    """The user's line of an exported node as ``file:line``; empty if there is none."""
-    given = (node.meta.get("custom") or {}).get(SOURCE)
-    return given or source_line(node.meta.get("stack_trace"))
+def node_line(node: torch.fx.Node, otherwise: str = "") -> str:
+    """The user's line of an exported node as ``file:line``.
+
+    Args:
+        node: The node.
+        otherwise: What to say where no line of the user's is known.
+    """
+    line = (node.meta.get("custom") or {}).get(SOURCE)
+    return line or source_line(node.meta.get("stack_trace")) or otherwise
 
 
 def calling_line() -> str:
@@ -89,7 +94,7 @@ def called_in_users_code() -> bool:
     return False
 
 
-_SEEING = ("samba.tracer.looks", "samba.tracer.patched_functions")
+_SEEING = ("samba.tracer.layouts", "samba.tracer.patched_functions")
 
 
 def asking_frame() -> FrameType | None:

@@ -21,19 +21,17 @@ from samba.tensor.promotion import (
     promoted,
     widened,
 )
+from samba.tracer.argument_refusals import float64_text, promotion_text
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.constant_shapes import with_constant_shapes, with_known_sizes
-from samba.tracer.dropout import DROPOUTS, keep_dropout
 from samba.tracer.errors import DtypeMismatch, TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
-from samba.tracer.looks import Looks
+from samba.tracer.forward_attributes import refuse_constants, refuse_gradients
+from samba.tracer.layouts import Looks
 from samba.tracer.names import called_by_this_package, calling_line
-from samba.tracer.operand_types import float64_text, promotion_text
-from samba.tracer.refuse import refuse_constants
+from samba.tracer.random_draws import DROPOUTS, SeedWatch, keep_dropout
 from samba.tracer.rewrite import rewritten
-from samba.tracer.seeds import SeedWatch
-from samba.tracer.transforms import refuse_gradients
 
 _MODES = ("samba.tracer.patched_functions", "samba.tracer.data_dependent.loops")
 """Modules through whose modes every function goes that ``forward`` calls."""
@@ -44,8 +42,8 @@ class TracedFunctions(TorchFunctionMode):
 
     Functions that need one floating dtype get their arguments promoted to it, as eager calls
     with SambaTensors do (:mod:`samba.tensor.promotion`); dropout stays at every rate
-    (:mod:`samba.tracer.dropout`); what cannot be exported is said in other words
-    (:mod:`samba.tracer.rewrite`) or refused (:mod:`samba.tracer.transforms`); hooks that
+    (:mod:`samba.tracer.random_draws`); what cannot be exported is said in other words
+    (:mod:`samba.tracer.rewrite`) or refused; hooks that
     ``forward`` puts on tensors are recorded (:mod:`samba.tracer.custom_gradients`); attributes that
     reach past the graph have a meaning in it, or are refused
     (:mod:`samba.tracer.forward_attributes`).

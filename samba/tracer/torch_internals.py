@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -28,9 +29,11 @@ from torch._C._functorch import (
 )
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
-from torch._ops import OpOverload
+from torch._ops import OpOverload as OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
@@ -42,7 +45,7 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.fx.node import has_side_effect
 from torch.nn.modules import module as module_module
-from torch.nn.modules._functions import BackwardHookFunction
+from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
 from torch.nn.modules.adaptive import _ASMoutput
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import (
@@ -54,81 +57,27 @@ from torch.nn.modules.module import (
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
-    keystr,
-    tree_flatten,
-    tree_flatten_with_path,
-    tree_leaves,
-    tree_map,
-    tree_unflatten,
+)
+from torch.utils._pytree import (
+    keystr as keystr,
+)
+from torch.utils._pytree import (
+    tree_flatten as tree_flatten,
+)
+from torch.utils._pytree import (
+    tree_flatten_with_path as tree_flatten_with_path,
+)
+from torch.utils._pytree import (
+    tree_leaves as tree_leaves,
+)
+from torch.utils._pytree import (
+    tree_map as tree_map,
+)
+from torch.utils._pytree import (
+    tree_unflatten as tree_unflatten,
 )
 from torch.utils._thunk import Thunk
 from torch.utils.hooks import BackwardHook
-
-__all__ = [
-    "ASSERTIONS",
-    "DATA_DEPENDENT_ERRORS",
-    "DYNAMIC_SHAPE_ERRORS",
-    "BackwardHookFunction",
-    "BatchNormBase",
-    "FakeTensor",
-    "FakeTensorMode",
-    "OpOverload",
-    "accumulation_hooks",
-    "adaptive_log_probs",
-    "adaptive_result",
-    "arguments_of",
-    "buffers_of",
-    "changes_of",
-    "contents_of",
-    "decompositions",
-    "differentiates_functions",
-    "fake_mode_of",
-    "forget_saved_tensors",
-    "function_outputs",
-    "global_hooks",
-    "grad_mode_after",
-    "gradient_hooks",
-    "has_old_backward_hooks",
-    "has_own_kernel",
-    "hook_tables_of",
-    "hooks_of",
-    "is_composite",
-    "is_container_without_names",
-    "is_made_of_others",
-    "is_mutable",
-    "is_operation",
-    "is_transformed",
-    "keep_operation",
-    "keystr",
-    "known_containers",
-    "node_of",
-    "outside_of_trace",
-    "pack_padded_sequence",
-    "packet_of",
-    "parameters_of",
-    "parts_of",
-    "promoted_dtype",
-    "quiet_exporter",
-    "replacing_nodes",
-    "returns_of",
-    "storage_of",
-    "symbol_of",
-    "tree_flatten",
-    "tree_flatten_with_path",
-    "tree_leaves",
-    "tree_map",
-    "tree_unflatten",
-    "unchecked_distributions",
-    "versions_of",
-    "with_apply",
-    "with_backward_hooks",
-    "with_call",
-    "with_functions",
-    "with_gradients_asked",
-    "with_saved_tensors",
-    "with_truth",
-    "with_vmapped_functions",
-]
 
 # torch.utils._pytree: containers of tensors (arguments, results) as flat lists, in the order in
 # which the exporter itself flattens them (2.3).
@@ -297,37 +246,41 @@ def buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
     return module._buffers
 
 
-# -- what is patched while a model is traced ----------------------------------
+# -- what is another while a model is traced ------------------------------------------
 
 
 @contextmanager
-def with_apply(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """While active, ``to``, ``float``, ``half``, ... of modules call another ``_apply`` (0.1).
+def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """While active, attributes of a class or a module are others.
 
     Args:
-        make: Gets torch's own and gives the one that takes its place.
+        owner: The class or the module.
+        attributes: The others by name. What the owner inherits it inherits again afterwards.
     """
-    before = torch.nn.Module._apply
-    torch.nn.Module._apply = make(before)
+    own = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        torch.nn.Module._apply = before
+        for name in attributes:
+            if name in own:
+                setattr(owner, name, own[name])
+            else:
+                delattr(owner, name)
 
 
-@contextmanager
-def unchecked_distributions() -> Iterator[None]:
+APPLY = "_apply"
+"""The method of modules that ``to``, ``float``, ``half``, ... call (0.1)."""
+
+
+def unchecked_distributions() -> AbstractContextManager[None]:
     """While active, ``torch.distributions`` leaves its arguments unchecked (1.8).
 
     The checks branch on values, and a graph cannot raise. Torch can set the default, but not tell
     it: that is ``_validate_args``.
     """
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)
+    return replaced(Distribution, _validate_args=False)
 
 
 _LOGGERS = {
@@ -347,20 +300,16 @@ def quiet_exporter() -> Iterator[None]:
     """
     import torch.export._trace  # noqa: PLC0415  # loads torch._dynamo, which takes a second
 
-    exporter = torch.export._trace.__dict__
     with ExitStack() as stack:
         for name, quiet in _LOGGERS.items():
             log = logging.getLogger(name)
             stack.callback(log.setLevel, log.level)
             log.setLevel(quiet)
-        if "print" not in exporter:
-            exporter["print"] = lambda *args, **kwargs: None
-            stack.callback(exporter.pop, "print")
+        stack.enter_context(replaced(torch.export._trace, print=lambda *args, **kwargs: None))
         yield
 
 
-@contextmanager
-def with_functions(apply: Callable[..., Any]) -> Iterator[None]:
+def with_functions(apply: Callable[..., Any]) -> AbstractContextManager[None]:
     """While active, ``apply`` of subclasses of ``torch.autograd.Function`` is another (2.0).
 
     ``Function.apply`` ends in that of its base class, also where a script has bound it before.
@@ -368,12 +317,7 @@ def with_functions(apply: Callable[..., Any]) -> Iterator[None]:
     Args:
         apply: Takes the class and what is applied to; :func:`function_outputs` is torch's own.
     """
-    base = _SingleLevelFunction
-    base.apply = classmethod(apply)  # pyright: ignore[reportAttributeAccessIssue]  # inherited from C
-    try:
-        yield
-    finally:
-        del base.apply  # pyright: ignore[reportAttributeAccessIssue]  # as above
+    return replaced(_SingleLevelFunction, apply=classmethod(apply))
 
 
 def function_outputs(cls: type, args: tuple[Any, ...]) -> Any:
@@ -396,8 +340,7 @@ def grad_mode_after() -> Iterator[None]:
         torch._C._set_grad_enabled(enabled)
 
 
-@contextmanager
-def with_saved_tensors(is_kept: Callable[[], bool]) -> Iterator[None]:
+def with_saved_tensors(is_kept: Callable[[], bool]) -> AbstractContextManager[None]:
     """While active, autograd functions keep tensors as they are, and not as autograd does (2.0).
 
     What autograd gives back of a function's output is another tensor, which a trace does not know.
@@ -405,6 +348,7 @@ def with_saved_tensors(is_kept: Callable[[], bool]) -> Iterator[None]:
     Args:
         is_kept: Whether to do so now.
     """
+    own = _FunctionBase.__dict__["saved_tensors"]
 
     def save(self: Any, *tensors: Any) -> None:
         if is_kept():
@@ -415,13 +359,7 @@ def with_saved_tensors(is_kept: Callable[[], bool]) -> Iterator[None]:
     def saved(self: Any) -> Any:
         return vars(self).get("kept_for_trace") or own.__get__(self)
 
-    own = _FunctionBase.__dict__["saved_tensors"]
-    BackwardCFunction.save_for_backward = save
-    BackwardCFunction.saved_tensors = property(saved)  # pyright: ignore[reportAttributeAccessIssue]  # inherited from C
-    try:
-        yield
-    finally:
-        del BackwardCFunction.save_for_backward, BackwardCFunction.saved_tensors
+    return replaced(BackwardCFunction, save_for_backward=save, saved_tensors=property(saved))
 
 
 def forget_saved_tensors(results: Iterable[torch.Tensor]) -> None:
@@ -434,8 +372,9 @@ def forget_saved_tensors(results: Iterable[torch.Tensor]) -> None:
         getattr(result.grad_fn, "__dict__", {}).pop("kept_for_trace", None)
 
 
-@contextmanager
-def with_gradients_asked(grad: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
+def with_gradients_asked(
+    grad: Callable[..., Any], backward: Callable[..., Any]
+) -> AbstractContextManager[None]:
     """While active, ``torch.autograd.grad`` and ``backward`` are called by others (0.2).
 
     ``Tensor.backward`` ends in ``torch.autograd.backward``.
@@ -443,36 +382,16 @@ def with_gradients_asked(grad: Callable[..., Any], backward: Callable[..., Any])
     Args:
         grad, backward: Take torch's own function, and what that takes.
     """
-    holder: Any = torch.autograd
-    before = holder.grad, holder.backward
-
-    def asked(*args: Any, **kwargs: Any) -> Any:
-        return grad(before[0], *args, **kwargs)
-
-    def ran(*args: Any, **kwargs: Any) -> Any:
-        return backward(before[1], *args, **kwargs)
-
-    holder.grad, holder.backward = asked, ran
-    try:
-        yield
-    finally:
-        holder.grad, holder.backward = before
+    own = torch.autograd.grad, torch.autograd.backward
+    return replaced(torch.autograd, grad=partial(grad, own[0]), backward=partial(backward, own[1]))
 
 
-@contextmanager
-def with_vmapped_functions(call: Callable[..., Any]) -> Iterator[None]:
+def with_vmapped_functions(call: Callable[..., Any]) -> AbstractContextManager[None]:
     """While active, functions under ``vmap`` or ``torch.func.grad`` are called by another (2.0)."""
-    holder: Any = function
-    before = holder.custom_function_call
-    holder.custom_function_call = call
-    try:
-        yield
-    finally:
-        holder.custom_function_call = before
+    return replaced(function, custom_function_call=call)
 
 
-@contextmanager
-def with_backward_hooks(apply: Callable[..., Any]) -> Iterator[None]:
+def with_backward_hooks(apply: Callable[..., Any]) -> AbstractContextManager[None]:
     """While active, module hooks are put on tensors by another method than their own (2.0).
 
     Args:
@@ -480,15 +399,7 @@ def with_backward_hooks(apply: Callable[..., Any]) -> Iterator[None]:
             function of the node of a backward pass, and arguments of a module.
     """
     before = BackwardHook._apply_on_tensors
-
-    def method(self: Any, on: Callable[[Any], None], args: Any) -> Any:
-        return apply(before, self, on, args)
-
-    BackwardHook._apply_on_tensors = method  # pyright: ignore[reportAttributeAccessIssue]  # torch's names its arguments otherwise
-    try:
-        yield
-    finally:
-        BackwardHook._apply_on_tensors = before
+    return replaced(BackwardHook, _apply_on_tensors=lambda *given: apply(before, *given))
 
 
 @contextmanager
@@ -499,8 +410,7 @@ def with_call(model: torch.nn.Module, call: Callable[..., Any]) -> Iterator[None
         model: The module.
         call: Takes torch's own ``_call_impl`` of the module, and the arguments.
     """
-    own = model._call_impl
-    model.__dict__["_call_impl"] = lambda *args, **kwargs: call(own, *args, **kwargs)
+    model.__dict__["_call_impl"] = partial(call, model._call_impl)
     try:
         yield
     finally:
@@ -587,19 +497,13 @@ def node_of(value: Any) -> tuple[torch.fx.Node, torch.nn.Module] | None:
     return (proxy.node, mode.tracer.root) if isinstance(proxy, torch.fx.Proxy) else None
 
 
-@contextmanager
-def with_truth(of: Callable[[torch.SymBool], bool]) -> Iterator[None]:
+def with_truth(of: Callable[[torch.SymBool], bool]) -> AbstractContextManager[None]:
     """While active, the truth of a condition on symbolic numbers is asked of another (2.0).
 
     Args:
         of: Takes the condition; ``condition.node.bool_()`` is torch's own.
     """
-    before = torch.SymBool.__bool__
-    torch.SymBool.__bool__ = lambda self: of(self)
-    try:
-        yield
-    finally:
-        torch.SymBool.__bool__ = before
+    return replaced(torch.SymBool, __bool__=lambda self: of(self))
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:

@@ -29,11 +29,10 @@ import torch
 
 from pef_schema.program import Role
 from samba.tracer.capture import trace_model
-from samba.tracer.dropout_rates import rate_argins
-from samba.tracer.inputs import TraceInputs
-from samba.tracer.layouts import with_layouts
-from samba.tracer.looks import Layout
-from samba.tracer.refuse import refuse_scripted
+from samba.tracer.inputs import Layout, TraceInputs
+from samba.tracer.layouts import lies_otherwise, with_layouts
+from samba.tracer.preparing import refuse_scripted
+from samba.tracer.random_draws import rate_argins
 from samba.tracer.torch_internals import (
     accumulation_hooks,
     buffers_of,
@@ -44,7 +43,6 @@ from samba.tracer.torch_internals import (
     tree_flatten,
 )
 from samba.tracer.traced import Source, Traced
-from samba.tracer.viewed_inputs import lies_otherwise
 
 _PLAIN = (
     *(bool, int, str, bytes, type(None), type(Ellipsis), range, slice),

@@ -15,10 +15,9 @@ from torch.fx.node import map_arg
 
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
+from samba.tracer.nodes import written_by
 from samba.tracer.torch_internals import (
     FakeTensor,
-    arguments_of,
-    is_mutable,
     is_operation,
     node_of,
     outside_of_trace,
@@ -180,21 +179,9 @@ class KnownValues:
 
     def _written(self, node: torch.fx.Node) -> list[torch.Tensor]:
         """The known tensors that a node changes in place."""
-        target: Any = node.target
-        if not is_operation(target) or not is_mutable(target):
-            return []
-        found: list[torch.Tensor] = []
-        for position, argument in enumerate(arguments_of(target)):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            given = (
-                node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            )
-            for leaf in tree_leaves(given):
-                value = self._values.get(leaf) if isinstance(leaf, torch.fx.Node) else None
-                if isinstance(value, torch.Tensor):
-                    found.append(value)
-        return found
+        leaves = [leaf for written in written_by(node) for leaf in tree_leaves(written)]
+        values = [self._values.get(leaf) for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+        return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _memory(tensor: torch.Tensor) -> int:

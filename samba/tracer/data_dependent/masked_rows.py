@@ -21,6 +21,7 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from samba.tracer.data_dependent.rowwise import arguments, row_axis_kept
+from samba.tracer.nodes import call_like
 from samba.tracer.torch_internals import fake_mode_of, symbol_of
 
 aten = torch.ops.aten
@@ -229,12 +230,7 @@ class _Rewriter:
         if self.now is None:
             raise _Refused
         with self.graph.inserting_before(self.now):
-            node = self.graph.call_function(target, args, kwargs)
-        for key in ("stack_trace", "nn_module_stack", "custom"):
-            if key in self.now.meta:
-                node.meta[key] = self.now.meta[key]
-        node.meta["val"] = self._run(target, args, kwargs)
-        return node
+            return call_like(self.now, target, *args, **kwargs)
 
     # -- where a selection starts -------------------------------------------
 
