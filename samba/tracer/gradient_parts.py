@@ -1,6 +1,6 @@
 """Take recorded backward passes out of an exported graph.
 
-The graph has them behind the forward pass, as :mod:`samba.tracer.custom_gradients` has left them.
+The graph has them behind the forward pass, as :mod:`samba.tracer.backward_passes` has left them.
 Each becomes a part of its own, which computes the gradients of a marker's inputs from those of its
 results and from values that are there before the marker. What lies between is computed again:
 
@@ -24,7 +24,8 @@ from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 
 from emulator.op_facts.table import op_facts
-from samba.tracer.custom_gradients import GradientRecord, GradientRecorder
+from samba.tracer.backward_passes import GradientRecord
+from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.errors import GradientError
 from samba.tracer.marker_ops import CHECK, COTANGENT, MARKER
 from samba.tracer.nodes import ancestors, call_like, places_of

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from samba.tracer.names import calling_line
-from samba.tracer.shown_text import is_logging, is_only_shown
+from samba.tracer.running_code import is_logging, is_only_shown
 from samba.tracer.torch_internals import tree_map
 
 __all__ = [

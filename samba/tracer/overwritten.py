@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Graph, Node
 
+from samba.tracer.backward_passes import functions_behind
 from samba.tracer.errors import DroppedItself, OverwrittenValue, StateGradient
 from samba.tracer.names import node_line
 from samba.tracer.nodes import changes_in_place, owner_of, places_of, readers_of_storages
 from samba.tracer.random_draws import ZERO_RATE
-from samba.tracer.torch_internals import storage_of, tree_leaves
+from samba.tracer.torch_internals import storage_of
 
 _MODIFIED = "modified by an inplace operation"
 _NATIVE = torch.ops.aten.native_dropout.default
@@ -50,12 +50,14 @@ def refuse_overwritten(
     changes = _changes(program.graph)
     if not ends or not changes:
         return
-    leaves, history = _history(ends)
+    history = set(functions_behind(ends))
+    leaves = {id(t): t for t in ends if t.grad_fn is None}
+    leaves |= {id(f.variable): f.variable for f in history if hasattr(f, "variable")}
     buffers = [name for name, buffer in graded.items() if buffer.grad_fn in history]
     if buffers:
         raise StateGradient(where=", ".join(changes), buffers=buffers)
     try:
-        torch.autograd.grad(ends, leaves, [torch.ones_like(t) for t in ends])
+        torch.autograd.grad(ends, list(leaves.values()), [torch.ones_like(t) for t in ends])
     except Exception as error:
         if _MODIFIED not in str(error):
             return  # what the engine cannot do without values; the device differentiates by itself
@@ -72,27 +74,6 @@ def _changes(graph: Graph) -> tuple[str, ...]:
         if readers[storage_of(value.meta["val"])] > 1
     ]
     return tuple(dict.fromkeys(lines))
-
-
-def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
-    """All tensors among what ``forward`` returned."""
-    return tuple([leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)])
-
-
-def _history(ends: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], set[Any]]:
-    """The tensors at which the history of some tensors begins, and all of its functions."""
-    leaves = {id(t): t for t in ends if t.grad_fn is None}
-    seen: set[Any] = set()
-    work: list[Any] = [t.grad_fn for t in ends]
-    while work:
-        function = work.pop()
-        if function is None or function in seen:
-            continue
-        seen.add(function)
-        if hasattr(function, "variable"):
-            leaves[id(function.variable)] = function.variable
-        work += [following for following, _ in function.next_functions]
-    return list(leaves.values()), seen
 
 
 # -- a dropout that returns what it was given -------------------------------------------

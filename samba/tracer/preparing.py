@@ -27,8 +27,7 @@ from samba.tracer.names import at_users_line
 from samba.tracer.patched_functions import TracedFunctions
 from samba.tracer.random_draws import SeedWatch
 from samba.tracer.rewrite import static_modules
-from samba.tracer.samba_names import samba_names, show_names
-from samba.tracer.shown_types import shown_types
+from samba.tracer.shown_tensors import samba_names, show_names, shown_types
 from samba.tracer.torch_internals import (
     FakeTensorMode,
     buffers_of,

@@ -25,11 +25,9 @@ from torch.overrides import TorchFunctionMode
 
 from samba.support.deviations import Deviations, some_of
 from samba.tracer.custom_gradients import GradientRecorder
-from samba.tracer.data_dependent.healthy import where_finite
-from samba.tracer.data_dependent.known_values import KnownValues
+from samba.tracer.data_dependent.known_values import KnownValues, where_finite
 from samba.tracer.data_dependent.loops import HitLoops
-from samba.tracer.data_dependent.number_uses import object_use
-from samba.tracer.data_dependent.source_tests import Tested, is_caught, tested_at
+from samba.tracer.data_dependent.source_tests import Tested, is_caught, object_use, tested_at
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.marker_ops import check
 from samba.tracer.names import SOURCE, asking_frame, calling_line, is_user_file, users_callers

@@ -6,7 +6,6 @@ of the condition, and what it writes in place is kept only where the entry was h
 
 from __future__ import annotations
 
-import dis
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
+from samba.tracer.running_code import starts_for_statement
 from samba.tracer.torch_internals import tree_leaves
 
 _NONZERO = frozenset({torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere})
@@ -203,7 +203,7 @@ class _Turns:
         frame = sys._getframe(1)
         if frame.f_code.co_name == "__iter__" and frame.f_back is not None:
             frame = frame.f_back  # that of the tensor
-        if not _in_for_statement(frame):
+        if not starts_for_statement(frame):
             self._refuse()
         return self._start(frame)
 
@@ -219,13 +219,6 @@ class _Turns:
     __len__ = __bool__ = __getitem__ = __contains__ = __eq__ = _refuse
     __add__ = __radd__ = __mul__ = __reversed__ = _refuse
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # as a list
-
-
-def _in_for_statement(frame: FrameType) -> bool:
-    """Whether a frame is about to start a ``for`` statement over the iterator it asks for."""
-    code = [i for i in dis.get_instructions(frame.f_code) if i.opname != "EXTENDED_ARG"]
-    now = next(n for n, i in enumerate(code) if i.offset == frame.f_lasti)
-    return [i.opname for i in code[now : now + 2]] == ["GET_ITER", "FOR_ITER"]
 
 
 def _numbers(frame: FrameType) -> dict[str, Any]:
