@@ -1,8 +1,14 @@
-"""The mode in which ``forward`` is traced: torch's functions give way to others where they must."""
+"""The mode in which ``forward`` is traced: torch's functions give way to others where they must.
+
+It is the only one. A function that ``forward`` calls is named, refused or said in other words here;
+what is called in its place comes to the same mode again, which then asks loops over what was hit
+(:mod:`samba.tracer.data_dependent.loops`), and calls torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +31,7 @@ from samba.tracer.argument_refusals import float64_text, promotion_text
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.constant_shapes import with_constant_shapes, with_known_sizes
+from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.errors import DtypeMismatch, TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
 from samba.tracer.forward_attributes import refuse_constants, refuse_gradients
@@ -34,7 +41,7 @@ from samba.tracer.random_draws import DROPOUTS, SeedWatch, keep_dropout
 from samba.tracer.rewrite import rewritten
 
 _MODES = ("samba.tracer.patched_functions", "samba.tracer.data_dependent.loops")
-"""Modules through whose modes every function goes that ``forward`` calls."""
+"""Modules through which every function goes that ``forward`` calls."""
 
 
 class TracedFunctions(TorchFunctionMode):
@@ -55,6 +62,7 @@ class TracedFunctions(TorchFunctionMode):
         looks: Where to note what ``forward`` asks of how tensors lie in memory.
         branches: What decides branches on values; None to leave them to torch.
         seeds: Where to note what draws from a generator that ``forward`` has seeded.
+        loops: Loops over what was hit; None if there are none.
 
     Attributes:
         asks_gradient: The last line that called ``torch.autograd.grad``; empty if none has.
@@ -68,8 +76,10 @@ class TracedFunctions(TorchFunctionMode):
         looks: Looks | None = None,
         branches: CheckedBranches | None = None,
         seeds: SeedWatch | None = None,
+        loops: HitLoops | None = None,
     ) -> None:
         super().__init__()
+        self._loops, self._is_within = loops, False
         self._model, self._recorder, self._branches = model, recorder, branches
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
         self._deviations = told or Deviations()
@@ -85,9 +95,25 @@ class TracedFunctions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        kwargs = kwargs or {}
+        if self._is_within and self._loops is not None:
+            return self._loops.call(func, args, kwargs)
         HELD.let_through()
-        with self._seeds.noted(func):
-            return self._call(func, types, args, kwargs or {})
+        with self._seeds.noted(func), self if self._loops is not None else nullcontext():
+            with self._level(within=True):
+                return self._call(func, types, args, kwargs)
+
+    @contextmanager
+    def _level(self, *, within: bool) -> Iterator[None]:
+        before, self._is_within = self._is_within, within
+        try:
+            yield
+        finally:
+            self._is_within = before
+
+    def as_in_forward(self) -> AbstractContextManager[None]:
+        """While active, what is called comes from ``forward``, even while it waits for a function."""
+        return self._level(within=False)
 
     def _call(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -102,15 +102,14 @@ class Prepared:
         yield plain_outputs(model)
         yield static_modules(model)
         yield _mode(model, inference=self.inference)
-        # The mode for loops lies below the one for functions: it sees what that one calls.
-        yield self.loops
+        yield self.loops.watched()
         # Hooks say what does not reach the device; gradients of the model's own are recorded.
         yield watched_hooks(model, self.told)
         yield self.recorder.recording()
         # Traced tensors have the names of SambaTensors.
         yield samba_names(model, self.given)
         # The mode for functions comes last: each one that ``forward`` calls goes there first.
-        yield self.branches.deciding(self.functions)
+        yield self.branches.deciding(self.functions.as_in_forward)
         yield self.functions
 
 
@@ -143,7 +142,7 @@ def prepare(
         recorder=recorder,
         loops=loops,
         branches=branches,
-        functions=TracedFunctions(model, recorder, told, looks, branches, seeds),
+        functions=TracedFunctions(model, recorder, told, looks, branches, seeds, loops),
     )
 
 

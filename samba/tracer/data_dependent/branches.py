@@ -15,13 +15,12 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType, MappingProxyType
 from typing import Any
 
 import torch
 from torch.fx.traceback import annotate, preserve_node_meta
-from torch.overrides import TorchFunctionMode
 
 from samba.support.deviations import Deviations, some_of
 from samba.tracer.custom_gradients import GradientRecorder
@@ -86,17 +85,17 @@ class CheckedBranches:
         self.known = KnownValues(model)
         self._taken: dict[torch.fx.Node, T] = {}
         self._wide: dict[torch.fx.Node, T] = {}
-        self._mode: TorchFunctionMode | None = None
+        self._in_forward: Callable[[], AbstractContextManager[None]] = nullcontext
         self._lines: dict[str, None] = {}
 
     @contextmanager
-    def deciding(self, mode: TorchFunctionMode) -> Iterator[None]:
+    def deciding(self, in_forward: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
         """While active, numbers that were taken out of tensors can be branched on, too.
 
         Args:
-            mode: The mode of the trace; what is computed for a check goes through it.
+            in_forward: Gives what code of ``forward`` runs in that is evaluated for a check.
         """
-        self._mode = mode
+        self._in_forward = in_forward
         with with_truth(self._truth_of_number):
             yield
 
@@ -347,7 +346,7 @@ class CheckedBranches:
     def _evaluated(self, part: ast.expr, frame: FrameType) -> Any:
         """An expression of ``forward`` that Python has not come to yet, and will not come to."""
         code = compile(ast.Expression(body=part), "<a condition of forward>", "eval")
-        with self._mode or nullcontext():
+        with self._in_forward():
             value = eval(code, frame.f_globals, frame.f_locals)  # noqa: S307  # forward's own code
         if isinstance(value, torch.SymBool):
             found = node_of(value)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
@@ -56,8 +56,8 @@ class _Hits:
     condition: torch.Tensor
 
 
-class HitLoops(TorchFunctionMode):
-    """While active, loops over the entries of a condition that are not zero can be traced.
+class HitLoops:
+    """Loops over the entries of a condition that are not zero, as a trace has them.
 
     Args:
         model: The model; a hook on it is added and removed.
@@ -69,7 +69,6 @@ class HitLoops(TorchFunctionMode):
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
         self._model = model
         self._hits: dict[int, _Hits] = {}
         self._made: dict[int, tuple[torch.Tensor, int]] = {}
@@ -79,14 +78,13 @@ class HitLoops(TorchFunctionMode):
         self._left = ""
         self._hit: torch.Tensor | None = None
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch, whose result stays only if the turn takes place.
+
+        Args:
+            func: The function.
+            args, kwargs: What it is called with.
+        """
         hits = self._hits.get(id(args[0])) if args and self._hit is None else None
         if hits and func in _UNBIND and (*args[1:], *kwargs.values()) in ((), (0,)):
             return _Turns(lambda frame: self._each(hits, frame, tensors=True))
@@ -99,13 +97,14 @@ class HitLoops(TorchFunctionMode):
         self._note(func, args, kwargs, result)
         return result
 
-    def __enter__(self) -> HitLoops:
-        self._handle = self._model.register_forward_hook(lambda _, __, made: self._finish(made))
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._handle.remove()
-        super().__exit__(*error)
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While active, it is noticed if ``forward`` leaves a loop before its end."""
+        handle = self._model.register_forward_hook(lambda _, __, result: self._finish(result))
+        try:
+            yield
+        finally:
+            handle.remove()
 
     @property
     def is_within_turn(self) -> bool:
