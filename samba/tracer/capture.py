@@ -92,18 +92,8 @@ def trace_model(
         with prepared.seeds.watching():
             exported = _export(prepared)
         lowered = lower(exported, name)
-        recorder = prepared.recorder
-        traced = convert(
-            lowered,
-            separated(lowered, recorder, model),
-            model=model,
-            given=given,
-            root=name,
-            prefix=prefix,
-            inference=inference,
-            rates=rates,
-            recorder=recorder,
-        )
+        parts = separated(lowered, prepared.recorder, model)
+        traced = convert(parts, prepared, root=name, prefix=prefix, rates=rates)
         refuse_raising(traced)
         return replace(traced, known=prepared.branches.known.buffers())
 

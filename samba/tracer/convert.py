@@ -21,45 +21,38 @@ from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Node, Ref, Role, Val
 from samba.directives import fusion_of
 from samba.support.naming import join_name
 from samba.support.tracing import NO_GRAPHAMP
-from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.errors import TraceError
 from samba.tracer.grad_mode import RENORM
 from samba.tracer.gradient_graphs import GradientGraphs
 from samba.tracer.gradient_parts import SeparatedGraph
-from samba.tracer.inputs import NamedInput, TraceInputs
+from samba.tracer.inputs import NamedInput
 from samba.tracer.marker_ops import CHECK, MARKER
 from samba.tracer.names import Namer
 from samba.tracer.nodes import label, last_nodes
 from samba.tracer.plain_nodes import PlainNodes, plain_dtype
+from samba.tracer.preparing import Prepared
 from samba.tracer.random_draws import ZERO_RATE, drawing_nodes, rate_position
 from samba.tracer.torch_internals import arguments_of, is_operation
 from samba.tracer.traced import Source, Traced, TracedOutput
 
 
 def convert(
-    program: ExportedProgram,
     separated: SeparatedGraph,
+    prepared: Prepared,
     *,
-    model: torch.nn.Module,
-    given: TraceInputs,
     root: str,
     prefix: str = "",
-    inference: bool,
     rates: Sequence[bool] = (),
-    recorder: GradientRecorder | None = None,
 ) -> Traced:
-    """Turn an exported program into a :class:`Traced`.
+    """Turn an exported graph into a :class:`Traced`.
 
     Args:
-        program: Decomposed so far that every op has a lowering.
-        separated: Its nodes without backward passes, and these.
-        model: The model, for its parameters and their names.
-        given: The trace-time inputs in the order of ``forward``.
+        separated: The graph, decomposed so far that every op has a lowering, without backward
+            passes.
+        prepared: The model, the trace-time inputs, and the gradients that the model defines itself.
         root: First part of every name.
         prefix: What the names of operations have before it.
-        inference: Whether no gradients are wanted.
         rates: See :func:`samba.tracer.capture.trace_model`.
-        recorder: What recorded the gradients that the model defines itself.
 
     Returns:
         The graph and everything it refers to.
@@ -67,27 +60,23 @@ def convert(
     Raises:
         TraceError: A PEF cannot hold something of it.
     """
-    names = root, prefix
-    return _Converter(program, separated, model, given, names, inference, rates, recorder).build()
+    return _Converter(separated, prepared, root, prefix, rates).build()
 
 
 class _Converter(PlainNodes):
     def __init__(
         self,
-        program: ExportedProgram,
         separated: SeparatedGraph,
-        model: torch.nn.Module,
-        given: TraceInputs,
-        names: tuple[str, str],
-        inference: bool,
+        prepared: Prepared,
+        root: str,
+        prefix: str,
         rates: Sequence[bool],
-        recorder: GradientRecorder | None,
     ) -> None:
-        self.tensor_root, prefix = names
-        self.root = f"{prefix}__{self.tensor_root}" if prefix else self.tensor_root
+        self.tensor_root, self.root = root, f"{prefix}__{root}" if prefix else root
         super().__init__(f"model {self.root}")
-        self.program, self.separated, self.model, self.given = program, separated, model, given
-        self.inference, self.recorder, self.rates = inference, recorder, rates
+        self.separated, self.program, self.model = separated, separated.program, prepared.model
+        self.given, self.inference, self.rates = prepared.given, prepared.inference, rates
+        self.recorder = prepared.recorder
         self.namer = Namer()
         self.sources: list[Source] = []
         self.inputs: list[int] = []
@@ -122,14 +111,12 @@ class _Converter(PlainNodes):
             sources=tuple(self.sources),
             outputs=outputs,
             updates=tuple(self.updates),
-            structure=_structure(
-                self.program, gradients=bool(self.recorder and self.recorder.outputs)
-            ),
+            structure=_structure(self.program, gradients=bool(self.recorder.outputs)),
             fusions=_fusions(self.model, self.root),
             parameter_ids=frozenset(id(p) for p in self.model.parameters()),
             exempt=frozenset(self.exempt),
             gradients=self.gradients.all(),
-            graded_state=self.recorder.graded_state if self.recorder else frozenset(),
+            graded_state=self.recorder.graded_state,
         )
 
     def _value(self, name: str, shape: tuple[int, ...], dtype: DType) -> int:

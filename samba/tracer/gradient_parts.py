@@ -57,34 +57,37 @@ class SeparatedGraph:
     """An exported graph without backward passes.
 
     Args:
+        program: The exported program.
         nodes: The nodes of the forward pass, in order, sources and output included.
         outputs: How many of the graph's outputs are the model's.
         parts: Backward passes by their markers.
     """
 
+    program: ExportedProgram
     nodes: tuple[Node, ...]
     outputs: int
     parts: dict[Node, GradientPart]
 
 
 def separated(
-    program: ExportedProgram, recorder: GradientRecorder | None, model: torch.nn.Module
+    program: ExportedProgram, recorder: GradientRecorder, model: torch.nn.Module
 ) -> SeparatedGraph:
     """Separate the forward pass of an exported graph from its backward passes.
 
     Args:
         program: The exported program; its graph may be changed.
-        recorder: What was recorded of it; None if nothing was.
+        recorder: What was recorded of it.
         model: The model, for its parameters.
 
     Raises:
         GradientError: A backward pass changes state, or needs what cannot be had.
     """
     graph = program.graph
-    count = len(_results(graph)) - (recorder.outputs if recorder else 0)
     markers = {node.args[2]: node for node in _calls_of(MARKER, graph)}
-    if recorder is None or not markers:
-        return SeparatedGraph(nodes=tuple(graph.nodes), outputs=len(_results(graph)), parts={})
+    if not markers:
+        nodes, count = tuple(graph.nodes), len(_results(graph))
+        return SeparatedGraph(program=program, nodes=nodes, outputs=count, parts={})
+    count = len(_results(graph)) - recorder.outputs
     records = {record.index: record for record in recorder.records}
     gradients = _results(graph)[count:]
     forward = ancestors([*_ends(graph, count), *markers.values()])
@@ -106,7 +109,8 @@ def separated(
     parts = [part for part in parts if part.marker in order]
     for part in parts:
         part.nodes.extend(_computed(part, order))
-    return SeparatedGraph(nodes=nodes, outputs=count, parts={p.marker: p for p in parts})
+    by_marker = {part.marker: part for part in parts}
+    return SeparatedGraph(program=program, nodes=nodes, outputs=count, parts=by_marker)
 
 
 def _results(graph: Graph) -> Sequence[Any]:

@@ -72,13 +72,17 @@ def calling_line() -> str:
 
 def called_by_user() -> bool:
     """Whether the user's code calls the function of torch that a mode sees, and not torch's own."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    frame = asking_frame()
+    return frame is not None and is_user_file(frame.f_code.co_filename)
+
+
+def asking_frame() -> FrameType | None:
+    """The frame that calls the function of torch that a mode sees, whoever's it is."""
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
         if code.co_name != "__torch_function__" and not code.co_filename.startswith(_CALLING):
-            return is_user_file(code.co_filename)
-        frame = frame.f_back
-    return False
+            return frame
+    return None
 
 
 def called_in_users_code() -> bool:
@@ -95,17 +99,6 @@ def called_in_users_code() -> bool:
 
 
 _SEEING = ("samba.tracer.layouts", "samba.tracer.patched_functions")
-
-
-def asking_frame() -> FrameType | None:
-    """The frame that calls the function of torch that a mode sees, whoever's it is."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name != "__torch_function__" and not code.co_filename.startswith(_CALLING):
-            return frame
-        frame = frame.f_back
-    return None
 
 
 def users_callers(frame: FrameType | None) -> Iterator[FrameType]:

@@ -99,9 +99,9 @@ class TracedFunctions(TorchFunctionMode):
         if self._is_within and self._loops is not None:
             return self._loops.call(func, args, kwargs)
         HELD.let_through()
-        with self._seeds.noted(func), self if self._loops is not None else nullcontext():
-            with self._level(within=True):
-                return self._call(func, types, args, kwargs)
+        again = nullcontext() if self._loops is None else self
+        with self._seeds.noted(func), again, self._level(within=True):
+            return self._call(func, types, args, kwargs)
 
     @contextmanager
     def _level(self, *, within: bool) -> Iterator[None]:
@@ -112,7 +112,7 @@ class TracedFunctions(TorchFunctionMode):
             self._is_within = before
 
     def as_in_forward(self) -> AbstractContextManager[None]:
-        """While active, what is called comes from ``forward``, even while it waits for a function."""
+        """While active, what is called counts as called by ``forward`` itself."""
         return self._level(within=False)
 
     def _call(
