@@ -56,6 +56,32 @@ class _Hits:
     condition: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Turn:
+    """One turn of a loop.
+
+    Args:
+        hit: bool (): whether it takes place in a run.
+    """
+
+    hit: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """What a turn has made.
+
+    Args:
+        tensor: The tensor.
+        turn: The turn.
+        entry: The entry of the condition that it is the number of; None if it is no such number.
+    """
+
+    tensor: torch.Tensor
+    turn: _Turn
+    entry: int | None = None
+
+
 class HitLoops:
     """Loops over the entries of a condition that are not zero, as a trace has them.
 
@@ -71,12 +97,9 @@ class HitLoops:
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._hits: dict[int, _Hits] = {}
-        self._made: dict[int, tuple[torch.Tensor, int]] = {}
-        self._entries: dict[int, int] = {}
-        self._turn = 0
-        self._turns = 0
+        self._made: dict[int, _Made] = {}
+        self._turn: _Turn | None = None
         self._left = ""
-        self._hit: torch.Tensor | None = None
 
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of torch, whose result stays only if the turn takes place.
@@ -85,13 +108,15 @@ class HitLoops:
             func: The function.
             args, kwargs: What it is called with.
         """
-        hits = self._hits.get(id(args[0])) if args and self._hit is None else None
+        hits = self._hits.get(id(args[0])) if args and self._turn is None else None
         if hits and func in _UNBIND and (*args[1:], *kwargs.values()) in ((), (0,)):
             return _Turns(lambda frame: self._each(hits, frame, tensors=True))
-        if func is torch.Tensor.__format__ and id(args[0]) in self._entries:
-            return format(self._entries[id(args[0])], args[1])
+        entry = self._entry(args)
+        if func is torch.Tensor.__format__ and entry is not None:
+            return format(entry, args[1])
         self._used((args, kwargs))
-        if self._hit is not None and (_trains(func, args, kwargs) or kwargs.get("out") is not None):
+        leaves_more = _trains(func, args, kwargs) or kwargs.get("out") is not None
+        if self._turn is not None and leaves_more:
             raise _escaped("a turn of a loop over nonzero() leaves more than what it writes")
         result = self._guarded(func, args, kwargs)
         self._note(func, args, kwargs, result)
@@ -109,7 +134,11 @@ class HitLoops:
     @property
     def is_within_turn(self) -> bool:
         """Whether a turn of a loop is being traced, which may not take place in a run."""
-        return self._hit is not None
+        return self._turn is not None
+
+    def _entry(self, args: tuple[Any, ...]) -> int | None:
+        made = self._made.get(id(args[0])) if args else None
+        return None if made is None else made.entry
 
     def _each(self, hits: _Hits, frame: FrameType, *, tensors: bool) -> Iterator[Any]:
         """One turn for each entry of the condition."""
@@ -117,14 +146,12 @@ class HitLoops:
         before = _numbers(frame)
         try:
             for entry in range(hits.condition.shape[0]):
-                self._turns += 1
-                self._turn = self._turns
-                self._hit = hits.condition.select(0, entry).ne(0)
+                self._turn = None
+                turn = self._turn = _Turn(hit=hits.condition.select(0, entry).ne(0))
                 number: Any = entry
                 if tensors:
                     number = torch.tensor(entry).reshape((1,) * (hits.listing.dim() - 1))
-                    self._made[id(number)] = (number, self._turn)
-                    self._entries[id(number)] = entry
+                    self._made[id(number)] = _Made(tensor=number, turn=turn, entry=entry)
                 yield number
                 now = _numbers(frame)
                 for name in before.keys() & now.keys():
@@ -133,7 +160,7 @@ class HitLoops:
             ended = True
         finally:
             self._left = "" if ended else line
-            self._hit, self._turn = None, 0
+            self._turn = None
 
     def _finish(self, results: Any) -> None:
         if self._left:
@@ -144,7 +171,7 @@ class HitLoops:
         """Raise if a turn that is over has made one of the values."""
         for leaf in tree_leaves(values) if self._made else ():
             made = self._made.get(id(leaf))
-            if made is not None and made[1] != self._turn:
+            if made is not None and made.turn is not self._turn:
                 raise _escaped(
                     "a result of a loop over nonzero() is used outside the turn that made it, "
                     "which may not have taken place"
@@ -156,22 +183,21 @@ class HitLoops:
         writes = kwargs.get("inplace") is True
         writes |= bool(_WRITES.fullmatch(name)) and name not in _NO_WRITES
         written = args[0] if args else kwargs.get("input")
-        if self._hit is None or not writes or not isinstance(written, torch.Tensor):
+        if self._turn is None or not writes or not isinstance(written, torch.Tensor):
             return func(*args, **kwargs)
         before = written.clone()
         result = func(*args, **kwargs)
-        written.copy_(torch.where(self._hit, written, before))
+        written.copy_(torch.where(self._turn.hit, written, before))
         return result
 
     def _note(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
         """Remember conditions that were listed, and what a turn has made."""
-        if self._hit is not None:
+        if self._turn is not None:
             given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
-            if func in _SAME_NUMBER and id(args[0]) in self._entries:
-                self._entries[id(result)] = self._entries[id(args[0])]
+            entry = self._entry(args) if func in _SAME_NUMBER else None
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor) and id(leaf) not in given:
-                    self._made[id(leaf)] = (leaf, self._turn)
+                    self._made[id(leaf)] = _Made(tensor=leaf, turn=self._turn, entry=entry)
             return
         listing = result
         if func in _NONZERO or (func in _WHERE and len(args) == 1 and not kwargs):
