@@ -277,8 +277,8 @@ def _names(dtypes: frozenset[torch.dtype]) -> str:
     return " or ".join(sorted(map(str, dtypes)))
 
 
-def _refused(node: Node, packet: str, found: list[torch.dtype], wanted: str) -> DtypeMismatch:
-    kinds = " and ".join(sorted({str(dtype) for dtype in found}))
+def _refused(node: Node, packet: str, dtypes: list[torch.dtype], wanted: str) -> DtypeMismatch:
+    kinds = " and ".join(sorted({str(dtype) for dtype in dtypes}))
     return DtypeMismatch(
         where=node_line(node, "forward()"),
         reason=f"{packet.strip('_')} of {kinds}, which torch refuses as well: {wanted}",

@@ -366,9 +366,9 @@ def _structure(program: ExportedProgram, *, gradients: bool) -> str:
 
 
 def _fusions(model: torch.nn.Module, root: str) -> tuple[tuple[str, str], ...]:
-    found = []
+    fusions = []
     for path, module in model.named_modules():
         name = fusion_of(module)
         if name:
-            found.append((join_name(root, path), name))
-    return tuple(found)
+            fusions.append((join_name(root, path), name))
+    return tuple(fusions)

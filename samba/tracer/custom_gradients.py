@@ -172,10 +172,10 @@ class GradientRecorder:
             with self.repeated.within():
                 return _as_of_a_function(args[0](*args[2:]))
         if not wanting:
-            found = function_outputs(cls, args)
-            if isinstance(found, tuple):
-                return tuple(_without_history(output) for output in found)
-            return _without_history(found)
+            result = function_outputs(cls, args)
+            if isinstance(result, tuple):
+                return tuple(_without_history(output) for output in result)
+            return _without_history(result)
         if cls.__module__.startswith("torch."):
             return function_outputs(cls, args)
         backward = cls.vjp if cls.backward is torch.autograd.Function.backward else cls.backward
@@ -209,14 +209,14 @@ class GradientRecorder:
             arg.detach().requires_grad_(wants) if isinstance(arg, torch.Tensor) else arg
             for arg, wants in zip(args, wanting, strict=True)
         )
-        found = function_outputs(cls, own)
-        outputs = found if isinstance(found, tuple) else (found,)
+        returned = function_outputs(cls, own)
+        outputs = returned if isinstance(returned, tuple) else (returned,)
         differentiable = [
             i for i, o in enumerate(outputs) if isinstance(o, torch.Tensor) and o.requires_grad
         ]
         new = [o if i in differentiable else _without_history(o) for i, o in enumerate(outputs)]
         if not differentiable:
-            return tuple(new) if isinstance(found, tuple) else new[0]
+            return tuple(new) if isinstance(returned, tuple) else new[0]
         results = tuple(outputs[i] for i in differentiable)
         if on is not None:
             on(results[0].grad_fn)
@@ -230,7 +230,7 @@ class GradientRecorder:
         )
         for i, tensor in zip(differentiable, self._mark(pending), strict=True):
             new[i] = tensor
-        return tuple(new) if isinstance(found, tuple) else new[0]
+        return tuple(new) if isinstance(returned, tuple) else new[0]
 
     def _mark(self, pending: Pending) -> tuple[torch.Tensor, ...]:
         results = [result.detach() for result in pending.results]
@@ -296,13 +296,13 @@ class GradientRecorder:
                 pending.hooks.update(hooks)
 
 
-def _as_of_a_function(found: Any) -> Any:
+def _as_of_a_function(result: Any) -> Any:
     """What a function gives: tensors within other containers than a tuple have no gradient."""
-    if isinstance(found, torch.Tensor):
-        return found
-    if type(found) is tuple:
-        return tuple(o if isinstance(o, torch.Tensor) else _as_nested(o) for o in found)
-    return _as_nested(found)
+    if isinstance(result, torch.Tensor):
+        return result
+    if type(result) is tuple:
+        return tuple(o if isinstance(o, torch.Tensor) else _as_nested(o) for o in result)
+    return _as_nested(result)
 
 
 def _as_nested(output: Any) -> Any:

@@ -259,9 +259,9 @@ def _eager_error(model: torch.nn.Module, given: TraceInputs) -> Exception | None
 
     Buffers, attributes and the random state are left as they are.
     """
-    state, held = {k: v.clone() for k, v in model.named_buffers()}, HeldState(model)
+    state, snapshot = {k: v.clone() for k, v in model.named_buffers()}, HeldState(model)
     values = [
-        (t, t.detach().clone()) for t in held.tensors.values() if getattr(t, "_has_data", True)
+        (t, t.detach().clone()) for t in snapshot.tensors.values() if getattr(t, "_has_data", True)
     ]
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
@@ -275,7 +275,7 @@ def _eager_error(model: torch.nn.Module, given: TraceInputs) -> Exception | None
         raise_error_of_handler(error)
         return error
     finally:
-        held.put_back()
+        snapshot.put_back()
         with torch.no_grad():
             for tensor, value in values:
                 tensor.copy_(value)

@@ -183,9 +183,9 @@ def attribute(func: Callable[..., Any]) -> Callable[..., Any] | None:
     """
     if traced_forward() is None:
         return None
-    found = _FOR_USERS.get(func)
-    if found is not None and called_by_user():
-        return found
+    for_users = _FOR_USERS.get(func)
+    if for_users is not None and called_by_user():
+        return for_users
     return _ALWAYS.get(func)
 
 

@@ -61,7 +61,7 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
         if _detach_all(graph):
             _copy_changed(graph, model)
         return
-    kept = set(program.graph_signature.inputs_to_parameters)
+    parameters = set(program.graph_signature.inputs_to_parameters)
     ungraded: set[Node] = set()
     with replacing_nodes(program):
         for region in regions:
@@ -70,7 +70,7 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
                 ungraded.update(node for node in inlined if not _pass_itself(node))
             _erase(program.graph_module, region)
         renorms_as_values(program, model, inference=False)
-        _refuse_changes(graph, ungraded, kept, model)
+        _refuse_changes(graph, ungraded, parameters, model)
         for node in [n for n in graph.nodes if n in ungraded]:
             _detach(node, ungraded)
         if _detach_all(graph):
@@ -80,10 +80,10 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
 
 def _detach_all(graph: Graph) -> bool:
     """Whether anything is detached; ``detach_()`` is among it, which would be lost."""
-    found = [node for node in graph.nodes if node.target in (_DETACH, _DETACH_IN_PLACE)]
-    for node in found:
+    detaching = [node for node in graph.nodes if node.target in (_DETACH, _DETACH_IN_PLACE)]
+    for node in detaching:
         node.target = _DETACH
-    return bool(found)
+    return bool(detaching)
 
 
 def _inline(module: GraphModule, region: Node) -> Iterator[Node]:
@@ -222,9 +222,9 @@ def renorm_operation() -> Any:
     ) -> torch.Tensor:
         return torch.embedding_renorm_(weight.clone(), indices, max_norm, norm_type)
 
-    made = torch.library.custom_op("samba::embedding_renorm", embedding_renorm, mutates_args=())
-    made.register_fake(lambda weight, *args: torch.empty_like(weight))
-    made.register_autograd(lambda ctx, grad: (grad, None, None, None))
+    custom = torch.library.custom_op("samba::embedding_renorm", embedding_renorm, mutates_args=())
+    custom.register_fake(lambda weight, *args: torch.empty_like(weight))
+    custom.register_autograd(lambda ctx, grad: (grad, None, None, None))
     operation = torch.ops.samba.embedding_renorm.default
     keep_operation(operation)  # the parameter is changed even if nothing reads it
     return operation

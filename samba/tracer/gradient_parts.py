@@ -214,16 +214,16 @@ def _pass(marker: Node, results: Any) -> None:
 def _part(marker: Node, record: GradientRecord, outputs: Sequence[Any]) -> GradientPart:
     results, inputs, index = marker.args
     assert isinstance(inputs, (list, tuple))
-    kept = [i for i, place in enumerate(record.gradients) if place is not None]
+    wanting = [i for i, place in enumerate(record.gradients) if place is not None]
     gradients = [outputs[place] for place in record.gradients if place is not None]
-    if len(kept) < len(inputs):
+    if len(wanting) < len(inputs):
         if record.moves:
             with marker.graph.inserting_before(marker):
                 results = [
-                    r if i in kept else call_like(marker, torch.ops.aten.detach.default, r)
+                    r if i in wanting else call_like(marker, torch.ops.aten.detach.default, r)
                     for i, r in enumerate(inputs)
                 ]
-        marker.args = (results, [inputs[i] for i in kept], index)
+        marker.args = (results, [inputs[i] for i in wanting], index)
     given: dict[Any, Any] = {
         node: node.args[2]
         for node in _calls_of(COTANGENT, marker.graph)

@@ -102,7 +102,7 @@ def _real(arg: Any) -> Any:
         data = torch.rand(stored, dtype=torch.float64).to(arg.dtype)
     else:
         data = torch.zeros(stored, dtype=arg.dtype)
-    if all(size == kept for (size, _), kept in zip(sizes, stored, strict=True)):
+    if all(size == size_stored for (size, _), size_stored in zip(sizes, stored, strict=True)):
         result = torch.empty_strided(stored, [step for _, step in sizes], dtype=arg.dtype)
         return result.copy_(data)
     return data.expand(arg.shape)

@@ -224,7 +224,7 @@ def viewed_inputs(program: ExportedProgram) -> frozenset[int]:
     users = [name for name in program.graph_signature.user_inputs if isinstance(name, str)]
     places = {name: place for place, name in enumerate(users)}
     reached: dict[torch.fx.Node, frozenset[int]] = {}
-    found = _NONE
+    viewed = _NONE
     for node in graph.nodes:
         if node.op == "placeholder":
             own = places.get(node.name)
@@ -233,8 +233,8 @@ def viewed_inputs(program: ExportedProgram) -> frozenset[int]:
         sources = _NONE.union(*[reached[source] for source in node.all_input_nodes])
         reached[node] = _NONE if node.target in _ROW_MAJOR else sources
         if sources and _has_views(program, node):
-            found |= sources
-    return found
+            viewed |= sources
+    return viewed
 
 
 def _has_views(program: ExportedProgram, node: torch.fx.Node) -> bool:

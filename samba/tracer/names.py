@@ -145,9 +145,9 @@ def at_users_line(show: Callable[..., None]) -> Callable[..., None]:
         line: str | None = None,
     ) -> None:
         if not is_user_file(filename):
-            found = calling_line().rpartition(":")
-            if found[0]:
-                filename, lineno, line = found[0], int(found[2]), None
+            users = calling_line().rpartition(":")
+            if users[0]:
+                filename, lineno, line = users[0], int(users[2]), None
         show(message, category, filename, lineno, file, line)
 
     return shown

@@ -156,9 +156,9 @@ class TracedFunctions(TorchFunctionMode):
                 hint="Make a new tensor of the wider type instead of changing this one in place.",
             )
         if func in DROPOUTS:
-            kept = keep_dropout(func, args, kwargs)
-            if kept is not None:
-                return kept
+            dropped = keep_dropout(func, args, kwargs)
+            if dropped is not None:
+                return dropped
         if func in REGISTERS and self._recorder is not None:
             return self._recorder.register(func, *args, **kwargs)
         floats = mixed_floats(func, args, kwargs)

@@ -238,15 +238,15 @@ class _Fakes:
 
     def of(self, parameter: Any) -> torch.nn.Parameter:
         """The fake parameter of an empty one."""
-        found = self._made.get(id(parameter))
-        if found is None:
+        stand_in = self._made.get(id(parameter))
+        if stand_in is None:
             self._mode = self._mode or FakeTensorMode(allow_non_fake_inputs=True)
             with self._mode:
                 fake = torch.empty(tuple(parameter.shape), dtype=parameter.dtype)
-            found = torch.nn.Parameter(fake, parameter.requires_grad)
-            vars(found).update((k, v) for k, v in vars(parameter).items() if k != "_has_data")
-            self._made[id(parameter)] = found
-        return found
+            stand_in = torch.nn.Parameter(fake, parameter.requires_grad)
+            vars(stand_in).update((k, v) for k, v in vars(parameter).items() if k != "_has_data")
+            self._made[id(parameter)] = stand_in
+        return stand_in
 
 
 def _plain(value: Any) -> Any:
@@ -298,20 +298,20 @@ def _plain_result(result: Any) -> Any:
     leaves, spec = tree_flatten_with_path(result, is_leaf=_is_dataclass)
     if all(not path or isinstance(leaf, _PLAIN_RESULTS) for path, leaf in leaves):
         return result
-    kept: list[Any] = []
+    plain: list[Any] = []
     for path, leaf in leaves:
         if path and _is_dataclass(leaf):
-            kept.append(_plain_result(leaf))
+            plain.append(_plain_result(leaf))
         elif path and not isinstance(leaf, _PLAIN_RESULTS):
             tell(
                 "output-no-tensor",
                 f"forward() returns {keystr(path)} ({type(leaf).__name__}), which is no tensor: it "
                 "is left out",
             )
-            kept.append(None)
+            plain.append(None)
         else:
-            kept.append(leaf)
-    return tree_unflatten(kept, spec)
+            plain.append(leaf)
+    return tree_unflatten(plain, spec)
 
 
 def _named_parts(result: Any) -> Any:

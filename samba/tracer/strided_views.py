@@ -187,15 +187,15 @@ def exact_writes(program: ExportedProgram) -> None:
         program: A functional program; changed in place.
     """
     graph = program.graph
-    found = [
+    writes = [
         node
         for node in graph.find_nodes(op="call_function", target=_SCATTER)
         if _OWN not in (node.meta.get("custom") or {})
     ]
     with replacing_nodes(program):
-        for node in found:
+        for node in writes:
             _only_write(node)
-    if found:
+    if writes:
         program.graph_module.recompile()
 
 

@@ -490,10 +490,10 @@ def node_of(value: Any) -> tuple[torch.fx.Node, torch.nn.Module] | None:
     mode = get_proxy_mode()
     if mode is None:
         return None
-    found = get_proxy_slot(value, mode.tracer, None)
-    if isinstance(found, Thunk):
-        found = found.force()
-    proxy = found.proxy if isinstance(found, _ProxyTensor) else found
+    slot = get_proxy_slot(value, mode.tracer, None)
+    if isinstance(slot, Thunk):
+        slot = slot.force()
+    proxy = slot.proxy if isinstance(slot, _ProxyTensor) else slot
     return (proxy.node, mode.tracer.root) if isinstance(proxy, torch.fx.Proxy) else None
 
 

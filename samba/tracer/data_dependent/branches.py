@@ -186,9 +186,9 @@ class CheckedBranches:
         """
         if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             self._refuse_object_use()
-            found = node_of(number)
-            if found is not None:
-                self._taken[found[0]] = tensor
+            node = node_of(number)
+            if node is not None:
+                self._taken[node[0]] = tensor
 
     def _refuse_object_use(self) -> None:
         """Refuse a function that looks at the symbolic number itself, and not at its value."""
@@ -206,10 +206,10 @@ class CheckedBranches:
     def _truth_of_number(self, condition: torch.SymBool) -> bool:
         frame = asking_frame()
         users = frame is not None and is_user_file(frame.f_code.co_filename)
-        found = node_of(condition) if users else None
-        if found is not None and not self._is_elsewhere():
+        node = node_of(condition) if users else None
+        if node is not None and not self._is_elsewhere():
             try:
-                tensor = self._on_tensors(found[0])
+                tensor = self._on_tensors(node[0])
             except _Foreign:
                 tensor = None
             if isinstance(tensor, T):
@@ -252,8 +252,8 @@ class CheckedBranches:
 
     def _healthy(self, condition: T) -> bool | None:
         """What a condition is where numbers are finite, with a check that it is."""
-        found = None if self._is_elsewhere() else node_of(condition)
-        healthy = None if found is None else where_finite(found[0])
+        node = None if self._is_elsewhere() else node_of(condition)
+        healthy = None if node is None else where_finite(node[0])
         if healthy is not None:
             self._check(condition, healthy)
         return healthy
@@ -293,16 +293,16 @@ class CheckedBranches:
         frame: FrameType,
     ) -> bool:
         """One part of several suffices: Python is to stop here, and the check is of all of them."""
-        found = self._value(inner, tested.leaf, condition, frame)
+        joined = self._value(inner, tested.leaf, condition, frame)
         for part in outer.values[outer.values.index(inner) + 1 :]:
             value = self._value(part, tested.leaf, condition, frame)
             if isinstance(value, T):
                 join = torch.logical_and if isinstance(outer.op, ast.And) else torch.logical_or
-                found = join(found, value) if isinstance(found, T) else value
+                joined = join(joined, value) if isinstance(joined, T) else value
             elif bool(value) is wanted:
                 return self._stopping(tested, outer, wanted)
-        if isinstance(found, T):
-            self._check(found, wanted)
+        if isinstance(joined, T):
+            self._check(joined, wanted)
         return self._stopping(tested, outer, wanted)
 
     def _stopping(self, tested: Tested, outer: ast.BoolOp, wanted: bool) -> bool:
@@ -330,17 +330,17 @@ class CheckedBranches:
             return torch.logical_not(value) if isinstance(value, T) else not value
         if isinstance(part, ast.BoolOp):
             is_and = isinstance(part.op, ast.And)
-            found: Any = is_and
+            joined: Any = is_and
             for entry in part.values:
                 value = self._value(entry, leaf, condition, frame)
                 if not isinstance(value, T):
                     if bool(value) is not is_and:
                         return value
-                elif isinstance(found, T):
-                    found = (torch.logical_and if is_and else torch.logical_or)(found, value)
+                elif isinstance(joined, T):
+                    joined = (torch.logical_and if is_and else torch.logical_or)(joined, value)
                 else:
-                    found = value
-            return found
+                    joined = value
+            return joined
         return self._evaluated(part, frame)
 
     def _evaluated(self, part: ast.expr, frame: FrameType) -> Any:
@@ -349,8 +349,8 @@ class CheckedBranches:
         with self._in_forward():
             value = eval(code, frame.f_globals, frame.f_locals)  # noqa: S307  # forward's own code
         if isinstance(value, torch.SymBool):
-            found = node_of(value)
-            value = value if found is None else self._on_tensors(found[0])
+            node = node_of(value)
+            value = value if node is None else self._on_tensors(node[0])
         if isinstance(value, T):
             known = self._known(value, bool)
             return known if known is not None else value.reshape(()).to(torch.bool)

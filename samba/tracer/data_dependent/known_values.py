@@ -70,21 +70,21 @@ class KnownValues:
         Args:
             tensor: A tensor of the ``forward`` that is being traced.
         """
-        found = node_of(tensor)
-        if found is None:
+        node = node_of(tensor)
+        if node is None:
             # A constant that the graph has not met yet: one that is written to is refused.
             with outside_of_trace():
                 return None if isinstance(tensor, FakeTensor) else tensor.detach().clone()
-        if found[0].graph is not self._graph:
-            self._start(found[0].graph)
+        if node[0].graph is not self._graph:
+            self._start(node[0].graph)
         with outside_of_trace(), torch.no_grad():
-            self._follow(found[1])
-            value = self._values.get(found[0])
+            self._follow(node[1])
+            value = self._values.get(node[0])
             if not isinstance(value, torch.Tensor) or _memory(value) in self._changed:
                 return None
             if value.shape != tensor.shape or value.dtype is not tensor.dtype:
                 return None
-            for path in sorted(self._from.get(found[0], ())):
+            for path in sorted(self._from.get(node[0], ())):
                 self.read.setdefault(path, calling_line())
             return value.clone()
 
@@ -125,15 +125,15 @@ class KnownValues:
         self._graph, self._last = graph, None
         self._values, self._from, self._changed, self._own = {}, {}, set(), {}
         for path, stand_in in self._model.named_buffers(remove_duplicate=False):
-            real, found = self._real.get(path), node_of(stand_in)
-            if real is None or found is None or found[0].op != "placeholder":
+            real, node = self._real.get(path), node_of(stand_in)
+            if real is None or node is None or node[0].op != "placeholder":
                 continue
             if not getattr(real, "_has_data", True) or real.is_meta:
                 continue
             with outside_of_trace():
                 plain = real.detach().as_subclass(torch.Tensor)
-            self._values[found[0]] = plain
-            self._from[found[0]] = frozenset({path})
+            self._values[node[0]] = plain
+            self._from[node[0]] = frozenset({path})
             self._own[_memory(plain)] = path
 
     def _follow(self, root: torch.nn.Module) -> None:
