@@ -16,17 +16,8 @@ from functools import partial
 from typing import Any, TypeGuard
 
 import torch
-from torch._C import (
-    DisableTorchFunction,
-    DisableTorchFunctionSubclass,
-    DispatchKey,
-    _FunctionBase,
-)
-from torch._C._functorch import (
-    TransformType,
-    is_functorch_wrapped_tensor,
-    peek_interpreter_stack,
-)
+from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey, _FunctionBase
+from torch._C._functorch import TransformType, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch._ops import OpOverload as OpOverload
@@ -38,22 +29,12 @@ from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
-from torch.fx.experimental.proxy_tensor import (
-    _ProxyTensor,
-    get_proxy_mode,
-    get_proxy_slot,
-)
+from torch.fx.experimental.proxy_tensor import _ProxyTensor, get_proxy_mode, get_proxy_slot
 from torch.fx.node import has_side_effect
 from torch.nn.modules import module as module_module
 from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
 from torch.nn.modules.adaptive import _ASMoutput
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.module import (
-    _global_backward_hooks,
-    _global_backward_pre_hooks,
-    _global_forward_hooks,
-    _global_forward_pre_hooks,
-)
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
@@ -208,11 +189,6 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> tuple[int, ...] | None:
 def storage_of(tensor: torch.Tensor) -> int:
     """What identifies the memory that a tensor shows, of a fake one too, by ``_cdata`` (2.0)."""
     return tensor.untyped_storage()._cdata
-
-
-def symbol_of(size: torch.SymInt) -> Any:
-    """The sympy expression of a size that depends on data, by ``node.expr`` (2.0)."""
-    return size.node.expr
 
 
 def fake_mode_of(values: Any) -> FakeTensorMode | None:
@@ -443,10 +419,10 @@ def hook_tables_of(module: torch.nn.Module) -> Mapping[str, dict[int, Any]]:
 def global_hooks() -> Mapping[str, dict[int, Callable[..., Any]]]:
     """The hooks of all modules, by kind; they may be exchanged (2.0)."""
     return {
-        "global forward pre-hook": _global_forward_pre_hooks,
-        "global forward hook": _global_forward_hooks,
-        "global full backward pre-hook": _global_backward_pre_hooks,
-        "global full backward hook": _global_backward_hooks,
+        "global forward pre-hook": module_module._global_forward_pre_hooks,
+        "global forward hook": module_module._global_forward_hooks,
+        "global full backward pre-hook": module_module._global_backward_pre_hooks,
+        "global full backward hook": module_module._global_backward_hooks,
     }
 
 
@@ -457,7 +433,8 @@ def has_old_backward_hooks(module: torch.nn.Module | None) -> bool:
         module: The module; None for those of all modules.
     """
     if module is None:
-        return bool(_global_backward_hooks) and module_module._global_is_full_backward_hook is False
+        is_full = module_module._global_is_full_backward_hook
+        return bool(module_module._global_backward_hooks) and is_full is False
     return bool(module._backward_hooks) and module._is_full_backward_hook is False
 
 

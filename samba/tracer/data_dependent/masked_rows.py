@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 
 from samba.tracer.data_dependent.rowwise import arguments, row_axis_kept
 from samba.tracer.nodes import call_like
-from samba.tracer.torch_internals import fake_mode_of, symbol_of
+from samba.tracer.torch_internals import fake_mode_of
 
 aten = torch.ops.aten
 
@@ -93,7 +93,7 @@ def _symbol(size: Any) -> Any:
     """The symbol of a size that is one number taken from data; None for others."""
     if not isinstance(size, torch.SymInt):
         return None
-    expression = symbol_of(size)
+    expression = size.node.expr  # of sympy
     if not expression.is_Symbol:
         raise _Refused
     return expression
