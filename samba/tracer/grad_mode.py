@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from samba.tracer.errors import InPlaceWithoutGradient
 from samba.tracer.names import node_line
-from samba.tracer.nodes import changes_in_place, owner_of, places_of, shown_by
+from samba.tracer.nodes import argument, changes_in_place, owner_of, places_of, shown_by
 from samba.tracer.torch_internals import (
     arguments_of,
     is_mutable,
@@ -123,12 +123,10 @@ def _pass_itself(node: Node) -> bool:
     source = node.args[0] if node.args else None
     if node.target not in _MAYBE_ITSELF or not isinstance(source, Node):
         return False
-    (copy,) = [i for i, a in enumerate(arguments_of(node.target)) if a.name == "copy"] or [0]
+    names = [each.name for each in arguments_of(node.target)]
+    copies = "copy" in names and argument(node, names.index("copy"))
     ours, theirs = node.meta["val"], source.meta["val"]
-    same = (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
-    if not same or (
-        copy and (node.args[copy] if copy < len(node.args) else node.kwargs.get("copy"))
-    ):
+    if copies or (ours.dtype, ours.stride()) != (theirs.dtype, theirs.stride()):
         return False
     node.replace_all_uses_with(source)
     return True
