@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from typing import Any, TypeGuard
 
 import torch
@@ -359,7 +358,15 @@ def with_gradients_asked(
         grad, backward: Take torch's own function, and what that takes.
     """
     own = torch.autograd.grad, torch.autograd.backward
-    return replaced(torch.autograd, grad=partial(grad, own[0]), backward=partial(backward, own[1]))
+
+    # Functions, which have names: the exporter asks for these.
+    def asked(*args: Any, **kwargs: Any) -> Any:
+        return grad(own[0], *args, **kwargs)
+
+    def ran(*args: Any, **kwargs: Any) -> Any:
+        return backward(own[1], *args, **kwargs)
+
+    return replaced(torch.autograd, grad=asked, backward=ran)
 
 
 def with_vmapped_functions(call: Callable[..., Any]) -> AbstractContextManager[None]:
@@ -386,7 +393,8 @@ def with_call(model: torch.nn.Module, call: Callable[..., Any]) -> Iterator[None
         model: The module.
         call: Takes torch's own ``_call_impl`` of the module, and the arguments.
     """
-    model.__dict__["_call_impl"] = partial(call, model._call_impl)
+    own = model._call_impl
+    model.__dict__["_call_impl"] = lambda *args, **kwargs: call(own, *args, **kwargs)
     try:
         yield
     finally:
