@@ -293,7 +293,8 @@ _MASKS = frozenset({torch.bool, torch.uint8})
 
 def _look_at_masks(node: Node, told: Deviations) -> None:
     """Refuse masks as indices whose sizes do not fit, and tell where that depends on data."""
-    base, indices = value_of(node.args[0]), [value_of(index) for index in node.args[1]]
+    base = value_of(argument(node, 0))
+    indices = [value_of(index) for index in argument(node, 1)]
     if not _known(base, *indices):
         return  # selections of a mask have as many rows as it sets
     masks = [i for i in indices if isinstance(i, torch.Tensor) and i.dtype in _MASKS]

@@ -117,7 +117,7 @@ def _results(graph: Graph) -> Sequence[Any]:
     return graph.output_node().args[0]  # pyright: ignore[reportReturnType]  # a tuple
 
 
-def _calls_of(op: str, graph: Graph) -> list[Node]:
+def _calls_of(op: str, graph: Graph) -> list[Any]:
     return [node for node in graph.nodes if str(node.target) == op]
 
 
