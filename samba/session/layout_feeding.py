@@ -21,9 +21,8 @@ from samba.support.nesting import Constant
 from samba.support.tracing import tracing
 from samba.tensor.views import host_of, strides_of
 from samba.tracer.capture import trace_model
-from samba.tracer.inputs import NamedInput, TraceInputs, ViewCheck
+from samba.tracer.inputs import Layout, NamedInput, TraceInputs, ViewCheck
 from samba.tracer.layouts import with_layouts
-from samba.tracer.looks import Layout
 from samba.tracer.traced import Traced
 
 __all__ = ["feeder_of", "with_layouts_and_views"]

@@ -39,8 +39,8 @@ from samba.session.program_slot import parse_pef
 from samba.session.settings import checks_indices, loss_index_tuple, parsed_config
 from samba.support.deviations import Deviations
 from samba.support.progress import stages
-from samba.tracer.dropout_rates import rate_argins
 from samba.tracer.inputs import TraceInputs, collect_inputs
+from samba.tracer.random_draws import rate_argins
 from samba.tracer.trace_cache import trace_again
 from samba.tracer.traced import FROM_DTYPE, Traced
 

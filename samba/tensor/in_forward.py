@@ -2,7 +2,7 @@
 
 While a model is traced its tensors have no values, and torch's exporter knows tensors of its own
 class only. What makes a SambaTensor asks here and gives the traced tensor back instead, which has
-the names of a SambaTensor for as long (``samba/tracer/samba_names.py``).
+the names of a SambaTensor for as long (``samba/tracer/shown_tensors.py``).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch.export import ExportedProgram
@@ -21,45 +21,38 @@ from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Node, Ref, Role, Val
 from samba.directives import fusion_of
 from samba.support.naming import join_name
 from samba.support.tracing import NO_GRAPHAMP
-from samba.tracer.arguments import DROPPED_KWARGS, plain_argument, plain_dtype, used_results
-from samba.tracer.custom_gradients import GradientRecorder
-from samba.tracer.dropout import ZERO_RATE
-from samba.tracer.dropout_rates import drawing_nodes, is_training, rate_position
-from samba.tracer.embedding_renorms import RENORM
 from samba.tracer.errors import TraceError
+from samba.tracer.grad_mode import RENORM
 from samba.tracer.gradient_graphs import GradientGraphs
-from samba.tracer.gradient_parts import separated
-from samba.tracer.inputs import NamedInput, TraceInputs
+from samba.tracer.gradient_parts import SeparatedGraph
+from samba.tracer.inputs import NamedInput
 from samba.tracer.marker_ops import CHECK, MARKER
-from samba.tracer.module_calls import label, last_nodes
-from samba.tracer.names import Namer, node_line
-from samba.tracer.sources import source_of
+from samba.tracer.names import Namer
+from samba.tracer.nodes import label, last_nodes
+from samba.tracer.plain_nodes import PlainNodes, plain_dtype
+from samba.tracer.preparing import Prepared
+from samba.tracer.random_draws import ZERO_RATE, drawing_nodes, rate_position
 from samba.tracer.torch_internals import arguments_of, is_operation
 from samba.tracer.traced import Source, Traced, TracedOutput
 
 
 def convert(
-    program: ExportedProgram,
+    separated: SeparatedGraph,
+    prepared: Prepared,
     *,
-    model: torch.nn.Module,
-    given: TraceInputs,
     root: str,
     prefix: str = "",
-    inference: bool,
     rates: Sequence[bool] = (),
-    recorder: GradientRecorder | None = None,
 ) -> Traced:
-    """Turn an exported program into a :class:`Traced`.
+    """Turn an exported graph into a :class:`Traced`.
 
     Args:
-        program: Decomposed so far that every op has a lowering.
-        model: The model, for its parameters and their names.
-        given: The trace-time inputs in the order of ``forward``.
+        separated: The graph, decomposed so far that every op has a lowering, without backward
+            passes.
+        prepared: The model, the trace-time inputs, and the gradients that the model defines itself.
         root: First part of every name.
         prefix: What the names of operations have before it.
-        inference: Whether no gradients are wanted.
         rates: See :func:`samba.tracer.capture.trace_model`.
-        recorder: What recorded the gradients that the model defines itself.
 
     Returns:
         The graph and everything it refers to.
@@ -67,40 +60,31 @@ def convert(
     Raises:
         TraceError: A PEF cannot hold something of it.
     """
-    return _Converter(program, model, given, (root, prefix), inference, rates, recorder).build()
+    return _Converter(separated, prepared, root, prefix, rates).build()
 
 
-class _Converter:
+class _Converter(PlainNodes):
     def __init__(
         self,
-        program: ExportedProgram,
-        model: torch.nn.Module,
-        given: TraceInputs,
-        names: tuple[str, str],
-        inference: bool,
+        separated: SeparatedGraph,
+        prepared: Prepared,
+        root: str,
+        prefix: str,
         rates: Sequence[bool],
-        recorder: GradientRecorder | None,
     ) -> None:
-        self.program, self.model, self.given = program, model, given
-        self.tensor_root, prefix = names
-        self.root = f"{prefix}__{self.tensor_root}" if prefix else self.tensor_root
-        self.inference, self.recorder = inference, recorder
+        self.tensor_root, self.root = root, f"{prefix}__{root}" if prefix else root
+        super().__init__(f"model {self.root}")
+        self.separated, self.program, self.model = separated, separated.program, prepared.model
+        self.given, self.inference, self.rates = prepared.given, prepared.inference, rates
+        self.recorder = prepared.recorder
         self.namer = Namer()
-        self.values: list[Value] = []
-        self.nodes: list[Node] = []
         self.sources: list[Source] = []
         self.inputs: list[int] = []
         self.updates: list[tuple[int, int]] = []
-        self.of: dict[torch.fx.Node, int | tuple[int, ...]] = {}
         self.tied: dict[int, int] = {}
-        self.seed: Ref | None = None
-        self.streams = 0
-        self.rates = rates
-        self.random: frozenset[torch.fx.Node] = frozenset()
         self.exempt: list[int] = []
         self.tables: dict[int, int] = {}
         """Parameters that forward changes, by their latest values."""
-        self.separated = separated(program, recorder, self._tensor)
         self.gradients = GradientGraphs(self)
 
     def build(self) -> Traced:
@@ -127,22 +111,13 @@ class _Converter:
             sources=tuple(self.sources),
             outputs=outputs,
             updates=tuple(self.updates),
-            structure=_structure(
-                self.program, gradients=bool(self.recorder and self.recorder.outputs)
-            ),
+            structure=_structure(self.program, gradients=bool(self.recorder.outputs)),
             fusions=_fusions(self.model, self.root),
             parameter_ids=frozenset(id(p) for p in self.model.parameters()),
             exempt=frozenset(self.exempt),
-            gradients=self.gradients.found(),
-            graded_state=self.recorder.graded_state if self.recorder else frozenset(),
+            gradients=self.gradients.all(),
+            graded_state=self.recorder.graded_state,
         )
-
-    def _tensor(self, node: torch.fx.Node) -> object:
-        """The tensor that a source stands for, where it can be another's, too."""
-        specs = {spec.arg.name: spec for spec in self.program.graph_signature.input_specs}
-        spec = specs[node.name]
-        is_parameter = spec.kind is InputKind.PARAMETER
-        return id(self.model.get_parameter(spec.target or "")) if is_parameter else node
 
     def _value(self, name: str, shape: tuple[int, ...], dtype: DType) -> int:
         self.values.append(Value(name=self.namer.unique(name), shape=shape, dtype=dtype))
@@ -151,14 +126,7 @@ class _Converter:
     def _source(self, node: torch.fx.Node, spec: InputSpec, given: Iterator[NamedInput]) -> None:
         if not isinstance(spec.arg, TensorArgument):
             return
-        source = source_of(
-            spec,
-            given,
-            program=self.program,
-            model=self.model,
-            root=self.root,
-            tensor_root=self.tensor_root,
-        )
+        source = self._source_of(spec, given)
         if source.role in (Role.WEIGHT, Role.BUFFER):
             first = self.tied.setdefault(id(source.tensor), len(self.values))
             if first < len(self.values):
@@ -178,72 +146,96 @@ class _Converter:
         )
         self.of[node] = index
 
+    def _source_of(self, spec: InputSpec, given: Iterator[NamedInput]) -> Source:
+        """Find the tensor behind an input of the graph, and its names; of no value yet (-1).
+
+        Args:
+            spec: The input.
+            given: The trace-time inputs that no spec before this one stood for.
+
+        Raises:
+            TraceError: It is neither an argument, a parameter, a buffer nor a constant.
+        """
+        path = spec.target or ""
+        tensor: torch.Tensor
+        requires_grad = False
+        match spec.kind:
+            case InputKind.USER_INPUT:
+                entry = next(given)
+                role, name, region = Role.INPUT, entry.name, entry.region_name
+                tensor, requires_grad = entry.tensor, entry.requires_grad
+            case InputKind.PARAMETER:
+                tensor = self.model.get_parameter(path)
+                role, requires_grad = Role.WEIGHT, bool(tensor.requires_grad)
+                name, region = self._names(tensor, path)
+            case InputKind.BUFFER:
+                tensor = self.model.get_buffer(path)
+                role = Role.BUFFER
+                name, region = self._names(tensor, path)
+            case InputKind.CONSTANT_TENSOR:
+                tensor = cast(torch.Tensor, self.program.constants[path])
+                role = Role.CONSTANT
+                name = region = join_name(self.root, path)
+            case _:
+                raise TraceError(
+                    where=self.where,
+                    reason=f"an input of kind {spec.kind.name} cannot be compiled",
+                    hint="Pass plain tensors to forward().",
+                )
+        return Source(
+            value=-1,
+            role=role,
+            name=name,
+            region_name=region,
+            path=path,
+            tensor=tensor,
+            requires_grad=requires_grad,
+        )
+
+    def _names(self, tensor: torch.Tensor, path: str) -> tuple[str, str]:
+        name = getattr(tensor, "sn_name", "") or join_name(self.tensor_root, path)
+        return name, getattr(tensor, "sn_region_name", "") or name
+
     def _start_seed(self) -> None:
         """The stream state: read once, advanced once, used by every random op."""
-        before = self._value(f"{self.root}__seed", (2,), DType.UINT32)
-        after = self._value(f"{self.root}__seed__next", (2,), DType.UINT32)
-        name = self.values[before].name
-        self.sources.append(Source(value=before, role=Role.SEED, name=name, region_name=name))
+        before, after = self._state(f"{self.root}__seed", Role.SEED, (2,), DType.UINT32)
         self.nodes.append(
             Node(op=NEXT_SEED, args=(Ref(before),), outputs=(after,), module=self.root)
         )
-        self.updates.append((after, before))
         self.seed = Ref(after)
 
     def _node(self, node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> None:
         if node.target is operator.getitem:
-            parent, position = node.args
-            results = self.of[parent]  # pyright: ignore[reportArgumentType]  # getitem's first argument is a node
-            self.of[node] = results[position]  # pyright: ignore[reportArgumentType, reportCallIssue, reportIndexIssue]  # of a multi-result op
+            self.part(node)
             return
         op = str(node.target)
-        if op == MARKER:
-            self._marker(node, last)
-            return
+        module, name = label(node, last) if is_operation(node.target) else ("", "")
+        module = join_name(self.root, module)
+        prefix = f"{module}__{name}"
         if op == CHECK:
-            self._check(node, last)
-            return
-        if not is_operation(node.target):
-            raise TraceError(
-                where=node_line(node) or f"model {self.root}",
-                reason=f"the Python function {op} stays in the graph",
-                hint="Compute on tensors with torch operations only.",
-            )
-        module, name = label(node, last)
-        prefix = join_name(self.root, module)
-        args = [self._arg(a, node) for a in node.args]
-        kwargs = {k: self._arg(a, node) for k, a in node.kwargs.items() if k not in DROPPED_KWARGS}
-        position = rate_position(op)
-        if node not in self.random:
-            if position is not None and not is_training(node):
-                # Nothing is dropped, whatever the rate.
-                key = arguments_of(node.target)[position].name
-                if position < len(args):
-                    args[position] = 0.0
-                elif key in kwargs:
-                    kwargs[key] = 0.0
+            self._check(node, module)
+        elif op == MARKER:
+            self._marker(node, module, prefix)
         else:
-            if position is not None:
-                self._rate(args, kwargs, position, f"{prefix}__{name}", node)
-            kwargs["seed"] = self.seed
-            kwargs["stream"] = self.streams
-            self.streams += 1
-        outputs, by_position = self._results(node, f"{prefix}__{name}__outputs")
-        self.of[node] = by_position
-        if op == RENORM and isinstance(args[0], Ref):
-            self._changed_table(args[0].value, outputs[0])
-        if NO_GRAPHAMP in (node.meta.get("custom") or {}):
-            self.exempt.append(len(self.nodes))
-        self.nodes.append(
-            Node(
-                op=op,
-                args=tuple(args),
-                kwargs=tuple(sorted(kwargs.items())),
-                outputs=outputs,
-                module=prefix,
-                source=node_line(node),
-            )
-        )
+            if NO_GRAPHAMP in (node.meta.get("custom") or {}):
+                self.exempt.append(len(self.nodes))
+            self.operation(node, module=module, prefix=prefix)
+            table = self.nodes[-1].args[0] if op == RENORM else None
+            if isinstance(table, Ref):
+                self._changed_table(table.value, self.nodes[-1].outputs[0])
+
+    def new_value(self, name: str, tensor: torch.Tensor) -> int:
+        return self._value(name, tuple(tensor.shape), plain_dtype(tensor.dtype, name))
+
+    def draw(
+        self, node: torch.fx.Node, args: list[Arg], kwargs: dict[str, Arg], prefix: str
+    ) -> None:
+        """Draw of the graph's stream, at a rate that can change from run to run."""
+        position = rate_position(str(node.target))
+        if position is not None:
+            self._rate(args, kwargs, position, prefix, node)
+        kwargs.update(seed=self.seed, stream=self.streams)
+        self.streams += 1
 
     def _changed_table(self, before: int, after: int) -> None:
         """A parameter that has another value from here on; a buffer's changes are outputs."""
@@ -251,42 +243,31 @@ class _Converter:
         if any(s.value == source and s.role is Role.WEIGHT for s in self.sources):
             self.tables[after] = source
 
-    def _marker(self, node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> None:
+    def _marker(self, node: torch.fx.Node, module: str, prefix: str) -> None:
         """A node whose gradient the model defines itself."""
-        module, name = label(node, last)
-        prefix = join_name(self.root, module)
-        outputs, by_position = self._results(node, f"{prefix}__{name}__outputs")
         results, inputs, _ = node.args
+        outputs = self.results(node, prefix)
         index, reads = self.gradients.add(self.separated.parts[node])
-        self.of[node] = by_position
-        self.nodes.append(
-            Node(
-                op=CUSTOM_GRADIENT,
-                args=(index, self._arg(results, node), self._arg(inputs, node), reads),
-                outputs=outputs,
-                module=prefix,
-                source=node_line(node),
-            )
-        )
+        args = index, self.argument(results, node), self.argument(inputs, node), reads
+        self.add(node, CUSTOM_GRADIENT, args, {}, outputs, module)
 
-    def _check(self, node: torch.fx.Node, last: dict[str, torch.fx.Node]) -> None:
+    def _check(self, node: torch.fx.Node, module: str) -> None:
         """A branch that goes one way in the graph: whether it would have gone the other way."""
-        module, _ = label(node, last)
-        before = self._value(f"{self.root}__check", (), DType.BOOL)
-        name = self.values[before].name
-        after = self._value(f"{name}__next", (), DType.BOOL)
-        self.sources.append(Source(value=before, role=Role.METRIC, name=name, region_name=name))
+        before, after = self._state(f"{self.root}__check", Role.METRIC, (), DType.BOOL)
         condition, taken = node.args
-        self.nodes.append(
-            Node(
-                op=CHECKED_BRANCH,
-                args=(Ref(before), self._arg(condition, node), bool(taken)),
-                outputs=(after,),
-                module=join_name(self.root, module),
-                source=node_line(node),
-            )
-        )
+        args = Ref(before), self.argument(condition, node), bool(taken)
+        self.add(node, CHECKED_BRANCH, args, {}, (after,), module)
+
+    def _state(
+        self, name: str, role: Role, shape: tuple[int, ...], dtype: DType
+    ) -> tuple[int, int]:
+        """State of the graph's own: its value before a run, and the one after it."""
+        before = self._value(name, shape, dtype)
+        name = self.values[before].name
+        after = self._value(f"{name}__next", shape, dtype)
+        self.sources.append(Source(value=before, role=role, name=name, region_name=name))
         self.updates.append((after, before))
+        return before, after
 
     def _rate(
         self,
@@ -304,7 +285,7 @@ class _Converter:
         if key in kwargs:
             rate, kwargs[key] = kwargs[key], Ref(index)
         else:
-            args += [self._arg(s.default_value, node) for s in schema[len(args) : position + 1]]
+            args += [self.argument(s.default_value, node) for s in schema[len(args) : position + 1]]
             rate, args[position] = args[position], Ref(index)
         self.sources.append(
             Source(
@@ -315,32 +296,6 @@ class _Converter:
                 default=0.0 if rate == ZERO_RATE else float(rate),  # pyright: ignore[reportArgumentType]  # schema says float
             )
         )
-
-    def _results(
-        self, node: torch.fx.Node, prefix: str
-    ) -> tuple[tuple[int, ...], int | tuple[int, ...]]:
-        value = node.meta["val"]
-        if isinstance(value, torch.Tensor):
-            index = self._value(
-                f"{prefix}__0", tuple(value.shape), plain_dtype(value.dtype, prefix)
-            )
-            return (index,), index
-        results = tuple(
-            -1
-            if v is None
-            else self._value(f"{prefix}__{i}", tuple(v.shape), plain_dtype(v.dtype, prefix))
-            for i, v in enumerate(used_results(node))
-        )
-        return results, results
-
-    def _arg(self, arg: Any, node: torch.fx.Node) -> Arg:
-        return plain_argument(arg, node, self._ref, where=f"model {self.root}")
-
-    def _ref(self, node: torch.fx.Node) -> Arg:
-        value = self.of.get(node)
-        if isinstance(value, tuple):
-            return tuple(Ref(v) for v in value)
-        return None if value is None else Ref(value)  # None: an absent optional input
 
     def _outputs(self, node: torch.fx.Node) -> tuple[TracedOutput, ...]:
         results = cast("list[torch.fx.Node]", node.args[0])
@@ -371,7 +326,7 @@ class _Converter:
                 self.updates.append((index, buffers[spec.target or ""]))
             else:
                 raise TraceError(
-                    where=f"model {self.root}",
+                    where=self.where,
                     reason=f"forward() changes {spec.target} in place ({spec.kind.name})",
                     hint="Only registered buffers may change in forward(); "
                     "work on a copy of the input.",
@@ -382,7 +337,7 @@ class _Converter:
 
     def _no_tensor(self, found: str) -> TraceError:
         return TraceError(
-            where=f"model {self.root}",
+            where=self.where,
             reason=f"forward() returns {found}, which is no tensor",
             hint="It must return a tensor, or tensors in tuples, lists, dicts or dataclasses; None "
             "among them is left out.",
@@ -411,9 +366,9 @@ def _structure(program: ExportedProgram, *, gradients: bool) -> str:
 
 
 def _fusions(model: torch.nn.Module, root: str) -> tuple[tuple[str, str], ...]:
-    found = []
+    fusions = []
     for path, module in model.named_modules():
         name = fusion_of(module)
         if name:
-            found.append((join_name(root, path), name))
-    return tuple(found)
+            fusions.append((join_name(root, path), name))
+    return tuple(fusions)

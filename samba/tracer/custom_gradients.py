@@ -2,47 +2,38 @@
 
 ``torch.autograd.Function`` and hooks say how gradients are computed. What they compute forwards is
 traced as everything else is, apart from its history; a marker (:mod:`samba.tracer.marker_ops`)
-ties results and inputs together. When ``forward`` has returned, torch's own engine runs each
-``backward`` and hook in the order in which a backward pass would, on stand-ins for the gradients
-that come in. So the exported graph holds these computations too;
-:mod:`samba.tracer.gradient_parts` takes them out again.
+ties results and inputs together. When ``forward`` has returned, the backward passes are run
+(:mod:`samba.tracer.backward_passes`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx.traceback import annotate, preserve_node_meta
 from torch.utils.hooks import RemovableHandle
 
-from emulator.handler_errors import raise_error_of_handler
-from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
+from samba.tracer.backward_passes import GradientRecord, Pending, run_backward, tensors_in
 from samba.tracer.errors import GradientError
-from samba.tracer.hooks import WatchedHook, described, line_of
-from samba.tracer.marker_ops import cotangent, marked, register
-from samba.tracer.names import SOURCE, calling_line
-from samba.tracer.overwritten import tensors_in
+from samba.tracer.marker_ops import marked, register
+from samba.tracer.names import calling_line
 from samba.tracer.repeated_state import RepeatedState
+from samba.tracer.running_code import described, line_of
 from samba.tracer.torch_internals import (
     BackwardHookFunction,
     accumulation_hooks,
     forget_saved_tensors,
     function_outputs,
-    grad_mode_after,
     gradient_hooks,
-    tree_leaves,
+    replaced,
     tree_map,
     with_backward_hooks,
     with_call,
     with_functions,
-    with_gradients_asked,
     with_saved_tensors,
     with_vmapped_functions,
 )
@@ -52,45 +43,6 @@ REGISTERS = frozenset({torch.Tensor.register_hook, torch.Tensor.register_post_ac
 """Functions by which ``forward`` puts hooks on tensors."""
 
 _ACTIVE = threading.local()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientRecord:
-    """Where a gradient of the model's own stands among the outputs of an exported graph.
-
-    Args:
-        index: Its number, which its marker has too.
-        name: What defines it.
-        source: ``file:line`` of that.
-        moves: Whether the marker passes on its inputs themselves.
-        around: Whether it stands between a tensor and all that use it, and not where it was put.
-        gradients: For each input of the marker, the position of its gradient among the additional
-            outputs; None where there is none.
-    """
-
-    index: int
-    name: str
-    source: str
-    moves: bool
-    around: bool
-    gradients: tuple[int | None, ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class _Pending:
-    """A gradient of the model's own whose backward pass has not been traced yet."""
-
-    name: str
-    source: str
-    inputs: tuple[torch.Tensor, ...]
-    leaves: tuple[torch.Tensor, ...]
-    results: tuple[torch.Tensor, ...]
-    marked: tuple[torch.Tensor, ...] = ()
-    moves: bool = False
-    around: bool = False
-    hooks: OrderedDict[int, Callable[..., Any]] = field(
-        default_factory=lambda: OrderedDict[int, Callable[..., Any]]()
-    )
 
 
 class GradientRecorder:
@@ -112,7 +64,7 @@ class GradientRecorder:
         self._model, self._told, self._in_left_state = model, told, in_left_state
         # While it is traced, the model holds parameters without values, and without hooks.
         self._originals = dict(model.named_parameters())
-        self._pending: list[_Pending] = []
+        self._pending: list[Pending] = []
         self._open = self._is_behind = False
         self._depth = 0
         self.records: tuple[GradientRecord, ...] = ()
@@ -184,8 +136,13 @@ class GradientRecorder:
             if self._open:
                 self._hooks_on_parameters()
             self._open, self._is_behind = False, True
-            with self._in_left_state() if self._pending else nullcontext():
-                gradients = self._run(result)
+            gradients: tuple[torch.Tensor, ...] = ()
+            if self._pending:
+                with self._in_left_state():
+                    self.records, gradients = run_backward(
+                        self._pending, result, self._told, self._note_asked
+                    )
+            self.outputs = len(gradients)
             self._returned = () if self._pending or self.repeats else tensors_in(result)
             graded = {n: b for n, b in self._model.named_buffers() if b.grad_fn is not None}
             self._graded = {n: b for n, b in graded.items() if b is before.get(n)}
@@ -196,6 +153,9 @@ class GradientRecorder:
                 forget_saved_tensors(pending.results)
             self._pending = []
         return (result, gradients) if gradients else result
+
+    def _note_asked(self, what: str, line: str) -> None:
+        self.asked = what, line
 
     def apply(self, cls: type[torch.autograd.Function], args: tuple[Any, ...]) -> Any:
         """Apply an autograd function; its results have the gradient that it defines.
@@ -212,10 +172,10 @@ class GradientRecorder:
             with self.repeated.within():
                 return _as_of_a_function(args[0](*args[2:]))
         if not wanting:
-            found = function_outputs(cls, args)
-            if isinstance(found, tuple):
-                return tuple(_without_history(output) for output in found)
-            return _without_history(found)
+            result = function_outputs(cls, args)
+            if isinstance(result, tuple):
+                return tuple(_without_history(output) for output in result)
+            return _without_history(result)
         if cls.__module__.startswith("torch."):
             return function_outputs(cls, args)
         backward = cls.vjp if cls.backward is torch.autograd.Function.backward else cls.backward
@@ -249,18 +209,18 @@ class GradientRecorder:
             arg.detach().requires_grad_(wants) if isinstance(arg, torch.Tensor) else arg
             for arg, wants in zip(args, wanting, strict=True)
         )
-        found = function_outputs(cls, own)
-        outputs = found if isinstance(found, tuple) else (found,)
+        returned = function_outputs(cls, own)
+        outputs = returned if isinstance(returned, tuple) else (returned,)
         differentiable = [
             i for i, o in enumerate(outputs) if isinstance(o, torch.Tensor) and o.requires_grad
         ]
         new = [o if i in differentiable else _without_history(o) for i, o in enumerate(outputs)]
         if not differentiable:
-            return tuple(new) if isinstance(found, tuple) else new[0]
+            return tuple(new) if isinstance(returned, tuple) else new[0]
         results = tuple(outputs[i] for i in differentiable)
         if on is not None:
             on(results[0].grad_fn)
-        pending = _Pending(
+        pending = Pending(
             name=name or f"backward hooks at {calling_line()}",
             source=source or calling_line(),
             inputs=tuple(a for a, wants in zip(args, wanting, strict=True) if wants),
@@ -270,9 +230,9 @@ class GradientRecorder:
         )
         for i, tensor in zip(differentiable, self._mark(pending), strict=True):
             new[i] = tensor
-        return tuple(new) if isinstance(found, tuple) else new[0]
+        return tuple(new) if isinstance(returned, tuple) else new[0]
 
-    def _mark(self, pending: _Pending) -> tuple[torch.Tensor, ...]:
+    def _mark(self, pending: Pending) -> tuple[torch.Tensor, ...]:
         results = [result.detach() for result in pending.results]
         pending.marked = tuple(marked(results, list(pending.inputs), len(self._pending)))
         self._pending.append(pending)
@@ -309,9 +269,9 @@ class GradientRecorder:
         pending.hooks[handle.id] = hook
         return handle
 
-    def _around(self, tensor: torch.Tensor, name: str, source: str) -> _Pending:
+    def _around(self, tensor: torch.Tensor, name: str, source: str) -> Pending:
         leaf = tensor.detach().requires_grad_()
-        pending = _Pending(
+        pending = Pending(
             name=name,
             source=source,
             inputs=(tensor,),
@@ -335,101 +295,14 @@ class GradientRecorder:
                 pending = self._around(parameter, f"hook of parameter {path}", line)
                 pending.hooks.update(hooks)
 
-    # -- the backward passes --------------------------------------------------
 
-    def _run(self, result: Any) -> tuple[torch.Tensor, ...]:
-        """Trace all backward passes, the last first; give their gradients."""
-        if not self._pending:
-            return ()
-        reached = _reached(result)
-        records: list[GradientRecord] = []
-        outputs: list[torch.Tensor] = []
-        for index, pending in reversed(list(enumerate(self._pending))):
-            for hook in pending.hooks.values():
-                kind = pending.name.partition(" at ")[0]
-                pending.results[0].register_hook(WatchedHook(hook, kind, self._told))
-            ends = pending.inputs if pending.around else pending.marked
-            used = [i for i, tensor in enumerate(ends) if _key(tensor) in reached]
-            if not used or (pending.around and not pending.hooks):
-                continue
-            places: list[int | None] = []
-            for gradient in self._gradients(index, pending, used):
-                places.append(None if gradient is None else len(outputs))
-                if gradient is not None:
-                    outputs.append(gradient)
-            if pending.around:
-                outputs.append(pending.marked[0])  # so that the marker stays in the graph
-            records.append(
-                GradientRecord(
-                    index=index,
-                    name=pending.name,
-                    source=pending.source,
-                    moves=pending.moves,
-                    around=pending.around,
-                    gradients=tuple(places),
-                )
-            )
-        self.records, self.outputs = tuple(records), len(outputs)
-        return tuple(outputs)
-
-    @contextmanager
-    def _asking(self, pending: _Pending) -> Iterator[Callable[..., Any]]:
-        """While active, it is noted which gradients a backward asks for; gives torch's own."""
-        own = torch.autograd.grad
-
-        def grad(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            self.asked = f"{pending.name} calls torch.autograd.grad", calling_line()
-            return function(*args, **kwargs)
-
-        def backward(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            raise GradientError(
-                where=calling_line(),
-                reason=f"{pending.name} calls backward(), which adds to the .grad of parameters "
-                "and of what is detached: a graph has only what a backward returns",
-                hint="Leave the function out: the device decides by itself what it keeps for the "
-                "backward pass, and computes the rest again. Or give the function all parameters "
-                "as inputs, and return their gradients as torch operations on what it has saved.",
-                deviation="untraced-backward",
-            )
-
-        with with_gradients_asked(grad, backward):
-            yield own
-
-    def _gradients(
-        self, index: int, pending: _Pending, used: Sequence[int]
-    ) -> Sequence[torch.Tensor | None]:
-        try:
-            given = [cotangent(pending.marked[i], index, i) for i in used]
-            with (
-                grad_mode_after(),
-                preserve_node_meta(),
-                annotate({SOURCE: pending.source}),
-                self._asking(pending) as grad,
-            ):
-                return grad(
-                    [pending.results[i] for i in used], pending.leaves, given, allow_unused=True
-                )
-        except SambaError:
-            raise
-        except Exception as error:
-            raise_error_of_handler(error)
-            text = str(error).strip().splitlines() or [""]
-            raise GradientError(
-                where=pending.source,
-                reason=f"{pending.name} cannot be traced: {type(error).__name__}: {text[0]}",
-                hint="It must be torch operations on the gradients and on what forward saved, "
-                "with no branch on the contents of a tensor.",
-                deviation="untraced-backward",
-            ) from error
-
-
-def _as_of_a_function(found: Any) -> Any:
+def _as_of_a_function(result: Any) -> Any:
     """What a function gives: tensors within other containers than a tuple have no gradient."""
-    if isinstance(found, torch.Tensor):
-        return found
-    if type(found) is tuple:
-        return tuple(o if isinstance(o, torch.Tensor) else _as_nested(o) for o in found)
-    return _as_nested(found)
+    if isinstance(result, torch.Tensor):
+        return result
+    if type(result) is tuple:
+        return tuple(o if isinstance(o, torch.Tensor) else _as_nested(o) for o in result)
+    return _as_nested(result)
 
 
 def _as_nested(output: Any) -> Any:
@@ -441,36 +314,6 @@ def _without_history(output: Any) -> Any:
     if isinstance(output, torch.Tensor) and carries_gradient(output):
         return output.detach()
     return output
-
-
-def _key(tensor: torch.Tensor) -> Any:
-    """Where the gradient of a tensor arrives."""
-    return id(tensor) if tensor.grad_fn is None else (tensor.grad_fn, tensor.output_nr)
-
-
-def _reached(result: Any) -> set[Any]:
-    """Where gradients arrive that start from any of the results of a model."""
-    pending: list[Any] = []
-    seen: set[Any] = set()
-    for tensor in tree_leaves(result):
-        if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-            key = _key(tensor)
-            seen.add(key)
-            if isinstance(key, tuple):
-                pending.append(tensor.grad_fn)
-    walked: set[Any] = set()
-    while pending:
-        node = pending.pop()
-        if node in walked:
-            continue
-        walked.add(node)
-        if hasattr(node, "variable"):
-            seen.add(id(node.variable))
-        for following, position in node.next_functions:
-            if following is not None:
-                seen.add((following, position))
-                pending.append(following)
-    return seen
 
 
 # -- what takes the place of torch's functions ----------------------------------
@@ -515,8 +358,7 @@ def _refuse_vmap(cls: type[torch.autograd.Function], *args: Any, **kwargs: Any) 
     )
 
 
-@contextmanager
-def _functions_in_place() -> Iterator[None]:
+def _functions_in_place() -> AbstractContextManager[None]:
     """While active, a function that changes its input is refused."""
     context = torch.autograd.function.FunctionCtx
     before = context.mark_dirty
@@ -532,15 +374,10 @@ def _functions_in_place() -> Iterator[None]:
             deviation="function-in-place",
         )
 
-    context.mark_dirty = refuse
-    try:
-        yield
-    finally:
-        context.mark_dirty = before
+    return replaced(context, mark_dirty=refuse)
 
 
-@contextmanager
-def _saved_tensors() -> Iterator[None]:
+def _saved_tensors() -> AbstractContextManager[None]:
     """While active, hooks on what autograd saves are refused: the device saves by itself."""
     hooks = torch.autograd.graph.saved_tensors_hooks
     before, after = hooks.__enter__, hooks.__exit__
@@ -568,11 +405,7 @@ def _saved_tensors() -> Iterator[None]:
             recorder.repeated.leave(start)
         return after(self, *raised)
 
-    hooks.__enter__, hooks.__exit__ = refuse, leave
-    try:
-        yield
-    finally:
-        hooks.__enter__, hooks.__exit__ = before, after
+    return replaced(hooks, __enter__=refuse, __exit__=leave)
 
 
 def _accumulating(what: str, hooks: Sequence[Any]) -> GradientError:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from pef_schema.errors import SambaError
 
+DEPENDS_ON_DATA = "the shape of its result depends on data"
+"""Why an operation is refused whose result has no fixed size."""
+
 
 class TraceError(SambaError):
     """The model could not be traced.

@@ -6,6 +6,7 @@ import linecache
 import re
 import traceback
 import warnings
+from pathlib import Path
 from types import TracebackType
 
 import torch
@@ -14,6 +15,7 @@ from emulator.handler_errors import raise_error_of_handler
 from pef_schema.errors import SambaError
 from samba.tracer.changed_state import MutatedConstant
 from samba.tracer.errors import (
+    DEPENDS_ON_DATA,
     DataDependentBranch,
     DtypeMismatch,
     GradientError,
@@ -21,13 +23,12 @@ from samba.tracer.errors import (
     TraceError,
     UnsupportedOp,
     UnsupportedOps,
+    UntracedFunction,
 )
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import is_user_file
-from samba.tracer.refuse import DEPENDS_ON_DATA
 from samba.tracer.snapshot import Snapshot
 from samba.tracer.torch_internals import DATA_DEPENDENT_ERRORS, DYNAMIC_SHAPE_ERRORS
-from samba.tracer.transforms import WHY_LOST, gradient_of_input, refuse_control_flow
 
 _DEPENDENT_TEXT = re.compile(
     r"data-dependent|DataDependent|unbacked|Could not guard|dynamic shape operator|"
@@ -49,6 +50,14 @@ _INTEGER_TEXT = re.compile(r"Long|long|int64|indices")
 _STORAGE_TEXT = re.compile(r"set the storage of a tensor")
 """What torch says where ``forward`` resizes a tensor; it names devices that must match."""
 _LEFT_TORCH = re.compile(r"numpy\(\)|\.data_ptr|__array__|storage")
+_WHY_LOST = (
+    "Torch's exporter follows gradients of some operations (+, *, **, sum, sin), and loses what "
+    "others keep for theirs (linear, tanh, exp, softmax): write this gradient as operations, or "
+    "compute it outside of forward() and pass it as an input."
+)
+"""What a user can do where a gradient within ``forward`` is lost."""
+_CONTROL_FLOW = ("cond", "while_loop", "scan", "map", "associative_scan")
+"""What torch._higher_order_ops offers; a file there has the name of its function."""
 _FLAT = 400
 """Characters of torch's text that a message keeps: beyond are hints for torch's developers."""
 
@@ -75,18 +84,21 @@ def explain(
     if isinstance(error, SambaError):
         return error
     where = _where(error.__traceback__, model)
-    try:
-        refuse_control_flow(error.__traceback__, where)
-    except SambaError as refusal:
-        return refusal
+    if control_flow := _control_flow(error.__traceback__):
+        return UntracedFunction(
+            where=where,
+            function=control_flow,
+            hint="A compiled graph is static: compute both sides and choose with torch.where, or "
+            "make the condition a Python value.",
+        )
     text = _essence(str(error))
     if asks_gradient and ":" not in where:
-        return gradient_of_input(asks_gradient)
+        return UntracedFunction(where=asks_gradient, function="torch.autograd.grad", hint=_WHY_LOST)
     if asked_within[0] and ":" not in where:
         return GradientError(
             where=asked_within[1],
             reason=f"{asked_within[0]}, and torch's exporter loses what that needs",
-            hint=WHY_LOST,
+            hint=_WHY_LOST,
             deviation="untraced-backward",
         )
     if _STALE_TEXT.search(text):
@@ -142,6 +154,15 @@ def explain(
     )
 
 
+def _control_flow(trace: TracebackType | None) -> str:
+    """The function such as ``torch.cond`` that an export failed in; empty if there is none."""
+    for frame, _ in traceback.walk_tb(trace):
+        name = Path(frame.f_code.co_filename).stem
+        if name in _CONTROL_FLOW and "_higher_order_ops" in frame.f_code.co_filename:
+            return f"torch.{name}" if name == "cond" else f"{name} of torch"
+    return ""
+
+
 def users_frames(trace: TracebackType | None) -> TracebackType | None:
     """The lines of a traceback that are the user's: those of torch and of this package go.
 
@@ -155,27 +176,27 @@ def users_frames(trace: TracebackType | None) -> TracebackType | None:
         >>> users_frames(None) is None
         True
     """
-    kept = [t for t in _entries(trace) if is_user_file(t.tb_frame.f_code.co_filename)]
-    made = None
-    for entry in reversed(kept):
-        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
-    return made
+    shorter = None
+    for entry in reversed(_users_entries(trace)):
+        shorter = TracebackType(shorter, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return shorter
 
 
-def _entries(trace: TracebackType | None) -> list[TracebackType]:
+def _users_entries(trace: TracebackType | None) -> list[TracebackType]:
     entries = []
     while trace is not None:
-        entries.append(trace)
+        if is_user_file(trace.tb_frame.f_code.co_filename):
+            entries.append(trace)
         trace = trace.tb_next
     return entries
 
 
 def _source(trace: TracebackType | None) -> str:
     """The text of the user's line where an export failed."""
-    kept = [t for t in _entries(trace) if is_user_file(t.tb_frame.f_code.co_filename)]
-    if not kept:
+    entries = _users_entries(trace)
+    if not entries:
         return ""
-    last = kept[-1]
+    last = entries[-1]
     return linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).strip()
 
 

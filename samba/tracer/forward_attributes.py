@@ -1,4 +1,4 @@
-"""Attributes of a tensor that reach past the graph in ``forward``: memory, gradients, flags.
+"""What reaches past the graph in ``forward``: attributes, gradients asked for, foreign tensors.
 
 What has a meaning in a graph gets it; the rest is refused by its name, with the user's line, as
 torch's exporter would forget it in silence or fail in words of its own.
@@ -6,17 +6,21 @@ torch's exporter would forget it in silence or fail in words of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import torch
 
+from samba.support.naming import root_name
 from samba.tensor.in_forward import traced_forward
 from samba.tensor.indexing import integral
-from samba.tracer.errors import TraceError
-from samba.tracer.names import called_by_user, calling_line
-from samba.tracer.torch_internals import FakeTensor
+from samba.tracer.errors import TraceError, UnsupportedOp, UnsupportedOps, UntracedFunction
+from samba.tracer.inputs import foreign_reason
+from samba.tracer.names import called_by_user, calling_line, is_user_file
+from samba.tracer.torch_internals import FakeTensor, differentiates_functions
 
 T = torch.Tensor
 
@@ -179,7 +183,76 @@ def attribute(func: Callable[..., Any]) -> Callable[..., Any] | None:
     """
     if traced_forward() is None:
         return None
-    found = _FOR_USERS.get(func)
-    if found is not None and called_by_user():
-        return found
+    for_users = _FOR_USERS.get(func)
+    if for_users is not None and called_by_user():
+        return for_users
     return _ALWAYS.get(func)
+
+
+# -- gradients and foreign tensors ------------------------------------------------------
+
+
+def refuse_gradients(func: Callable[..., Any]) -> None:
+    """Raise if ``forward`` asks torch for gradients that its exporter would lose.
+
+    ``torch.autograd.grad`` is traced where the exporter follows it, and refused elsewhere.
+
+    Args:
+        func: The function that ``forward`` calls.
+
+    Raises:
+        UntracedFunction: It asks for them, or a transform that asks for them runs it.
+    """
+    if func is torch.Tensor.backward:
+        raise UntracedFunction(
+            where=calling_line(),
+            function="Tensor.backward()",
+            hint="session.run computes the gradients of the losses that forward() returns: "
+            "return the loss. A gradient that forward() itself computes with can be written as "
+            "operations.",
+        )
+    if differentiates_functions():
+        frames = [frame for frame, _ in traceback.walk_stack(None)]
+        name = _transform(reversed(frames)) or "grad"
+        raise UntracedFunction(
+            where=calling_line(),
+            function=f"torch.func.{name}",
+            hint="torch.func.vmap is traced; write the derivative itself as operations, or "
+            "compute it outside of forward() and pass it as an input.",
+        )
+
+
+def _transform(frames: Iterable[FrameType]) -> str:
+    """Name of the first function of torch.func that the user's code has called."""
+    from_user = False
+    for frame in frames:
+        code = frame.f_code
+        if from_user and "_functorch" in Path(code.co_filename).parts:
+            return code.co_qualname.split(".")[0]
+        from_user = is_user_file(code.co_filename)
+    return ""
+
+
+def refuse_constants(model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
+    """Raise unless all tensors that ``forward`` uses and did not make are plain.
+
+    Torch's graph does not tell the lines of operations on the others.
+
+    Args:
+        model: The model.
+        tensors: What an operation takes, while it is traced.
+
+    Raises:
+        UnsupportedOps: If one is sparse, nested or quantized; with the line that uses it.
+    """
+    for tensor in tensors:
+        reason = "" if tensor.layout is torch.strided else foreign_reason(tensor)
+        if reason and (not isinstance(tensor, FakeTensor) or "_path" in vars(tensor)):
+            name = vars(tensor).get("_path", "")
+            op = UnsupportedOp(
+                name=f"constant {name}" if name else "a constant",
+                count=1,
+                lines=(calling_line(),),
+                reason=f"{reason}: make it dense before, with to_dense()",
+            )
+            raise UnsupportedOps(model=root_name(model), ops=[op])

@@ -16,6 +16,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx.node import map_arg
 
+from samba.tracer.nodes import KEPT_META
 from samba.tracer.torch_internals import (
     FakeTensorMode,
     OpOverload,
@@ -28,9 +29,6 @@ from samba.tracer.torch_internals import (
     tree_flatten,
     tree_unflatten,
 )
-
-KEPT_META = ("nn_module_stack", "stack_trace", "custom")
-"""What a node keeps of one whose place it takes."""
 
 
 def functional_form(program: ExportedProgram) -> ExportedProgram:

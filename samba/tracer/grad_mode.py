@@ -1,25 +1,44 @@
-"""What ``forward`` computes under ``torch.no_grad()`` takes no part in the gradient.
+"""What ``forward`` computes or changes behind the gradient, in a form that a graph can hold.
 
-The exporter keeps such a part of ``forward`` as a graph of its own, behind one node. It would be
-lost when the graph is made functional, and the device would train what the user has frozen. Here
-it goes back into the graph around it, and whatever leaves it is detached.
+* What is computed under ``torch.no_grad()``: the exporter keeps such a part as a graph of its own,
+  behind one node. It would be lost when the graph is made functional, and the device would train
+  what the user has frozen. Here it goes back into the graph around it, and whatever leaves it is
+  detached.
+* What an embedding table with a ``max_norm`` writes into its parameter: torch shortens the rows
+  that an index names in place, behind the gradient, before it reads them, and its exporter cannot
+  make such a graph functional. Here the shorter table is a value of its own, which all that comes
+  later reads, and at the end it is the parameter's.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Graph, GraphModule, Node
 
-from samba.tracer.embedding_renorms import renorms_as_values
 from samba.tracer.errors import InPlaceWithoutGradient
-from samba.tracer.names import source_line
-from samba.tracer.torch_internals import arguments_of, is_mutable, is_operation, replacing_nodes
+from samba.tracer.names import node_line
+from samba.tracer.nodes import argument, changes_in_place, owner_of, places_of, shown_by
+from samba.tracer.torch_internals import (
+    arguments_of,
+    is_mutable,
+    is_operation,
+    keep_operation,
+    replacing_nodes,
+)
 from samba.tracer.traced import carries_gradient
 
+__all__ = ["RENORM", "detach_ungraded", "renorm_operation", "renorms_as_values"]
+
+RENORM = "samba.embedding_renorm.default"
+"""The name of the operation that gives the shorter table."""
+
+_RENORM_IN_PLACE = torch.ops.aten.embedding_renorm_.default
 _REGION = torch.ops.higher_order.wrap_with_set_grad_enabled
 _DETACH = torch.ops.aten.detach.default
 _DETACH_IN_PLACE = torch.ops.aten.detach_.default
@@ -42,8 +61,8 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
         if _detach_all(graph):
             _copy_changed(graph, model)
         return
-    kept = set(program.graph_signature.inputs_to_parameters)
-    ungraded: set[torch.fx.Node] = set()
+    parameters = set(program.graph_signature.inputs_to_parameters)
+    ungraded: set[Node] = set()
     with replacing_nodes(program):
         for region in regions:
             inlined = list(_inline(program.graph_module, region))
@@ -51,7 +70,7 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
                 ungraded.update(node for node in inlined if not _pass_itself(node))
             _erase(program.graph_module, region)
         renorms_as_values(program, model, inference=False)
-        _refuse_changes(graph, ungraded, kept, model)
+        _refuse_changes(graph, ungraded, parameters, model)
         for node in [n for n in graph.nodes if n in ungraded]:
             _detach(node, ungraded)
         if _detach_all(graph):
@@ -59,21 +78,19 @@ def detach_ungraded(program: ExportedProgram, model: str) -> None:
     program.graph_module.recompile()
 
 
-def _detach_all(graph: torch.fx.Graph) -> bool:
+def _detach_all(graph: Graph) -> bool:
     """Whether anything is detached; ``detach_()`` is among it, which would be lost."""
-    found = [node for node in graph.nodes if node.target in (_DETACH, _DETACH_IN_PLACE)]
-    for node in found:
+    detaching = [node for node in graph.nodes if node.target in (_DETACH, _DETACH_IN_PLACE)]
+    for node in detaching:
         node.target = _DETACH
-    return bool(found)
+    return bool(detaching)
 
 
-def _inline(module: torch.fx.GraphModule, region: torch.fx.Node) -> Iterator[torch.fx.Node]:
+def _inline(module: GraphModule, region: Node) -> Iterator[Node]:
     """Copy a region's nodes before it and let its readers read them."""
     inner = _module_of(module, region).graph
     given = region.args[2:]
-    own: dict[torch.fx.Node, Any] = dict(
-        zip(inner.find_nodes(op="placeholder"), given, strict=True)
-    )
+    own: dict[Node, Any] = dict(zip(inner.find_nodes(op="placeholder"), given, strict=True))
     graph = region.graph
     for part in inner.nodes:
         if part.op in ("placeholder", "output"):
@@ -88,12 +105,12 @@ def _inline(module: torch.fx.GraphModule, region: torch.fx.Node) -> Iterator[tor
         graph.erase_node(user)
 
 
-def _module_of(module: torch.fx.GraphModule, region: torch.fx.Node) -> torch.fx.GraphModule:
+def _module_of(module: GraphModule, region: Node) -> GraphModule:
     holder: Any = region.args[1]
     return getattr(module, holder.target)
 
 
-def _erase(module: torch.fx.GraphModule, region: torch.fx.Node) -> None:
+def _erase(module: GraphModule, region: Node) -> None:
     holder: Any = region.args[1]
     region.graph.erase_node(region)
     if not holder.users:
@@ -101,17 +118,15 @@ def _erase(module: torch.fx.GraphModule, region: torch.fx.Node) -> None:
         delattr(module, holder.target)
 
 
-def _pass_itself(node: torch.fx.Node) -> bool:
+def _pass_itself(node: Node) -> bool:
     """Let the readers of ``x.to(...)`` read ``x`` where torch returns ``x``, gradient and all."""
     source = node.args[0] if node.args else None
-    if node.target not in _MAYBE_ITSELF or not isinstance(source, torch.fx.Node):
+    if node.target not in _MAYBE_ITSELF or not isinstance(source, Node):
         return False
-    (copy,) = [i for i, a in enumerate(arguments_of(node.target)) if a.name == "copy"] or [0]
+    names = [each.name for each in arguments_of(node.target)]
+    copies = "copy" in names and argument(node, names.index("copy"))
     ours, theirs = node.meta["val"], source.meta["val"]
-    same = (ours.dtype, ours.stride()) == (theirs.dtype, theirs.stride())
-    if not same or (
-        copy and (node.args[copy] if copy < len(node.args) else node.kwargs.get("copy"))
-    ):
+    if copies or (ours.dtype, ours.stride()) != (theirs.dtype, theirs.stride()):
         return False
     node.replace_all_uses_with(source)
     return True
@@ -125,7 +140,7 @@ _MAYBE_ITSELF = frozenset(
 )
 
 
-def _detach(node: torch.fx.Node, ungraded: set[torch.fx.Node]) -> None:
+def _detach(node: Node, ungraded: set[Node]) -> None:
     """Let what lies outside of the parts without gradients read a detached result."""
     value = node.meta.get("val")
     readers = [user for user in node.users if user not in ungraded]
@@ -137,39 +152,35 @@ def _detach(node: torch.fx.Node, ungraded: set[torch.fx.Node]) -> None:
     node.replace_all_uses_with(result, delete_user_cb=lambda user: user in readers)
 
 
-def _refuse_changes(
-    graph: torch.fx.Graph, ungraded: set[torch.fx.Node], parameters: set[str], model: str
-) -> None:
+def _refuse_changes(graph: Graph, ungraded: set[Node], parameters: set[str], model: str) -> None:
     """Refuse changes in place of what has a gradient: torch goes on with that of the old values."""
     refused = []
     for node, changed in changes_in_place(graph):
-        origin = changed
-        while (shown := shown_by(origin)) is not None:
-            origin = shown
+        origin = owner_of(changed)
         computed = origin.op == "call_function" and origin not in ungraded
         if node in ungraded and ((computed and _floats(origin)) or origin.name in parameters):
             refused.append(node)
     _refuse(refused, model)
 
 
-def _copy_changed(graph: torch.fx.Graph, model: str) -> None:
+def _copy_changed(graph: Graph, model: str) -> None:
     """Copy detached tensors that are changed in place, unless what they show is read again."""
-    changes: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+    changes: dict[Node, list[Node]] = {}
     for node, changed in changes_in_place(graph):
-        origin = _memory(changed)
+        origin = owner_of(changed, _DETACH)
         if origin.target is _DETACH:
             changes.setdefault(origin, []).append(node)
     if not changes:
         return
-    place = {node: i for i, node in enumerate(graph.nodes)}
+    place = places_of(graph)
     refused = []
     for detached, writers in changes.items():
         base = detached.args[0]
-        if not isinstance(base, torch.fx.Node) or not _floats(base):
+        if not isinstance(base, Node) or not _floats(base):
             continue
-        owner, first = _memory(base), min(writers, key=place.__getitem__)
+        owner, first = owner_of(base, _DETACH), min(writers, key=place.__getitem__)
         if any(
-            _memory(source) is owner
+            owner_of(source, _DETACH) is owner
             for node in graph.nodes
             if place[node] > place[first] and node.target is not _DETACH
             for source in node.all_input_nodes
@@ -183,46 +194,116 @@ def _copy_changed(graph: torch.fx.Graph, model: str) -> None:
     _refuse(refused, model)
 
 
-def _refuse(nodes: list[torch.fx.Node], model: str) -> None:
-    lines: dict[str, None] = {}
-    for node in nodes:
-        line = source_line(node.meta.get("stack_trace")) or f"module {model}"
-        lines[f"{line} ({node.target})"] = None
+def _refuse(nodes: Iterable[Node], model: str, why: str = "") -> None:
+    lines = [f"{node_line(node, f'module {model}')} ({node.target}){why}" for node in nodes]
     if lines:
-        raise InPlaceWithoutGradient(lines=tuple(lines))
+        raise InPlaceWithoutGradient(lines=tuple(dict.fromkeys(lines)))
 
 
-def changes_in_place(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, torch.fx.Node]]:
-    """Operations in place, each with a tensor that it changes."""
-    for node in graph.nodes:
-        if not is_operation(node.target) or not is_mutable(node.target):
-            continue
-        for place, argument in enumerate(arguments_of(node.target)):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            value = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
-            if isinstance(value, torch.fx.Node):
-                yield node, value
-
-
-def shown_by(node: torch.fx.Node) -> torch.fx.Node | None:
-    """The tensor of which a node is a view or a changed form; None if its memory is its own."""
-    if node.target is operator.getitem and isinstance(node.args[0], torch.fx.Node):
-        node = node.args[0]
-    if not is_operation(node.target) or not node.args:
-        return None
-    first, source = arguments_of(node.target)[:1], node.args[0]
-    shares = bool(first) and first[0].alias_info is not None
-    return source if shares and isinstance(source, torch.fx.Node) else None
-
-
-def _memory(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose memory a node shows, as far as the nearest one that is detached."""
-    while node.target is not _DETACH and (shown := shown_by(node)) is not None:
-        node = shown
-    return node
-
-
-def _floats(node: torch.fx.Node) -> bool:
+def _floats(node: Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and carries_gradient(value)
+
+
+# -- embedding tables with a max_norm ---------------------------------------------------
+
+
+@cache
+def renorm_operation() -> Any:
+    """``samba::embedding_renorm``, whose gradient passes through.
+
+    Made when it is first needed, since importing must leave torch as it is.
+    """
+
+    def embedding_renorm(
+        weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float
+    ) -> torch.Tensor:
+        return torch.embedding_renorm_(weight.clone(), indices, max_norm, norm_type)
+
+    custom = torch.library.custom_op("samba::embedding_renorm", embedding_renorm, mutates_args=())
+    custom.register_fake(lambda weight, *args: torch.empty_like(weight))
+    custom.register_autograd(lambda ctx, grad: (grad, None, None, None))
+    operation = torch.ops.samba.embedding_renorm.default
+    keep_operation(operation)  # the parameter is changed even if nothing reads it
+    return operation
+
+
+def renorms_as_values(program: ExportedProgram, model: str, *, inference: bool) -> None:
+    """Let readers of an embedding table read the value that it has there.
+
+    Args:
+        program: As ``torch.export.export`` gives it, parts without gradients in their places;
+            changed in place.
+        model: Name of the model, for errors.
+        inference: Whether nobody wants gradients.
+
+    Raises:
+        InPlaceWithoutGradient: What came before needs the table as it was for its gradient, as it
+            does in torch, which raises then; or a view of it is read again.
+    """
+    graph = program.graph
+    kinds = {spec.arg.name: spec.kind for spec in program.graph_signature.input_specs}
+    changes = [node for node in graph.nodes if node.target is _RENORM_IN_PLACE]
+    origin: dict[Node, Node] = {}
+    """Of a shorter table, the input of the graph that it is the value of."""
+    present: dict[Node, Node] = {}
+    for change in changes:
+        source = _table_of(change.args[0])
+        source = origin.get(source, source)
+        kind = kinds.get(source.name) if source.op == "placeholder" else None
+        if kind not in (InputKind.PARAMETER, InputKind.BUFFER):
+            continue  # a computed table: refused with all else that is changed behind a gradient
+        table = present.get(source, source)
+        with graph.inserting_before(change):
+            new = graph.call_function(renorm_operation(), (table, *change.args[1:]))
+            new.meta = {**change.meta, "val": table.meta["val"].clone()}
+            if kind is InputKind.BUFFER:
+                result = graph.call_function(torch.ops.aten.copy_.default, (table, new))
+                result.meta = dict(change.meta)
+            else:
+                result = new
+        change.replace_all_uses_with(result)
+        graph.erase_node(change)
+        if kind is InputKind.PARAMETER:
+            _pass_on(table, new, model, inference=inference)
+            origin[new], present[source] = source, new
+
+
+def _pass_on(table: Node, new: Node, model: str, *, inference: bool) -> None:
+    """Let what comes after a change read the new value."""
+    order = places_of(table.graph)
+    table.replace_all_uses_with(new, delete_user_cb=lambda user: order[user] > order[new])
+    refused = []
+    views = [table]
+    for view in views:
+        for user in view.users:
+            if user is new or (user.target in _GATHERS and not _reads_rows_again(user)):
+                continue
+            if shown_by(user) is view:
+                views.append(user)
+            elif not inference:
+                refused.append(user)
+    refused += [user for view in views[1:] for user in view.users if order[user] > order[new]]
+    _refuse(refused, model, ", which reads a table before max_norm changes it")
+
+
+_GATHERS = frozenset(
+    {
+        torch.ops.aten.embedding.default,
+        torch.ops.aten.embedding_bag.default,
+        torch.ops.aten.embedding_bag.padding_idx,
+    }
+)
+"""What reads a table and needs no number of it for the gradient."""
+
+
+def _reads_rows_again(node: Node) -> bool:
+    """Whether the gradient of a bag reads the table: of weights for each row, or of a maximum."""
+    return len(node.args) > 4 and bool(node.args[4] == 2 or any(node.args[6:7]))
+
+
+def _table_of(node: Any) -> Node:
+    """The node that a detached or changed one is."""
+    while node.target is _DETACH or (is_operation(node.target) and is_mutable(node.target)):
+        node = node.args[0]
+    return node

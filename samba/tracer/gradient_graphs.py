@@ -5,35 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 
-from pef_schema.program import Arg, DType, Gradient, Node, Ref, Value
-from samba.tracer.arguments import DROPPED_KWARGS, plain_argument, plain_dtype, used_results
-from samba.tracer.dropout_rates import drawing_nodes, is_training, rate_position
+from pef_schema.program import Arg, DType, Gradient, Ref, Value
 from samba.tracer.errors import TraceError
 from samba.tracer.gradient_parts import GradientPart, passed_on
-from samba.tracer.names import node_line
-from samba.tracer.torch_internals import is_operation
-
-
-class Surroundings(Protocol):
-    """The conversion of the graph that the backward passes are of.
-
-    Attributes:
-        of: Values by node.
-        values: All values.
-        seed: The state of the random stream, if there is one.
-        streams: How many random operations there are.
-        root: First part of every name.
-    """
-
-    of: dict[torch.fx.Node, int | tuple[int, ...]]
-    values: list[Value]
-    seed: Ref | None
-    streams: int
-    root: str
+from samba.tracer.plain_nodes import PlainNodes, plain_dtype
+from samba.tracer.random_draws import drawing_nodes
 
 
 class GradientGraphs:
@@ -43,10 +22,10 @@ class GradientGraphs:
         around: The conversion of the graph.
     """
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: PlainNodes) -> None:
         self._around = around
-        self._index: dict[Gradient, int] = {}
-        self._found: list[Gradient] = []
+        self._numbers: dict[Gradient, int] = {}
+        self._all: list[Gradient] = []
 
     def draw(self, parts: Iterable[GradientPart]) -> bool:
         """Whether any of some backward passes draws random numbers."""
@@ -61,19 +40,19 @@ class GradientGraphs:
         Returns:
             The number of its gradient, and the values that it reads.
         """
-        gradient, reads = _Conversion(part, self._around).run()
+        gradient, reads = _BackwardPass(part, self._around).run()
         bare = replace(gradient, name="", source="")
-        if bare not in self._index:
-            self._index[bare] = len(self._found)
-            self._found.append(gradient)
-        return self._index[bare], reads
+        if bare not in self._numbers:
+            self._numbers[bare] = len(self._all)
+            self._all.append(gradient)
+        return self._numbers[bare], reads
 
-    def found(self) -> tuple[Gradient, ...]:
+    def all(self) -> tuple[Gradient, ...]:
         """All of them."""
-        return tuple(self._found)
+        return tuple(self._all)
 
 
-class _Conversion:
+class _BackwardPass(PlainNodes):
     """One backward pass, in the making.
 
     Args:
@@ -81,40 +60,41 @@ class _Conversion:
         around: The conversion of the graph that it is of.
     """
 
-    def __init__(self, part: GradientPart, around: Surroundings) -> None:
+    def __init__(self, part: GradientPart, around: PlainNodes) -> None:
+        super().__init__(part.record.source, part.record.source)
         self._part, self._around = part, around
-        self._values: list[Value] = []
-        self._nodes: list[Node] = []
-        self._of: dict[torch.fx.Node, int | tuple[int, ...]] = {}
         self._reads: dict[int, int] = {}
-        self._random = drawing_nodes(part.nodes, ())
+        self.random = drawing_nodes(part.nodes, ())
 
     def run(self) -> tuple[Gradient, tuple[Ref, ...]]:
         """Convert all nodes; give the gradient and what it reads."""
         part = self._part
-        cotangents = [self._value(result) for result in part.marker.meta["val"]]
+        cotangents = [self.new_value("", result) for result in part.marker.meta["val"]]
         for node, position in part.given.items():
-            self._of[node] = cotangents[position]
+            self.of[node] = cotangents[position]
         for node in part.nodes:
-            self._node(node)
+            if node.target is operator.getitem:
+                self.part(node)
+            else:
+                self.operation(node)
         outputs = [self._number(node) for node in part.gradients]
         gradient = Gradient(
             name=part.record.name,
             source=part.record.source,
-            values=tuple(self._values),
-            nodes=tuple(self._nodes),
+            values=tuple(self.values),
+            nodes=tuple(self.nodes),
             inputs=(*cotangents, *self._reads.values()),
             outputs=tuple(outputs),
         )
         return gradient, tuple(Ref(value) for value in self._reads)
 
+    def new_value(self, name: str, tensor: torch.Tensor) -> int:
+        return self._add(tuple(tensor.shape), plain_dtype(tensor.dtype, self.where))
+
     def _add(self, shape: tuple[int, ...], dtype: DType) -> int:
         # Names that say nothing about the graph, so that equal layers have equal gradients.
-        self._values.append(Value(name=f"v{len(self._values)}", shape=shape, dtype=dtype))
-        return len(self._values) - 1
-
-    def _value(self, tensor: torch.Tensor) -> int:
-        return self._add(tuple(tensor.shape), plain_dtype(tensor.dtype, self._part.record.source))
+        self.values.append(Value(name=f"v{len(self.values)}", shape=shape, dtype=dtype))
+        return len(self.values) - 1
 
     def _read(self, outer: int) -> int:
         """The value by which a value of the graph around is read."""
@@ -123,76 +103,35 @@ class _Conversion:
             self._reads[outer] = self._add(value.shape, value.dtype)
         return self._reads[outer]
 
-    def _ref(self, node: torch.fx.Node) -> Arg:
+    def ref(self, node: torch.fx.Node) -> Arg:
         node = passed_on(node)
-        found = self._of.get(node)
-        if found is None:
+        if node not in self.of:
             outer = self._around.of.get(node)
-            if outer is None:
-                return None  # an absent optional input
-            found = tuple(map(self._read, outer)) if isinstance(outer, tuple) else self._read(outer)
-        return tuple(map(Ref, found)) if isinstance(found, tuple) else Ref(found)
+            if isinstance(outer, tuple):
+                return tuple([Ref(self._read(each)) for each in outer])
+            return None if outer is None else Ref(self._read(outer))  # None: an absent input
+        return super().ref(node)
 
     def _number(self, node: torch.fx.Node) -> int:
-        found = self._ref(node)
-        if not isinstance(found, Ref):
+        value = self.ref(node)
+        if not isinstance(value, Ref):
             raise TraceError(
-                where=self._part.record.source,
+                where=self.where,
                 reason=f"{self._part.record.name} gives {node}, which is no tensor",
                 hint="Gradients are tensors or None.",
             )
-        return found.value
+        return value.value
 
-    def _node(self, node: torch.fx.Node) -> None:
-        if node.target is operator.getitem:
-            parent, position = node.args
-            results = self._of[parent]  # pyright: ignore[reportArgumentType]  # getitem's first argument is a node
-            self._of[node] = results[position]  # pyright: ignore[reportArgumentType, reportCallIssue, reportIndexIssue]  # of a multi-result op
-            return
-        line = node_line(node) or self._part.record.source
-        if not is_operation(node.target):
-            raise TraceError(
-                where=line,
-                reason=f"the Python function {node.target} stays in the graph",
-                hint="Compute on tensors with torch operations only.",
-            )
-        op = str(node.target)
-        args = [plain_argument(a, node, self._ref, where=line) for a in node.args]
-        kwargs = {
-            k: plain_argument(a, node, self._ref, where=line)
-            for k, a in node.kwargs.items()
-            if k not in DROPPED_KWARGS
-        }
-        position = rate_position(op)
-        if node in self._random:
-            kwargs.update(self._draw())
-        elif position is not None and position < len(args) and not is_training(node):
-            args[position] = 0.0  # nothing is dropped, whatever the rate
-        value = node.meta["val"]
-        if isinstance(value, torch.Tensor):
-            outputs = (self._value(value),)
-            self._of[node] = outputs[0]
-        else:
-            outputs = tuple(-1 if v is None else self._value(v) for v in used_results(node))
-            self._of[node] = outputs
-        self._nodes.append(
-            Node(
-                op=op,
-                args=tuple(args),
-                kwargs=tuple(sorted(kwargs.items())),
-                outputs=outputs,
-                source=line,
-            )
-        )
-
-    def _draw(self) -> dict[str, Arg]:
-        """What tells random numbers apart from all others of the graph."""
+    def draw(
+        self, node: torch.fx.Node, args: list[Arg], kwargs: dict[str, Arg], prefix: str
+    ) -> None:
+        """Draw of the stream of the graph around; its rate is a number."""
         seed = self._around.seed
         if seed is None:
             raise TraceError(
-                where=self._part.record.source,
+                where=self.where,
                 reason=f"{self._part.record.name} draws random numbers without a seed",
                 hint="This is a defect of the tracer: the graph has no random stream.",
             )
-        stream, self._around.streams = self._around.streams, self._around.streams + 1
-        return {"seed": Ref(self._read(seed.value)), "stream": stream}
+        kwargs.update(seed=Ref(self._read(seed.value)), stream=self._around.streams)
+        self._around.streams += 1

@@ -7,12 +7,8 @@ watches, and refused if it changes values.
 
 from __future__ import annotations
 
-import dis
-import functools
-import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import torch
@@ -22,6 +18,7 @@ from pef_schema.errors import SambaError
 from samba.support.deviations import Deviations
 from samba.tracer.errors import GradientError
 from samba.tracer.names import is_user_file
+from samba.tracer.running_code import described, line_of, returns_nothing
 from samba.tracer.torch_internals import (
     changes_of,
     global_hooks,
@@ -31,54 +28,6 @@ from samba.tracer.torch_internals import (
     tree_leaves,
     tree_map,
 )
-
-
-def code_of(function: Any) -> CodeType | None:
-    """The code of a function, method, partial or callable object; None if it is not Python's."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    function = getattr(function, "__func__", function)
-    if not hasattr(function, "__code__"):
-        function = vars(type(function)).get("__call__")
-    return getattr(function, "__code__", None)
-
-
-def described(function: Any) -> str:
-    """A function's name and the line on which it begins."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__qualname__", "") or type(function).__qualname__
-    line = line_of(function)
-    return f"{name} ({line})" if line else name
-
-
-def line_of(function: Any) -> str:
-    """``file:line`` where a function begins; empty if it is not Python's."""
-    code = code_of(function)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else ""
-
-
-def returns_nothing(function: Any) -> bool:
-    """Whether the code of a function says that it can only return None.
-
-    Example:
-        >>> returns_nothing(lambda grad: None), returns_nothing(lambda grad: grad * 2)
-        (True, False)
-    """
-    code = code_of(function)
-    if code is None or code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
-        return False
-    before: dis.Instruction | None = None
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "RETURN_VALUE" and not (
-            before is not None and before.opname == "LOAD_CONST" and before.argval is None
-        ):
-            return False
-        if instruction.opname == "RETURN_CONST" and instruction.argval is not None:
-            return False
-        before = instruction
-    return True
 
 
 class WatchedHook:

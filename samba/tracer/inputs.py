@@ -12,8 +12,8 @@ import torch
 from pef_schema.errors import SambaError
 from samba.support.naming import root_name
 from samba.support.nesting import Constant, leaves
-from samba.tracer.looks import Layout
-from samba.tracer.refuse import refuse_inputs
+from samba.tensor.readable import foreign_layout
+from samba.tracer.errors import UnsupportedOp, UnsupportedOps
 from samba.tracer.torch_internals import tree_map
 
 
@@ -26,6 +26,23 @@ class InputError(SambaError):
             f"inputs for tracing: found {found:.1000}; wanted {wanted}. "
             "Pass the tensors that forward() takes, in its order, or a dict of keyword arguments."
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a tensor lies in memory, as far as ``forward`` asks.
+
+    Args:
+        strides: In elements; 0 along axes of one element, where they say nothing.
+        offset: Its place in its storage, 0 if ``forward`` does not ask.
+        asks_offset: Whether it asks.
+        line: The user's lines that ask.
+    """
+
+    strides: tuple[int, ...]
+    offset: int = 0
+    asks_offset: bool = False
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +153,7 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
     bad = [f"{k}: {type(v).__name__}" for k, v in flat if not _is_tensor_or_none(v)]
     if bad:
         raise InputError(found=", ".join(bad), wanted="tensors or None")
-    refuse_inputs(root_name(model), [(k, v) for k, v in flat if v is not None])
+    _refuse_foreign(root_name(model), [(k, v) for k, v in flat if v is not None])
     named: list[NamedInput] = []
     used: set[str] = set()
     for place, (argument, tensor) in enumerate(flat):
@@ -165,6 +182,22 @@ def collect_inputs(model: torch.nn.Module, inputs: Any) -> TraceInputs:
     if isinstance(inputs, Mapping):
         return TraceInputs(args=(), kwargs=dict(plain), tensors=tuple(named), constants=constants)
     return TraceInputs(args=tuple(v for _, v in plain), kwargs={}, tensors=tuple(named))
+
+
+def foreign_reason(tensor: torch.Tensor) -> str:
+    """Why a tensor is not one block of plain numbers; empty if it is."""
+    kind = foreign_layout(tensor)
+    return f"{kind} tensors are not supported" if kind else ""
+
+
+def _refuse_foreign(model: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    bad = [
+        UnsupportedOp(name=f"input {name}", count=1, lines=(), reason=reason)
+        for name, tensor in tensors
+        if (reason := foreign_reason(tensor))
+    ]
+    if bad:
+        raise UnsupportedOps(model=model, ops=bad)
 
 
 def _refuse_by_position(model: torch.nn.Module, count: int) -> None:

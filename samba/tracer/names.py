@@ -51,10 +51,15 @@ SOURCE = "samba_source"
 """Key under which an exported node holds its source line, where the stack would not tell it."""
 
 
-def node_line(node: torch.fx.Node) -> str:
-    """The user's line of an exported node as ``file:line``; empty if there is none."""
-    given = (node.meta.get("custom") or {}).get(SOURCE)
-    return given or source_line(node.meta.get("stack_trace"))
+def node_line(node: torch.fx.Node, otherwise: str = "") -> str:
+    """The user's line of an exported node as ``file:line``.
+
+    Args:
+        node: The node.
+        otherwise: What to say where no line of the user's is known.
+    """
+    line = (node.meta.get("custom") or {}).get(SOURCE)
+    return line or source_line(node.meta.get("stack_trace")) or otherwise
 
 
 def calling_line() -> str:
@@ -67,13 +72,17 @@ def calling_line() -> str:
 
 def called_by_user() -> bool:
     """Whether the user's code calls the function of torch that a mode sees, and not torch's own."""
-    frame = sys._getframe(1)
-    while frame is not None:
+    frame = asking_frame()
+    return frame is not None and is_user_file(frame.f_code.co_filename)
+
+
+def asking_frame() -> FrameType | None:
+    """The frame that calls the function of torch that a mode sees, whoever's it is."""
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
         code = frame.f_code
         if code.co_name != "__torch_function__" and not code.co_filename.startswith(_CALLING):
-            return is_user_file(code.co_filename)
-        frame = frame.f_back
-    return False
+            return frame
+    return None
 
 
 def called_in_users_code() -> bool:
@@ -89,18 +98,7 @@ def called_in_users_code() -> bool:
     return False
 
 
-_SEEING = ("samba.tracer.looks", "samba.tracer.patched_functions")
-
-
-def asking_frame() -> FrameType | None:
-    """The frame that calls the function of torch that a mode sees, whoever's it is."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name != "__torch_function__" and not code.co_filename.startswith(_CALLING):
-            return frame
-        frame = frame.f_back
-    return None
+_SEEING = ("samba.tracer.layouts", "samba.tracer.patched_functions")
 
 
 def users_callers(frame: FrameType | None) -> Iterator[FrameType]:
@@ -147,9 +145,9 @@ def at_users_line(show: Callable[..., None]) -> Callable[..., None]:
         line: str | None = None,
     ) -> None:
         if not is_user_file(filename):
-            found = calling_line().rpartition(":")
-            if found[0]:
-                filename, lineno, line = found[0], int(found[2]), None
+            users = calling_line().rpartition(":")
+            if users[0]:
+                filename, lineno, line = users[0], int(users[2]), None
         show(message, category, filename, lineno, file, line)
 
     return shown

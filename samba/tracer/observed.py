@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from samba.tracer.names import calling_line
-from samba.tracer.shown_text import is_logging, is_only_shown
+from samba.tracer.running_code import is_logging, is_only_shown
 from samba.tracer.torch_internals import tree_map
 
 __all__ = [
@@ -199,8 +199,8 @@ def _computed(function: Callable[..., Any], *operands: Any) -> Any:
         return function(*map(_read, operands))
     seen = [o for o in operands if issubclass(type(o), Observed)]
     roots = frozenset[Place]().union(*map(roots_of, seen))
-    found = function(*map(concrete, operands))
-    return found if found is NotImplemented else _made(found, roots, _watch_of(seen[0]))
+    result = function(*map(concrete, operands))
+    return result if result is NotImplemented else _made(result, roots, _watch_of(seen[0]))
 
 
 def _made(value: Any, roots: frozenset[Place], watch: Watch) -> Observed:
@@ -335,37 +335,37 @@ class ObservedContainer(Observed):
         _set(self, "_observed_cleared", False)
 
     def __getattr__(self, name: str) -> Any:
-        held = _get(self, "_observed_value")
+        container = _get(self, "_observed_value")
         if name in _WRITING:
-            return getattr(held, name)
+            return getattr(container, name)
         if name == "clear":
             return lambda: _clear(self)
         return super().__getattr__(name)
 
     def __getitem__(self, key: Any) -> Any:
-        held = _get(self, "_observed_value")
-        if type(key) is slice and isinstance(held, list) and not _is_known(self):
-            return _made(held[key], _get(self, "_observed_roots"), _watch_of(self))
+        container = _get(self, "_observed_value")
+        if type(key) is slice and isinstance(container, list) and not _is_known(self):
+            return _made(container[key], _get(self, "_observed_roots"), _watch_of(self))
         return _read(self)[_read(key)]
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        held = _get(self, "_observed_value")
-        if isinstance(held, dict):
-            held[concrete(key)] = value
+        container = _get(self, "_observed_value")
+        if isinstance(container, dict):
+            container[concrete(key)] = value
         elif type(key) is slice and key == slice(None):
-            held[:] = value
+            container[:] = value
             _set(self, "_observed_cleared", True)
         else:
             _read(self)[_read(key)] = value
 
     def __iadd__(self, other: Any) -> ObservedContainer:
-        held = _get(self, "_observed_value")
-        held += concrete(other)
+        container = _get(self, "_observed_value")
+        container += concrete(other)
         return self
 
     def __ior__(self, other: Any) -> ObservedContainer:
-        held = _get(self, "_observed_value")
-        held |= concrete(other)
+        container = _get(self, "_observed_value")
+        container |= concrete(other)
         return self
 
 

@@ -1,25 +1,32 @@
-"""Torch refuses a backward pass through what has been changed in place; so does a trace.
+"""Changes in place that a functional graph would pass over, and torch would not: they are refused.
 
-The functional graph keeps all values and could go on where torch cannot. Whether torch can is
-asked of torch itself: its engine runs over the history of what ``forward`` returned for the
-exporter, on tensors without values.
+* Torch refuses a backward pass through what has been changed in place. The functional graph keeps
+  all values and could go on. Whether torch can is asked of torch itself: its engine runs over the
+  history of what ``forward`` returned for the exporter, on tensors without values.
+* A dropout of rate 0 returns the tensor that it was given, and at other rates a new one. The rate
+  of a program may change from run to run, so its dropout always makes a new one. A change in place
+  that would show the difference is refused.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Graph, Node
 
-from samba.tracer.errors import OverwrittenValue, StateGradient
-from samba.tracer.grad_mode import changes_in_place
+from samba.tracer.backward_passes import functions_behind
+from samba.tracer.errors import DroppedItself, OverwrittenValue, StateGradient
 from samba.tracer.names import node_line
-from samba.tracer.torch_internals import storage_of, tree_leaves
+from samba.tracer.nodes import changes_in_place, owner_of, places_of, readers_of_storages
+from samba.tracer.random_draws import ZERO_RATE
+from samba.tracer.torch_internals import storage_of
 
 _MODIFIED = "modified by an inplace operation"
+_NATIVE = torch.ops.aten.native_dropout.default
+_ONES = torch.ops.aten.new_ones.default
 
 
 def refuse_overwritten(
@@ -43,53 +50,76 @@ def refuse_overwritten(
     changes = _changes(program.graph)
     if not ends or not changes:
         return
-    leaves, history = _history(ends)
-    held = [name for name, buffer in graded.items() if buffer.grad_fn in history]
-    if held:
-        raise StateGradient(where=", ".join(changes), buffers=held)
+    history = set(functions_behind(ends))
+    leaves = {id(t): t for t in ends if t.grad_fn is None}
+    leaves |= {id(f.variable): f.variable for f in history if hasattr(f, "variable")}
+    buffers = [name for name, buffer in graded.items() if buffer.grad_fn in history]
+    if buffers:
+        raise StateGradient(where=", ".join(changes), buffers=buffers)
     try:
-        torch.autograd.grad(ends, leaves, [torch.ones_like(t) for t in ends])
+        torch.autograd.grad(ends, list(leaves.values()), [torch.ones_like(t) for t in ends])
     except Exception as error:
         if _MODIFIED not in str(error):
             return  # what the engine cannot do without values; the device differentiates by itself
         raise OverwrittenValue(lines=changes, reason=str(error).partition(" Hint: ")[0]) from None
 
 
-def _changes(graph: torch.fx.Graph) -> tuple[str, ...]:
+def _changes(graph: Graph) -> tuple[str, ...]:
     """Lines that change in place what something else reads."""
     changed = list(changes_in_place(graph))
-    if not changed:
-        return ()
-    readers = Counter(
-        storage_of(value.meta["val"])
-        for node in graph.nodes
-        for value in node.all_input_nodes
-        if isinstance(value.meta.get("val"), torch.Tensor)
-    )
+    readers = readers_of_storages(graph) if changed else {}
     lines = [
-        f"{node_line(node) or 'forward()'} ({node.target})"
+        f"{node_line(node, 'forward()')} ({node.target})"
         for node, value in changed
         if readers[storage_of(value.meta["val"])] > 1
     ]
     return tuple(dict.fromkeys(lines))
 
 
-def tensors_in(result: Any) -> tuple[torch.Tensor, ...]:
-    """All tensors among what ``forward`` returned."""
-    return tuple([leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)])
+# -- a dropout that returns what it was given -------------------------------------------
 
 
-def _history(ends: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], set[Any]]:
-    """The tensors at which the history of some tensors begins, and all of its functions."""
-    leaves = {id(t): t for t in ends if t.grad_fn is None}
-    seen: set[Any] = set()
-    work: list[Any] = [t.grad_fn for t in ends]
-    while work:
-        function = work.pop()
-        if function is None or function in seen:
+def refuse_shared(graph: Graph, model: str) -> None:
+    """Refuse a change of a tensor, or of what dropout made of it, after which the other is read.
+
+    Args:
+        graph: As ``torch.export.export`` gives it, all in one graph.
+        model: Name of the model, for errors.
+
+    Raises:
+        DroppedItself: If there is such a change behind a dropout that is traced at rate 0.
+    """
+    dropped = list(_dropped_at_zero(graph))
+    if not dropped:
+        return
+    place = places_of(graph)
+    last_read: dict[Node, int] = {}
+    for node in graph.nodes:
+        last_read.update({owner_of(source): place[node] for source in node.all_input_nodes})
+    for change, changed in changes_in_place(graph):
+        for given, result in dropped:
+            sides = {owner_of(given): result, owner_of(result): given}
+            other = sides.get(owner_of(changed))
+            if other is None or place[change] < place[result]:
+                continue
+            # What torch was given, a buffer or an input, outlives forward.
+            owner = owner_of(other)
+            if owner.op == "placeholder" or last_read.get(owner, 0) > place[change]:
+                where = node_line(change, f"module {model}")
+                raise DroppedItself(where=where, operation=str(change.target))
+
+
+def _dropped_at_zero(graph: Graph) -> Iterator[tuple[Node, Node]]:
+    """What dropouts are given and make; those of channels multiply by what is dropped of ones."""
+    for node in graph.find_nodes(op="call_function", target=_NATIVE):
+        if node.args[1] != ZERO_RATE:
             continue
-        seen.add(function)
-        if hasattr(function, "variable"):
-            leaves[id(function.variable)] = function.variable
-        work += [following for following, _ in function.next_functions]
-    return list(leaves.values()), seen
+        given = node.args[0]
+        for part in node.users:
+            if part.target is not operator.getitem or part.args[1] != 0:
+                continue
+            if given.target is not _ONES:
+                yield given, part
+                continue
+            for product in part.users:
+                yield product.args[0], product

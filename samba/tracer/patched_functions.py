@@ -1,8 +1,14 @@
-"""The mode in which ``forward`` is traced: torch's functions give way to others where they must."""
+"""The mode in which ``forward`` is traced: torch's functions give way to others where they must.
+
+It is the only one. A function that ``forward`` calls is named, refused or said in other words here;
+what is called in its place comes to the same mode again, which then asks loops over what was hit
+(:mod:`samba.tracer.data_dependent.loops`), and calls torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -21,22 +27,21 @@ from samba.tensor.promotion import (
     promoted,
     widened,
 )
+from samba.tracer.argument_refusals import float64_text, promotion_text
 from samba.tracer.custom_gradients import REGISTERS, GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.constant_shapes import with_constant_shapes, with_known_sizes
-from samba.tracer.dropout import DROPOUTS, keep_dropout
+from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.errors import DtypeMismatch, TraceError
 from samba.tracer.forward_attributes import attribute as attribute_of
-from samba.tracer.looks import Looks
+from samba.tracer.forward_attributes import refuse_constants, refuse_gradients
+from samba.tracer.layouts import Looks
 from samba.tracer.names import called_by_this_package, calling_line
-from samba.tracer.operand_types import float64_text, promotion_text
-from samba.tracer.refuse import refuse_constants
+from samba.tracer.random_draws import DROPOUTS, SeedWatch, keep_dropout
 from samba.tracer.rewrite import rewritten
-from samba.tracer.seeds import SeedWatch
-from samba.tracer.transforms import refuse_gradients
 
 _MODES = ("samba.tracer.patched_functions", "samba.tracer.data_dependent.loops")
-"""Modules through whose modes every function goes that ``forward`` calls."""
+"""Modules through which every function goes that ``forward`` calls."""
 
 
 class TracedFunctions(TorchFunctionMode):
@@ -44,8 +49,8 @@ class TracedFunctions(TorchFunctionMode):
 
     Functions that need one floating dtype get their arguments promoted to it, as eager calls
     with SambaTensors do (:mod:`samba.tensor.promotion`); dropout stays at every rate
-    (:mod:`samba.tracer.dropout`); what cannot be exported is said in other words
-    (:mod:`samba.tracer.rewrite`) or refused (:mod:`samba.tracer.transforms`); hooks that
+    (:mod:`samba.tracer.random_draws`); what cannot be exported is said in other words
+    (:mod:`samba.tracer.rewrite`) or refused; hooks that
     ``forward`` puts on tensors are recorded (:mod:`samba.tracer.custom_gradients`); attributes that
     reach past the graph have a meaning in it, or are refused
     (:mod:`samba.tracer.forward_attributes`).
@@ -57,6 +62,7 @@ class TracedFunctions(TorchFunctionMode):
         looks: Where to note what ``forward`` asks of how tensors lie in memory.
         branches: What decides branches on values; None to leave them to torch.
         seeds: Where to note what draws from a generator that ``forward`` has seeded.
+        loops: Loops over what was hit; None if there are none.
 
     Attributes:
         asks_gradient: The last line that called ``torch.autograd.grad``; empty if none has.
@@ -70,8 +76,10 @@ class TracedFunctions(TorchFunctionMode):
         looks: Looks | None = None,
         branches: CheckedBranches | None = None,
         seeds: SeedWatch | None = None,
+        loops: HitLoops | None = None,
     ) -> None:
         super().__init__()
+        self._loops, self._is_within = loops, False
         self._model, self._recorder, self._branches = model, recorder, branches
         self._plains: dict[int, tuple[torch.Tensor, SambaTensor]] = {}
         self._deviations = told or Deviations()
@@ -87,9 +95,25 @@ class TracedFunctions(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        kwargs = kwargs or {}
+        if self._is_within and self._loops is not None:
+            return self._loops.call(func, args, kwargs)
         HELD.let_through()
-        with self._seeds.noted(func):
-            return self._call(func, types, args, kwargs or {})
+        again = nullcontext() if self._loops is None else self
+        with self._seeds.noted(func), again, self._level(within=True):
+            return self._call(func, types, args, kwargs)
+
+    @contextmanager
+    def _level(self, *, within: bool) -> Iterator[None]:
+        before, self._is_within = self._is_within, within
+        try:
+            yield
+        finally:
+            self._is_within = before
+
+    def as_in_forward(self) -> AbstractContextManager[None]:
+        """While active, what is called counts as called by ``forward`` itself."""
+        return self._level(within=False)
 
     def _call(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -132,9 +156,9 @@ class TracedFunctions(TorchFunctionMode):
                 hint="Make a new tensor of the wider type instead of changing this one in place.",
             )
         if func in DROPOUTS:
-            kept = keep_dropout(func, args, kwargs)
-            if kept is not None:
-                return kept
+            dropped = keep_dropout(func, args, kwargs)
+            if dropped is not None:
+                return dropped
         if func in REGISTERS and self._recorder is not None:
             return self._recorder.register(func, *args, **kwargs)
         floats = mixed_floats(func, args, kwargs)

@@ -2,41 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from samba.support.deviations import Deviations
+from samba.support.deviations import Deviations, tell
+from samba.support.naming import root_name
 from samba.tensor.labels import keep_names
 from samba.tracer.changed_state import TraceState
 from samba.tracer.custom_gradients import GradientRecorder
 from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.loops import HitLoops
+from samba.tracer.errors import TraceError
 from samba.tracer.hooks import watched_hooks
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.looks import Looks
-from samba.tracer.module_casts import unmoved_modules
+from samba.tracer.layouts import Looks
 from samba.tracer.names import at_users_line
-from samba.tracer.outputs import plain_outputs
 from samba.tracer.patched_functions import TracedFunctions
-from samba.tracer.samba_names import samba_names, show_names
-from samba.tracer.seeds import SeedWatch
-from samba.tracer.shown_types import shown_types
-from samba.tracer.static_modules import static_modules
+from samba.tracer.random_draws import SeedWatch
+from samba.tracer.rewrite import static_modules
+from samba.tracer.shown_tensors import samba_names, show_names, shown_types
 from samba.tracer.torch_internals import (
     FakeTensorMode,
     buffers_of,
+    is_container_without_names,
+    keystr,
+    known_containers,
     parameters_of,
+    parts_of,
     quiet_exporter,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_unflatten,
     unchecked_distributions,
 )
 
-__all__ = ["Prepared", "plain_tensors", "prepare", "quiet"]
+__all__ = ["Prepared", "plain_tensors", "prepare", "quiet", "refuse_scripted"]
 
 _told: weakref.WeakKeyDictionary[torch.nn.Module, Deviations] = weakref.WeakKeyDictionary()
 """What was told of a model: a compile and the load that follows it trace it twice."""
@@ -93,18 +100,16 @@ class Prepared:
         yield unchecked_distributions()
         # Results in forms that the exporter does not know, and modules that it cannot take.
         yield plain_outputs(model)
-        yield unmoved_modules(model)
-        yield static_modules()
+        yield static_modules(model)
         yield _mode(model, inference=self.inference)
-        # The mode for loops lies below the one for functions: it sees what that one calls.
-        yield self.loops
+        yield self.loops.watched()
         # Hooks say what does not reach the device; gradients of the model's own are recorded.
         yield watched_hooks(model, self.told)
         yield self.recorder.recording()
         # Traced tensors have the names of SambaTensors.
         yield samba_names(model, self.given)
         # The mode for functions comes last: each one that ``forward`` calls goes there first.
-        yield self.branches.deciding(self.functions)
+        yield self.branches.deciding(self.functions.as_in_forward)
         yield self.functions
 
 
@@ -137,8 +142,27 @@ def prepare(
         recorder=recorder,
         loops=loops,
         branches=branches,
-        functions=TracedFunctions(model, recorder, told, looks, branches, seeds),
+        functions=TracedFunctions(model, recorder, told, looks, branches, seeds, loops),
     )
+
+
+def refuse_scripted(model: torch.nn.Module) -> None:
+    """Raise if a module of a model is scripted: its code is not Python any more.
+
+    Raises:
+        TraceError: With the paths of such modules.
+    """
+    scripted = [
+        path or type(model).__name__
+        for path, module in model.named_modules()
+        if isinstance(module, torch.jit.ScriptModule)
+    ]
+    if scripted:
+        raise TraceError(
+            where=f"model {root_name(model)}",
+            reason=f"torch.jit has scripted or traced {scripted[0]}, so its code is not Python",
+            hint="Give samba.session.compile the module that was given to torch.jit.",
+        )
 
 
 @contextmanager
@@ -214,15 +238,15 @@ class _Fakes:
 
     def of(self, parameter: Any) -> torch.nn.Parameter:
         """The fake parameter of an empty one."""
-        found = self._made.get(id(parameter))
-        if found is None:
+        stand_in = self._made.get(id(parameter))
+        if stand_in is None:
             self._mode = self._mode or FakeTensorMode(allow_non_fake_inputs=True)
             with self._mode:
                 fake = torch.empty(tuple(parameter.shape), dtype=parameter.dtype)
-            found = torch.nn.Parameter(fake, parameter.requires_grad)
-            vars(found).update((k, v) for k, v in vars(parameter).items() if k != "_has_data")
-            self._made[id(parameter)] = found
-        return found
+            stand_in = torch.nn.Parameter(fake, parameter.requires_grad)
+            vars(stand_in).update((k, v) for k, v in vars(parameter).items() if k != "_has_data")
+            self._made[id(parameter)] = stand_in
+        return stand_in
 
 
 def _plain(value: Any) -> Any:
@@ -239,3 +263,88 @@ def _plain(value: Any) -> Any:
     if type(value) in (list, tuple) and any(isinstance(v, torch.Tensor) for v in value):
         return type(value)(_plain(v) for v in value)
     return value
+
+
+# -- results in the form that the exporter takes ----------------------------------------
+
+_PLAIN_RESULTS = (torch.Tensor, bool, int, float, str, type(None))
+
+
+@contextmanager
+def plain_outputs(model: torch.nn.Module) -> Iterator[None]:
+    """While active, ``model`` returns what a graph can: containers of tensors.
+
+    A plain dataclass becomes a dict of its fields, as does a container whose parts torch can take
+    out but not name. An object beside tensors that holds none that torch knows of, such as the
+    key-value cache of a language model, becomes None, which is told. A result that is nothing but
+    such an object stays, for the error.
+
+    Args:
+        model: The model; a hook on it is added and removed.
+    """
+
+    def hook(module: torch.nn.Module, args: Any, result: Any) -> Any:
+        return _plain_result(result)
+
+    handle = model.register_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _plain_result(result: Any) -> Any:
+    result = _named_parts(_as_dict(result))
+    leaves, spec = tree_flatten_with_path(result, is_leaf=_is_dataclass)
+    if all(not path or isinstance(leaf, _PLAIN_RESULTS) for path, leaf in leaves):
+        return result
+    plain: list[Any] = []
+    for path, leaf in leaves:
+        if path and _is_dataclass(leaf):
+            plain.append(_plain_result(leaf))
+        elif path and not isinstance(leaf, _PLAIN_RESULTS):
+            tell(
+                "output-no-tensor",
+                f"forward() returns {keystr(path)} ({type(leaf).__name__}), which is no tensor: it "
+                "is left out",
+            )
+            plain.append(None)
+        else:
+            plain.append(leaf)
+    return tree_unflatten(plain, spec)
+
+
+def _named_parts(result: Any) -> Any:
+    """A result with plain containers in the place of those whose parts torch cannot name.
+
+    ``ModelOutput`` of transformers before 5 is such a container.
+    """
+    leaves, spec = tree_flatten(result, is_leaf=is_container_without_names)
+    if not any(is_container_without_names(leaf) for leaf in leaves):
+        return result
+    return tree_unflatten([_in_plain_container(leaf) for leaf in leaves], spec)
+
+
+def _in_plain_container(value: Any) -> Any:
+    if not is_container_without_names(value):
+        return value
+    if isinstance(value, Mapping):
+        return {key: _named_parts(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        return {f.name: _named_parts(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return [_named_parts(part) for part in parts_of(value)]
+
+
+def _is_dataclass(value: Any) -> bool:
+    """A dataclass that torch does not know as a container."""
+    return (
+        dataclasses.is_dataclass(value)
+        and not isinstance(value, type)
+        and type(value) not in known_containers()
+    )
+
+
+def _as_dict(value: Any) -> Any:
+    if not _is_dataclass(value):
+        return value
+    return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}

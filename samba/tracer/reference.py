@@ -133,8 +133,8 @@ class _Custom(torch.autograd.Function):
             for index, value in zip(node.outputs, run_node(node, env), strict=False):
                 if index >= 0:
                     env[index] = value
-        found = (env[value] for value in gradient.outputs)
-        return None, None, None, *(None,) * results, *found, *(None,) * reads
+        gradients = (env[value] for value in gradient.outputs)
+        return None, None, None, *(None,) * results, *gradients, *(None,) * reads
 
 
 def round_to_bfloat16(x: torch.Tensor, mode: str) -> torch.Tensor:

@@ -308,11 +308,13 @@ class _Repeated:
         except SambaError:
             pass  # then all of them count as computed from data
         self._constants |= {
-            id(made) for made, found in zip(assigned, contents, strict=True) if found is not None
+            id(each)
+            for each, content in zip(assigned, contents, strict=True)
+            if content is not None
         }
         real = {
-            id(made): _some_number(made) if found is None else found
-            for made, found in zip(assigned, contents, strict=True)
+            id(each): _some_number(each) if content is None else content
+            for each, content in zip(assigned, contents, strict=True)
         }
         return after.with_tensors(lambda tensor: real.get(id(tensor), tensor))
 

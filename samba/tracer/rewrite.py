@@ -1,27 +1,41 @@
-"""Functions that torch's exporter cannot take as they are, said in other words.
+"""Functions and modules of torch that its exporter cannot take as they are, said in other words.
 
-They read the value of a tensor on their way, to check it or to make a view, though the shape of
-their result does not depend on it. Each has the same value and gradient as torch's own. Packed
-sequences, whose shape does depend on it, are refused where they are made.
+Some read the value of a tensor on their way, to check it or to make a view, though the shape of
+their result does not depend on it; some modules make a Python number of a count, or list the rows
+of a cluster. Each form here has torch's own values and gradients; where there is none, the function
+or the module is refused.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
-from samba.tracer.ctc_sizes import check_ctc
-from samba.tracer.data_dependent.constant_shapes import SELECTED
-from samba.tracer.errors import DataDependentBranch
+from samba.tensor.in_forward import traced_forward
+from samba.tracer.ctc import ctc_loss
+from samba.tracer.errors import DataDependentBranch, TraceError
 from samba.tracer.names import calling_line
-from samba.tracer.torch_internals import node_of, pack_padded_sequence
+from samba.tracer.torch_internals import (
+    APPLY,
+    BatchNormBase,
+    adaptive_log_probs,
+    adaptive_result,
+    pack_padded_sequence,
+    replaced,
+)
+
+__all__ = ["rewritten", "static_modules"]
+
+# -- functions ----------------------------------------------------------------------
 
 
 def _cov(
@@ -180,82 +194,6 @@ def _mismatch(input: torch.Tensor, var: torch.Tensor) -> int:
     return sum(b for a, b in zip(input.shape, var.shape, strict=True) if a != b)
 
 
-@cache
-def _ctc_operation() -> Callable[..., torch.Tensor]:
-    """``samba::ctc_loss``: torch's own cannot run on tensors without values.
-
-    Made when it is first needed, since importing must leave torch as it is.
-    """
-
-    def ctc_loss(
-        log_probs: torch.Tensor,
-        targets: torch.Tensor,
-        input_lengths: torch.Tensor,
-        target_lengths: torch.Tensor,
-        longest: int,
-        blank: int,
-        reduction: str,
-        zero_infinity: bool,
-    ) -> torch.Tensor:
-        del longest
-        return F.ctc_loss(
-            *(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
-        )
-
-    operation = torch.library.custom_op("samba::ctc_loss", ctc_loss, mutates_args=())
-
-    def shape_of(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
-        batch = log_probs.shape[1:-1] if args[5] == "none" else ()
-        return log_probs.new_empty(batch)
-
-    operation.register_fake(shape_of)
-    return operation
-
-
-def _in_rows(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int]) -> torch.Tensor:
-    """Targets that a mask has selected, one after the other, as rows with padding behind.
-
-    Only where the lengths are those of the mask's rows, so that each row has its own targets.
-    """
-    labels, mask = vars(targets).get(SELECTED, (None, None))
-    if labels is None or mask is None or labels.dim() != 2 or labels.shape != mask.shape:
-        return targets
-    counted = node_of(lengths) if isinstance(lengths, torch.Tensor) else None
-    selecting = node_of(mask)
-    if counted is None or selecting is None or str(counted[0].target) != "aten.sum.dim_IntList":
-        return targets
-    source, dims, *_ = counted[0].args
-    if source is not selecting[0] or dims not in ([1], [-1]):
-        return targets
-    order = torch.argsort(mask.logical_not().to(torch.int8), dim=1, stable=True)
-    behind = torch.arange(labels.shape[1]) >= lengths.reshape(-1, 1)  # pyright: ignore[reportAttributeAccessIssue]  # a tensor, as found
-    return labels.gather(1, order).masked_fill(behind, 0)
-
-
-def _ctc_loss(
-    log_probs: torch.Tensor,
-    targets: torch.Tensor,
-    input_lengths: torch.Tensor | Sequence[int],
-    target_lengths: torch.Tensor | Sequence[int],
-    blank: int = 0,
-    reduction: str = "mean",
-    zero_infinity: bool = False,
-) -> torch.Tensor:
-    """``torch.nn.functional.ctc_loss`` as one operation, whose lengths may be tensors."""
-    targets = _in_rows(targets, target_lengths)
-    check_ctc(log_probs, targets, input_lengths, target_lengths, blank)
-    longest = targets.shape[-1]
-    if not isinstance(target_lengths, torch.Tensor):
-        longest = max(target_lengths, default=0)
-        target_lengths = torch.tensor(target_lengths, dtype=torch.int64)
-    if not isinstance(input_lengths, torch.Tensor):
-        input_lengths = torch.tensor(input_lengths, dtype=torch.int64)
-    return _ctc_operation()(
-        *(log_probs, targets, input_lengths, target_lengths, longest),
-        *(blank, reduction, zero_infinity),
-    )
-
-
 def _multinomial(
     input: torch.Tensor, num_samples: int, replacement: bool = False, **kwargs: Any
 ) -> torch.Tensor:
@@ -326,7 +264,7 @@ _ON_TENSORS: Mapping[Callable[..., Any], Callable[..., Any]] = MappingProxyType(
         torch.rrelu_: _rrelu_in_place,
         pack_padded_sequence: _pack_padded_sequence,
         F.instance_norm: _functional_instance_norm,
-        F.ctc_loss: _ctc_loss,
+        F.ctc_loss: ctc_loss,
         torch.multinomial: _multinomial,
         torch.Tensor.multinomial: _multinomial,
         F.gaussian_nll_loss: _gaussian_nll_loss,
@@ -345,3 +283,147 @@ def rewritten(func: Callable[..., Any]) -> Callable[..., Any]:
         Its rewritten form, or the function itself.
     """
     return _ON_TENSORS.get(func, func)
+
+
+# -- modules ------------------------------------------------------------------------
+
+
+@contextmanager
+def static_modules(model: nn.Module) -> Iterator[None]:
+    """While active, what this thread traces calls the static forms of torch's modules.
+
+    Args:
+        model: The model that is traced.
+    """
+    paths = {id(module): path for path, module in model.named_modules()}
+    forms = [(owner, method, form) for owner, of in _FORMS.items() for method, form in of.items()]
+    forms.append((nn.Module, APPLY, partial(_unmoved, paths)))
+    with ExitStack() as stack:
+        for owner, method, form in forms:
+            own = _while_tracing(vars(owner)[method], form)
+            stack.enter_context(replaced(owner, **{method: own}))
+        yield
+
+
+def _while_tracing(original: Callable[..., Any], form: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if traced_forward() is None:
+            return original(self, *args, **kwargs)
+        return form(original, self, *args, **kwargs)
+
+    return method
+
+
+def _batch_norm(original: Callable[..., Any], self: Any, input: torch.Tensor) -> torch.Tensor:
+    """A batch norm whose running statistics are the mean over all batches, if that is asked for.
+
+    The statistics of the batch are what running statistics become at momentum 1.
+    """
+    count = self.num_batches_tracked if self.training and self.track_running_stats else None
+    if self.momentum is not None or count is None or self.running_mean is None:
+        return original(self, input)
+    self._check_input_dim(input)
+    count.add_(1)
+    mean, var = torch.zeros_like(self.running_mean), torch.zeros_like(self.running_var)
+    out = F.batch_norm(input, mean, var, self.weight, self.bias, True, 1.0, self.eps)
+    factor = 1.0 / count.double()
+    for running, own in ((self.running_mean, mean), (self.running_var, var)):
+        running.copy_(factor * own + (1.0 - factor) * running)
+    return out
+
+
+def _adaptive_forward(
+    original: Callable[..., Any], self: Any, input_: torch.Tensor, target_: torch.Tensor
+) -> Any:
+    """The adaptive softmax with every cluster for every row; a mask keeps the row's own."""
+    rows = 2 if target_.dim() == 1 else 1
+    if target_.dim() > 1 or input_.dim() != rows or input_.shape[:-1] != target_.shape:
+        return original(self, input_, target_)  # which says what is wrong with the shapes
+    input, target = input_.reshape(-1, input_.shape[-1]), target_.reshape(-1)
+    # Torch checks the targets; reading this says to the device what is in range.
+    seen = target.new_zeros(self.n_classes).index_select(0, target)
+    output = input.new_zeros(target.shape[0])
+    chosen = target.clamp(0, self.shortlist_size - 1) + seen
+    for i, (low, high) in enumerate(itertools.pairwise(self.cutoffs)):
+        mine = (target >= low) & (target < high)
+        # Zeros: what torch leaves out must not bring its own NaN into the gradient.
+        own = torch.where(mine.unsqueeze(1), input, 0.0)
+        log_probs = F.log_softmax(self.tail[i](own), dim=1)
+        place = (target - low).clamp(0, high - low - 1).unsqueeze(1)
+        output = torch.where(mine, log_probs.gather(1, place).squeeze(1), output)
+        chosen = torch.where(mine, self.shortlist_size + i, chosen)
+    head = F.log_softmax(self.head(input), dim=1)
+    output = output + head.gather(1, chosen.unsqueeze(1)).squeeze(1)
+    loss = (-output).mean()
+    return adaptive_result(output.reshape(target_.shape), loss)
+
+
+def _adaptive_predict(original: Callable[..., Any], self: Any, input: torch.Tensor) -> torch.Tensor:
+    """The likeliest class of each row: of all classes where the head says no short one."""
+    del original
+    head = self.head(input)
+    short = torch.argmax(head, dim=1)
+    whole = torch.argmax(adaptive_log_probs(self, input, head), dim=1)
+    return torch.where(short >= self.shortlist_size, whole, short)
+
+
+def _cross_map_norm(original: Callable[..., Any], self: Any, input: torch.Tensor) -> NoReturn:
+    """Refuses ``CrossMapLRN2d``: its own function resizes tensors, forward and backward."""
+    del original, self, input
+    raise TraceError(
+        where=calling_line(),
+        reason="nn.CrossMapLRN2d resizes tensors as it computes, which cannot be traced",
+        hint="nn.LocalResponseNorm is the norm over neighbouring channels. The two differ: "
+        "CrossMapLRN2d counts the first channel among the neighbours of all that come after it.",
+    )
+
+
+def _unmoved(
+    paths: Mapping[int, str],
+    original: Callable[..., Any],
+    self: nn.Module,
+    fn: Callable[[torch.Tensor], torch.Tensor],
+    *args: Any,
+    **kwargs: Any,
+) -> nn.Module:
+    """``to``, ``float``, ``half``, ... of a module: fine where nothing changes, else refused.
+
+    Torch's exporter cannot swap a parameter while it traces, not even for itself. Routers of
+    mixtures of experts say ``self.classifier.to(torch.float32)`` in ``forward``, which mostly
+    changes nothing.
+
+    Args:
+        paths: The modules of the model, by identity; others are not concerned.
+        original: Torch's own.
+        self: The module.
+        fn: What torch does with a tensor.
+        args, kwargs: What torch's own takes beside that.
+
+    Raises:
+        TraceError: If the module would get another dtype or device: a PEF holds each parameter in
+            one dtype.
+    """
+    if id(self) not in paths:
+        return original(self, fn, *args, **kwargs)
+    for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
+        with torch.no_grad():
+            wanted = fn(tensor)
+        for before, after in ((tensor.dtype, wanted.dtype), (tensor.device, wanted.device)):
+            if before != after:
+                raise TraceError(
+                    where=f"{calling_line()} (in module {paths[id(self)] or 'model'})",
+                    reason="forward() converts the parameters of a module: "
+                    f"{name} from {before} to {after}",
+                    hint="A compiled parameter has one dtype. Convert the module before you "
+                    "compile, or convert the tensor where it is used: "
+                    "F.linear(x, self.weight.to(dtype)).",
+                )
+    return self
+
+
+_FORMS: Mapping[type[nn.Module], Mapping[str, Callable[..., Any]]] = {
+    BatchNormBase: {"forward": _batch_norm},
+    nn.SyncBatchNorm: {"forward": _batch_norm},
+    nn.CrossMapLRN2d: {"forward": _cross_map_norm},
+    nn.AdaptiveLogSoftmaxWithLoss: {"forward": _adaptive_forward, "predict": _adaptive_predict},
+}

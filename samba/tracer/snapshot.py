@@ -34,7 +34,7 @@ from samba.tracer.containers import (
 )
 from samba.tracer.names import is_script_file
 from samba.tracer.observed import Place, Watch, concrete, is_observed, observed
-from samba.tracer.shown_types import ShownType
+from samba.tracer.shown_tensors import ShownType
 from samba.tracer.torch_internals import buffers_of, parameters_of
 
 __all__ = ["Snapshot"]

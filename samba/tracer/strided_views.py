@@ -11,22 +11,18 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch.export import ExportedProgram
-from torch.fx.node import map_arg
 
 from samba.tracer.errors import StridedViewError
-from samba.tracer.functional import KEPT_META
-from samba.tracer.grad_mode import changes_in_place, shown_by
-from samba.tracer.names import source_line
+from samba.tracer.names import node_line
+from samba.tracer.nodes import call_like, changes_in_place, shown_by
 from samba.tracer.torch_internals import (
     arguments_of,
-    fake_mode_of,
     is_operation,
     replacing_nodes,
     returns_of,
@@ -170,7 +166,7 @@ def _refuse_repeated(graph: torch.fx.Graph, model: str) -> None:
         axes = zip(value.shape, value.stride(), strict=True)
         if any(_is_any([step], 0) and not _is_any([size], 1) for size, step in axes):
             raise StridedViewError(
-                where=source_line(node.meta.get("stack_trace")) or f"module {model}",
+                where=node_line(node, f"module {model}"),
                 reason=f"{node.target} changes a view of sizes {list(value.shape)} and strides "
                 f"{list(value.stride())}, in which several elements lie in one place",
                 hint="Torch refuses that, too: change a copy (x.clone()).",
@@ -191,15 +187,15 @@ def exact_writes(program: ExportedProgram) -> None:
         program: A functional program; changed in place.
     """
     graph = program.graph
-    found = [
+    writes = [
         node
         for node in graph.find_nodes(op="call_function", target=_SCATTER)
         if _OWN not in (node.meta.get("custom") or {})
     ]
     with replacing_nodes(program):
-        for node in found:
+        for node in writes:
             _only_write(node)
-    if found:
+    if writes:
         program.graph_module.recompile()
 
 
@@ -208,30 +204,20 @@ def _only_write(node: torch.fx.Node) -> None:
     graph = node.graph
     base, source, *form = node.args
     with graph.inserting_before(node):
-        detached = _call(node, torch.ops.aten.detach.default, base)
+        detached = call_like(node, torch.ops.aten.detach.default, base)
         mask = _mask(node, list(_value(base).shape), list(_value(source).shape), *form)
     with graph.inserting_after(node):
-        result = _call(node, torch.ops.aten.where.self, mask, node, base)
+        result = call_like(node, torch.ops.aten.where.self, mask, node, base)
     node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not result)
     node.args = (detached, source, *form)
-
-
-def _call(like: torch.fx.Node, target: Any, *args: Any, **kwargs: Any) -> torch.fx.Node:
-    """A new node where the graph of another inserts, with the module and line of that."""
-    new = like.graph.call_function(target, args, kwargs)
-    new.meta = {k: v for k, v in like.meta.items() if k in KEPT_META}
-    mode = fake_mode_of(like.meta["val"])
-    with mode or nullcontext():
-        new.meta["val"] = target(*map_arg(args, _value), **kwargs)
-    return new
 
 
 def _mask(like: torch.fx.Node, shape: list[int], part: list[int], *form: Any) -> torch.fx.Node:
     """Which elements of a tensor those of a view by strides are."""
     of_bools = {"dtype": torch.bool, "device": torch.device("cpu")}
-    nowhere = _call(like, torch.ops.aten.full.default, shape, False, **of_bools)
-    here = _call(like, torch.ops.aten.full.default, part, True, **of_bools)
-    return _call(like, _SCATTER, nowhere, here, *form)
+    nowhere = call_like(like, torch.ops.aten.full.default, shape, False, **of_bools)
+    here = call_like(like, torch.ops.aten.full.default, part, True, **of_bools)
+    return call_like(like, _SCATTER, nowhere, here, *form)
 
 
 def _value(node: Any) -> torch.Tensor:
@@ -362,7 +348,7 @@ class _View:
         if layout.is_in_order:
             return base
         order = _order(_value(base), layout)
-        return _call(self.node, torch.ops.aten.permute.default, base, order)
+        return call_like(self.node, torch.ops.aten.permute.default, base, order)
 
     def _with_own_gradient(self, whole: torch.fx.Node, layout: _Layout) -> torch.fx.Node:
         """A tensor that passes a gradient on only to elements that the view's own tensor has."""
@@ -371,8 +357,8 @@ class _View:
         sizes = [n if step else 1 for n, step in zip(own.shape, strides, strict=True)]
         form = sizes, strides, own.storage_offset() - layout.offset
         mask = _mask(self.node, list(_value(whole).shape), sizes, *form)
-        detached = _call(self.node, torch.ops.aten.detach.default, whole)
-        return _call(self.node, torch.ops.aten.where.self, mask, whole, detached)
+        detached = call_like(self.node, torch.ops.aten.detach.default, whole)
+        return call_like(self.node, torch.ops.aten.where.self, mask, whole, detached)
 
     def _read_padded(self, base: torch.fx.Node, layout: _Layout) -> None:
         """Read a tensor with gaps: they are filled, and nothing is read there."""
@@ -383,11 +369,11 @@ class _View:
         ):
             padding += [0, outer // inner - size]
         with self.node.graph.inserting_before(self.node):
-            base = _call(
+            base = call_like(
                 self.node, torch.ops.aten.permute.default, base, _order(_value(base), layout)
             )
-            base = _call(self.node, torch.ops.aten.reshape.default, base, list(sizes))
-            base = _call(self.node, torch.ops.aten.constant_pad_nd.default, base, padding)
+            base = call_like(self.node, torch.ops.aten.reshape.default, base, list(sizes))
+            base = call_like(self.node, torch.ops.aten.constant_pad_nd.default, base, padding)
         self._set(base, self.offset - layout.offset)
 
     def _set(self, base: torch.fx.Node, offset: int) -> None:
@@ -399,7 +385,7 @@ class _View:
         form = f"sizes {self.size}, strides {self.stride}, offset {self.offset}"
         layout = f"{list(value.shape)}, {list(value.stride())}, {value.storage_offset()}"
         raise StridedViewError(
-            where=source_line(self.node.meta.get("stack_trace")) or f"module {self.model}",
+            where=node_line(self.node, f"module {self.model}"),
             reason=f"a view by strides ({form}; its tensor has {layout}) {reason}",
             hint=hint,
         )

@@ -15,120 +15,49 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeGuard
 
 import torch
-from torch._C import (
-    DisableTorchFunction,
-    DisableTorchFunctionSubclass,
-    DispatchKey,
-    _FunctionBase,
-)
-from torch._C._functorch import (
-    TransformType,
-    is_functorch_wrapped_tensor,
-    peek_interpreter_stack,
-)
+from torch._C import DisableTorchFunction, DisableTorchFunctionSubclass, DispatchKey, _FunctionBase
+from torch._C._functorch import TransformType, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
-from torch._ops import OpOverload
+from torch._ops import OpOverload as OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
+from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
 from torch.export import ExportedProgram
-from torch.fx.experimental.proxy_tensor import (
-    _ProxyTensor,
-    get_proxy_mode,
-    get_proxy_slot,
-)
+from torch.fx.experimental.proxy_tensor import _ProxyTensor, get_proxy_mode, get_proxy_slot
 from torch.fx.node import has_side_effect
 from torch.nn.modules import module as module_module
-from torch.nn.modules._functions import BackwardHookFunction
+from torch.nn.modules._functions import BackwardHookFunction as BackwardHookFunction
 from torch.nn.modules.adaptive import _ASMoutput
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.module import (
-    _global_backward_hooks,
-    _global_backward_pre_hooks,
-    _global_forward_hooks,
-    _global_forward_pre_hooks,
-)
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
-    keystr,
-    tree_flatten,
-    tree_flatten_with_path,
-    tree_leaves,
-    tree_map,
-    tree_unflatten,
+)
+from torch.utils._pytree import (
+    keystr as keystr,
+)
+from torch.utils._pytree import (
+    tree_flatten as tree_flatten,
+)
+from torch.utils._pytree import (
+    tree_flatten_with_path as tree_flatten_with_path,
+)
+from torch.utils._pytree import (
+    tree_leaves as tree_leaves,
+)
+from torch.utils._pytree import (
+    tree_map as tree_map,
+)
+from torch.utils._pytree import (
+    tree_unflatten as tree_unflatten,
 )
 from torch.utils._thunk import Thunk
 from torch.utils.hooks import BackwardHook
-
-__all__ = [
-    "ASSERTIONS",
-    "DATA_DEPENDENT_ERRORS",
-    "DYNAMIC_SHAPE_ERRORS",
-    "BackwardHookFunction",
-    "BatchNormBase",
-    "FakeTensor",
-    "FakeTensorMode",
-    "OpOverload",
-    "accumulation_hooks",
-    "adaptive_log_probs",
-    "adaptive_result",
-    "arguments_of",
-    "buffers_of",
-    "changes_of",
-    "contents_of",
-    "decompositions",
-    "differentiates_functions",
-    "fake_mode_of",
-    "forget_saved_tensors",
-    "function_outputs",
-    "global_hooks",
-    "grad_mode_after",
-    "gradient_hooks",
-    "has_old_backward_hooks",
-    "has_own_kernel",
-    "hook_tables_of",
-    "hooks_of",
-    "is_composite",
-    "is_container_without_names",
-    "is_made_of_others",
-    "is_mutable",
-    "is_operation",
-    "is_transformed",
-    "keep_operation",
-    "keystr",
-    "known_containers",
-    "node_of",
-    "outside_of_trace",
-    "pack_padded_sequence",
-    "packet_of",
-    "parameters_of",
-    "parts_of",
-    "promoted_dtype",
-    "quiet_exporter",
-    "replacing_nodes",
-    "returns_of",
-    "storage_of",
-    "symbol_of",
-    "tree_flatten",
-    "tree_flatten_with_path",
-    "tree_leaves",
-    "tree_map",
-    "tree_unflatten",
-    "unchecked_distributions",
-    "versions_of",
-    "with_apply",
-    "with_backward_hooks",
-    "with_call",
-    "with_functions",
-    "with_gradients_asked",
-    "with_saved_tensors",
-    "with_truth",
-    "with_vmapped_functions",
-]
 
 # torch.utils._pytree: containers of tensors (arguments, results) as flat lists, in the order in
 # which the exporter itself flattens them (2.3).
@@ -261,11 +190,6 @@ def storage_of(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def symbol_of(size: torch.SymInt) -> Any:
-    """The sympy expression of a size that depends on data, by ``node.expr`` (2.0)."""
-    return size.node.expr
-
-
 def fake_mode_of(values: Any) -> FakeTensorMode | None:
     """The mode of the first tensor without values in a container, by ``fake_mode`` (1.13)."""
     return next((v.fake_mode for v in tree_leaves(values) if hasattr(v, "fake_mode")), None)
@@ -297,37 +221,41 @@ def buffers_of(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
     return module._buffers
 
 
-# -- what is patched while a model is traced ----------------------------------
+# -- what is another while a model is traced ------------------------------------------
 
 
 @contextmanager
-def with_apply(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """While active, ``to``, ``float``, ``half``, ... of modules call another ``_apply`` (0.1).
+def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
+    """While active, attributes of a class or a module are others.
 
     Args:
-        make: Gets torch's own and gives the one that takes its place.
+        owner: The class or the module.
+        attributes: The others by name. What the owner inherits it inherits again afterwards.
     """
-    before = torch.nn.Module._apply
-    torch.nn.Module._apply = make(before)
+    own = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
+    for name, value in attributes.items():
+        setattr(owner, name, value)
     try:
         yield
     finally:
-        torch.nn.Module._apply = before
+        for name in attributes:
+            if name in own:
+                setattr(owner, name, own[name])
+            else:
+                delattr(owner, name)
 
 
-@contextmanager
-def unchecked_distributions() -> Iterator[None]:
+APPLY = "_apply"
+"""The method of modules that ``to``, ``float``, ``half``, ... call (0.1)."""
+
+
+def unchecked_distributions() -> AbstractContextManager[None]:
     """While active, ``torch.distributions`` leaves its arguments unchecked (1.8).
 
     The checks branch on values, and a graph cannot raise. Torch can set the default, but not tell
     it: that is ``_validate_args``.
     """
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)
+    return replaced(Distribution, _validate_args=False)
 
 
 _LOGGERS = {
@@ -347,20 +275,16 @@ def quiet_exporter() -> Iterator[None]:
     """
     import torch.export._trace  # noqa: PLC0415  # loads torch._dynamo, which takes a second
 
-    exporter = torch.export._trace.__dict__
     with ExitStack() as stack:
         for name, quiet in _LOGGERS.items():
             log = logging.getLogger(name)
             stack.callback(log.setLevel, log.level)
             log.setLevel(quiet)
-        if "print" not in exporter:
-            exporter["print"] = lambda *args, **kwargs: None
-            stack.callback(exporter.pop, "print")
+        stack.enter_context(replaced(torch.export._trace, print=lambda *args, **kwargs: None))
         yield
 
 
-@contextmanager
-def with_functions(apply: Callable[..., Any]) -> Iterator[None]:
+def with_functions(apply: Callable[..., Any]) -> AbstractContextManager[None]:
     """While active, ``apply`` of subclasses of ``torch.autograd.Function`` is another (2.0).
 
     ``Function.apply`` ends in that of its base class, also where a script has bound it before.
@@ -368,12 +292,7 @@ def with_functions(apply: Callable[..., Any]) -> Iterator[None]:
     Args:
         apply: Takes the class and what is applied to; :func:`function_outputs` is torch's own.
     """
-    base = _SingleLevelFunction
-    base.apply = classmethod(apply)  # pyright: ignore[reportAttributeAccessIssue]  # inherited from C
-    try:
-        yield
-    finally:
-        del base.apply  # pyright: ignore[reportAttributeAccessIssue]  # as above
+    return replaced(_SingleLevelFunction, apply=classmethod(apply))
 
 
 def function_outputs(cls: type, args: tuple[Any, ...]) -> Any:
@@ -396,8 +315,7 @@ def grad_mode_after() -> Iterator[None]:
         torch._C._set_grad_enabled(enabled)
 
 
-@contextmanager
-def with_saved_tensors(is_kept: Callable[[], bool]) -> Iterator[None]:
+def with_saved_tensors(is_kept: Callable[[], bool]) -> AbstractContextManager[None]:
     """While active, autograd functions keep tensors as they are, and not as autograd does (2.0).
 
     What autograd gives back of a function's output is another tensor, which a trace does not know.
@@ -405,6 +323,7 @@ def with_saved_tensors(is_kept: Callable[[], bool]) -> Iterator[None]:
     Args:
         is_kept: Whether to do so now.
     """
+    own = _FunctionBase.__dict__["saved_tensors"]
 
     def save(self: Any, *tensors: Any) -> None:
         if is_kept():
@@ -415,13 +334,7 @@ def with_saved_tensors(is_kept: Callable[[], bool]) -> Iterator[None]:
     def saved(self: Any) -> Any:
         return vars(self).get("kept_for_trace") or own.__get__(self)
 
-    own = _FunctionBase.__dict__["saved_tensors"]
-    BackwardCFunction.save_for_backward = save
-    BackwardCFunction.saved_tensors = property(saved)  # pyright: ignore[reportAttributeAccessIssue]  # inherited from C
-    try:
-        yield
-    finally:
-        del BackwardCFunction.save_for_backward, BackwardCFunction.saved_tensors
+    return replaced(BackwardCFunction, save_for_backward=save, saved_tensors=property(saved))
 
 
 def forget_saved_tensors(results: Iterable[torch.Tensor]) -> None:
@@ -434,8 +347,9 @@ def forget_saved_tensors(results: Iterable[torch.Tensor]) -> None:
         getattr(result.grad_fn, "__dict__", {}).pop("kept_for_trace", None)
 
 
-@contextmanager
-def with_gradients_asked(grad: Callable[..., Any], backward: Callable[..., Any]) -> Iterator[None]:
+def with_gradients_asked(
+    grad: Callable[..., Any], backward: Callable[..., Any]
+) -> AbstractContextManager[None]:
     """While active, ``torch.autograd.grad`` and ``backward`` are called by others (0.2).
 
     ``Tensor.backward`` ends in ``torch.autograd.backward``.
@@ -443,36 +357,24 @@ def with_gradients_asked(grad: Callable[..., Any], backward: Callable[..., Any])
     Args:
         grad, backward: Take torch's own function, and what that takes.
     """
-    holder: Any = torch.autograd
-    before = holder.grad, holder.backward
+    own = torch.autograd.grad, torch.autograd.backward
 
+    # Functions, which have names: the exporter asks for these.
     def asked(*args: Any, **kwargs: Any) -> Any:
-        return grad(before[0], *args, **kwargs)
+        return grad(own[0], *args, **kwargs)
 
     def ran(*args: Any, **kwargs: Any) -> Any:
-        return backward(before[1], *args, **kwargs)
+        return backward(own[1], *args, **kwargs)
 
-    holder.grad, holder.backward = asked, ran
-    try:
-        yield
-    finally:
-        holder.grad, holder.backward = before
+    return replaced(torch.autograd, grad=asked, backward=ran)
 
 
-@contextmanager
-def with_vmapped_functions(call: Callable[..., Any]) -> Iterator[None]:
+def with_vmapped_functions(call: Callable[..., Any]) -> AbstractContextManager[None]:
     """While active, functions under ``vmap`` or ``torch.func.grad`` are called by another (2.0)."""
-    holder: Any = function
-    before = holder.custom_function_call
-    holder.custom_function_call = call
-    try:
-        yield
-    finally:
-        holder.custom_function_call = before
+    return replaced(function, custom_function_call=call)
 
 
-@contextmanager
-def with_backward_hooks(apply: Callable[..., Any]) -> Iterator[None]:
+def with_backward_hooks(apply: Callable[..., Any]) -> AbstractContextManager[None]:
     """While active, module hooks are put on tensors by another method than their own (2.0).
 
     Args:
@@ -480,15 +382,7 @@ def with_backward_hooks(apply: Callable[..., Any]) -> Iterator[None]:
             function of the node of a backward pass, and arguments of a module.
     """
     before = BackwardHook._apply_on_tensors
-
-    def method(self: Any, on: Callable[[Any], None], args: Any) -> Any:
-        return apply(before, self, on, args)
-
-    BackwardHook._apply_on_tensors = method  # pyright: ignore[reportAttributeAccessIssue]  # torch's names its arguments otherwise
-    try:
-        yield
-    finally:
-        BackwardHook._apply_on_tensors = before
+    return replaced(BackwardHook, _apply_on_tensors=lambda *given: apply(before, *given))
 
 
 @contextmanager
@@ -533,10 +427,10 @@ def hook_tables_of(module: torch.nn.Module) -> Mapping[str, dict[int, Any]]:
 def global_hooks() -> Mapping[str, dict[int, Callable[..., Any]]]:
     """The hooks of all modules, by kind; they may be exchanged (2.0)."""
     return {
-        "global forward pre-hook": _global_forward_pre_hooks,
-        "global forward hook": _global_forward_hooks,
-        "global full backward pre-hook": _global_backward_pre_hooks,
-        "global full backward hook": _global_backward_hooks,
+        "global forward pre-hook": module_module._global_forward_pre_hooks,
+        "global forward hook": module_module._global_forward_hooks,
+        "global full backward pre-hook": module_module._global_backward_pre_hooks,
+        "global full backward hook": module_module._global_backward_hooks,
     }
 
 
@@ -547,7 +441,8 @@ def has_old_backward_hooks(module: torch.nn.Module | None) -> bool:
         module: The module; None for those of all modules.
     """
     if module is None:
-        return bool(_global_backward_hooks) and module_module._global_is_full_backward_hook is False
+        is_full = module_module._global_is_full_backward_hook
+        return bool(module_module._global_backward_hooks) and is_full is False
     return bool(module._backward_hooks) and module._is_full_backward_hook is False
 
 
@@ -580,26 +475,20 @@ def node_of(value: Any) -> tuple[torch.fx.Node, torch.nn.Module] | None:
     mode = get_proxy_mode()
     if mode is None:
         return None
-    found = get_proxy_slot(value, mode.tracer, None)
-    if isinstance(found, Thunk):
-        found = found.force()
-    proxy = found.proxy if isinstance(found, _ProxyTensor) else found
+    slot = get_proxy_slot(value, mode.tracer, None)
+    if isinstance(slot, Thunk):
+        slot = slot.force()
+    proxy = slot.proxy if isinstance(slot, _ProxyTensor) else slot
     return (proxy.node, mode.tracer.root) if isinstance(proxy, torch.fx.Proxy) else None
 
 
-@contextmanager
-def with_truth(of: Callable[[torch.SymBool], bool]) -> Iterator[None]:
+def with_truth(of: Callable[[torch.SymBool], bool]) -> AbstractContextManager[None]:
     """While active, the truth of a condition on symbolic numbers is asked of another (2.0).
 
     Args:
         of: Takes the condition; ``condition.node.bool_()`` is torch's own.
     """
-    before = torch.SymBool.__bool__
-    torch.SymBool.__bool__ = lambda self: of(self)
-    try:
-        yield
-    finally:
-        torch.SymBool.__bool__ = before
+    return replaced(torch.SymBool, __bool__=lambda self: of(self))
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:

@@ -29,11 +29,10 @@ import torch
 
 from pef_schema.program import Role
 from samba.tracer.capture import trace_model
-from samba.tracer.dropout_rates import rate_argins
-from samba.tracer.inputs import TraceInputs
-from samba.tracer.layouts import with_layouts
-from samba.tracer.looks import Layout
-from samba.tracer.refuse import refuse_scripted
+from samba.tracer.inputs import Layout, TraceInputs
+from samba.tracer.layouts import lies_otherwise, with_layouts
+from samba.tracer.preparing import refuse_scripted
+from samba.tracer.random_draws import rate_argins
 from samba.tracer.torch_internals import (
     accumulation_hooks,
     buffers_of,
@@ -44,7 +43,6 @@ from samba.tracer.torch_internals import (
     tree_flatten,
 )
 from samba.tracer.traced import Source, Traced
-from samba.tracer.viewed_inputs import lies_otherwise
 
 _PLAIN = (
     *(bool, int, str, bytes, type(None), type(Ellipsis), range, slice),
@@ -133,17 +131,17 @@ def trace_again(
     Raises:
         SambaError: As :func:`samba.tracer.capture.trace_model`.
     """
-    kept = _kept.pop(model, None)
+    last = _kept.pop(model, None)
     if (
-        kept is not None
-        and kept.traced.name == root
-        and rate_argins(kept.traced.graph()) == tuple(rates)
-        and kept.key == _key(model, given, inference)
-        and kept.layouts == _layouts(kept.traced, given)
-        and _has_same(model, kept.traced.known)
-        and not lies_otherwise(given, kept.traced.viewed)
+        last is not None
+        and last.traced.name == root
+        and rate_argins(last.traced.graph()) == tuple(rates)
+        and last.key == _key(model, given, inference)
+        and last.layouts == _layouts(last.traced, given)
+        and _has_same(model, last.traced.known)
+        and not lies_otherwise(given, last.traced.viewed)
     ):
-        return replace(kept.traced, sources=_with_inputs(kept.traced.sources, given))
+        return replace(last.traced, sources=_with_inputs(last.traced.sources, given))
     return trace_model(model, given, inference=inference, root=root, rates=rates)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from pef_schema.program import DType, Gradient, Graph, Node, Output, Role, Update, Value
-from samba.tracer.looks import Looks
+from samba.tracer.layouts import Looks
 
 TO_DTYPE: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,

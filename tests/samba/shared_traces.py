@@ -26,11 +26,10 @@ from samba.session import evaluation
 from samba.session.multigraph import builder
 from samba.tracer import trace_cache
 from samba.tracer.capture import trace_model
-from samba.tracer.inputs import TraceInputs, collect_inputs
-from samba.tracer.looks import Layout
+from samba.tracer.inputs import Layout, TraceInputs, collect_inputs
+from samba.tracer.layouts import lies_otherwise
 from samba.tracer.torch_internals import accumulation_hooks, gradient_hooks
 from samba.tracer.traced import Source, Traced
-from samba.tracer.viewed_inputs import lies_otherwise
 
 _PLAIN = (
     *(bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size),

@@ -54,7 +54,7 @@ def test_what_torch_refuses_and_the_device_computes_is_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The sweep bites: the largest of nothing, were torch's kernels not asked."""
-    monkeypatch.setattr("samba.tracer.capture.refuse_of_nothing", lambda graph, model: None)
+    monkeypatch.setattr("samba.tracer.lowering.refuse_of_nothing", lambda graph, model: None)
     entry = entry_named("max.reduction_no_dim")
     (sample,) = samples_of(entry, 1)
     found = run(entry, next(sized(sample)))

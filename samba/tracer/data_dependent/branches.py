@@ -15,21 +15,18 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType, MappingProxyType
 from typing import Any
 
 import torch
 from torch.fx.traceback import annotate, preserve_node_meta
-from torch.overrides import TorchFunctionMode
 
 from samba.support.deviations import Deviations, some_of
 from samba.tracer.custom_gradients import GradientRecorder
-from samba.tracer.data_dependent.healthy import where_finite
-from samba.tracer.data_dependent.known_values import KnownValues
+from samba.tracer.data_dependent.known_values import KnownValues, where_finite
 from samba.tracer.data_dependent.loops import HitLoops
-from samba.tracer.data_dependent.number_uses import object_use
-from samba.tracer.data_dependent.source_tests import Tested, is_caught, tested_at
+from samba.tracer.data_dependent.source_tests import Tested, is_caught, object_use, tested_at
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.marker_ops import check
 from samba.tracer.names import SOURCE, asking_frame, calling_line, is_user_file, users_callers
@@ -88,17 +85,17 @@ class CheckedBranches:
         self.known = KnownValues(model)
         self._taken: dict[torch.fx.Node, T] = {}
         self._wide: dict[torch.fx.Node, T] = {}
-        self._mode: TorchFunctionMode | None = None
+        self._in_forward: Callable[[], AbstractContextManager[None]] = nullcontext
         self._lines: dict[str, None] = {}
 
     @contextmanager
-    def deciding(self, mode: TorchFunctionMode) -> Iterator[None]:
+    def deciding(self, in_forward: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
         """While active, numbers that were taken out of tensors can be branched on, too.
 
         Args:
-            mode: The mode of the trace; what is computed for a check goes through it.
+            in_forward: Gives what code of ``forward`` runs in that is evaluated for a check.
         """
-        self._mode = mode
+        self._in_forward = in_forward
         with with_truth(self._truth_of_number):
             yield
 
@@ -189,9 +186,9 @@ class CheckedBranches:
         """
         if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             self._refuse_object_use()
-            found = node_of(number)
-            if found is not None:
-                self._taken[found[0]] = tensor
+            node = node_of(number)
+            if node is not None:
+                self._taken[node[0]] = tensor
 
     def _refuse_object_use(self) -> None:
         """Refuse a function that looks at the symbolic number itself, and not at its value."""
@@ -209,10 +206,10 @@ class CheckedBranches:
     def _truth_of_number(self, condition: torch.SymBool) -> bool:
         frame = asking_frame()
         users = frame is not None and is_user_file(frame.f_code.co_filename)
-        found = node_of(condition) if users else None
-        if found is not None and not self._is_elsewhere():
+        node = node_of(condition) if users else None
+        if node is not None and not self._is_elsewhere():
             try:
-                tensor = self._on_tensors(found[0])
+                tensor = self._on_tensors(node[0])
             except _Foreign:
                 tensor = None
             if isinstance(tensor, T):
@@ -255,8 +252,8 @@ class CheckedBranches:
 
     def _healthy(self, condition: T) -> bool | None:
         """What a condition is where numbers are finite, with a check that it is."""
-        found = None if self._is_elsewhere() else node_of(condition)
-        healthy = None if found is None else where_finite(found[0])
+        node = None if self._is_elsewhere() else node_of(condition)
+        healthy = None if node is None else where_finite(node[0])
         if healthy is not None:
             self._check(condition, healthy)
         return healthy
@@ -296,16 +293,16 @@ class CheckedBranches:
         frame: FrameType,
     ) -> bool:
         """One part of several suffices: Python is to stop here, and the check is of all of them."""
-        found = self._value(inner, tested.leaf, condition, frame)
+        joined = self._value(inner, tested.leaf, condition, frame)
         for part in outer.values[outer.values.index(inner) + 1 :]:
             value = self._value(part, tested.leaf, condition, frame)
             if isinstance(value, T):
                 join = torch.logical_and if isinstance(outer.op, ast.And) else torch.logical_or
-                found = join(found, value) if isinstance(found, T) else value
+                joined = join(joined, value) if isinstance(joined, T) else value
             elif bool(value) is wanted:
                 return self._stopping(tested, outer, wanted)
-        if isinstance(found, T):
-            self._check(found, wanted)
+        if isinstance(joined, T):
+            self._check(joined, wanted)
         return self._stopping(tested, outer, wanted)
 
     def _stopping(self, tested: Tested, outer: ast.BoolOp, wanted: bool) -> bool:
@@ -333,27 +330,27 @@ class CheckedBranches:
             return torch.logical_not(value) if isinstance(value, T) else not value
         if isinstance(part, ast.BoolOp):
             is_and = isinstance(part.op, ast.And)
-            found: Any = is_and
+            joined: Any = is_and
             for entry in part.values:
                 value = self._value(entry, leaf, condition, frame)
                 if not isinstance(value, T):
                     if bool(value) is not is_and:
                         return value
-                elif isinstance(found, T):
-                    found = (torch.logical_and if is_and else torch.logical_or)(found, value)
+                elif isinstance(joined, T):
+                    joined = (torch.logical_and if is_and else torch.logical_or)(joined, value)
                 else:
-                    found = value
-            return found
+                    joined = value
+            return joined
         return self._evaluated(part, frame)
 
     def _evaluated(self, part: ast.expr, frame: FrameType) -> Any:
         """An expression of ``forward`` that Python has not come to yet, and will not come to."""
         code = compile(ast.Expression(body=part), "<a condition of forward>", "eval")
-        with self._mode or nullcontext():
+        with self._in_forward():
             value = eval(code, frame.f_globals, frame.f_locals)  # noqa: S307  # forward's own code
         if isinstance(value, torch.SymBool):
-            found = node_of(value)
-            value = value if found is None else self._on_tensors(found[0])
+            node = node_of(value)
+            value = value if node is None else self._on_tensors(node[0])
         if isinstance(value, T):
             known = self._known(value, bool)
             return known if known is not None else value.reshape(()).to(torch.bool)

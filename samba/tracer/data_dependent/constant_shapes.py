@@ -75,8 +75,8 @@ def _all_known(arguments: Any, known: KnownValues) -> tuple[Any, Any] | None:
 def _constant(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """A result that is a constant of the graph; a copy, as ``forward`` may change it."""
     with outside_of_trace():
-        found = func(*args, **kwargs)
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, T) else leaf, found)
+        result = func(*args, **kwargs)
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, T) else leaf, result)
 
 
 # -- numbers among sizes --------------------------------------------------------------
@@ -134,8 +134,8 @@ _WHOLE = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 def _sliced(index: Any, known: KnownValues) -> Any:
     """An index whose slices have numbers in place of known tensors."""
     if type(index) is tuple:
-        made = tuple([_sliced(entry, known) for entry in index])
-        return index if all(n is o for n, o in zip(made, index, strict=True)) else made
+        sliced = tuple([_sliced(entry, known) for entry in index])
+        return index if all(n is o for n, o in zip(sliced, index, strict=True)) else sliced
     if not isinstance(index, slice):
         return index
     given = index.start, index.stop, index.step
@@ -153,17 +153,17 @@ def _unmasked(index: Any, known: KnownValues, values: tuple[Any, ...]) -> Any:
         return index
     if values and _is_single(values[0]):
         return index  # a mask that is filled with one number has no shape that depends on it
-    made: list[Any] = []
-    found = False
+    entries_now: list[Any] = []
+    any_known = False
     for entry in entries:
         mask = _mask(entry, known) if _is_mask(entry) else None
         if mask is None:
-            made.append(entry)
+            entries_now.append(entry)
         else:
-            found = True
+            any_known = True
             with outside_of_trace():
-                made += mask.nonzero(as_tuple=True)
-    return tuple(made) if found else index
+                entries_now += mask.nonzero(as_tuple=True)
+    return tuple(entries_now) if any_known else index
 
 
 def _is_mask(entry: Any) -> bool:
@@ -198,9 +198,9 @@ def _selecting(func: Callable[..., Any], known: KnownValues) -> Callable[..., An
     def select(input: T, mask: T, *, out: T | None = None) -> T:
         value = known.of(mask) if out is None else None
         if value is None:
-            found = func(input, mask) if out is None else func(input, mask, out=out)
-            setattr(found, SELECTED, (input, mask))
-            return found
+            selection = func(input, mask) if out is None else func(input, mask, out=out)
+            setattr(selection, SELECTED, (input, mask))
+            return selection
         shape = torch.broadcast_shapes(input.shape, value.shape)
         with outside_of_trace():
             places = value.expand(shape).nonzero(as_tuple=True)

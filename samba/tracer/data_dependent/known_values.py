@@ -1,13 +1,16 @@
-"""Values in ``forward`` that follow from constants, and from buffers that it does not change.
+"""Values in ``forward`` that are known though the exporter computes on tensors without values.
 
-The exporter computes on tensors without values. Here the part of its graph that depends on no
-input, parameter or random number is computed beside it, when the value of a tensor is asked for.
+* What follows from constants, and from buffers that ``forward`` does not change: the part of the
+  graph that depends on no input, parameter or random number is computed beside it, when the value
+  of a tensor is asked for.
+* What a condition is that only asks whether numbers are finite: its value where all of them are.
 """
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,24 +18,31 @@ from torch.fx.node import map_arg
 
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
+from samba.tracer.nodes import written_by
 from samba.tracer.torch_internals import (
     FakeTensor,
-    arguments_of,
-    is_mutable,
     is_operation,
     node_of,
     outside_of_trace,
     tree_leaves,
 )
 
-__all__ = ["KnownValues"]
+__all__ = ["KnownValues", "where_finite"]
 
 _MOST = 1 << 26
 """Elements of a tensor that is computed here; a larger one counts as unknown."""
 
 
 class _Unknown(Exception):
-    """A value depends on more than constants."""
+    """A value depends on more than what is known."""
+
+
+def _refuse_others(node: torch.fx.Node) -> None:
+    """Raise unless a node calls an operation that gives the same whenever it is called."""
+    target = node.target
+    is_call = node.op == "call_function" and (is_operation(target) or target is operator.getitem)
+    if not is_call or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()):
+        raise _Unknown
 
 
 class KnownValues:
@@ -60,21 +70,21 @@ class KnownValues:
         Args:
             tensor: A tensor of the ``forward`` that is being traced.
         """
-        found = node_of(tensor)
-        if found is None:
+        node = node_of(tensor)
+        if node is None:
             # A constant that the graph has not met yet: one that is written to is refused.
             with outside_of_trace():
                 return None if isinstance(tensor, FakeTensor) else tensor.detach().clone()
-        if found[0].graph is not self._graph:
-            self._start(found[0].graph)
+        if node[0].graph is not self._graph:
+            self._start(node[0].graph)
         with outside_of_trace(), torch.no_grad():
-            self._follow(found[1])
-            value = self._values.get(found[0])
+            self._follow(node[1])
+            value = self._values.get(node[0])
             if not isinstance(value, torch.Tensor) or _memory(value) in self._changed:
                 return None
             if value.shape != tensor.shape or value.dtype is not tensor.dtype:
                 return None
-            for path in sorted(self._from.get(found[0], ())):
+            for path in sorted(self._from.get(node[0], ())):
                 self.read.setdefault(path, calling_line())
             return value.clone()
 
@@ -115,15 +125,15 @@ class KnownValues:
         self._graph, self._last = graph, None
         self._values, self._from, self._changed, self._own = {}, {}, set(), {}
         for path, stand_in in self._model.named_buffers(remove_duplicate=False):
-            real, found = self._real.get(path), node_of(stand_in)
-            if real is None or found is None or found[0].op != "placeholder":
+            real, node = self._real.get(path), node_of(stand_in)
+            if real is None or node is None or node[0].op != "placeholder":
                 continue
             if not getattr(real, "_has_data", True) or real.is_meta:
                 continue
             with outside_of_trace():
                 plain = real.detach().as_subclass(torch.Tensor)
-            self._values[found[0]] = plain
-            self._from[found[0]] = frozenset({path})
+            self._values[node[0]] = plain
+            self._from[node[0]] = frozenset({path})
             self._own[_memory(plain)] = path
 
     def _follow(self, root: torch.nn.Module) -> None:
@@ -154,11 +164,8 @@ class KnownValues:
                 self._from[node] = nothing.union(*given)
 
     def _computed(self, node: torch.fx.Node) -> Any:
-        target: Any = node.target
-        known = all(source in self._values for source in node.all_input_nodes)
-        if not known or not (is_operation(target) or target is operator.getitem):
-            raise _Unknown
-        if is_operation(target) and torch.Tag.nondeterministic_seeded in target.tags:
+        _refuse_others(node)
+        if any(source not in self._values for source in node.all_input_nodes):
             raise _Unknown
         args, kwargs = map_arg((node.args, node.kwargs), self._values.__getitem__)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -171,7 +178,7 @@ class KnownValues:
             raise _Unknown
         if any(v.numel() > _MOST for v in shapes):
             raise _Unknown
-        return target(*args, **kwargs)
+        return node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  # an operation
 
     def _forget(self, node: torch.fx.Node) -> None:
         """What a node changes in place is not known any more, nor what shares its memory."""
@@ -180,23 +187,93 @@ class KnownValues:
 
     def _written(self, node: torch.fx.Node) -> list[torch.Tensor]:
         """The known tensors that a node changes in place."""
-        target: Any = node.target
-        if not is_operation(target) or not is_mutable(target):
-            return []
-        found: list[torch.Tensor] = []
-        for position, argument in enumerate(arguments_of(target)):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            given = (
-                node.args[position] if position < len(node.args) else node.kwargs.get(argument.name)
-            )
-            for leaf in tree_leaves(given):
-                value = self._values.get(leaf) if isinstance(leaf, torch.fx.Node) else None
-                if isinstance(value, torch.Tensor):
-                    found.append(value)
-        return found
+        leaves = [leaf for written in written_by(node) for leaf in tree_leaves(written)]
+        values = [self._values.get(leaf) for leaf in leaves if isinstance(leaf, torch.fx.Node)]
+        return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _memory(tensor: torch.Tensor) -> int:
     """Where the memory of a tensor begins, which all its views share."""
     return tensor.untyped_storage().data_ptr()
+
+
+# -- finite numbers -----------------------------------------------------------------
+
+_FINITE: Mapping[str, bool] = {
+    "isfinite": True,
+    "isnan": False,
+    "isinf": False,
+    "isposinf": False,
+    "isneginf": False,
+}
+"""Functions that ask whether numbers are finite, and what they say where all are."""
+
+_COMPARED: Mapping[str, Callable[[float, float], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+"""Comparisons: with infinity, all finite numbers have the same outcome."""
+
+
+def where_finite(node: torch.fx.Node) -> bool | None:
+    """The truth of a condition where all numbers that it looks at are finite.
+
+    Args:
+        node: The node of the condition, of one element.
+
+    Returns:
+        None if the condition looks at more than that.
+
+    Example:
+        >>> graph = torch.fx.Graph()
+        >>> x = graph.placeholder("x")
+        >>> x.meta["val"] = torch.zeros(3)
+        >>> nan = graph.call_function(torch.ops.aten.isnan.default, (x,))
+        >>> nan.meta["val"] = torch.zeros(3, dtype=torch.bool)
+        >>> found = graph.call_function(torch.ops.aten.any.default, (nan,))
+        >>> where_finite(found)
+        False
+    """
+    values: dict[torch.fx.Node, Any] = {}
+    with outside_of_trace(), torch.no_grad():
+        try:
+            value = _value(node, values)
+            return bool(value) if values and value.numel() == 1 else None
+        except (_Unknown, RuntimeError, TypeError, ValueError, AttributeError, RecursionError):
+            return None
+
+
+def _value(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+    if node in values:
+        return values[node]
+    _refuse_others(node)
+    asked = _asked(node)
+    if asked is not None:
+        # Without memory of its own: it may be as large as the tensor that is looked at.
+        values[node] = torch.tensor(asked).expand(tuple(node.meta["val"].shape))
+        return values[node]
+    if not node.all_input_nodes:
+        raise _Unknown
+    for source in node.all_input_nodes:
+        _value(source, values)
+    args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+    values[node] = node.target(*args, **kwargs)  # pyright: ignore[reportCallIssue]  # an operation
+    return values[node]
+
+
+def _asked(node: torch.fx.Node) -> bool | None:
+    """What an operation says where all numbers are finite; None if that is not what it asks."""
+    namespace, _, rest = str(node.target).partition(".")
+    name = rest.partition(".")[0]
+    if namespace != "aten":
+        return None
+    if name in ("ne", "eq") and len(node.args) == 2 and node.args[0] is node.args[1]:
+        return name == "eq"  # only NaN differs from itself
+    limit = node.args[1] if len(node.args) == 2 and name in _COMPARED else None
+    if isinstance(limit, float) and math.isinf(limit):
+        return _COMPARED[name](0.0, limit)
+    return _FINITE.get(name)

@@ -6,20 +6,20 @@ of the condition, and what it writes in place is kept only where the entry was h
 
 from __future__ import annotations
 
-import dis
 import re
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 
 from samba.tracer.errors import DataDependentBranch
 from samba.tracer.names import calling_line
+from samba.tracer.running_code import starts_for_statement
 from samba.tracer.torch_internals import tree_leaves
 
 _NONZERO = frozenset({torch.nonzero, torch.Tensor.nonzero, torch.argwhere, torch.Tensor.argwhere})
@@ -56,8 +56,34 @@ class _Hits:
     condition: torch.Tensor
 
 
-class HitLoops(TorchFunctionMode):
-    """While active, loops over the entries of a condition that are not zero can be traced.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Turn:
+    """One turn of a loop.
+
+    Args:
+        hit: bool (): whether it takes place in a run.
+    """
+
+    hit: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """What a turn has made.
+
+    Args:
+        tensor: The tensor.
+        turn: The turn.
+        entry: The entry of the condition that it is the number of; None if it is no such number.
+    """
+
+    tensor: torch.Tensor
+    turn: _Turn
+    entry: int | None = None
+
+
+class HitLoops:
+    """Loops over the entries of a condition that are not zero, as a trace has them.
 
     Args:
         model: The model; a hook on it is added and removed.
@@ -69,48 +95,50 @@ class HitLoops(TorchFunctionMode):
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
         self._model = model
         self._hits: dict[int, _Hits] = {}
-        self._made: dict[int, tuple[torch.Tensor, int]] = {}
-        self._entries: dict[int, int] = {}
-        self._turn = 0
-        self._turns = 0
+        self._made: dict[int, _Made] = {}
+        self._turn: _Turn | None = None
         self._left = ""
-        self._hit: torch.Tensor | None = None
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        hits = self._hits.get(id(args[0])) if args and self._hit is None else None
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch, whose result stays only if the turn takes place.
+
+        Args:
+            func: The function.
+            args, kwargs: What it is called with.
+        """
+        hits = self._hits.get(id(args[0])) if args and self._turn is None else None
         if hits and func in _UNBIND and (*args[1:], *kwargs.values()) in ((), (0,)):
             return _Turns(lambda frame: self._each(hits, frame, tensors=True))
-        if func is torch.Tensor.__format__ and id(args[0]) in self._entries:
-            return format(self._entries[id(args[0])], args[1])
+        entry = self._entry(args)
+        if func is torch.Tensor.__format__ and entry is not None:
+            return format(entry, args[1])
         self._used((args, kwargs))
-        if self._hit is not None and (_trains(func, args, kwargs) or kwargs.get("out") is not None):
+        leaves_more = _trains(func, args, kwargs) or kwargs.get("out") is not None
+        if self._turn is not None and leaves_more:
             raise _escaped("a turn of a loop over nonzero() leaves more than what it writes")
         result = self._guarded(func, args, kwargs)
         self._note(func, args, kwargs, result)
         return result
 
-    def __enter__(self) -> HitLoops:
-        self._handle = self._model.register_forward_hook(lambda _, __, made: self._finish(made))
-        return super().__enter__()
-
-    def __exit__(self, *error: Any) -> None:
-        self._handle.remove()
-        super().__exit__(*error)
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """While active, it is noticed if ``forward`` leaves a loop before its end."""
+        handle = self._model.register_forward_hook(lambda _, __, result: self._finish(result))
+        try:
+            yield
+        finally:
+            handle.remove()
 
     @property
     def is_within_turn(self) -> bool:
         """Whether a turn of a loop is being traced, which may not take place in a run."""
-        return self._hit is not None
+        return self._turn is not None
+
+    def _entry(self, args: tuple[Any, ...]) -> int | None:
+        made = self._made.get(id(args[0])) if args else None
+        return None if made is None else made.entry
 
     def _each(self, hits: _Hits, frame: FrameType, *, tensors: bool) -> Iterator[Any]:
         """One turn for each entry of the condition."""
@@ -118,14 +146,12 @@ class HitLoops(TorchFunctionMode):
         before = _numbers(frame)
         try:
             for entry in range(hits.condition.shape[0]):
-                self._turns += 1
-                self._turn = self._turns
-                self._hit = hits.condition.select(0, entry).ne(0)
+                self._turn = None
+                turn = self._turn = _Turn(hit=hits.condition.select(0, entry).ne(0))
                 number: Any = entry
                 if tensors:
                     number = torch.tensor(entry).reshape((1,) * (hits.listing.dim() - 1))
-                    self._made[id(number)] = (number, self._turn)
-                    self._entries[id(number)] = entry
+                    self._made[id(number)] = _Made(tensor=number, turn=turn, entry=entry)
                 yield number
                 now = _numbers(frame)
                 for name in before.keys() & now.keys():
@@ -134,7 +160,7 @@ class HitLoops(TorchFunctionMode):
             ended = True
         finally:
             self._left = "" if ended else line
-            self._hit, self._turn = None, 0
+            self._turn = None
 
     def _finish(self, results: Any) -> None:
         if self._left:
@@ -145,7 +171,7 @@ class HitLoops(TorchFunctionMode):
         """Raise if a turn that is over has made one of the values."""
         for leaf in tree_leaves(values) if self._made else ():
             made = self._made.get(id(leaf))
-            if made is not None and made[1] != self._turn:
+            if made is not None and made.turn is not self._turn:
                 raise _escaped(
                     "a result of a loop over nonzero() is used outside the turn that made it, "
                     "which may not have taken place"
@@ -157,22 +183,21 @@ class HitLoops(TorchFunctionMode):
         writes = kwargs.get("inplace") is True
         writes |= bool(_WRITES.fullmatch(name)) and name not in _NO_WRITES
         written = args[0] if args else kwargs.get("input")
-        if self._hit is None or not writes or not isinstance(written, torch.Tensor):
+        if self._turn is None or not writes or not isinstance(written, torch.Tensor):
             return func(*args, **kwargs)
         before = written.clone()
         result = func(*args, **kwargs)
-        written.copy_(torch.where(self._hit, written, before))
+        written.copy_(torch.where(self._turn.hit, written, before))
         return result
 
     def _note(self, func: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
         """Remember conditions that were listed, and what a turn has made."""
-        if self._hit is not None:
+        if self._turn is not None:
             given = {id(leaf) for leaf in tree_leaves((args, kwargs))}
-            if func in _SAME_NUMBER and id(args[0]) in self._entries:
-                self._entries[id(result)] = self._entries[id(args[0])]
+            entry = self._entry(args) if func in _SAME_NUMBER else None
             for leaf in tree_leaves(result):
                 if isinstance(leaf, torch.Tensor) and id(leaf) not in given:
-                    self._made[id(leaf)] = (leaf, self._turn)
+                    self._made[id(leaf)] = _Made(tensor=leaf, turn=self._turn, entry=entry)
             return
         listing = result
         if func in _NONZERO or (func in _WHERE and len(args) == 1 and not kwargs):
@@ -203,7 +228,7 @@ class _Turns:
         frame = sys._getframe(1)
         if frame.f_code.co_name == "__iter__" and frame.f_back is not None:
             frame = frame.f_back  # that of the tensor
-        if not _in_for_statement(frame):
+        if not starts_for_statement(frame):
             self._refuse()
         return self._start(frame)
 
@@ -219,13 +244,6 @@ class _Turns:
     __len__ = __bool__ = __getitem__ = __contains__ = __eq__ = _refuse
     __add__ = __radd__ = __mul__ = __reversed__ = _refuse
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # as a list
-
-
-def _in_for_statement(frame: FrameType) -> bool:
-    """Whether a frame is about to start a ``for`` statement over the iterator it asks for."""
-    code = [i for i in dis.get_instructions(frame.f_code) if i.opname != "EXTENDED_ARG"]
-    now = next(n for n, i in enumerate(code) if i.offset == frame.f_lasti)
-    return [i.opname for i in code[now : now + 2]] == ["GET_ITER", "FOR_ITER"]
 
 
 def _numbers(frame: FrameType) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
 from samba.tracer.data_dependent.rowwise import arguments, row_axis_kept
-from samba.tracer.torch_internals import fake_mode_of, symbol_of
+from samba.tracer.nodes import call_like
+from samba.tracer.torch_internals import fake_mode_of
 
 aten = torch.ops.aten
 
@@ -92,7 +93,7 @@ def _symbol(size: Any) -> Any:
     """The symbol of a size that is one number taken from data; None for others."""
     if not isinstance(size, torch.SymInt):
         return None
-    expression = symbol_of(size)
+    expression = size.node.expr  # of sympy
     if not expression.is_Symbol:
         raise _Refused
     return expression
@@ -102,10 +103,10 @@ def _axis(value: Any) -> tuple[int, Any] | None:
     """Which axis of a value has a length that depends on data, and its symbol."""
     if not isinstance(value, torch.Tensor):
         return None
-    found = [(d, s) for d, s in enumerate(map(_symbol, value.shape)) if s is not None]
-    if len(found) > 1:
+    axes = [(d, s) for d, s in enumerate(map(_symbol, value.shape)) if s is not None]
+    if len(axes) > 1:
         raise _Refused
-    return found[0] if found else None
+    return axes[0] if axes else None
 
 
 def _values(node: Node) -> list[Any]:
@@ -184,18 +185,18 @@ class _Rewriter:
         return {n: self.old.get(n, n.meta.get("val")) for n in near}
 
     def _axis(self, node: Node) -> tuple[int, Any] | None:
-        found = [_axis(value) for value in self._old_values(node)]
-        if len(found) > 1:
-            return next((f for f in found if f), None)
-        return found[0] if found else None
+        axes = [_axis(value) for value in self._old_values(node)]
+        if len(axes) > 1:
+            return next((f for f in axes if f), None)
+        return axes[0] if axes else None
 
     def _old_values(self, node: Node) -> list[Any]:
         value = self.old.get(node, node.meta.get("val"))
         return list(value) if isinstance(value, (tuple, list)) else [value]
 
     def _same_mask(self, axes: Any) -> None:
-        found = {self._table(symbol).mask for _, symbol in axes}
-        if len(found) > 1:
+        masks = {self._table(symbol).mask for _, symbol in axes}
+        if len(masks) > 1:
             raise _Refused
 
     def _table(self, symbol: Any) -> _Table:
@@ -229,12 +230,7 @@ class _Rewriter:
         if self.now is None:
             raise _Refused
         with self.graph.inserting_before(self.now):
-            node = self.graph.call_function(target, args, kwargs)
-        for key in ("stack_trace", "nn_module_stack", "custom"):
-            if key in self.now.meta:
-                node.meta[key] = self.now.meta[key]
-        node.meta["val"] = self._run(target, args, kwargs)
-        return node
+            return call_like(self.now, target, *args, **kwargs)
 
     # -- where a selection starts -------------------------------------------
 
@@ -249,11 +245,11 @@ class _Rewriter:
                 for user in list(node.users):
                     self._substitute(user, columns[arguments(user)[1]])
                 return
-            made = self._emit(aten.stack.default, columns, 1)
+            rows = self._emit(aten.stack.default, columns, 1)
         elif op == "aten.index.Tensor":
             source, indices = arguments(node)
             flat, table = self._flattened(source, indices, node)
-            made = self._emit(
+            rows = self._emit(
                 aten.index.Tensor, flat, [*indices[: indices.index(table.mask)], table.place]
             )
         elif op == "aten.masked_select.default":
@@ -261,15 +257,15 @@ class _Rewriter:
             if source.meta["val"].shape != mask.meta["val"].shape:
                 raise _Refused
             flat, table = self._flattened(source, [mask], node)
-            made = self._emit(aten.index.Tensor, flat, [table.place])
+            rows = self._emit(aten.index.Tensor, flat, [table.place])
         else:
             raise _Refused
-        self._substitute(node, made)
+        self._substitute(node, rows)
 
-    def _substitute(self, node: Node, made: Node) -> None:
+    def _substitute(self, node: Node, instead: Node) -> None:
         """Put a node in the place of another, which keeps its old shape for the rules."""
-        self.old[made] = node.meta.get("val") if node not in self.old else self.old[node]
-        node.replace_all_uses_with(made)
+        self.old[instead] = node.meta.get("val") if node not in self.old else self.old[node]
+        node.replace_all_uses_with(instead)
 
     def _make_table(self, mask: Any, node: Node) -> _Table:
         value = mask.meta["val"]

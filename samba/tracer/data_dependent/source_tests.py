@@ -1,19 +1,22 @@
-"""Where in the source of a function a condition is tested, and whether one outcome only raises."""
+"""What the source says of a value that ``forward`` asks for: which test, which outcome raises."""
 
 from __future__ import annotations
 
 import ast
-import builtins
-import dis
-import itertools
-import linecache
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import FrameType
-from typing import Any
 
-__all__ = ["Tested", "call_at", "is_caught", "tested_at"]
+from samba.tracer.running_code import (
+    asked_value,
+    call_at,
+    covers,
+    encloses,
+    source_of,
+    value_in,
+)
+
+__all__ = ["Tested", "is_caught", "object_use", "tested_at"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,86 +46,21 @@ def tested_at(frame: FrameType) -> Tested | None:
     Returns:
         None if the source is not at hand, or it asks for another reason.
     """
-    code = [i for i in dis.get_instructions(frame.f_code) if i.opname != "EXTENDED_ARG"]
-    now = next((n for n, i in enumerate(code) if i.offset == frame.f_lasti), -1)
-    if now < 0:
-        return None
-    asks = code[now].opname
-    is_call = asks.startswith(("CALL", "PRECALL"))
-    if not is_call and asks != "COMPARE_OP":
-        if "JUMP" not in asks and asks != "TO_BOOL":
-            return None
-        # A jump may have the place of the statement; what it tests was made right before.
-        now -= 1
-        while now >= 0 and code[now].opname in _BETWEEN:
-            now -= 1
-    place = None if now < 0 else code[now].positions
-    tree = _tree(frame.f_code.co_filename, _lines(frame))
-    if tree is None or place is None or place.end_lineno is None:
+    (place, is_call), tree = asked_value(frame), source_of(frame)
+    if tree is None or place is None:
         return None
     for statement, test in _tests(tree):
-        if not _covers([test], place.end_lineno):
+        if not covers([test], place[1]):
             continue
         for path in _leaves(test, ()):
             leaf = path[-1]
             # A call begins, for Python, where its last attribute does.
-            ends = (leaf.end_lineno, leaf.end_col_offset)
-            if ends == (place.end_lineno, place.end_col_offset) and _is_within(place, leaf):
+            if (leaf.end_lineno, leaf.end_col_offset) == place[1::2] and encloses(leaf, place):
                 if is_call and not _is_bool_call(leaf):
                     return None
                 raises, exception = _raising(statement, tree)
                 return Tested(leaf=leaf, path=path, raises=raises, exception=exception)
     return None
-
-
-def call_at(frame: FrameType) -> tuple[ast.AST | None, ast.Call | None]:
-    """The call that a frame is waiting for.
-
-    Args:
-        frame: A frame that has called something.
-
-    Returns:
-        The innermost function, or the module, in which the call is written, and the call; two times
-        None if the source is not at hand.
-    """
-    # Where Python calls Python, the last instruction is one of its cache entries.
-    _, line, _, column = next(
-        itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)
-    )
-    tree = _tree(frame.f_code.co_filename, _lines(frame))
-    if tree is None or line is None:
-        return None, None
-    function: ast.AST = tree
-    for node in ast.walk(tree):  # from the outside in
-        if isinstance(node, _FUNCTIONS) and _covers([node], line):
-            function = node
-    for node in ast.walk(function):
-        if isinstance(node, ast.Call) and (node.end_lineno, node.end_col_offset) == (line, column):
-            return function, node
-    return None, None
-
-
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-
-_BETWEEN = frozenset({"COPY", "NOP", "SWAP", "TO_BOOL", "CACHE"})
-"""Instructions between the one that makes a value and the one that asks for its truth."""
-
-
-def _is_within(place: dis.Positions, leaf: ast.expr) -> bool:
-    return (place.lineno or 0, place.col_offset or 0) >= (leaf.lineno, leaf.col_offset)
-
-
-def _lines(frame: FrameType) -> tuple[str, ...]:
-    return tuple(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-
-
-@lru_cache(maxsize=16)
-def _tree(filename: str, lines: tuple[str, ...]) -> ast.Module | None:
-    del filename
-    try:
-        return ast.parse("".join(lines)) if lines else None
-    except (SyntaxError, ValueError):
-        return None
 
 
 def _tests(tree: ast.Module) -> Iterator[tuple[ast.stmt | ast.expr, ast.expr]]:
@@ -226,40 +164,90 @@ def is_caught(exception: ast.expr | None, frames: Sequence[FrameType]) -> bool:
         exception: What is raised, as written in the first frame.
         frames: The frames from the statement outwards, as far as the model's code goes.
     """
-    kind = None if exception is None or not frames else _value(exception, frames[0])
+    kind = None if exception is None or not frames else value_in(frames[0], exception)
     for frame in frames:
-        tree, line = _tree(frame.f_code.co_filename, _lines(frame)), frame.f_lineno
+        tree, line = source_of(frame), frame.f_lineno
         if tree is None:
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.Try) and node.handlers and _covers(node.body, line):
+            if isinstance(node, ast.Try) and node.handlers and covers(node.body, line):
                 for handler in node.handlers:
                     if _catches(handler, kind, frame) and not _only_raises(handler.body):
                         return True
     return False
 
 
-def _covers(body: Sequence[ast.stmt | ast.expr], line: int) -> bool:
-    return any(s.lineno <= line <= (s.end_lineno or s.lineno) for s in body)
-
-
-def _catches(handler: ast.ExceptHandler, kind: Any, frame: FrameType) -> bool:
+def _catches(handler: ast.ExceptHandler, kind: object, frame: FrameType) -> bool:
     if handler.type is None or not isinstance(kind, type):
         return True
     written = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     for entry in written:
-        caught = _value(entry, frame)
+        caught = value_in(frame, entry)
         if not isinstance(caught, type) or issubclass(kind, caught):
             return True
     return False
 
 
-def _value(written: ast.expr, frame: FrameType) -> Any:
-    """What a name, or an attribute of one, stands for in a frame; None if that is not known."""
-    if isinstance(written, ast.Name):
-        for names in (frame.f_locals, frame.f_globals, vars(builtins)):
-            if written.id in names:
-                return names[written.id]
-    elif isinstance(written, ast.Attribute):
-        return getattr(_value(written.value, frame), written.attr, None)
+# -- numbers as objects ------------------------------------------------------------
+
+_OF_TYPES = ("isinstance", "type")
+
+
+def object_use(frame: FrameType) -> ast.expr | None:
+    """Where a function tests the identity or the type of the number that it is calling for.
+
+    In a trace what ``item()`` or ``tolist()`` gives is a symbolic number: ``n is True`` is false,
+    and so is ``isinstance(n, int)``. Python asks no function of torch there that a trace could
+    answer.
+
+    Args:
+        frame: A frame that has called for a number.
+
+    Returns:
+        The first such expression; None if there is none, or the source is not at hand. What another
+        function does with the number is not looked at.
+    """
+    function, call = call_at(frame)
+    if function is None or call is None:
+        return None
+    names = set(_names_given(function, call))
+    for node in ast.walk(function):
+        if isinstance(node, ast.Compare):
+            terms = [node.left, *node.comparators]
+            pairs = zip(terms, node.ops, terms[1:], strict=False)
+            looked = [
+                term
+                for left, op, right in pairs
+                if isinstance(op, (ast.Is, ast.IsNot)) and not (_is_none(left) or _is_none(right))
+                for term in (left, right)
+            ]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            looked = node.args[:1] if node.func.id in _OF_TYPES else []
+        else:
+            continue
+        if any(_holds(term, call, names) for term in looked):
+            return node
     return None
+
+
+def _names_given(function: ast.AST, call: ast.Call) -> Iterator[str]:
+    """Names to which the result of a call is given, by itself or as a part of an expression."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension)):
+            targets = [node.target]
+        else:
+            continue
+        value = node.iter if isinstance(node, (ast.For, ast.comprehension)) else node.value
+        if value is not None and _holds(value, call, set()):
+            for target in targets:
+                yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
+
+
+def _holds(term: ast.expr, call: ast.Call, names: set[str]) -> bool:
+    return any(n is call or (isinstance(n, ast.Name) and n.id in names) for n in ast.walk(term))
+
+
+def _is_none(term: ast.expr) -> bool:
+    return isinstance(term, ast.Constant) and term.value is None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from emulator.ops.registry import OpSpec
-from samba.tracer.embedding_renorms import RENORM, renorm_operation
+from samba.tracer.grad_mode import RENORM, renorm_operation
 
 FAMILIES = frozenset(
     {

@@ -16,8 +16,7 @@ import samba.utils as utils
 from pef_schema import read_pef
 from pef_schema.program import Node, Ref
 from samba.session.check_pef import GraphMismatch
-from samba.tracer.dropout import keep_dropout
-from samba.tracer.dropout_rates import rate_argins
+from samba.tracer.random_draws import keep_dropout, rate_argins
 from tests.samba.worlds import World, close, told
 
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from samba.tracer.capture import _drop_checks
 from samba.tracer.functional import functional_form
+from samba.tracer.lowering import _drop_checks
 
 # torch's own, about its exporter; samba.tracer.capture holds them back.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")

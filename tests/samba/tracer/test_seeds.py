@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from samba.tracer.seeds import SeededNumbers
+from samba.tracer.random_draws import SeededNumbers
 from tests.samba.refusals import line_of
 from tests.tracing import trace
 

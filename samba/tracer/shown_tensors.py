@@ -1,18 +1,26 @@
-"""What SambaTensor has and torch's tensors have not, on the tensors of a traced ``forward``.
+"""What the tensors of a traced ``forward`` show to it: names of SambaTensors, and torch's classes.
 
-The exporter knows torch's own tensors only, so that a model which asks its inputs for ``sn_name``
-or ``torch()`` would fail. While a model is traced, tensors without values have these names, and so
-have the constants that are made of SambaTensors; what reaches for host or device memory, which a
-graph cannot, is refused by its name.
+The exporter calls ``forward`` with tensors of a class of its own, without values. While a model is
+traced,
+
+* they have the names of SambaTensors, and so have the constants that are made of SambaTensors: a
+  model may ask its inputs for ``sn_name`` or ``torch()``. What reaches for host or device memory,
+  which a graph cannot, is refused by its name. No mode of torch sees who asks for a name that
+  torch's tensors do not have, or calls a method with an argument that they do not take. So these
+  stand in the class.
+* ``type(x)`` and ``x.__class__`` in the user's code are those of the tensors that torch would see.
+  Nothing tells the exporter of a call of ``type``; so the user's modules find another function of
+  this name.
 """
 
 from __future__ import annotations
 
+import builtins
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -24,8 +32,10 @@ from samba.tensor.in_forward import Forward, enter_forward
 from samba.tensor.labels import Labels, keep_names
 from samba.tracer.forward_attributes import EmptyInForward, MemoryInForward
 from samba.tracer.inputs import TraceInputs
-from samba.tracer.names import calling_line, is_user_file
+from samba.tracer.names import calling_line, is_script_file, is_user_file
 from samba.tracer.torch_internals import FakeTensor
+
+__all__ = ["ShownType", "samba_names", "show_names", "shown_types"]
 
 T = torch.Tensor
 
@@ -249,6 +259,7 @@ _EXTENDED: dict[str, Callable[..., Any]] = {
 
 _lock = threading.Lock()
 _open = 0
+"""How many traces are running, for which the class of the exporter's tensors has these names."""
 
 
 @contextmanager
@@ -259,6 +270,7 @@ def _installed() -> Iterator[None]:
     with _lock:
         _open += 1
         if _open == 1:
+            FakeTensor.__bases__ = (_ShownClass, *FakeTensor.__bases__)
             for name, value in names.items():
                 setattr(FakeTensor, name, value)
     try:
@@ -269,3 +281,109 @@ def _installed() -> Iterator[None]:
             if _open == 0:
                 for name in names:
                     delattr(FakeTensor, name)
+                bases = [base for base in FakeTensor.__bases__ if base is not _ShownClass]
+                FakeTensor.__bases__ = tuple(bases)
+
+
+# -- classes ----------------------------------------------------------------------------
+
+_OWN = frozenset({"samba", "sambaflow", "emulator", "pef_schema"})
+_spaces: dict[int, tuple[dict[str, Any], int]] = {}
+"""Namespaces in which ``type`` is another at present, with how many traces want it."""
+
+
+def _shown(value: Any) -> Any:
+    """The class of a value; of one of the exporter's tensors, that of the tensor it stands for."""
+    cls = builtins.type(value)
+    if cls is FakeTensor:
+        return torch.nn.Parameter if getattr(value, "_is_param", False) else torch.Tensor
+    return ShownType if cls is builtins.type else cls
+
+
+class _Meta(type):
+    """Lets a class stand for ``type`` in all that a script does with that name."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and not kwargs:
+            return _shown(args[0])
+        return builtins.type(*args, **kwargs)
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, builtins.type)
+
+    def __subclasscheck__(cls, subclass: Any) -> bool:
+        return issubclass(subclass, builtins.type)
+
+    def __getitem__(cls, item: Any) -> Any:
+        return builtins.type[item]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is builtins.type
+
+    def __hash__(cls) -> int:
+        return hash(builtins.type)
+
+
+class ShownType(type, metaclass=_Meta):
+    """What ``type`` is in the user's modules while a model is traced."""
+
+
+class _ShownClass:
+    """Tells the user's code another ``__class__`` than all other code."""
+
+    __slots__ = ()
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]  # none sets it
+        cls = builtins.type(self)
+        return _shown(self) if cls is FakeTensor and _of_user(sys._getframe(1)) else cls
+
+
+@contextmanager
+def shown_types(model: torch.nn.Module) -> Iterator[None]:
+    """While active, the user's modules are shown torch's own classes of tensors by ``type``.
+
+    Args:
+        model: The model.
+    """
+    spaces = {id(space): space for space in _namespaces(model)}
+    with _lock:
+        for key, space in spaces.items():
+            count = _spaces[key][1] if key in _spaces else 0
+            if count or "type" not in space:
+                _spaces[key] = space, count + 1
+                space["type"] = ShownType
+    try:
+        yield
+    finally:
+        with _lock:
+            for key in spaces.keys() & _spaces.keys():
+                space, count = _spaces.pop(key)
+                if count > 1:
+                    _spaces[key] = space, count - 1
+                else:
+                    space.pop("type", None)  # the state of before may have been put back
+
+
+def _namespaces(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
+    """Global names of the user's code: of the model's classes, and of what is not installed."""
+    for module in model.modules():
+        own = vars(module).get("forward")
+        functions = [own, *(vars(cls).get("forward") for cls in type(module).__mro__)]
+        for function in functions:
+            function = getattr(function, "__wrapped__", function)
+            if isinstance(function, FunctionType) and is_user_file(function.__code__.co_filename):
+                yield function.__globals__
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in _OWN and _is_script(module):
+            yield vars(module)
+
+
+def _is_script(module: Any) -> bool:
+    """Whether a module is the user's own, and no installed package's."""
+    if not isinstance(module, ModuleType):
+        return False
+    file = getattr(module, "__file__", None)
+    if module.__name__ == "__main__":
+        return True
+    return bool(file) and is_script_file(file)

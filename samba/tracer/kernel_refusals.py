@@ -1,7 +1,8 @@
-"""What torch refuses to compute of nothing: operations on tensors that have no elements.
+"""What torch's own kernels refuse and its exporter does not, which computes shapes alone.
 
-On fake tensors torch lets through some of what its kernels refuse: the largest of no elements, an
-index into no rows. A tensor without elements costs nothing, so the kernels themselves are asked.
+The kernels themselves are asked where that costs nothing: of tensors that have no elements (the
+largest of no elements, an index into no rows), and of whole numbers whatever the data is (a
+division by zero, say).
 """
 
 from __future__ import annotations
@@ -11,9 +12,15 @@ from typing import Any
 
 import torch
 
-from samba.tracer.errors import ShapeMismatch
+from pef_schema.program import Node, Role
+from samba.tracer.errors import ShapeMismatch, TraceError
 from samba.tracer.names import node_line
+from samba.tracer.nodes import value_of
+from samba.tracer.reference import run_node
 from samba.tracer.torch_internals import is_operation, tree_leaves, tree_map
+from samba.tracer.traced import FROM_DTYPE, Traced
+
+__all__ = ["refuse_of_nothing", "refuse_raising"]
 
 _MOST_BYTES = 1 << 26
 """Of all arguments of an operation: with more it is not asked."""
@@ -40,7 +47,7 @@ def refuse_of_nothing(graph: torch.fx.Graph, model: str) -> None:
             reason = _refusal(node)
             if reason:
                 raise ShapeMismatch(
-                    where=node_line(node) or f"model {model}",
+                    where=node_line(node, f"model {model}"),
                     reason=f"{node.target}: {reason}",
                     hint="Torch refuses it for tensors without elements. Check the shapes of the "
                     "inputs given for tracing: they are the shapes that the program is compiled "
@@ -51,7 +58,7 @@ def refuse_of_nothing(graph: torch.fx.Graph, model: str) -> None:
 def _takes_nothing(node: torch.fx.Node) -> bool:
     return any(
         isinstance(value, torch.Tensor) and any(type(n) is int and not n for n in value.shape)
-        for value in (source.meta.get("val") for source in node.all_input_nodes)
+        for value in map(value_of, node.all_input_nodes)
     )
 
 
@@ -95,7 +102,70 @@ def _real(arg: Any) -> Any:
         data = torch.rand(stored, dtype=torch.float64).to(arg.dtype)
     else:
         data = torch.zeros(stored, dtype=arg.dtype)
-    if all(size == kept for (size, _), kept in zip(sizes, stored, strict=True)):
-        made = torch.empty_strided(stored, [step for _, step in sizes], dtype=arg.dtype)
-        return made.copy_(data)
+    if all(size == size_stored for (size, _), size_stored in zip(sizes, stored, strict=True)):
+        result = torch.empty_strided(stored, [step for _, step in sizes], dtype=arg.dtype)
+        return result.copy_(data)
     return data.expand(arg.shape)
+
+
+# -- whole numbers ------------------------------------------------------------------
+
+_COPIES = frozenset({"aten.lift_fresh_copy.default", "aten.clone.default", "aten.detach.default"})
+
+_OF_WHOLE_NUMBERS = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("floor_divide.default", "floor_divide.Scalar", "pow.Tensor_Scalar", "pow.Scalar"),
+        *("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor"),
+        *("fmod.Tensor", "fmod.Scalar", "div.Tensor_mode", "div.Scalar_mode"),
+        *("divide.Tensor_mode", "divide.Scalar_mode"),
+    )
+)
+"""Operations that raise for some whole numbers."""
+
+
+def refuse_raising(traced: Traced) -> None:
+    """Raise where torch would in every run.
+
+    Args:
+        traced: A traced graph.
+
+    Raises:
+        TraceError: With torch's words and the user's line.
+    """
+    whole = {
+        source.value: source.tensor
+        for source in traced.sources
+        if source.role is Role.CONSTANT and source.tensor is not None
+    }
+    for node in traced.nodes:
+        if node.op in _COPIES and (constant := whole.get(next(node.refs(), -1))) is not None:
+            whole[node.outputs[0]] = constant
+        said = _said(traced, node, whole)
+        if said:
+            where = f"model {traced.name}"
+            raise TraceError(
+                where=f"{where}, {node.source}" if node.source else where,
+                reason=f"torch raises here: {said}",
+                hint="Leave this operation out where its result has no value.",
+            )
+
+
+def _said(traced: Traced, node: Node, constants: dict[int, torch.Tensor]) -> str:
+    """What torch says when it runs a node; empty where it need not be tried, or runs."""
+    refs = dict.fromkeys(node.refs())
+    floating = any(traced.values[v].dtype.is_floating for v in (*refs, *node.outputs))
+    if node.op not in _OF_WHOLE_NUMBERS or floating:
+        return ""
+    env = {v: constants.get(v, torch.ones((), dtype=_dtype(traced, v))) for v in refs}
+    try:
+        with torch.no_grad():
+            run_node(node, env)
+    except (RuntimeError, IndexError, ValueError) as error:
+        said = str(error).splitlines()[0]
+        return "" if "not implemented for" in said else said  # of a type, which the device has
+    return ""
+
+
+def _dtype(traced: Traced, value: int) -> torch.dtype:
+    return FROM_DTYPE[traced.values[value].dtype]

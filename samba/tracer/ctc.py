@@ -1,0 +1,154 @@
+"""``ctc_loss`` as one operation of a graph, whose lengths may be tensors.
+
+Torch's own kernel cannot run on tensors without values, and it is this kernel that asks whether
+sizes fit. So they are asked here, and so are lengths that are numbers. Lengths in tensors are
+looked at where a program runs: see ``emulator/op_facts/index_uses.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from samba.tracer.data_dependent.constant_shapes import SELECTED
+from samba.tracer.torch_internals import node_of
+
+__all__ = ["check_ctc", "ctc_loss"]
+
+Lengths = torch.Tensor | Sequence[int]
+
+
+def check_ctc(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int,
+) -> None:
+    """Raise what torch raises.
+
+    Args:
+        log_probs: ``(T, N, C)`` or ``(T, C)``.
+        targets: ``(N, S)``, or all of them one after another.
+        input_lengths, target_lengths: One a sample.
+        blank: The label that stands for none.
+
+    Raises:
+        RuntimeError: For what does not fit, with torch's text where it has one of its own.
+        TypeError: If lengths are a tensor and a list.
+    """
+    if isinstance(input_lengths, torch.Tensor) != isinstance(target_lengths, torch.Tensor):
+        raise TypeError("ctc_loss takes lengths as two tensors or as two lists")
+    batch = log_probs.shape[1] if log_probs.dim() == 3 else 1
+    times, classes = log_probs.shape[0], log_probs.shape[-1]
+    for name, lengths in (("input_lengths", input_lengths), ("target_lengths", target_lengths)):
+        if isinstance(lengths, torch.Tensor):
+            if lengths.is_floating_point():
+                raise RuntimeError(f"{name} must be integral")
+            size = lengths.numel()
+        else:
+            size = len(lengths)
+        if size != batch:
+            raise RuntimeError(f"{name} must be of size batch_size: {size} for a batch of {batch}")
+    if not 0 <= blank < classes:
+        raise RuntimeError(f"blank must be in label range: {blank} of {classes} classes")
+    in_rows = targets.dim() == 2
+    if in_rows and targets.shape[0] != batch:
+        raise RuntimeError(f"targets have {targets.shape[0]} rows for a batch of {batch}")
+    if not isinstance(input_lengths, torch.Tensor):
+        _check_each("input_lengths", input_lengths, times)
+    if not isinstance(target_lengths, torch.Tensor):
+        _check_each("target_lengths", target_lengths, targets.shape[-1])
+        if not in_rows and log_probs.dim() == 3 and sum(target_lengths) != targets.shape[0]:
+            raise RuntimeError(
+                f"target_lengths are {sum(target_lengths)} labels together, and targets has "
+                f"{targets.shape[0]}"
+            )
+
+
+def _check_each(name: str, lengths: Sequence[int], most: int) -> None:
+    for length in lengths:
+        if not 0 <= length <= most:
+            raise RuntimeError(
+                f"Expected {name} to have values from 0 to {most}, but got value {length}"
+            )
+
+
+@cache
+def _ctc_operation() -> Callable[..., torch.Tensor]:
+    """``samba::ctc_loss``: torch's own cannot run on tensors without values.
+
+    Made when it is first needed, since importing must leave torch as it is.
+    """
+
+    def ctc_loss(
+        log_probs: torch.Tensor,
+        targets: torch.Tensor,
+        input_lengths: torch.Tensor,
+        target_lengths: torch.Tensor,
+        longest: int,
+        blank: int,
+        reduction: str,
+        zero_infinity: bool,
+    ) -> torch.Tensor:
+        del longest
+        return F.ctc_loss(
+            *(log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity)
+        )
+
+    operation = torch.library.custom_op("samba::ctc_loss", ctc_loss, mutates_args=())
+
+    def shape_of(log_probs: torch.Tensor, *args: Any) -> torch.Tensor:
+        batch = log_probs.shape[1:-1] if args[5] == "none" else ()
+        return log_probs.new_empty(batch)
+
+    operation.register_fake(shape_of)
+    return operation
+
+
+def _in_rows(targets: torch.Tensor, lengths: torch.Tensor | Sequence[int]) -> torch.Tensor:
+    """Targets that a mask has selected, one after the other, as rows with padding behind.
+
+    Only where the lengths are those of the mask's rows, so that each row has its own targets.
+    """
+    labels, mask = vars(targets).get(SELECTED, (None, None))
+    if labels is None or mask is None or labels.dim() != 2 or labels.shape != mask.shape:
+        return targets
+    counted = node_of(lengths) if isinstance(lengths, torch.Tensor) else None
+    selecting = node_of(mask)
+    if counted is None or selecting is None or str(counted[0].target) != "aten.sum.dim_IntList":
+        return targets
+    source, dims, *_ = counted[0].args
+    if source is not selecting[0] or dims not in ([1], [-1]):
+        return targets
+    order = torch.argsort(mask.logical_not().to(torch.int8), dim=1, stable=True)
+    behind = torch.arange(labels.shape[1]) >= lengths.reshape(-1, 1)  # pyright: ignore[reportAttributeAccessIssue]  # a tensor, as found
+    return labels.gather(1, order).masked_fill(behind, 0)
+
+
+def ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor | Sequence[int],
+    target_lengths: torch.Tensor | Sequence[int],
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """``torch.nn.functional.ctc_loss`` as one operation, whose lengths may be tensors."""
+    targets = _in_rows(targets, target_lengths)
+    check_ctc(log_probs, targets, input_lengths, target_lengths, blank)
+    longest = targets.shape[-1]
+    if not isinstance(target_lengths, torch.Tensor):
+        longest = max(target_lengths, default=0)
+        target_lengths = torch.tensor(target_lengths, dtype=torch.int64)
+    if not isinstance(input_lengths, torch.Tensor):
+        input_lengths = torch.tensor(input_lengths, dtype=torch.int64)
+    return _ctc_operation()(
+        *(log_probs, targets, input_lengths, target_lengths, longest),
+        *(blank, reduction, zero_infinity),
+    )

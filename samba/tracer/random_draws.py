@@ -1,0 +1,284 @@
+"""Operations that draw random numbers: dropout and its rate, which ones draw, draws behind a seed.
+
+* Torch leaves no dropout in a graph where its rate is 0, and numbers in the place of the rate where
+  it works in place or on whole channels. The rate is an argin, so that it can change without a
+  compile, and a PEF must not depend on what it was then: here dropout stays at every rate. An
+  operation that has a rate draws nothing where that is 0.
+* Random numbers that ``forward`` draws from a generator that it has seeded are refused: torch draws
+  the same numbers in each call, or those of a seed that is kept; the device draws others in each
+  run. A trace draws nothing, so torch's generator changes its state only where ``forward`` gives it
+  another one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx.traceback import annotate, preserve_node_meta
+
+from emulator.op_facts.table import facts_of, op_facts
+from pef_schema.program import Graph, Node, Ref
+from samba.support.deviations import tell
+from samba.tracer.errors import TraceError
+from samba.tracer.names import calling_line, users_callers
+from samba.tracer.nodes import argument
+from samba.tracer.torch_internals import outside_of_trace
+from samba.tracer.traced import carries_gradient
+
+__all__ = [
+    "DROPOUTS",
+    "ZERO_RATE",
+    "SeedWatch",
+    "SeededNumbers",
+    "drawing_nodes",
+    "is_training",
+    "keep_dropout",
+    "rate_argins",
+    "rate_position",
+    "refuse_seeded",
+]
+
+# -- dropout while forward is traced ----------------------------------------------------
+
+_ELEMENTS = (F.dropout, torch.dropout, torch.dropout_)
+_CHANNELS = {F.dropout1d: (3, 2), F.dropout2d: (4, 3), F.dropout3d: (5, 4)}
+"""Dimensions with and without a batch; 2-d dropout takes the latter for a batch of sequences."""
+_FEATURES = (torch.feature_dropout, torch.feature_dropout_)
+_FIXED = (
+    *(F.alpha_dropout, torch.alpha_dropout, torch.alpha_dropout_),
+    *(F.feature_alpha_dropout, torch.feature_alpha_dropout, torch.feature_alpha_dropout_),
+)
+"""Their results are scaled by a function of the rate, which is a number of the graph."""
+_IN_PLACE = (torch.dropout_, torch.feature_dropout_)
+
+DROPOUTS = frozenset((*_ELEMENTS, *_CHANNELS, *_FEATURES, *_FIXED))
+
+ZERO_RATE = sys.float_info.min
+"""Stands for rate 0 while tracing: at 0 the result would be the input itself, not a new tensor."""
+
+
+def keep_dropout(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor | None:
+    """Compute dropout with ``native_dropout``, which every trace keeps.
+
+    Args:
+        func: One of :data:`DROPOUTS`.
+        args, kwargs: Its arguments.
+
+    Returns:
+        Its result, None where torch's own function does as well.
+    """
+    tensor, rate, train, inplace = _arguments(func, *args, **kwargs)
+    if func in _ELEMENTS and not train and not inplace and 0 <= rate <= 1:
+        return tensor  # torch does so, too; its exporter would make a new tensor of it
+    if not train or not carries_gradient(tensor):
+        return None
+    if func in _FIXED:
+        if rate:
+            tell(
+                "fixed-dropout-rate",
+                f"{calling_line()}: {func.__name__} drops at rate {rate:g} in every run; neither "
+                "session.run(train=False) nor hyperparam_dict changes it. Evaluate with a PEF "
+                "compiled for inference",
+            )
+        return None
+    if func in _ELEMENTS:
+        if rate != 0 and not inplace:
+            return None
+        result = torch.native_dropout(tensor, rate or ZERO_RATE, True)[0]
+    else:
+        axes = _axes_that_are_dropped(func, tensor)
+        if not axes:
+            return None  # torch raises, or warns
+        shape = (*tensor.shape[:axes], *(1,) * (tensor.dim() - axes))
+        result = tensor * torch.native_dropout(tensor.new_ones(shape), rate or ZERO_RATE, True)[0]
+    return tensor.copy_(result) if inplace else result
+
+
+def _axes_that_are_dropped(func: Callable[..., Any], tensor: torch.Tensor) -> int:
+    """How many of the first axes say what a dropout of channels drops; 0 if it takes none such."""
+    if func in _FEATURES:
+        return 2 if tensor.dim() >= 2 else 0
+    batched, single = _CHANNELS[func]
+    if tensor.dim() not in (batched, single):
+        return 0
+    return 1 if tensor.dim() == single and func is not F.dropout2d else 2
+
+
+def _arguments(
+    func: Callable[..., Any],
+    input: torch.Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool | None = None,
+) -> tuple[torch.Tensor, float, bool, bool]:
+    training = training if train is None else train
+    return input, p, training, inplace or func in _IN_PLACE
+
+
+# -- which operations of a graph draw ---------------------------------------------------
+
+_RATE_NAMES = frozenset({"p", "dropout_p", "dropout"})
+"""What the argument is called."""
+
+_PURE_DROPOUTS = frozenset({"aten.native_dropout.default", "aten.dropout.default"})
+"""Operations that do nothing but drop: their rate is an argin even if it is 0."""
+
+
+def rate_position(op: str) -> int | None:
+    """Which argument of an operation is its dropout rate; None if it takes none."""
+    return facts_of(op).rate
+
+
+def rate_argins(graph: Graph) -> tuple[bool, ...]:
+    """For each operation of a graph that takes a dropout rate, whether that is an argin."""
+    positions = ((node, rate_position(node.op)) for node in graph.nodes)
+    return tuple(isinstance(_rate(node, p), Ref) for node, p in positions if p is not None)
+
+
+def _rate(node: Node, position: int) -> Any:
+    """The rate that a node was given, by position or by name; None where it was given none."""
+    if position < len(node.args):
+        return node.args[position]
+    return next((value for name, value in node.kwargs if name in _RATE_NAMES), None)
+
+
+def drawing_nodes(
+    nodes: Iterable[torch.fx.Node], rates: Sequence[bool]
+) -> frozenset[torch.fx.Node]:
+    """Nodes of an exported graph that draw random numbers.
+
+    Args:
+        nodes: All of its nodes, in order.
+        rates: See :func:`samba.tracer.capture.trace_model`.
+    """
+    ops = op_facts()
+    drawing: list[torch.fx.Node] = []
+    rated = 0
+    for node in nodes:
+        op = str(node.target)
+        facts = ops.get(op) if node.op == "call_function" else None
+        if facts is None or not facts.random:
+            continue
+        position = facts.rate
+        if position is None:
+            drawing.append(node)
+            continue
+        wanted = rated < len(rates) and rates[rated]
+        rated += 1
+        given = op in _PURE_DROPOUTS or bool(argument(node, position, 0.0))
+        if (wanted or given) and is_training(node):
+            drawing.append(node)
+    return frozenset(drawing)
+
+
+def is_training(node: torch.fx.Node) -> bool:
+    """Whether a node that takes a dropout rate is in training mode, and so uses it."""
+    op = str(node.target)
+    if op in _PURE_DROPOUTS:
+        return argument(node, 2, True) is not False
+    if op.startswith("aten.scaled_dot_product_attention"):
+        return True
+    return bool(argument(node, 6, False))
+
+
+def drops_nothing(node: torch.fx.Node) -> bool:
+    """Whether a node takes a dropout rate and was given 0."""
+    position = rate_position(str(node.target))
+    return position is not None and argument(node, position, 0.5) in (0, ZERO_RATE)
+
+
+# -- draws behind a seed ----------------------------------------------------------------
+
+_DRAWING = (
+    *("rand", "normal", "dropout", "bernoulli", "multinomial", "poisson", "uniform", "exponential"),
+    *("geometric", "cauchy", "gamma", "binomial", "rrelu", "gumbel", "lstm", "gru", "rnn"),
+    *("scaled_dot_product", "multi_head_attention"),
+)
+"""What the names of torch's functions have in them that may draw: for others nobody looks."""
+
+
+class SeededNumbers(TraceError):
+    """``forward`` draws from torch's generator after it has seeded it."""
+
+    deviation = "seeded-in-forward"
+
+    def __init__(self, line: str) -> None:
+        super().__init__(
+            where=line,
+            reason="forward() draws random numbers here from torch's generator, to which it has "
+            "given a seed or a state before: torch draws what follows from that, and the device "
+            "draws others in each run",
+            hint="Draw once, before the model is compiled, and register the numbers as a buffer; "
+            "or leave the seed out of forward().",
+        )
+
+
+class SeedWatch:
+    """Knows whether torch's generator has a state that ``forward`` has given it."""
+
+    def __init__(self) -> None:
+        self._state = b""
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While active, it is looked; afterwards the generator has the state that it had."""
+        with outside_of_trace():
+            state = torch.get_rng_state()
+            torch.rand(1)  # a seed that is given once more is another state now
+        self._state = _state()
+        try:
+            yield
+        finally:
+            self._state = b""
+            torch.set_rng_state(state)
+
+    def noted(self, function: Callable[..., Any]) -> AbstractContextManager[Any]:
+        """Note in the graph that a function may draw behind a seed, while it is called.
+
+        Args:
+            function: The function.
+        """
+        name = getattr(function, "__name__", "").lower()
+        if not self._state or not any(part in name for part in _DRAWING):
+            return nullcontext()
+        caller = next(users_callers(sys._getframe(1)), None)
+        if caller is None or _state() == self._state:
+            return nullcontext()  # the exporter goes through the graph once more, or no seed
+        stack = ExitStack()
+        stack.enter_context(preserve_node_meta())
+        line = f"{caller.f_code.co_filename}:{caller.f_lineno}"
+        stack.enter_context(annotate({_SEEDED: line}))
+        return stack
+
+
+_SEEDED = "samba_seeded"
+"""Key under which an exported node holds the line that draws behind a seed."""
+
+
+def refuse_seeded(nodes: Iterable[torch.fx.Node]) -> None:
+    """Raise where a graph draws behind a seed.
+
+    Args:
+        nodes: The nodes of an exported graph, in order.
+
+    Raises:
+        SeededNumbers: It does.
+    """
+    for node in drawing_nodes(nodes, ()):
+        line = (node.meta.get("custom") or {}).get(_SEEDED)
+        if line and not drops_nothing(node):
+            raise SeededNumbers(line)
+
+
+def _state() -> bytes:
+    with outside_of_trace():
+        return torch.get_rng_state().numpy().tobytes()
