@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from emulator.costs.buffers import Trace, Work
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 
 __all__ = ["Lifetime", "lifetimes"]
 

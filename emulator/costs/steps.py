@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from emulator.costs.cost import Cost
 from emulator.costs.touched import Readers, inside, readers_of, unused
 from emulator.costs.updates import update_flops
+from emulator.op_facts.facts import gradient_reads
 from emulator.op_facts.flops import Flops, gradient_flops, node_flops
-from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.table import facts_of
 from pef_schema.program import (
     Gradient,

@@ -19,12 +19,12 @@ from jax import lax
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import LOW, real, widen, widened
 from emulator.kernels.unfused import in_memory
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import random
-from emulator.ops._dropping import MissingSeed
-from emulator.ops._gradient import with_gradient
+from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._promote import broadcast_to
 from emulator.ops._reduction import large_part, peak_within, sum_within
+from emulator.ops.random import MissingSeed
 from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
@@ -38,11 +38,6 @@ def _keep(kept: jax.Array, x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(jnp.where(kept, bits, jnp.uint16(0)), x.dtype)
 
 
-def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = _keep(~(x < 0), x)
-    return y, y
-
-
 def _relu_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     # By the result, which the next layer keeps anyhow: nothing else then reads the argument, and
     # what makes it is fused into this.
@@ -50,17 +45,10 @@ def _relu_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 
 
 @op("aten.relu.default", reads=(0,), cheap=True, channels=Channels.ANY)
-@with_gradient(_relu_forward, _relu_backward)
+@with_gradient(_relu_backward, saves=saves_result)
 def relu(x: jax.Array) -> jax.Array:
     """``max(x, 0)``; -0.0 and NaN stay; the gradient of NaN passes, that of zeros does not."""
-    return _relu_forward(x)[0]
-
-
-def _gelu_forward(x: jax.Array, tanh: bool) -> tuple[jax.Array, jax.Array]:
-    if tanh:
-        # (1 + tanh(u)) / 2 is sigmoid(2 u), which loses no digits where tanh is close to -1.
-        return x * jax.nn.sigmoid(_TANH_SCALE * (x + 0.044715 * x * x * x)), x
-    return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5))), x
+    return _keep(~(x < 0), x)
 
 
 def _gelu_backward(tanh: bool, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -76,9 +64,12 @@ def _gelu_backward(tanh: bool, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 _TANH_SCALE = 2 * math.sqrt(2 / math.pi)
 
 
-@with_gradient(_gelu_forward, _gelu_backward, static=(1,))
+@with_gradient(_gelu_backward, static=(1,))
 def _gelu(x: jax.Array, tanh: bool) -> jax.Array:
-    return _gelu_forward(x, tanh)[0]
+    if tanh:
+        # (1 + tanh(u)) / 2 is sigmoid(2 u), which loses no digits where tanh is close to -1.
+        return x * jax.nn.sigmoid(_TANH_SCALE * (x + 0.044715 * x * x * x))
+    return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
 
 
 @op("aten.gelu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
@@ -119,17 +110,13 @@ def rrelu(
     return jnp.where(x > 0, x, x * slope)
 
 
-def _prelu_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, Any]:
-    return _prelu(x, weight), (x, weight)
-
-
 def _prelu_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     # A choice, not a factor of zero: what is not chosen may be infinite.
     x, weight = saved
     return jnp.where(x > 0, g, weight * g), jnp.where(x > 0, 0, x * g)
 
 
-@with_gradient(_prelu_forward, _prelu_backward)
+@with_gradient(_prelu_backward)
 def _prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.where(x > 0, x, weight * x)
 
@@ -181,21 +168,16 @@ def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
     return _elu(x, alpha, 1, 1 / alpha)
 
 
-def _clip_forward(x: jax.Array, least: float, most: float) -> tuple[jax.Array, jax.Array]:
-    low, high = jnp.asarray(least, x.dtype), jnp.asarray(most, x.dtype)
-    # A clip flushes denormals, and takes the sign of -0.0.
-    y = jnp.where((x >= low) & (x <= high), x, jnp.clip(x, low, high))
-    return y, y
-
-
 def _clip_backward(least: float, most: float, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     inside = (y > jnp.asarray(least, y.dtype)) & (y < jnp.asarray(most, y.dtype))
     return (jnp.where(inside, g, jnp.zeros((), g.dtype)),)
 
 
-@with_gradient(_clip_forward, _clip_backward, static=(1, 2))
+@with_gradient(_clip_backward, saves=saves_result, static=(1, 2))
 def _clip(x: jax.Array, least: float, most: float) -> jax.Array:
-    return _clip_forward(x, least, most)[0]
+    low, high = jnp.asarray(least, x.dtype), jnp.asarray(most, x.dtype)
+    # A clip flushes denormals, and takes the sign of -0.0.
+    return jnp.where((x >= low) & (x <= high), x, jnp.clip(x, low, high))
 
 
 @op("aten.hardtanh.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)
@@ -210,21 +192,13 @@ def relu6(x: jax.Array) -> jax.Array:
     return hardtanh(x, 0, 6)
 
 
-def _hardsigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _hardsigmoid(x), x
-
-
 def _hardsigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where((x > -3) & (x < 3), g / 6, 0),)
 
 
-@with_gradient(_hardsigmoid_forward, _hardsigmoid_backward)
+@with_gradient(_hardsigmoid_backward)
 def _hardsigmoid(x: jax.Array) -> jax.Array:
     return jnp.clip(x + 3, 0, 6) / 6
-
-
-def _hardswish_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _hardswish(x), x
 
 
 def _hardswish_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -232,7 +206,7 @@ def _hardswish_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(x <= -3, 0, jnp.where(x >= 3, g, inner)),)
 
 
-@with_gradient(_hardswish_forward, _hardswish_backward)
+@with_gradient(_hardswish_backward)
 def _hardswish(x: jax.Array) -> jax.Array:
     return x * jnp.clip(x + 3, 0, 6) / 6
 
@@ -266,17 +240,13 @@ def mish(x: jax.Array) -> jax.Array:
     return x * jnp.tanh(jnp.logaddexp(x, 0))
 
 
-def _log_sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _log_sigmoid(x), x
-
-
 def _log_sigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     z = jnp.exp(-jnp.abs(x))
     part = z / (1 + z)
     return (g * jnp.where(x < 0, 1 - part, part),)
 
 
-@with_gradient(_log_sigmoid_forward, _log_sigmoid_backward)
+@with_gradient(_log_sigmoid_backward)
 def _log_sigmoid(x: jax.Array) -> jax.Array:
     return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
 
@@ -341,12 +311,7 @@ def _sigmoid_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 # Like torch's, the gradients of sigmoid, tanh and softmax start from the rounded result.
 
 
-def _sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = _sigmoid(x)
-    return y, y
-
-
-@with_gradient(_sigmoid_forward, _sigmoid_backward)
+@with_gradient(_sigmoid_backward, saves=saves_result)
 def _sigmoid(x: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(widen(x)).astype(x.dtype)
 
@@ -369,12 +334,7 @@ def _tanh_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return ((widen(g) * (1 - wide * wide)).astype(y.dtype),)
 
 
-def _tanh_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = _tanh(x)
-    return y, y
-
-
-@with_gradient(_tanh_forward, _tanh_backward)
+@with_gradient(_tanh_backward, saves=saves_result)
 def _tanh(x: jax.Array) -> jax.Array:
     return jnp.tanh(widen(x)).astype(x.dtype)
 
@@ -421,12 +381,7 @@ def _log_softmax_gradient(y: jax.Array, g: jax.Array, axis: int) -> jax.Array:
     return g - jnp.exp(y) * sum_within(g, axis)
 
 
-def _softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    y = _softmax_along(x, axis)
-    return y, y
-
-
-@with_gradient(_softmax_along_forward, _softmax_backward, static=(1,))
+@with_gradient(_softmax_backward, saves=saves_result, static=(1,))
 def _softmax_along(x: jax.Array, axis: int) -> jax.Array:
     return large_part(_along(_softmax_part, axis), widen(x)).astype(x.dtype)
 
@@ -435,12 +390,7 @@ def _log_softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Ar
     return (large_part(_along(_log_softmax_gradient, axis), widen(y), widen(g)).astype(y.dtype),)
 
 
-def _log_softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    y = _log_softmax_along(x, axis)
-    return y, y
-
-
-@with_gradient(_log_softmax_along_forward, _log_softmax_backward, static=(1,))
+@with_gradient(_log_softmax_backward, saves=saves_result, static=(1,))
 def _log_softmax_along(x: jax.Array, axis: int) -> jax.Array:
     return large_part(_along(_log_softmax_part, axis), widen(x)).astype(x.dtype)
 

@@ -41,12 +41,6 @@ def _channels(inputs: Sequence[Form], output: Form) -> Channels | None:
 Saved = tuple[jax.Array, jax.Array]
 
 
-def _conv_forward(
-    x: jax.Array, w: jax.Array, window: Window, groups: int
-) -> tuple[jax.Array, Saved]:
-    return convolutions.convolve(x, w, window, groups), (x, w)
-
-
 def _conv_backward(
     window: Window, groups: int, saved: Saved, g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -56,15 +50,9 @@ def _conv_backward(
     return dx.astype(x.dtype), dw.astype(w.dtype)
 
 
-@with_gradient(_conv_forward, _conv_backward, static=(2, 3))
+@with_gradient(_conv_backward, static=(2, 3))
 def _conv(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
     return convolutions.convolve(x, w, window, groups)
-
-
-def _transposed_forward(
-    x: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
-) -> tuple[jax.Array, Saved]:
-    return convolutions.input_gradient(x, w, window, groups, size), (x, w)
 
 
 def _transposed_backward(
@@ -78,7 +66,7 @@ def _transposed_backward(
     return dx.astype(x.dtype), dw.astype(w.dtype)
 
 
-@with_gradient(_transposed_forward, _transposed_backward, static=(2, 3, 4))
+@with_gradient(_transposed_backward, static=(2, 3, 4))
 def _transposed_conv(
     x: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
 ) -> jax.Array:
@@ -124,19 +112,15 @@ def _transposed(
     )
 
 
-def _bias_forward(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jnp.moveaxis(jnp.moveaxis(y, 1, -1) + widen(bias), -1, 1), bias
-
-
 def _bias_backward(bias: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = jnp.moveaxis(g, 1, -1).reshape(g.size // max(g.shape[1], 1), g.shape[1])
     return g, sum_rows(rows).astype(bias.dtype)
 
 
-@with_gradient(_bias_forward, _bias_backward)
+@with_gradient(_bias_backward, saves=lambda _y, _x, bias: bias)
 def _add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     """Add ``(C,)`` to ``(N, C, ...)`` channels last; as its gradient is summed."""
-    return _bias_forward(y, bias)[0]
+    return jnp.moveaxis(jnp.moveaxis(y, 1, -1) + widen(bias), -1, 1)
 
 
 def _any_conv(

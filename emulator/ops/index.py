@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._promote import broadcast_to, constant
 from emulator.ops._reduction import normalize_axis
 from emulator.ops.registry import op
@@ -77,6 +77,7 @@ def index_key(x: jax.Array, indices: Indices) -> tuple[Any, ...]:
     fusing=Fusing.APART,
     indices="along",
     ranges=("first",),
+    elements="chosen",
 )
 def index_select(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """Slices of one dimension in the order of an index."""
@@ -100,6 +101,7 @@ def take_slices(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
     fusing=Fusing.APART,
     indices="along",
     ranges=("first",),
+    elements="chosen",
 )
 def gather(x: jax.Array, dim: int, index: jax.Array, *, sparse_grad: bool = False) -> jax.Array:
     """One entry along a dimension for every entry of the index."""

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from emulator.kernels.precision import LOW, compute_dtype, widen, widened
 from emulator.op_facts.facts import ALL_INPUTS
-from emulator.op_facts.multi_dot import chain_splits
+from emulator.op_facts.product_flops import chain_splits
 from emulator.ops import _gemm as gemm
 from emulator.ops._contractions import contraction
 from emulator.ops._gemm import contract, rounded

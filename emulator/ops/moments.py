@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
@@ -175,18 +175,13 @@ def logsumexp(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
     return _shaped(_logsumexp(x.astype(wide_type(out)), axes).astype(out), x, axes, keepdim)
 
 
-def _logsumexp_forward(x: jax.Array, axes: Axes) -> tuple[jax.Array, Any]:
-    y = _logsumexp(x, axes)
-    return y, (x, y)
-
-
 def _logsumexp_backward(axes: Axes, saved: Any, g: jax.Array) -> tuple[jax.Array]:
     x, y = saved
     kept = kept_shape(x.shape, axes)
     return (g.reshape(kept) * lax.exp(x - y.reshape(kept)),)
 
 
-@with_gradient(_logsumexp_forward, _logsumexp_backward, static=(1,))
+@with_gradient(_logsumexp_backward, saves=lambda y, x, *_: (x, y), static=(1,))
 def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
     kept = kept_shape(x.shape, axes)
     peak = reduce_max(lax.real(x) if is_complex(x.dtype) else x, axes)
@@ -259,11 +254,6 @@ def renorm(x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
     return (wide * factor).astype(x.dtype)
 
 
-def _norm_forward(x: jax.Array, axes: Axes, p: float) -> tuple[jax.Array, Any]:
-    y = _norm(x, axes, p)
-    return y, (x, y)
-
-
 def _norm_backward(axes: Axes, p: float, saved: Any, g: jax.Array) -> tuple[jax.Array]:
     """torch's ``norm_backward``."""
     x, y = saved
@@ -283,7 +273,7 @@ def _norm_backward(axes: Axes, p: float, saved: Any, g: jax.Array) -> tuple[jax.
     return (jnp.where((y == 0) | (x == 0), 0, power * scale),)
 
 
-@with_gradient(_norm_forward, _norm_backward, static=(1, 2))
+@with_gradient(_norm_backward, saves=lambda y, x, *_: (x, y), static=(1, 2))
 def _norm(x: jax.Array, axes: Axes, p: float) -> jax.Array:
     size = jnp.abs(x)
     if p == 0:

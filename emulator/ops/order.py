@@ -163,7 +163,7 @@ def _shared_slope_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Arr
     return jnp.where(hit, share, 0).astype(x.dtype), jnp.zeros_like(value)
 
 
-@with_gradient(lambda x, value: (value, (x, value)), _shared_slope_backward)
+@with_gradient(_shared_slope_backward)
 def _shared_slope(x: jax.Array, value: jax.Array) -> jax.Array:
     """An element chosen from ``x``, whose gradient all its equals share."""
     del x

@@ -13,10 +13,9 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import LOW
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
-from emulator.ops._integers import power_of_integers
 from emulator.ops._promote import (
     cast,
     constant,
@@ -27,6 +26,7 @@ from emulator.ops._promote import (
     is_number,
     result_type,
 )
+from emulator.ops.pointwise_math import power_of_integers
 from emulator.ops.registry import Channels, op
 from pef_schema.program import DType
 
@@ -52,15 +52,11 @@ def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     return elementwise(lambda a, b: a + _scaled(b, alpha), x, other)
 
 
-def _plus_zero_forward(x: jax.Array) -> tuple[jax.Array, None]:
-    return _plus_zero(x), None
-
-
 def _plus_zero_backward(_: None, g: jax.Array) -> tuple[jax.Array]:
     return (g,)
 
 
-@with_gradient(_plus_zero_forward, _plus_zero_backward)
+@with_gradient(_plus_zero_backward, saves=lambda _y, *_: None)
 def _plus_zero(x: jax.Array) -> jax.Array:
     """``x + 0.0``, which XLA takes for ``x``: -0.0 becomes 0.0."""
     return jnp.where(x == 0, jnp.zeros((), x.dtype), x)
@@ -108,10 +104,6 @@ def mul(x: Operand, other: Operand) -> jax.Array:
     return elementwise(lambda a, b: a * b, x, other, exact_scalars=True)
 
 
-def _divided_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return lax.div(a, b), (a, b)
-
-
 def _divided_backward(
     saved: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -122,7 +114,7 @@ def _divided_backward(
     return g / b, -g * (quotient / b)
 
 
-@with_gradient(_divided_forward, _divided_backward)
+@with_gradient(_divided_backward)
 def _divided(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.div(a, b)
 
@@ -301,7 +293,7 @@ def _ratio_backward(
     return g / b, -g * (a / (b * b))
 
 
-@with_gradient(_divided_forward, _ratio_backward)
+@with_gradient(_ratio_backward)
 def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.div(a, b)
 
@@ -322,22 +314,25 @@ def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
     return elementwise(mix, start, end, weight, exact_scalars=True)
 
 
-def _mixed_forward(a: jax.Array, b: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
-    return _mixed(a, b, w), (a, b, w)
-
-
 def _mixed_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     a, b, w = saved
     return g * (1 - w), g * w, g * (b - a)
 
 
-@with_gradient(_mixed_forward, _mixed_backward)
+@with_gradient(_mixed_backward)
 def _mixed(a: jax.Array, b: jax.Array, w: jax.Array) -> jax.Array:
     far = jnp.abs(w) < 0.5
     return jnp.where(far, a + w * (b - a), b - (b - a) * (1 - w))
 
 
-@op("aten._to_copy.default", reads=(), cheap=True, channels=Channels.ANY, complex=True)
+@op(
+    "aten._to_copy.default",
+    reads=(),
+    cheap=True,
+    channels=Channels.ANY,
+    complex=True,
+    elements="same",
+)
 def to_copy(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """A copy in another dtype; floats are cut to integers, complex numbers to their real part."""
     return x if dtype is None else converted(x, TO_NUMPY[dtype])
@@ -372,34 +367,22 @@ def _remainder(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
 
 
-def _remainder_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
-    return _remainder(a, b), (a, b)
-
-
 def _remainder_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     return g, -g * _div_floor(*saved)
 
 
-@with_gradient(_remainder_forward, _remainder_backward)
+@with_gradient(_remainder_backward)
 def _remainder_of(a: jax.Array, b: jax.Array) -> jax.Array:
     return _remainder(a, b)
-
-
-def _rest_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
-    return lax.rem(a, b), (a, b)
 
 
 def _rest_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     return g, -g * _div_trunc(*saved)
 
 
-@with_gradient(_rest_forward, _rest_backward)
+@with_gradient(_rest_backward)
 def _rest(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.rem(a, b)
-
-
-def _power_fixed_forward(x: jax.Array, exponent: float, roots: bool) -> tuple[jax.Array, jax.Array]:
-    return _power_fixed(x, exponent, roots), x
 
 
 def _power_fixed_backward(
@@ -410,7 +393,7 @@ def _power_fixed_backward(
     return (g * (exponent * _power_fixed(x, exponent - 1, roots)),)
 
 
-@with_gradient(_power_fixed_forward, _power_fixed_backward, static=(1, 2))
+@with_gradient(_power_fixed_backward, static=(1, 2))
 def _power_fixed(x: jax.Array, exponent: float, roots: bool) -> jax.Array:
     """A fixed exponent: the short cuts torch takes, whole exponents by squaring.
 
@@ -436,12 +419,6 @@ def _power_complex(x: jax.Array, exponent: complex) -> jax.Array:
     if exponent in (2, 3):
         return lax.integer_pow(x, int(exponent.real))
     return _power_float(x, lax.full_like(x, exponent), "")
-
-
-def _power_forward(
-    base: jax.Array, exponent: jax.Array, low: str
-) -> tuple[jax.Array, tuple[Any, ...]]:
-    return _power_float(base, exponent, low), (base, exponent)
 
 
 def _rounded(x: jax.Array, low: str) -> jax.Array:
@@ -470,7 +447,7 @@ def _power_backward(low: str, saved: tuple[Any, ...], g: jax.Array) -> tuple[jax
     return g * jnp.where(flat, 0, slope), g * jnp.where(at_zero, 0, growth)
 
 
-@with_gradient(_power_forward, _power_backward, static=(2,))
+@with_gradient(_power_backward, static=(2,))
 def _power_float(base: jax.Array, exponent: jax.Array, low: str) -> jax.Array:
     """``base ** exponent`` of floats, ``low`` the name of a 16-bit type that the result has."""
     del low

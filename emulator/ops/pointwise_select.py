@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     broadcast_all,
@@ -120,23 +120,15 @@ def masked_fill(x: jax.Array, mask: jax.Array, value: Operand) -> jax.Array:
     return jnp.where(mask.astype(bool), fill, x)
 
 
-def _extreme_forward(largest: bool, a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
-    return _extreme(largest, a, b), (a, b)
-
-
 def _extreme_backward(largest: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     worse, better = saved if largest else saved[::-1]
     shared = jnp.where(worse == better, g / 2, g)
     return jnp.where(worse < better, 0, shared), jnp.where(better < worse, 0, shared)
 
 
-@with_gradient(_extreme_forward, _extreme_backward, static=(0,))
+@with_gradient(_extreme_backward, static=(0,))
 def _extreme(largest: bool, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.maximum(a, b) if largest else jnp.minimum(a, b)
-
-
-def _between_forward(x: jax.Array, low: jax.Array, high: jax.Array) -> tuple[jax.Array, Any]:
-    return _between(x, low, high), (x, low, high)
 
 
 def _between_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -148,7 +140,7 @@ def _between_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, j
     )
 
 
-@with_gradient(_between_forward, _between_backward)
+@with_gradient(_between_backward)
 def _between(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     return _at_most(_at_least(x, low), high)
 

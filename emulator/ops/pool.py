@@ -114,10 +114,6 @@ def _max_places(x: jax.Array, window: Window) -> jax.Array:
     return where
 
 
-def _max_pool_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
-    return _max_pool(x, window), x
-
-
 def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     if _long_axis(window) is not None:
         lead, size = x.shape[: -window.ndim], x.shape[-window.ndim :]
@@ -136,7 +132,7 @@ def _put_back(x: jax.Array, g: jax.Array, window: Window, inner: int) -> jax.Arr
     return untaps(parts, window, x.shape[x.ndim - window.ndim - inner : x.ndim - inner], inner)
 
 
-@with_gradient(_max_pool_forward, _max_pool_backward, static=(1,))
+@with_gradient(_max_pool_backward, static=(1,))
 def _max_pool(x: jax.Array, window: Window) -> jax.Array:
     long = _long_axis(window)
     if long is not None:
@@ -180,15 +176,11 @@ def _max(
     return x
 
 
-def _last_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
-    return _max_pool_last(x, window), x
-
-
 def _last_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (_put_back(x, g, window, 1),)
 
 
-@with_gradient(_last_forward, _last_backward, static=(1,))
+@with_gradient(_last_backward, static=(1,))
 def _max_pool_last(x: jax.Array, window: Window) -> jax.Array:
     """:func:`_max_pool` of ``(..., C)``, for windows that are written down tap by tap."""
     y, *rest = taps(pad(x, window, lowest(x.dtype), 1), window, 1)
@@ -362,12 +354,6 @@ def max_pool3d_with_indices(
     return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 3)
 
 
-def _sum_pool_forward(
-    x: jax.Array, window: Window, size: tuple[int, ...]
-) -> tuple[jax.Array, None]:
-    return _sum_pool(x, window, size), None
-
-
 def _sum_pool_backward(
     window: Window, size: tuple[int, ...], _saved: None, g: jax.Array
 ) -> tuple[jax.Array]:
@@ -380,7 +366,7 @@ def _sum_pool_backward(
     return (untaps([g] * math.prod(window.kernel), window, size),)
 
 
-@with_gradient(_sum_pool_forward, _sum_pool_backward, static=(1, 2))
+@with_gradient(_sum_pool_backward, saves=lambda _y, *_: None, static=(1, 2))
 def _sum_pool(x: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
     long = _long_axis(window)
     if long is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import is_float, is_inexact, wide_type
@@ -142,13 +142,6 @@ def sum_to_size(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
     return reshaped(reduce_sum(x, axes), size)
 
 
-def _extreme_forward(
-    x: jax.Array, axes: Axes, largest: bool, nan_hits: bool
-) -> tuple[jax.Array, Any]:
-    value = _extreme(x, axes, largest, nan_hits)
-    return value, (x, value)
-
-
 def _extreme_backward(
     axes: Axes, largest: bool, nan_hits: bool, saved: Any, g: jax.Array
 ) -> tuple[jax.Array]:
@@ -171,7 +164,7 @@ def _extreme_backward(
     return (grad.astype(x.dtype),)
 
 
-@with_gradient(_extreme_forward, _extreme_backward, static=(1, 2, 3))
+@with_gradient(_extreme_backward, saves=lambda value, x, *_: (x, value), static=(1, 2, 3))
 def _extreme(x: jax.Array, axes: Axes, largest: bool, nan_hits: bool) -> jax.Array:
     return (reduce_max if largest else reduce_min)(x, axes)
 
@@ -219,11 +212,6 @@ def aminmax(
     return amin(x, dim, keepdim), amax(x, dim, keepdim)
 
 
-def _chosen_forward(x: jax.Array, axis: int, largest: bool) -> tuple[Any, Any]:
-    value, index = _chosen(x, axis, largest)
-    return (value, index), (index, x)
-
-
 def _chosen_backward(axis: int, largest: bool, saved: Any, g: Any) -> tuple[jax.Array]:
     del largest
     index, x = saved
@@ -232,7 +220,7 @@ def _chosen_backward(axis: int, largest: bool, saved: Any, g: Any) -> tuple[jax.
     return (jnp.where(hit, jnp.expand_dims(g[0], axis), 0),)
 
 
-@with_gradient(_chosen_forward, _chosen_backward, static=(1, 2))
+@with_gradient(_chosen_backward, saves=lambda pair, x, *_: (pair[1], x), static=(1, 2))
 def _chosen(x: jax.Array, axis: int, largest: bool) -> tuple[jax.Array, jax.Array]:
     return extreme_index(x, axis, largest=largest)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.kernels.precision import real, widen, widened
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._exp import exp
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, constant, is_float, result_type
@@ -81,12 +81,6 @@ def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array
     return reduced(absolute(x - target), reduction)
 
 
-def _smooth_forward(
-    x: jax.Array, target: jax.Array, beta: float
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _smooth(x, target, beta), (x, target)
-
-
 def _smooth_backward(
     beta: float, saved: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -98,7 +92,7 @@ def _smooth_backward(
     return of(x - target), of(target - x)  # both go down at a tie without a beta
 
 
-@with_gradient(_smooth_forward, _smooth_backward, static=(2,))
+@with_gradient(_smooth_backward, static=(2,))
 def _smooth(x: jax.Array, target: jax.Array, beta: float) -> jax.Array:
     size = jnp.abs(x - target)
     if beta == 0:
@@ -117,15 +111,11 @@ def smooth_l1_loss(
     return reduced(_smooth(ends[0], ends[1], beta), reduction)
 
 
-def _huber_forward(d: jax.Array, delta: float) -> tuple[jax.Array, jax.Array]:
-    return _huber(d, delta), d
-
-
 def _huber_backward(delta: float, d: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(d <= -delta, -g * delta, jnp.where(d >= delta, g * delta, d * g)),)
 
 
-@with_gradient(_huber_forward, _huber_backward, static=(1,))
+@with_gradient(_huber_backward, static=(1,))
 def _huber(d: jax.Array, delta: float) -> jax.Array:
     size = jnp.abs(d)
     return jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
@@ -149,13 +139,7 @@ def _bernoulli_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, ...
     return dp * weight, dt * weight, g * _bernoulli_loss(p, target, None)
 
 
-def _bernoulli_loss_forward(
-    p: jax.Array, t: jax.Array, weight: jax.Array | None
-) -> tuple[jax.Array, Any]:
-    return _bernoulli_loss(p, t, weight), (p, t, weight)
-
-
-@with_gradient(_bernoulli_loss_forward, _bernoulli_backward)
+@with_gradient(_bernoulli_backward)
 def _bernoulli_loss(p: jax.Array, target: jax.Array, weight: jax.Array | None) -> jax.Array:
     """Cross entropy of probabilities, logarithms bounded by -100 as torch has it."""
     log_p = jnp.maximum(jnp.log(p), -100)
@@ -187,12 +171,6 @@ def _log_sigmoid(x: jax.Array) -> jax.Array:
     return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
-def _logits_loss_forward(
-    x: jax.Array, target: jax.Array, weight: jax.Array | None, pos_weight: jax.Array | None
-) -> tuple[jax.Array, Any]:
-    return _logits_loss(x, target, weight, pos_weight), (x, target, weight, pos_weight)
-
-
 def _logits_loss_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, ...]:
     """Factors in torch's order: their product may be zero times infinity in another."""
     x, target, weight, pos_weight = saved
@@ -210,7 +188,7 @@ def _logits_loss_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, .
     return dx * weight, dt * weight, dw, None if dp is None else dp * weight
 
 
-@with_gradient(_logits_loss_forward, _logits_loss_backward)
+@with_gradient(_logits_loss_backward)
 def _logits_loss(
     x: jax.Array, target: jax.Array, weight: jax.Array | None, pos_weight: jax.Array | None
 ) -> jax.Array:
@@ -289,15 +267,11 @@ def hinge_embedding_loss(
     return reduced(hinge + jnp.where(target != -1, x, 0), reduction)
 
 
-def _clamped_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _clamped(x), x
-
-
 def _clamped_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(x >= 0, g, 0),)
 
 
-@with_gradient(_clamped_forward, _clamped_backward)
+@with_gradient(_clamped_backward)
 def _clamped(x: jax.Array) -> jax.Array:
     """``max(x, 0)``: NaN stays, and the gradient is torch's of ``clamp_min``, 1 at the bound."""
     return jnp.where(x <= 0, 0, x)

@@ -19,16 +19,15 @@ from jax import lax
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
 from emulator.op_facts.facts import ALL_INPUTS
-from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
-from emulator.ops._lstm_projected import projected_scan
 from emulator.ops._recurrence import (
     State,
     lstm_gates,
     lstm_state,
     lstm_step,
     lstm_step_gradients,
+    projected_scan,
     put_row,
     recurrent_gates,
     row,
@@ -37,6 +36,7 @@ from emulator.ops._recurrence import (
     weight_gradients,
 )
 from emulator.ops._reshape import rows_of
+from emulator.ops.random import drop_factors
 from emulator.ops.registry import op
 
 Cell = Callable[[jax.Array, jax.Array, State], State]
@@ -136,7 +136,7 @@ def _scan_backward(
     return dgates[0], *weight_gradients(dgates[-1], before[0], weight), dstate
 
 
-@with_gradient(_scan_forward, _scan_backward, static=(0, 1))
+@with_gradient(_scan_backward, forward=_scan_forward, static=(0, 1))
 def _scan(
     cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[jax.Array, State]:
@@ -195,7 +195,7 @@ def _lstm_backward(
     return dgates, *weight_gradients(dgates, before_h, weight), dstate
 
 
-@with_gradient(_lstm_forward, _lstm_backward, static=(0,))
+@with_gradient(_lstm_backward, forward=_lstm_forward, static=(0,))
 def _lstm_scan(
     reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[jax.Array, State]:

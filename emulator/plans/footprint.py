@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
-from emulator.op_facts.checked_branches import is_held
+from emulator.op_facts.names import is_held
 from emulator.plans.step_choice import StepKey
 from pef_schema.optimizer_rules import idle_states
 from pef_schema.program import Program, Role, SectionKind, Step

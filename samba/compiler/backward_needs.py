@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from emulator.op_facts.gradient_reads import gradient_reads
+from emulator.op_facts.facts import gradient_reads
 from emulator.op_facts.table import op_facts
 from samba.compiler.sectioned import SectionedGraph
 

@@ -8,38 +8,16 @@ from samba.functional.sn_type import SNType
 from samba.random import set_seed
 from samba.utils import (
     argparser as argparser,
-)
-from samba.utils import (
     benchmark_acc as benchmark_acc,
-)
-from samba.utils import (
     checkpoint as checkpoint,
-)
-from samba.utils import (
     common as common,
-)
-from samba.utils import (
     dataset as dataset,
-)
-from samba.utils import (
     measure as measure,
-)
-from samba.utils import (
     numeric as numeric,
-)
-from samba.utils import (
     pef_utils as pef_utils,
-)
-from samba.utils import (
     read_perf_counters as read_perf_counters,
-)
-from samba.utils import (
     tensorboard_debug as tensorboard_debug,
-)
-from samba.utils import (
     trainer as trainer,
-)
-from samba.utils import (
     utils as utils,
 )
 from samba.utils.closeness import assert_close

@@ -6,8 +6,7 @@ import itertools
 import random
 import time
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from samba.inspection.matching import matched
 
