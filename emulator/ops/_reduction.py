@@ -76,6 +76,18 @@ def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
+def shaped(y: jax.Array, x: jax.Array, axes: tuple[int, ...], keepdim: bool) -> jax.Array:
+    """The result of a reduction, with axes of length 1 in the place of those that are gone.
+
+    Args:
+        y: The result, without the axes.
+        x: What was reduced.
+        axes: Over what.
+        keepdim: False to leave the result as it is.
+    """
+    return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
+
+
 def _fold_last(x: jax.Array, combine: Combine, plain: Reduce) -> jax.Array:
     """``(L, N)`` combined to ``(L,)`` for a short N: vectors first, then what they hold."""
     count = x.shape[1] // _LANES

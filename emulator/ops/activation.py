@@ -25,7 +25,7 @@ from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._promote import broadcast_to
 from emulator.ops._reduction import large_part, peak_within, sum_within
 from emulator.ops.random import MissingSeed
-from emulator.ops.registry import Channels, op
+from emulator.ops.registry import op, pointwise
 from pef_schema.program import DType
 
 
@@ -44,7 +44,7 @@ def _relu_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (_keep(~(y <= 0), g),)
 
 
-@op("aten.relu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.relu.default", reads=(0,))
 @with_gradient(_relu_backward, saves=saves_result)
 def relu(x: jax.Array) -> jax.Array:
     """``max(x, 0)``; -0.0 and NaN stay; the gradient of NaN passes, that of zeros does not."""
@@ -72,14 +72,14 @@ def _gelu(x: jax.Array, tanh: bool) -> jax.Array:
     return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
 
 
-@op("aten.gelu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.gelu.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     """Gaussian error linear unit, exact or with the tanh approximation."""
     return _gelu(x, approximate == "tanh")
 
 
-@op("aten.leaky_relu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.leaky_relu.default", reads=(0,))
 @widened
 def leaky_relu(x: jax.Array, negative_slope: float = 0.01) -> jax.Array:
     """``x`` above 0, else ``negative_slope * x``."""
@@ -133,7 +133,7 @@ def prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
     return _prelu(x, weight)
 
 
-@op("aten.threshold.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.threshold.default", reads=(0,))
 def threshold(x: jax.Array, threshold: float, value: float) -> jax.Array:
     """``x`` above the threshold, else ``value``."""
     return jnp.where(x <= threshold, jnp.asarray(value, x.dtype), x)
@@ -147,21 +147,21 @@ def _elu(x: jax.Array, alpha: float, scale: float, input_scale: float) -> jax.Ar
     return jnp.where(above, x * scale, jnp.expm1(below * input_scale) * (alpha * scale))
 
 
-@op("aten.elu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.elu.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def elu(x: jax.Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> jax.Array:
     """Exponential linear unit."""
     return _elu(x, alpha, scale, input_scale)
 
 
-@op("aten.selu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.selu.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def selu(x: jax.Array) -> jax.Array:
     """Self-normalizing exponential linear unit (Klambauer et al. 2017)."""
     return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1)
 
 
-@op("aten.celu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.celu.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
     """Continuously differentiable exponential linear unit."""
@@ -180,13 +180,13 @@ def _clip(x: jax.Array, least: float, most: float) -> jax.Array:
     return jnp.where((x >= low) & (x <= high), x, jnp.clip(x, low, high))
 
 
-@op("aten.hardtanh.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)
+@pointwise("aten.hardtanh.default", reads=(0,), complex=True)
 def hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
     """``x`` clipped; no gradient at the knees. That is taken by the result, as relu's is."""
     return _clip(x, min_val, max_val)
 
 
-@op("aten.relu6.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.relu6.default", reads=(0,))
 def relu6(x: jax.Array) -> jax.Array:
     """``x`` clipped to ``[0, 6]``."""
     return hardtanh(x, 0, 6)
@@ -211,21 +211,21 @@ def _hardswish(x: jax.Array) -> jax.Array:
     return x * jnp.clip(x + 3, 0, 6) / 6
 
 
-@op("aten.hardsigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.hardsigmoid.default", reads=(0,))
 @widened
 def hardsigmoid(x: jax.Array) -> jax.Array:
     """``(x + 3) / 6`` clipped to ``[0, 1]``; no gradient at the knees, by the argument."""
     return _hardsigmoid(x)
 
 
-@op("aten.hardswish.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.hardswish.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def hardswish(x: jax.Array) -> jax.Array:
     """``x`` times ``(x + 3) / 6`` clipped to ``[0, 1]``, which is NaN at minus infinity."""
     return _hardswish(x)
 
 
-@op("aten.softplus.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.softplus.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     """``log(1 + exp(beta * x)) / beta``; ``x`` itself where ``beta * x`` passes the threshold."""
@@ -233,7 +233,7 @@ def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     return jnp.where(linear, x, jnp.log1p(jnp.exp(jnp.where(linear, 0, x) * beta)) / beta)
 
 
-@op("aten.mish.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.mish.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def mish(x: jax.Array) -> jax.Array:
     """``x * tanh(softplus(x))``."""
@@ -251,7 +251,7 @@ def _log_sigmoid(x: jax.Array) -> jax.Array:
     return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
-@op("aten.log_sigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.log_sigmoid.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def log_sigmoid(x: jax.Array) -> jax.Array:
     """Logarithm of the logistic function."""
@@ -265,14 +265,14 @@ def log_sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return log_sigmoid(x), jax.lax.stop_gradient(jnp.exp(-jnp.abs(x)))
 
 
-@op("aten.softshrink.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.softshrink.default", reads=(0,))
 @widened
 def softshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
     """``x`` moved towards 0 by ``lambd``, 0 in between."""
     return jnp.where(x > lambd, x - lambd, jnp.where(x < -lambd, x + lambd, x * 0))
 
 
-@op("aten.hardshrink.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.hardshrink.default", reads=(0,))
 def hardshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
     """``x`` where it is more than ``lambd`` from 0, else 0."""
     bound = jnp.asarray(lambd, x.dtype)
@@ -289,14 +289,7 @@ def glu(x: jax.Array, dim: int = -1) -> jax.Array:
     return a * jax.nn.sigmoid(b)
 
 
-@op(
-    "aten.silu.default",
-    reads=(0,),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    fusing=Fusing.DEAR,
-)
+@pointwise("aten.silu.default", reads=(0,), complex=True, fusing=Fusing.DEAR)
 @widened
 def silu(x: jax.Array) -> jax.Array:
     """``x * sigmoid(x)``."""
@@ -316,14 +309,7 @@ def _sigmoid(x: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(widen(x)).astype(x.dtype)
 
 
-@op(
-    "aten.sigmoid.default",
-    reads=(0,),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    fusing=Fusing.DEAR,
-)
+@pointwise("aten.sigmoid.default", reads=(0,), complex=True, fusing=Fusing.DEAR)
 def sigmoid(x: jax.Array) -> jax.Array:
     """Logistic function; integers give float32."""
     return _sigmoid(real(x))
@@ -339,14 +325,7 @@ def _tanh(x: jax.Array) -> jax.Array:
     return jnp.tanh(widen(x)).astype(x.dtype)
 
 
-@op(
-    "aten.tanh.default",
-    reads=(0,),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    fusing=Fusing.DEAR,
-)
+@pointwise("aten.tanh.default", reads=(0,), complex=True, fusing=Fusing.DEAR)
 def tanh(x: jax.Array) -> jax.Array:
     """Hyperbolic tangent; integers give float32."""
     return _tanh(real(x))

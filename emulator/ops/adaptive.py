@@ -54,34 +54,6 @@ def _means(length: int, out: int) -> Table:
     return Table(source=source, target=target, weight=1 / count[target], size=length, out=out)
 
 
-@op("aten.adaptive_avg_pool1d.default", reads=(), flops=("input", 0, 1), fusing=Fusing.REDUCES)
-def adaptive_avg_pool1d(x: jax.Array, size: Sequence[int]) -> jax.Array:
-    """Means over ``size`` nearly equal spans of the last axis."""
-    return _adaptive_average(x, size, 1)
-
-
-@op(
-    *("aten.adaptive_avg_pool2d.default", "aten._adaptive_avg_pool2d.default"),
-    reads=(),
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-)
-def adaptive_avg_pool2d(x: jax.Array, size: Sequence[int]) -> jax.Array:
-    """Means over ``size`` nearly equal spans of the last two axes."""
-    return _adaptive_average(x, size, 2)
-
-
-@op(
-    *("aten.adaptive_avg_pool3d.default", "aten._adaptive_avg_pool3d.default"),
-    reads=(),
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-)
-def adaptive_avg_pool3d(x: jax.Array, size: Sequence[int]) -> jax.Array:
-    """Means over ``size`` nearly equal spans of the last three axes."""
-    return _adaptive_average(x, size, 3)
-
-
 _MAX_TAPS = 64
 """Windows of more places are looked through by a loop: code for each would grow with sizes."""
 
@@ -132,27 +104,36 @@ def _flat_index(chosen: Sequence[Any], places: Sequence[int]) -> Any:
     return index
 
 
-@op("aten.adaptive_max_pool1d.default", reads=(0,), flops=("input", 0, 1))
-def adaptive_max_pool1d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """Largest values and their int64 places over spans of the last axis."""
-    return _adaptive_max(x, size, 1)
+def _register(n: int) -> None:
+    """Means and maxima over nearly equal spans of the last ``n`` axes."""
+    core = () if n == 1 else (f"aten._adaptive_avg_pool{n}d.default",)
+
+    @op(
+        *(f"aten.adaptive_avg_pool{n}d.default", *core),
+        reads=(),
+        flops=("input", 0, 1),
+        fusing=Fusing.REDUCES,
+    )
+    def average(x: jax.Array, size: Sequence[int]) -> jax.Array:
+        return _adaptive_average(x, size, n)
+
+    @op(
+        f"aten.adaptive_max_pool{n}d.default",
+        reads=(0,),
+        flops=("input", 0, 1),
+        ranges=None if n == 1 else ("pool_places", n),
+    )
+    def largest(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
+        return _adaptive_max(x, size, n)
 
 
-@op(
-    "aten.adaptive_max_pool2d.default", reads=(0,), flops=("input", 0, 1), ranges=("pool_places", 2)
-)
-def adaptive_max_pool2d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """Largest values and their int64 places over spans of the last two axes."""
-    return _adaptive_max(x, size, 2)
+for _n in (1, 2, 3):
+    _register(_n)
 
 
-@op(
-    "aten.adaptive_max_pool3d.default", reads=(0,), flops=("input", 0, 1), ranges=("pool_places", 3)
-)
-def adaptive_max_pool3d(x: jax.Array, size: Sequence[int]) -> tuple[jax.Array, jax.Array]:
-    """Largest values and their int64 places over spans of the last three axes."""
-    return _adaptive_max(x, size, 3)
-
+# -- max pooling over windows at pseudo-random places --------------------------------
+# Where the windows start follows from one random number per sample, channel and axis
+# (Graham, "Fractional Max-Pooling", 2014, https://arxiv.org/abs/1412.6071).
 
 Pooled = tuple[jax.Array, jax.Array]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -123,6 +124,9 @@ def _add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     return jnp.moveaxis(jnp.moveaxis(y, 1, -1) + widen(bias), -1, 1)
 
 
+_convolution = partial(op, reads=(0, 1), linear_in=(0, 1), flops=("bias", 2), rounds=ALL_INPUTS)
+
+
 def _any_conv(
     x: jax.Array,
     w: jax.Array,
@@ -170,25 +174,11 @@ def _any_conv(
     return y if x.ndim == n + 2 else y[0]
 
 
-@op(
-    *("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"),
-    reads=(0, 1),
-    linear_in=(0, 1),
+@_convolution(
+    *(f"aten.conv{n}d.{kind}" for n in (1, 2, 3) for kind in ("default", "padding")),
     channels=_channels,
-    flops=("bias", 2),
     products="conv",
     scratch="convolution",
-    rounds=ALL_INPUTS,
-)
-@op(
-    *("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding"),
-    reads=(0, 1),
-    linear_in=(0, 1),
-    channels=_channels,
-    flops=("bias", 2),
-    products="conv",
-    scratch="convolution",
-    rounds=ALL_INPUTS,
 )
 def conv(
     x: jax.Array,
@@ -208,15 +198,11 @@ def conv(
     )
 
 
-@op(
+@_convolution(
     *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input"),
     "aten.conv_transpose3d.input",
-    reads=(0, 1),
-    linear_in=(0, 1),
     channels=Channels.LAST,
-    flops=("bias", 2),
     products="conv_transpose",
-    rounds=ALL_INPUTS,
 )
 def conv_transpose(
     x: jax.Array,
@@ -242,15 +228,8 @@ def conv_transpose(
     )
 
 
-@op(
-    "aten.convolution.default",
-    reads=(0, 1),
-    linear_in=(0, 1),
-    channels=_channels,
-    flops=("bias", 2),
-    products="convolution",
-    scratch="convolution",
-    rounds=ALL_INPUTS,
+@_convolution(
+    "aten.convolution.default", channels=_channels, products="convolution", scratch="convolution"
 )
 def convolution(
     x: jax.Array,

@@ -25,7 +25,7 @@ from emulator.ops._promote import (
     is_inexact,
     is_number,
 )
-from emulator.ops.registry import Channels, op
+from emulator.ops.registry import op, pointwise
 
 
 def greatest_common_divisor(x: jax.Array, other: jax.Array) -> jax.Array:
@@ -123,26 +123,15 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("atanh", "arctanh"), lax.atanh),
 )
 for _names, _fn in _FUNCTIONS:
-    op(
-        *(f"aten.{n}.default" for n in _names),
-        reads=(0,),
-        cheap=True,
-        channels=Channels.ANY,
-        complex=True,
-        fusing=Fusing.DEAR,
-    )(_float_function(_fn))
+    pointwise(*(f"aten.{n}.default" for n in _names), reads=(0,), complex=True, fusing=Fusing.DEAR)(
+        _float_function(_fn)
+    )
 
-op("aten.reciprocal.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)(
-    _float_function(lambda x: 1 / x)
-)
+pointwise("aten.reciprocal.default", reads=(0,), complex=True)(_float_function(lambda x: 1 / x))
 
 for _name, _fn in (("erf", lax.erf), ("erfc", lax.erfc)):
-    op(
-        *(f"aten.{_name}.default", f"aten.special_{_name}.default"),
-        reads=(0,),
-        cheap=True,
-        channels=Channels.ANY,
-        fusing=Fusing.DEAR,
+    pointwise(
+        *(f"aten.{_name}.default", f"aten.special_{_name}.default"), reads=(0,), fusing=Fusing.DEAR
     )(_float_function(_fn))
 
 

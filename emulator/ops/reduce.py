@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ from emulator.ops._reduction import (
     reduce_max,
     reduce_min,
     reduce_sum,
+    shaped,
 )
 from emulator.ops._reshape import reshaped
 from emulator.ops.registry import op
@@ -32,6 +34,9 @@ Dims = int | tuple[int, ...] | None
 Axes = tuple[int, ...]
 
 
+_reduction = partial(op, flops=("input", 0, 1), fusing=Fusing.REDUCES)
+
+
 def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
     """The dtype of a sum: as asked, else int64 for integers, else the array's own."""
     if dtype is not None:
@@ -39,17 +44,8 @@ def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
     return np.dtype(x.dtype) if is_inexact(x.dtype) else np.dtype(np.int64)
 
 
-def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
-    return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
-
-
-@op(
-    *("aten.sum.default", "aten.sum.dim_IntList"),
-    reads=(),
-    complex=True,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-    ranges=("total",),
+@_reduction(
+    *("aten.sum.default", "aten.sum.dim_IntList"), reads=(), complex=True, ranges=("total",)
 )
 def sum_(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
@@ -57,16 +53,10 @@ def sum_(
     """Sum; integers and booleans give int64; half types are summed in float32."""
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
     total = reduce_sum(x.astype(wide_type(out)), axes).astype(out)
-    return _shaped(total, x, axes, keepdim)
+    return shaped(total, x, axes, keepdim)
 
 
-@op(
-    *("aten.mean.default", "aten.mean.dim"),
-    reads=(),
-    complex=True,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-)
+@_reduction(*("aten.mean.default", "aten.mean.dim"), reads=(), complex=True)
 def mean(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -74,7 +64,7 @@ def mean(
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
     count = math.prod(x.shape[a] for a in axes)
     total = reduce_sum(x.astype(wide_type(out)), axes)
-    return _shaped((total / np.asarray(count, total.dtype)).astype(out), x, axes, keepdim)
+    return shaped((total / np.asarray(count, total.dtype)).astype(out), x, axes, keepdim)
 
 
 @op("aten.nansum.default", reads=(0,), complex=True, flops=("input", 0, 2))
@@ -95,13 +85,13 @@ def nanmean(
     return total / count.astype(total.dtype)
 
 
-@op("aten.prod.default", reads=(0,), complex=True, flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@_reduction("aten.prod.default", reads=(0,), complex=True)
 def prod(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """Product of all elements; integers and booleans give int64."""
     return _prod(x, None, False, dtype)
 
 
-@op("aten.prod.dim_int", reads=(0,), complex=True, flops=("input", 0, 1), fusing=Fusing.REDUCES)
+@_reduction("aten.prod.dim_int", reads=(0,), complex=True)
 def prod_dim(
     x: jax.Array, dim: int, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -112,7 +102,7 @@ def prod_dim(
 def _prod(x: jax.Array, dim: Dims, keepdim: bool, dtype: DType | None) -> jax.Array:
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
     product = jnp.prod(x.astype(wide_type(out)), axis=axes, dtype=wide_type(out))
-    return _shaped(product.astype(out), x, axes, keepdim)
+    return shaped(product.astype(out), x, axes, keepdim)
 
 
 @op(
@@ -173,32 +163,28 @@ def _extreme_along(
     x: jax.Array, dim: Dims, keepdim: bool, *, largest: bool, nan_hits: bool
 ) -> jax.Array:
     axes = normalize_axes(dim, x.ndim)
-    return _shaped(_extreme(x, axes, largest, nan_hits), x, axes, keepdim)
+    return shaped(_extreme(x, axes, largest, nan_hits), x, axes, keepdim)
 
 
-@op("aten.max.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",))
+@_reduction("aten.max.default", reads=(0,), ranges=("first",))
 def max_all(x: jax.Array) -> jax.Array:
     """The largest element; NaN wins; ties share the gradient."""
     return _extreme_along(x, None, False, largest=True, nan_hits=True)
 
 
-@op("aten.min.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",))
+@_reduction("aten.min.default", reads=(0,), ranges=("first",))
 def min_all(x: jax.Array) -> jax.Array:
     """The smallest element; NaN wins; ties share the gradient."""
     return _extreme_along(x, None, False, largest=False, nan_hits=True)
 
 
-@op(
-    "aten.amax.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",)
-)
+@_reduction("aten.amax.default", reads=(0,), ranges=("first",))
 def amax(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Maximum along dimensions; NaN wins; ties share the gradient."""
     return _extreme_along(x, dim, keepdim, largest=True, nan_hits=False)
 
 
-@op(
-    "aten.amin.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",)
-)
+@_reduction("aten.amin.default", reads=(0,), ranges=("first",))
 def amin(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Minimum along dimensions; NaN wins; ties share the gradient."""
     return _extreme_along(x, dim, keepdim, largest=False, nan_hits=False)
@@ -230,16 +216,16 @@ def _along(x: jax.Array, dim: int, keepdim: bool, largest: bool) -> tuple[jax.Ar
         return x, jnp.zeros((), np.int64)
     axis = normalize_axis(dim, x.ndim)
     value, index = _chosen(x, axis, largest)
-    return _shaped(value, x, (axis,), keepdim), _shaped(index, x, (axis,), keepdim)
+    return shaped(value, x, (axis,), keepdim), shaped(index, x, (axis,), keepdim)
 
 
-@op("aten.max.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("extremes",))
+@_reduction("aten.max.dim", reads=(0,), ranges=("extremes",))
 def max_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
     """Maximum along a dimension and the index of the first; the index gets the gradient."""
     return _along(x, dim, keepdim, True)
 
 
-@op("aten.min.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("extremes",))
+@_reduction("aten.min.dim", reads=(0,), ranges=("extremes",))
 def min_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
     """Minimum along a dimension and the index of the first; the index gets the gradient."""
     return _along(x, dim, keepdim, False)
@@ -252,58 +238,38 @@ def _arg(x: jax.Array, dim: int | None, keepdim: bool, largest: bool) -> jax.Arr
     return index.reshape((1,) * x.ndim) if keepdim else index
 
 
-@op(
-    "aten.argmax.default",
-    differentiable=False,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-    ranges=("place", 0),
-)
+@_reduction("aten.argmax.default", differentiable=False, ranges=("place", 0))
 def argmax(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
     """Index of the first maximum; NaN counts as largest."""
     return _arg(x, dim, keepdim, True)
 
 
-@op(
-    "aten.argmin.default",
-    differentiable=False,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-    ranges=("place", 0),
-)
+@_reduction("aten.argmin.default", differentiable=False, ranges=("place", 0))
 def argmin(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
     """Index of the first minimum; NaN counts as smallest."""
     return _arg(x, dim, keepdim, False)
 
 
-@op(
-    *("aten.any.default", "aten.any.dim", "aten.any.dims"),
-    differentiable=False,
-    complex=True,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
+@_reduction(
+    *("aten.any.default", "aten.any.dim", "aten.any.dims"), differentiable=False, complex=True
 )
 @op("aten._is_any_true.default", differentiable=False, flops=("input", 0, 1))
 def any_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Whether any element is not zero; uint8 stays uint8."""
     axes = normalize_axes(dim, x.ndim)
     found = jnp.any(x.astype(bool), axis=axes)
-    return _shaped(_truth(found, x), x, axes, keepdim)
+    return shaped(_truth(found, x), x, axes, keepdim)
 
 
-@op(
-    *("aten.all.default", "aten.all.dim", "aten.all.dims"),
-    differentiable=False,
-    complex=True,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
+@_reduction(
+    *("aten.all.default", "aten.all.dim", "aten.all.dims"), differentiable=False, complex=True
 )
 @op("aten._is_all_true.default", differentiable=False, flops=("input", 0, 1))
 def all_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
     """Whether no element is zero; uint8 stays uint8."""
     axes = normalize_axes(dim, x.ndim)
     found = jnp.all(x.astype(bool), axis=axes)
-    return _shaped(_truth(found, x), x, axes, keepdim)
+    return shaped(_truth(found, x), x, axes, keepdim)
 
 
 def _truth(found: jax.Array, x: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Unpack
@@ -121,6 +122,10 @@ def op(
         return lower
 
     return register
+
+
+pointwise = partial(op, cheap=True, channels=Channels.ANY)
+""":func:`op` of an elementwise op, which goes along with any order of axes."""
 
 
 def _implied(facts: StatedFacts) -> StatedFacts:

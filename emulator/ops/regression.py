@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,6 +22,9 @@ from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
 Loss = Callable[..., jax.Array]
+
+
+_loss = partial(op, reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
 
 
 def _of_dtype(rule: Callable[..., np.dtype], count: int = 2) -> Callable[[Loss], Loss]:
@@ -67,14 +71,14 @@ def _rate(x: jax.Array, target: jax.Array) -> np.dtype:
     return result_type(real(x), target)
 
 
-@op("aten.mse_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.mse_loss.default")
 @_of_dtype(result_type)
 def mse_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Squared difference."""
     return reduced(jnp.square(x - target), reduction)
 
 
-@op("aten.l1_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.l1_loss.default")
 @_of_dtype(result_type)
 def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Absolute difference."""
@@ -100,7 +104,7 @@ def _smooth(x: jax.Array, target: jax.Array, beta: float) -> jax.Array:
     return jnp.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta)
 
 
-@op("aten.smooth_l1_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.smooth_l1_loss.default")
 @_of_dtype(result_type)
 def smooth_l1_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, beta: float = 1.0
@@ -121,7 +125,7 @@ def _huber(d: jax.Array, delta: float) -> jax.Array:
     return jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
 
 
-@op("aten.huber_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.huber_loss.default")
 @_of_dtype(_first)
 def huber_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0
@@ -223,7 +227,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss, reduction)
 
 
-@op("aten.kl_div.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.kl_div.default")
 @_of_dtype(result_type)
 def kl_div(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, *, log_target: bool = False

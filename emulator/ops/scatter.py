@@ -6,6 +6,7 @@ Where several entries of an index name one place, a plain write leaves one of th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -31,6 +32,11 @@ from emulator.ops.registry import op
 Key = tuple[Any, ...]
 
 _MODE = "promise_in_bounds"
+
+
+_written = partial(
+    op, reads=(2,), moves=True, fusing=Fusing.APART, indices="along", ranges=("some_of", 0, 3)
+)
 
 
 def _read(x: jax.Array, key: Key) -> jax.Array:
@@ -198,28 +204,14 @@ def _along(x: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (x if x.ndim else x.reshape(1)), (index if index.ndim else index.reshape(1))
 
 
-@op(
-    "aten.scatter.src",
-    reads=(2,),
-    moves=True,
-    fusing=Fusing.APART,
-    indices="along",
-    ranges=("some_of", 0, 3),
-)
+@_written("aten.scatter.src")
 def scatter(x: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
     """One entry along a dimension written for every entry of the index."""
     line, index = _along(x, index)
     return put(line, _scatter_key(line, dim, index), _head(src, index)).reshape(x.shape)
 
 
-@op(
-    "aten.scatter.value",
-    reads=(2,),
-    moves=True,
-    fusing=Fusing.APART,
-    indices="along",
-    ranges=("some_of", 0, 3),
-)
+@_written("aten.scatter.value")
 def scatter_value(x: jax.Array, dim: int, index: jax.Array, value: float) -> jax.Array:
     """One number written for every entry of the index."""
     line, index = _along(x, index)
@@ -272,14 +264,7 @@ def index_add(
     return _add(line, key, values.reshape(values.shape or (1,))).reshape(x.shape)
 
 
-@op(
-    "aten.index_copy.default",
-    reads=(2,),
-    moves=True,
-    fusing=Fusing.APART,
-    indices="along",
-    ranges=("some_of", 0, 3),
-)
+@_written("aten.index_copy.default")
 def index_copy(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
     """Slices along a dimension replaced by those of ``source``."""
     line, key = _slices(x, dim, index)
