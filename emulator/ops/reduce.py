@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -85,21 +86,11 @@ def nanmean(
     return total / count.astype(total.dtype)
 
 
-@_reduction("aten.prod.default", reads=(0,), complex=True)
-def prod(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
-    """Product of all elements; integers and booleans give int64."""
-    return _prod(x, None, False, dtype)
-
-
-@_reduction("aten.prod.dim_int", reads=(0,), complex=True)
-def prod_dim(
-    x: jax.Array, dim: int, keepdim: bool = False, *, dtype: DType | None = None
+@_reduction("aten.prod.default", "aten.prod.dim_int", reads=(0,), complex=True)
+def prod(
+    x: jax.Array, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
-    """Product along a dimension; its gradient is right beside zeros."""
-    return _prod(x, dim, keepdim, dtype)
-
-
-def _prod(x: jax.Array, dim: Dims, keepdim: bool, dtype: DType | None) -> jax.Array:
+    """Product; integers and booleans give int64; its gradient is right beside zeros."""
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
     product = jnp.prod(x.astype(wide_type(out)), axis=axes, dtype=wide_type(out))
     return shaped(product.astype(out), x, axes, keepdim)
@@ -166,36 +157,13 @@ def _extreme_along(
     return shaped(_extreme(x, axes, largest, nan_hits), x, axes, keepdim)
 
 
-@_reduction("aten.max.default", reads=(0,), ranges=("first",))
-def max_all(x: jax.Array) -> jax.Array:
-    """The largest element; NaN wins; ties share the gradient."""
-    return _extreme_along(x, None, False, largest=True, nan_hits=True)
-
-
-@_reduction("aten.min.default", reads=(0,), ranges=("first",))
-def min_all(x: jax.Array) -> jax.Array:
-    """The smallest element; NaN wins; ties share the gradient."""
-    return _extreme_along(x, None, False, largest=False, nan_hits=True)
-
-
-@_reduction("aten.amax.default", reads=(0,), ranges=("first",))
-def amax(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Maximum along dimensions; NaN wins; ties share the gradient."""
-    return _extreme_along(x, dim, keepdim, largest=True, nan_hits=False)
-
-
-@_reduction("aten.amin.default", reads=(0,), ranges=("first",))
-def amin(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Minimum along dimensions; NaN wins; ties share the gradient."""
-    return _extreme_along(x, dim, keepdim, largest=False, nan_hits=False)
-
-
 @op("aten.aminmax.default", reads=(0,), flops=("input", 0, 2))
 def aminmax(
     x: jax.Array, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
     """Minimum and maximum together."""
-    return amin(x, dim, keepdim), amax(x, dim, keepdim)
+    least = _extreme_along(x, dim, keepdim, largest=False, nan_hits=False)
+    return least, _extreme_along(x, dim, keepdim, largest=True, nan_hits=False)
 
 
 def _chosen_backward(axis: int, largest: bool, saved: Any, g: Any) -> tuple[jax.Array]:
@@ -219,18 +187,6 @@ def _along(x: jax.Array, dim: int, keepdim: bool, largest: bool) -> tuple[jax.Ar
     return shaped(value, x, (axis,), keepdim), shaped(index, x, (axis,), keepdim)
 
 
-@_reduction("aten.max.dim", reads=(0,), ranges=("extremes",))
-def max_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Maximum along a dimension and the index of the first; the index gets the gradient."""
-    return _along(x, dim, keepdim, True)
-
-
-@_reduction("aten.min.dim", reads=(0,), ranges=("extremes",))
-def min_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Minimum along a dimension and the index of the first; the index gets the gradient."""
-    return _along(x, dim, keepdim, False)
-
-
 def _arg(x: jax.Array, dim: int | None, keepdim: bool, largest: bool) -> jax.Array:
     if dim is not None:
         return _along(x, dim, keepdim, largest)[1]
@@ -238,39 +194,47 @@ def _arg(x: jax.Array, dim: int | None, keepdim: bool, largest: bool) -> jax.Arr
     return index.reshape((1,) * x.ndim) if keepdim else index
 
 
-@_reduction("aten.argmax.default", differentiable=False, ranges=("place", 0))
-def argmax(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
-    """Index of the first maximum; NaN counts as largest."""
-    return _arg(x, dim, keepdim, True)
+def _register_extremes(name: str, largest: bool) -> None:
+    """Maxima or minima: of all, along dimensions, with their places, and the places alone.
+
+    NaN wins. Ties share the gradient, but for values with places: there the place has all of it.
+    """
+
+    @_reduction(f"aten.{name}.default", reads=(0,), ranges=("first",))
+    def of_all(x: jax.Array) -> jax.Array:
+        return _extreme_along(x, None, False, largest=largest, nan_hits=True)
+
+    @_reduction(f"aten.a{name}.default", reads=(0,), ranges=("first",))
+    def along(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
+        return _extreme_along(x, dim, keepdim, largest=largest, nan_hits=False)
+
+    @_reduction(f"aten.{name}.dim", reads=(0,), ranges=("extremes",))
+    def with_place(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
+        return _along(x, dim, keepdim, largest)
+
+    @_reduction(f"aten.arg{name}.default", differentiable=False, ranges=("place", 0))
+    def place(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
+        return _arg(x, dim, keepdim, largest)
 
 
-@_reduction("aten.argmin.default", differentiable=False, ranges=("place", 0))
-def argmin(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
-    """Index of the first minimum; NaN counts as smallest."""
-    return _arg(x, dim, keepdim, False)
+_register_extremes("max", True)
+_register_extremes("min", False)
 
 
-@_reduction(
-    *("aten.any.default", "aten.any.dim", "aten.any.dims"), differentiable=False, complex=True
-)
-@op("aten._is_any_true.default", differentiable=False, flops=("input", 0, 1))
-def any_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Whether any element is not zero; uint8 stays uint8."""
-    axes = normalize_axes(dim, x.ndim)
-    found = jnp.any(x.astype(bool), axis=axes)
-    return shaped(_truth(found, x), x, axes, keepdim)
+def _register_truth(name: str, function: Callable[..., jax.Array]) -> None:
+    """Whether any element, or each, is not zero; uint8 stays uint8."""
+
+    @_reduction(
+        *(f"aten.{name}.{kind}" for kind in ("default", "dim", "dims")),
+        differentiable=False,
+        complex=True,
+    )
+    @op(f"aten._is_{name}_true.default", differentiable=False, flops=("input", 0, 1))
+    def lower(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
+        axes = normalize_axes(dim, x.ndim)
+        found = function(x.astype(bool), axis=axes)
+        return shaped(found.astype(np.uint8) if x.dtype == np.uint8 else found, x, axes, keepdim)
 
 
-@_reduction(
-    *("aten.all.default", "aten.all.dim", "aten.all.dims"), differentiable=False, complex=True
-)
-@op("aten._is_all_true.default", differentiable=False, flops=("input", 0, 1))
-def all_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Whether no element is zero; uint8 stays uint8."""
-    axes = normalize_axes(dim, x.ndim)
-    found = jnp.all(x.astype(bool), axis=axes)
-    return shaped(_truth(found, x), x, axes, keepdim)
-
-
-def _truth(found: jax.Array, x: jax.Array) -> jax.Array:
-    return found.astype(np.uint8) if x.dtype == np.uint8 else found
+_register_truth("any", jnp.any)
+_register_truth("all", jnp.all)
