@@ -24,7 +24,7 @@ from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.budget import check_size
 from emulator.memory.lost import LostBuffers
 from emulator.mesh.chips import Chips
-from emulator.op_facts.checked_branches import checked_branches
+from emulator.op_facts.names import checked_branches
 from emulator.plans.calls import SLOW
 from emulator.plans.footprint import SharedExecutables
 from emulator.plans.plan import Plan, compile_plan, lower_plan, rebind

@@ -68,7 +68,7 @@ PLANTED = {
         ("samba/test.py", "import samba.sn_private", "samba.test -> samba.sn_private"),
     ],
     "Rooms of the emulator import those below them": [
-        ("emulator/ops/_after.py", "import emulator.lowering", "_after -> emulator.lowering"),
+        ("emulator/ops/_exp.py", "import emulator.lowering", "_exp -> emulator.lowering"),
         ("emulator/memory/pool.py", "import emulator.ops.scan", "pool -> emulator.ops.scan"),
     ],
     "Tracer and compiler know an op's facts but not its lowering": [

@@ -37,7 +37,7 @@ _KINDS = {
     "Optional[MemoryFormat]": "x",
     "MemoryFormat": "x",
 }
-"""Letters of ``emulator.op_facts.signatures`` by torch's name of a type."""
+"""Letters of ``emulator.op_facts.table`` by torch's name of a type."""
 
 _OWN = {
     "aten.special_round.decimals": "self:t * decimals:i > t",
@@ -58,7 +58,7 @@ _RATES = frozenset({"p", "dropout_p", "dropout"})
 
 
 def signature_of(name: str, facts: OpFacts) -> str:
-    """The signature of one op, as ``emulator.op_facts.signatures`` reads it.
+    """The signature of one op, as ``emulator.op_facts.table`` reads it.
 
     Args:
         name: Full name.

@@ -65,8 +65,8 @@ def exports(module: str, text: str) -> Sequence[str]:
         text: Its text.
 
     Returns:
-        The names of its ``__all__``; without one, what it defines at its top level and does not
-        begin with an underscore, and its version.
+        The names of its ``__all__``; without one, what it defines at its top level or imports as
+        its own (``x as x``) and does not begin with an underscore, and its version.
     """
     listed: Sequence[str] | None = getattr(importlib.import_module(module), "__all__", None)
     if listed is not None:
@@ -75,6 +75,8 @@ def exports(module: str, text: str) -> Sequence[str]:
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            found.update(alias.name for alias in node.names if alias.name == alias.asname)
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found.update(target.id for target in targets if isinstance(target, ast.Name))

@@ -18,8 +18,7 @@ from jax import lax
 from jax.sharding import SingleDeviceSharding
 
 from bench.kernels import problems
-from emulator.kernels import convolutions
-from emulator.kernels import products as product_kernels
+from emulator.kernels import convolutions, products as product_kernels
 from emulator.kernels.choice import Candidate, applicable
 from emulator.kernels.problems import Convolution, Part, Problem, Product
 from emulator.kernels.rules import PLAIN, Measured, Rule, chosen_by

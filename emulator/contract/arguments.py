@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from emulator.contract.convolutions import convolution_problems
-from emulator.op_facts.signatures import Parameter, Signature, signature_of
-from emulator.op_facts.table import facts_of
+from emulator.op_facts.table import Parameter, Signature, facts_of, signature_of
 from pef_schema.program import Arg, DType, Node, Ref, Value
 from pef_schema.program_facts import is_complex_node
 

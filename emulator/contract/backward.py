@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from emulator.op_facts.gradient_reads import gradient_reads
+from emulator.op_facts.facts import gradient_reads
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Program, Step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from emulator.op_facts.signatures import signature_of
+from emulator.op_facts.table import signature_of
 from pef_schema.program import Arg, Node, Ref, Value
 
 _AXES: Mapping[str, int] = {

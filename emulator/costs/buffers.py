@@ -12,8 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from emulator.costs.touched import unused
-from emulator.op_facts.fusing import Fusing
-from emulator.op_facts.gradient_reads import gradient_reads
+from emulator.op_facts.facts import Fusing, gradient_reads
 from emulator.op_facts.scratch import Scratch, scratch_of
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Graph, Node, OutputGrad, Program, Role, SectionKind, Step, Value

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from emulator.costs.buffers import Trace, Work, trace
 from emulator.costs.touched import Touched, touched
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from pef_schema.program import Program, Role, Step
 
 __all__ = ["Held", "Lifetime", "MemoryNeed", "Moment", "lifetimes", "memory_need", "schedule_steps"]

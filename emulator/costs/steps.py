@@ -13,9 +13,15 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from emulator.costs.roofline import Cost
-from emulator.costs.touched import inside, readers_of, resting_optimizers, unused, update_flops
+from emulator.costs.touched import (
+    inside,
+    readers_of,
+    resting_optimizers,
+    unused,
+    update_flops,
+)
+from emulator.op_facts.facts import gradient_reads
 from emulator.op_facts.flops import Flops, gradient_flops, node_flops
-from emulator.op_facts.gradient_reads import gradient_reads
 from emulator.op_facts.table import facts_of
 from pef_schema.program import (
     DType,

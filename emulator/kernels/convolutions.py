@@ -9,8 +9,7 @@ from types import MappingProxyType
 import jax
 import jax.numpy as jnp
 
-from emulator.kernels import conv_by_onednn as by_onednn
-from emulator.kernels import conv_by_xla as by_xla
+from emulator.kernels import conv_by_onednn as by_onednn, conv_by_xla as by_xla
 from emulator.kernels.choice import Candidate, choose
 from emulator.kernels.conv_by_tiles import are_tiles, input_gradient_of_tiles
 from emulator.kernels.precision import compute_dtype

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.errors import BranchLine, OtherBranch
-from emulator.op_facts.checked_branches import is_held
-from emulator.op_facts.names import CHECKED_BRANCH
+from emulator.op_facts.names import CHECKED_BRANCH, is_held
 from pef_schema.program import Graph, Node, Program
 
 __all__ = ["any_failed", "checked_parts", "failed_branches", "held", "held_back"]

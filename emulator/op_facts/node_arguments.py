@@ -28,7 +28,7 @@ class NamedArgs:
         """The node's op."""
         return self._node.op
 
-    def given(self, position: int, name: str = "", default: Arg = None) -> Arg:
+    def argument(self, position: int, name: str = "", default: Arg = None) -> Arg:
         """An argument as it is, by position or keyword; the default if it was left out."""
         if 0 <= position < len(self._node.args):
             return self._node.args[position]
@@ -36,20 +36,20 @@ class NamedArgs:
 
     def shape(self, position: int, item: int = 0) -> Shape:
         """The shape of a tensor argument; of anything else, none: a scalar's."""
-        arg = self.given(position)
+        arg = self.argument(position)
         if isinstance(arg, tuple):
             arg = arg[item] if item < len(arg) else None
         return self._values[arg.value].shape if isinstance(arg, Ref) else ()
 
     def shapes(self, position: int) -> list[Shape]:
         """The shapes of a list of tensors."""
-        arg = self.given(position)
+        arg = self.argument(position)
         items = arg if isinstance(arg, tuple) else (arg,)
         return [self._values[a.value].shape for a in items if isinstance(a, Ref)]
 
     def dtype(self, position: int, item: int = 0) -> DType:
         """The type of a tensor argument."""
-        arg = self.given(position)
+        arg = self.argument(position)
         if isinstance(arg, tuple):
             arg = arg[item] if item < len(arg) else None
         return self._values[arg.value].dtype if isinstance(arg, Ref) else DType.FLOAT32
@@ -72,3 +72,9 @@ class NamedArgs:
     def result(self) -> Shape:
         """The shape of the first result that is used."""
         return next(iter(self.results), ())
+
+    @property
+    def is_projected(self) -> bool:
+        """Whether the h of a recurrent layer is narrower than its c: position 1 holds both."""
+        states = self.shapes(1)
+        return len(states) == 2 and states[0][-1:] != states[1][-1:]

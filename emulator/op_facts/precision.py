@@ -7,51 +7,11 @@ from collections.abc import Iterator
 from emulator.op_facts.names import CAST_RESULT, CASTS, NEXT_SEED
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Node, Value, refs_of
-from pef_schema.program_facts import plain_name
 
 ARITHMETIC = "samba_arithmetic"
 """Key of a program's metadata that says how values are rounded; absent for a model as written."""
 AS_WRITTEN = "graphamp_preset=mp0 bf16_cast=nearest_even"
 """What the metadata of a model as written would say."""
-
-MOVES = frozenset(
-    {
-        "_unsafe_view",
-        "alias",
-        "broadcast_to",
-        "cat",
-        "chunk",
-        "clone",
-        "contiguous",
-        "detach",
-        "diagonal",
-        "expand",
-        "flatten",
-        "flip",
-        "gather",
-        "index_select",
-        "movedim",
-        "narrow",
-        "permute",
-        "repeat",
-        "reshape",
-        "roll",
-        "select",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "stack",
-        "t",
-        "transpose",
-        "unbind",
-        "unflatten",
-        "unfold",
-        "unsqueeze",
-        "view",
-    }
-)
-"""Operations that only move values: what was rounded before is rounded after."""
 
 
 def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[tuple[int, str]]:
@@ -83,7 +43,7 @@ def precisions(nodes: tuple[Node, ...], values: tuple[Value, ...]) -> Iterator[t
             and (facts_of(node.op).rate is None or values[v].shape != ())
         }
         given = {_held(rounded.get(v, v), values, coarse) for v in node.outputs if v >= 0}
-        if plain_name(node.op) in MOVES and taken == {"bfloat16"}:
+        if facts_of(node.op).keeps and taken == {"bfloat16"}:
             coarse.update(v for v in node.outputs if v >= 0)
             given = taken
         left, right = "+".join(sorted(taken)), "+".join(sorted(given))

@@ -94,19 +94,13 @@ def _batched(axes: Spec, a: jax.Array, b: jax.Array) -> _Batched | None:
     return _Batched(spec=spec, place=place, sizes=more)
 
 
-def _repeat_forward(
-    x: jax.Array, place: int, sizes: tuple[int, ...]
-) -> tuple[jax.Array, tuple[()]]:
-    return _repeated(x, place, sizes), ()
-
-
 def _repeat_backward(
     place: int, sizes: tuple[int, ...], saved: tuple[()], g: jax.Array
 ) -> tuple[jax.Array]:
     return (reduce_sum(g, tuple(range(place, place + len(sizes)))),)
 
 
-@with_gradient(_repeat_forward, _repeat_backward, static=(1, 2))
+@with_gradient(_repeat_backward, saves=lambda _y, *_: (), static=(1, 2))
 def _repeated(x: jax.Array, place: int, sizes: tuple[int, ...]) -> jax.Array:
     """New axes along which an array is the same."""
     x = jnp.expand_dims(x, tuple(range(place, place + len(sizes))))
@@ -144,12 +138,6 @@ def _spread(how: _Weights, a: jax.Array) -> jax.Array:
     return jnp.expand_dims(widen(jnp.transpose(a, how.order)), how.new)
 
 
-def _weighted_forward(
-    how: _Weights, a: jax.Array, b: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _weighted(how, a, b), (a, b)
-
-
 def _weighted_backward(
     how: _Weights, saved: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -160,6 +148,6 @@ def _weighted_backward(
     return da.astype(a.dtype), (g * _spread(how, a)).astype(b.dtype)
 
 
-@with_gradient(_weighted_forward, _weighted_backward, static=(0,))
+@with_gradient(_weighted_backward, static=(0,))
 def _weighted(how: _Weights, a: jax.Array, b: jax.Array) -> jax.Array:
     return reduce_sum(_spread(how, a) * widen(b), how.summed)

@@ -13,10 +13,6 @@ from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import reduce_sum
 
 
-def _forward(spec: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple]:
-    return product(spec, a, b), (a, b)
-
-
 def _backward(spec: str, saved: tuple, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     a, b = saved
     inputs, out = spec.split("->")
@@ -27,7 +23,7 @@ def _backward(spec: str, saved: tuple, g: jax.Array) -> tuple[jax.Array, jax.Arr
     return da, db
 
 
-@with_gradient(_forward, _backward, static=(0,))
+@with_gradient(_backward, static=(0,))
 def contract(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
     """Product of two arrays summed over their common axes, narrow types accumulated in float32.
 
@@ -45,18 +41,12 @@ def contract(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
     return product(spec, a, b)
 
 
-def _rounded_forward(
-    spec: str, biased: bool, a: jax.Array, b: jax.Array, *bias: jax.Array
-) -> tuple[jax.Array, tuple]:
-    return rounded(spec, biased, a, b, *bias), (a, b)
-
-
 def _rounded_backward(spec: str, biased: bool, saved: tuple, g: jax.Array) -> tuple[jax.Array, ...]:
     sums = (reduce_sum(g, tuple(range(g.ndim - 1))),) if biased else ()
     return *_backward(spec, saved, g), *sums
 
 
-@with_gradient(_rounded_forward, _rounded_backward, static=(0, 1))
+@with_gradient(_rounded_backward, saves=lambda _y, _spec, _biased, a, b, *_: (a, b), static=(0, 1))
 def rounded(spec: str, biased: bool, a: jax.Array, b: jax.Array, *bias: jax.Array) -> jax.Array:
     """:func:`contract`, rounded once to the operands' dtype, with a bias where there is one.
 

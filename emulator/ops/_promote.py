@@ -185,10 +185,6 @@ def broadcast_to(x: jax.Array, shape: Sequence[int]) -> jax.Array:
     return x if old == shape else _spread(x, old, shape)
 
 
-def _spread_forward(x: jax.Array, old: Shape, new: Shape) -> tuple[jax.Array, None]:
-    return _spread(x, old, new), None
-
-
 def _spread_backward(old: Shape, new: Shape, _: None, g: jax.Array) -> tuple[jax.Array]:
     lead = len(new) - len(old)
     axes = tuple(range(lead)) + tuple(
@@ -197,7 +193,7 @@ def _spread_backward(old: Shape, new: Shape, _: None, g: jax.Array) -> tuple[jax
     return (reshaped(reduce_sum(g, axes), old),)
 
 
-@with_gradient(_spread_forward, _spread_backward, static=(1, 2))
+@with_gradient(_spread_backward, saves=lambda _y, *_: None, static=(1, 2))
 def _spread(x: jax.Array, old: Shape, new: Shape) -> jax.Array:
     del old
     return jnp.broadcast_to(x, new)

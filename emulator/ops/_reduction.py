@@ -76,6 +76,18 @@ def kept_shape(shape: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
+def shaped(y: jax.Array, x: jax.Array, axes: tuple[int, ...], keepdim: bool) -> jax.Array:
+    """The result of a reduction, with axes of length 1 in the place of those that are gone.
+
+    Args:
+        y: The result, without the axes.
+        x: What was reduced.
+        axes: Over what.
+        keepdim: False to leave the result as it is.
+    """
+    return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
+
+
 def _fold_last(x: jax.Array, combine: Combine, plain: Reduce) -> jax.Array:
     """``(L, N)`` combined to ``(L,)`` for a short N: vectors first, then what they hold."""
     count = x.shape[1] // _LANES
@@ -157,15 +169,11 @@ def sum_rows(x: jax.Array) -> jax.Array:
     return reduce_sum(x, (0,))
 
 
-def _sum_forward(x: jax.Array, axes: tuple[int, ...]) -> tuple[jax.Array, tuple[int, ...]]:
-    return _sum(x, axes), x.shape
-
-
 def _sum_backward(axes: tuple[int, ...], shape: tuple[int, ...], g: jax.Array) -> tuple[jax.Array]:
     return (jnp.broadcast_to(g.reshape(kept_shape(shape, axes)), shape),)
 
 
-@with_gradient(_sum_forward, _sum_backward, static=(1,))
+@with_gradient(_sum_backward, saves=lambda _y, x, *_: x.shape, static=(1,))
 def _sum(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return _call("sum", x, axes)
 

@@ -162,7 +162,7 @@ def _backward(
     return (_apply(g, (back or t).transposed, axis),)
 
 
-@with_gradient(_forward, _backward, static=(1, 2, 3))
+@with_gradient(_backward, forward=_forward, static=(1, 2, 3))
 def resample(x: jax.Array, t: Table, axis: int, back: Table | None = None) -> jax.Array:
     """Weighted sums of places along one axis.
 

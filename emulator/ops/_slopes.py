@@ -71,16 +71,12 @@ def _(primals: Any, tangents: Any) -> Any:
     return root, dx * jnp.where(root == 0, 0, 0.5 / root)
 
 
-def _without_nan_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return without_nan(x), x
-
-
 def _without_nan_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     blocked = jnp.where(jnp.isfinite(g), 0, jnp.nan).astype(g.dtype)
     return (jnp.where(x == x, g, blocked),)
 
 
-@with_gradient(_without_nan_forward, _without_nan_backward)
+@with_gradient(_without_nan_backward)
 def without_nan(x: jax.Array) -> jax.Array:
     """Zero for NaN; an infinite gradient times that zero is NaN, as in torch."""
     return jnp.where(x != x, 0, x).astype(x.dtype)
@@ -143,17 +139,13 @@ def _(primals: Any, tangents: Any) -> Any:
     return length, dx * (x / length) + dy * (y / length)
 
 
-def _xlogy_forward(x: jax.Array, y: jax.Array, scalar: bool) -> tuple[jax.Array, Any]:
-    return xlogy(x, y, scalar), (x, y)
-
-
 def _xlogy_backward(scalar: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, y = saved
     flat = (x == 0) & (~(y > 0) if scalar else y <= 0)
     return jnp.where(flat, 0, xlogy(g, y, scalar)), g * x / y
 
 
-@with_gradient(_xlogy_forward, _xlogy_backward, static=(2,))
+@with_gradient(_xlogy_backward, static=(2,))
 def xlogy(x: jax.Array, y: jax.Array, scalar: bool = False) -> jax.Array:
     """``x log(y)``, 0 where ``x`` is 0 and ``y`` is a number.
 
@@ -164,24 +156,16 @@ def xlogy(x: jax.Array, y: jax.Array, scalar: bool = False) -> jax.Array:
     return jnp.where(y != y, y, jnp.where(x == 0, 0, x * lax.log(y)))
 
 
-def _xlog1py_forward(x: jax.Array, y: jax.Array, scalar: bool) -> tuple[jax.Array, Any]:
-    return xlog1py(x, y, scalar), (x, y)
-
-
 def _xlog1py_backward(scalar: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, y = saved
     flat = (x == 0) & (~(y > -1) if scalar else y <= -1)
     return jnp.where(flat, 0, xlog1py(g, y, scalar)), g * x / (y + 1)
 
 
-@with_gradient(_xlog1py_forward, _xlog1py_backward, static=(2,))
+@with_gradient(_xlog1py_backward, static=(2,))
 def xlog1py(x: jax.Array, y: jax.Array, scalar: bool = False) -> jax.Array:
     """``x log1p(y)``, 0 where ``x`` is 0 and ``y`` is a number; arguments as of :func:`xlogy`."""
     return jnp.where(y != y, y, jnp.where(x == 0, 0, x * lax.log1p(y)))
-
-
-def _log_sum_forward(a: jax.Array, b: jax.Array, two: bool) -> tuple[jax.Array, Any]:
-    return log_sum(a, b, two), (a, b)
 
 
 def _log_sum_backward(two: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -190,7 +174,7 @@ def _log_sum_backward(two: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, j
     return g / (1 + power(b - a)), g / (1 + power(a - b))
 
 
-@with_gradient(_log_sum_forward, _log_sum_backward, static=(2,))
+@with_gradient(_log_sum_backward, static=(2,))
 def log_sum(a: jax.Array, b: jax.Array, two: bool = False) -> jax.Array:
     """``log(exp(a) + exp(b))``, or to base two."""
     return jnp.logaddexp2(a, b) if two else jnp.logaddexp(a, b)

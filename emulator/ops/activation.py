@@ -19,13 +19,13 @@ from jax import lax
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import LOW, real, widen, widened
 from emulator.kernels.unfused import in_memory
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import random
-from emulator.ops._dropping import MissingSeed
-from emulator.ops._gradient import with_gradient
+from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._promote import broadcast_to
 from emulator.ops._reduction import large_part, peak_within, sum_within
-from emulator.ops.registry import Channels, op
+from emulator.ops.random import MissingSeed
+from emulator.ops.registry import op, pointwise
 from pef_schema.program import DType
 
 
@@ -38,29 +38,17 @@ def _keep(kept: jax.Array, x: jax.Array) -> jax.Array:
     return lax.bitcast_convert_type(jnp.where(kept, bits, jnp.uint16(0)), x.dtype)
 
 
-def _relu_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = _keep(~(x < 0), x)
-    return y, y
-
-
 def _relu_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     # By the result, which the next layer keeps anyhow: nothing else then reads the argument, and
     # what makes it is fused into this.
     return (_keep(~(y <= 0), g),)
 
 
-@op("aten.relu.default", reads=(0,), cheap=True, channels=Channels.ANY)
-@with_gradient(_relu_forward, _relu_backward)
+@pointwise("aten.relu.default", reads=(0,))
+@with_gradient(_relu_backward, saves=saves_result)
 def relu(x: jax.Array) -> jax.Array:
     """``max(x, 0)``; -0.0 and NaN stay; the gradient of NaN passes, that of zeros does not."""
-    return _relu_forward(x)[0]
-
-
-def _gelu_forward(x: jax.Array, tanh: bool) -> tuple[jax.Array, jax.Array]:
-    if tanh:
-        # (1 + tanh(u)) / 2 is sigmoid(2 u), which loses no digits where tanh is close to -1.
-        return x * jax.nn.sigmoid(_TANH_SCALE * (x + 0.044715 * x * x * x)), x
-    return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5))), x
+    return _keep(~(x < 0), x)
 
 
 def _gelu_backward(tanh: bool, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -76,19 +64,22 @@ def _gelu_backward(tanh: bool, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 _TANH_SCALE = 2 * math.sqrt(2 / math.pi)
 
 
-@with_gradient(_gelu_forward, _gelu_backward, static=(1,))
+@with_gradient(_gelu_backward, static=(1,))
 def _gelu(x: jax.Array, tanh: bool) -> jax.Array:
-    return _gelu_forward(x, tanh)[0]
+    if tanh:
+        # (1 + tanh(u)) / 2 is sigmoid(2 u), which loses no digits where tanh is close to -1.
+        return x * jax.nn.sigmoid(_TANH_SCALE * (x + 0.044715 * x * x * x))
+    return 0.5 * x * (1 + lax.erf(x * math.sqrt(0.5)))
 
 
-@op("aten.gelu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.gelu.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
     """Gaussian error linear unit, exact or with the tanh approximation."""
     return _gelu(x, approximate == "tanh")
 
 
-@op("aten.leaky_relu.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.leaky_relu.default", reads=(0,))
 @widened
 def leaky_relu(x: jax.Array, negative_slope: float = 0.01) -> jax.Array:
     """``x`` above 0, else ``negative_slope * x``."""
@@ -119,17 +110,13 @@ def rrelu(
     return jnp.where(x > 0, x, x * slope)
 
 
-def _prelu_forward(x: jax.Array, weight: jax.Array) -> tuple[jax.Array, Any]:
-    return _prelu(x, weight), (x, weight)
-
-
 def _prelu_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     # A choice, not a factor of zero: what is not chosen may be infinite.
     x, weight = saved
     return jnp.where(x > 0, g, weight * g), jnp.where(x > 0, 0, x * g)
 
 
-@with_gradient(_prelu_forward, _prelu_backward)
+@with_gradient(_prelu_backward)
 def _prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
     return jnp.where(x > 0, x, weight * x)
 
@@ -146,7 +133,7 @@ def prelu(x: jax.Array, weight: jax.Array) -> jax.Array:
     return _prelu(x, weight)
 
 
-@op("aten.threshold.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.threshold.default", reads=(0,))
 def threshold(x: jax.Array, threshold: float, value: float) -> jax.Array:
     """``x`` above the threshold, else ``value``."""
     return jnp.where(x <= threshold, jnp.asarray(value, x.dtype), x)
@@ -160,32 +147,25 @@ def _elu(x: jax.Array, alpha: float, scale: float, input_scale: float) -> jax.Ar
     return jnp.where(above, x * scale, jnp.expm1(below * input_scale) * (alpha * scale))
 
 
-@op("aten.elu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.elu.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def elu(x: jax.Array, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> jax.Array:
     """Exponential linear unit."""
     return _elu(x, alpha, scale, input_scale)
 
 
-@op("aten.selu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.selu.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def selu(x: jax.Array) -> jax.Array:
     """Self-normalizing exponential linear unit (Klambauer et al. 2017)."""
     return _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946, 1)
 
 
-@op("aten.celu.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.celu.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def celu(x: jax.Array, alpha: float = 1.0) -> jax.Array:
     """Continuously differentiable exponential linear unit."""
     return _elu(x, alpha, 1, 1 / alpha)
-
-
-def _clip_forward(x: jax.Array, least: float, most: float) -> tuple[jax.Array, jax.Array]:
-    low, high = jnp.asarray(least, x.dtype), jnp.asarray(most, x.dtype)
-    # A clip flushes denormals, and takes the sign of -0.0.
-    y = jnp.where((x >= low) & (x <= high), x, jnp.clip(x, low, high))
-    return y, y
 
 
 def _clip_backward(least: float, most: float, y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -193,38 +173,32 @@ def _clip_backward(least: float, most: float, y: jax.Array, g: jax.Array) -> tup
     return (jnp.where(inside, g, jnp.zeros((), g.dtype)),)
 
 
-@with_gradient(_clip_forward, _clip_backward, static=(1, 2))
+@with_gradient(_clip_backward, saves=saves_result, static=(1, 2))
 def _clip(x: jax.Array, least: float, most: float) -> jax.Array:
-    return _clip_forward(x, least, most)[0]
+    low, high = jnp.asarray(least, x.dtype), jnp.asarray(most, x.dtype)
+    # A clip flushes denormals, and takes the sign of -0.0.
+    return jnp.where((x >= low) & (x <= high), x, jnp.clip(x, low, high))
 
 
-@op("aten.hardtanh.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)
+@pointwise("aten.hardtanh.default", reads=(0,), complex=True)
 def hardtanh(x: jax.Array, min_val: float = -1, max_val: float = 1) -> jax.Array:
     """``x`` clipped; no gradient at the knees. That is taken by the result, as relu's is."""
     return _clip(x, min_val, max_val)
 
 
-@op("aten.relu6.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.relu6.default", reads=(0,))
 def relu6(x: jax.Array) -> jax.Array:
     """``x`` clipped to ``[0, 6]``."""
     return hardtanh(x, 0, 6)
-
-
-def _hardsigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _hardsigmoid(x), x
 
 
 def _hardsigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where((x > -3) & (x < 3), g / 6, 0),)
 
 
-@with_gradient(_hardsigmoid_forward, _hardsigmoid_backward)
+@with_gradient(_hardsigmoid_backward)
 def _hardsigmoid(x: jax.Array) -> jax.Array:
     return jnp.clip(x + 3, 0, 6) / 6
-
-
-def _hardswish_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _hardswish(x), x
 
 
 def _hardswish_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -232,26 +206,26 @@ def _hardswish_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(x <= -3, 0, jnp.where(x >= 3, g, inner)),)
 
 
-@with_gradient(_hardswish_forward, _hardswish_backward)
+@with_gradient(_hardswish_backward)
 def _hardswish(x: jax.Array) -> jax.Array:
     return x * jnp.clip(x + 3, 0, 6) / 6
 
 
-@op("aten.hardsigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.hardsigmoid.default", reads=(0,))
 @widened
 def hardsigmoid(x: jax.Array) -> jax.Array:
     """``(x + 3) / 6`` clipped to ``[0, 1]``; no gradient at the knees, by the argument."""
     return _hardsigmoid(x)
 
 
-@op("aten.hardswish.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.hardswish.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def hardswish(x: jax.Array) -> jax.Array:
     """``x`` times ``(x + 3) / 6`` clipped to ``[0, 1]``, which is NaN at minus infinity."""
     return _hardswish(x)
 
 
-@op("aten.softplus.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.softplus.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     """``log(1 + exp(beta * x)) / beta``; ``x`` itself where ``beta * x`` passes the threshold."""
@@ -259,15 +233,11 @@ def softplus(x: jax.Array, beta: float = 1, threshold: float = 20) -> jax.Array:
     return jnp.where(linear, x, jnp.log1p(jnp.exp(jnp.where(linear, 0, x) * beta)) / beta)
 
 
-@op("aten.mish.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.mish.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def mish(x: jax.Array) -> jax.Array:
     """``x * tanh(softplus(x))``."""
     return x * jnp.tanh(jnp.logaddexp(x, 0))
-
-
-def _log_sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _log_sigmoid(x), x
 
 
 def _log_sigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
@@ -276,12 +246,12 @@ def _log_sigmoid_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (g * jnp.where(x < 0, 1 - part, part),)
 
 
-@with_gradient(_log_sigmoid_forward, _log_sigmoid_backward)
+@with_gradient(_log_sigmoid_backward)
 def _log_sigmoid(x: jax.Array) -> jax.Array:
     return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
-@op("aten.log_sigmoid.default", reads=(0,), cheap=True, channels=Channels.ANY, fusing=Fusing.DEAR)
+@pointwise("aten.log_sigmoid.default", reads=(0,), fusing=Fusing.DEAR)
 @widened
 def log_sigmoid(x: jax.Array) -> jax.Array:
     """Logarithm of the logistic function."""
@@ -295,14 +265,14 @@ def log_sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return log_sigmoid(x), jax.lax.stop_gradient(jnp.exp(-jnp.abs(x)))
 
 
-@op("aten.softshrink.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.softshrink.default", reads=(0,))
 @widened
 def softshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
     """``x`` moved towards 0 by ``lambd``, 0 in between."""
     return jnp.where(x > lambd, x - lambd, jnp.where(x < -lambd, x + lambd, x * 0))
 
 
-@op("aten.hardshrink.default", reads=(0,), cheap=True, channels=Channels.ANY)
+@pointwise("aten.hardshrink.default", reads=(0,))
 def hardshrink(x: jax.Array, lambd: float = 0.5) -> jax.Array:
     """``x`` where it is more than ``lambd`` from 0, else 0."""
     bound = jnp.asarray(lambd, x.dtype)
@@ -319,14 +289,7 @@ def glu(x: jax.Array, dim: int = -1) -> jax.Array:
     return a * jax.nn.sigmoid(b)
 
 
-@op(
-    "aten.silu.default",
-    reads=(0,),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    fusing=Fusing.DEAR,
-)
+@pointwise("aten.silu.default", reads=(0,), complex=True, fusing=Fusing.DEAR)
 @widened
 def silu(x: jax.Array) -> jax.Array:
     """``x * sigmoid(x)``."""
@@ -341,24 +304,12 @@ def _sigmoid_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 # Like torch's, the gradients of sigmoid, tanh and softmax start from the rounded result.
 
 
-def _sigmoid_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = _sigmoid(x)
-    return y, y
-
-
-@with_gradient(_sigmoid_forward, _sigmoid_backward)
+@with_gradient(_sigmoid_backward, saves=saves_result)
 def _sigmoid(x: jax.Array) -> jax.Array:
     return jax.nn.sigmoid(widen(x)).astype(x.dtype)
 
 
-@op(
-    "aten.sigmoid.default",
-    reads=(0,),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    fusing=Fusing.DEAR,
-)
+@pointwise("aten.sigmoid.default", reads=(0,), complex=True, fusing=Fusing.DEAR)
 def sigmoid(x: jax.Array) -> jax.Array:
     """Logistic function; integers give float32."""
     return _sigmoid(real(x))
@@ -369,24 +320,12 @@ def _tanh_backward(y: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return ((widen(g) * (1 - wide * wide)).astype(y.dtype),)
 
 
-def _tanh_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = _tanh(x)
-    return y, y
-
-
-@with_gradient(_tanh_forward, _tanh_backward)
+@with_gradient(_tanh_backward, saves=saves_result)
 def _tanh(x: jax.Array) -> jax.Array:
     return jnp.tanh(widen(x)).astype(x.dtype)
 
 
-@op(
-    "aten.tanh.default",
-    reads=(0,),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    fusing=Fusing.DEAR,
-)
+@pointwise("aten.tanh.default", reads=(0,), complex=True, fusing=Fusing.DEAR)
 def tanh(x: jax.Array) -> jax.Array:
     """Hyperbolic tangent; integers give float32."""
     return _tanh(real(x))
@@ -421,12 +360,7 @@ def _log_softmax_gradient(y: jax.Array, g: jax.Array, axis: int) -> jax.Array:
     return g - jnp.exp(y) * sum_within(g, axis)
 
 
-def _softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    y = _softmax_along(x, axis)
-    return y, y
-
-
-@with_gradient(_softmax_along_forward, _softmax_backward, static=(1,))
+@with_gradient(_softmax_backward, saves=saves_result, static=(1,))
 def _softmax_along(x: jax.Array, axis: int) -> jax.Array:
     return large_part(_along(_softmax_part, axis), widen(x)).astype(x.dtype)
 
@@ -435,12 +369,7 @@ def _log_softmax_backward(axis: int, y: jax.Array, g: jax.Array) -> tuple[jax.Ar
     return (large_part(_along(_log_softmax_gradient, axis), widen(y), widen(g)).astype(y.dtype),)
 
 
-def _log_softmax_along_forward(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    y = _log_softmax_along(x, axis)
-    return y, y
-
-
-@with_gradient(_log_softmax_along_forward, _log_softmax_backward, static=(1,))
+@with_gradient(_log_softmax_backward, saves=saves_result, static=(1,))
 def _log_softmax_along(x: jax.Array, axis: int) -> jax.Array:
     return large_part(_along(_log_softmax_part, axis), widen(x)).astype(x.dtype)
 

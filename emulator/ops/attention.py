@@ -9,12 +9,12 @@ import jax.numpy as jnp
 
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import widen
-from emulator.op_facts.causal_blocks import causal_blocks
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
+from emulator.op_facts.scratch import causal_blocks
 from emulator.ops import _gemm as gemm
-from emulator.ops._dropping import drop_factors
-from emulator.ops._gradient import with_gradient
+from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._reduction import large_part, peak_within, sum_within
+from emulator.ops.random import drop_factors
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
@@ -28,12 +28,7 @@ def _softmax_gradient(p: jax.Array, g: jax.Array) -> jax.Array:
     return gp - p * sum_within(gp, -1)
 
 
-def _safe_softmax_forward(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-    y = _safe_softmax(scores)
-    return y, y
-
-
-@with_gradient(_safe_softmax_forward, _softmax_backward)
+@with_gradient(_softmax_backward, saves=saves_result)
 def _safe_softmax(scores: jax.Array) -> jax.Array:
     """Softmax along the last axis; a row of nothing but -inf gives zeros, as in torch."""
     return large_part(_softmax_part, scores)

@@ -14,7 +14,7 @@ from jax import lax
 
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import column_sums_within, large_part, sum_within
 from emulator.ops.norm import (
@@ -27,20 +27,6 @@ from pef_schema.errors import SambaError
 
 Saved = tuple[jax.Array, jax.Array | None, jax.Array | None, jax.Array, jax.Array]
 Normalized = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
-
-
-def _normalize_forward(
-    x: jax.Array,
-    weight: jax.Array | None,
-    bias: jax.Array | None,
-    eps: float,
-    stats: jnp.dtype,
-) -> tuple[Normalized, Saved]:
-    mean = large_part(_total, x) / x.shape[0]
-    variance = large_part(_squares, x, mean) / x.shape[0]
-    rstd = lax.rsqrt(variance + eps)
-    y = affine((widen(x) - mean) * rstd, weight, bias)
-    return (y, mean, rstd, variance), (x, weight, bias, mean, rstd)
 
 
 def _normalize_backward(
@@ -96,7 +82,11 @@ def _input_gradient(
     return (dx + (moments[0] - centered * moments[1])).astype(x.dtype)
 
 
-@with_gradient(_normalize_forward, _normalize_backward, static=(3, 4))
+@with_gradient(
+    _normalize_backward,
+    saves=lambda result, x, weight, bias, *_: (x, weight, bias, *result[1:3]),
+    static=(3, 4),
+)
 def _normalize(
     x: jax.Array,
     weight: jax.Array | None,
@@ -119,7 +109,11 @@ def _normalize(
         The result, mean, reciprocal standard deviation and variance of the columns, in the
         compute dtype. The variance carries no gradient.
     """
-    return _normalize_forward(x, weight, bias, eps, stats)[0]
+    mean = large_part(_total, x) / x.shape[0]
+    variance = large_part(_squares, x, mean) / x.shape[0]
+    rstd = lax.rsqrt(variance + eps)
+    y = affine((widen(x) - mean) * rstd, weight, bias)
+    return y, mean, rstd, variance
 
 
 def _rows(x: jax.Array) -> jax.Array:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from emulator.op_facts.facts import StatedFacts
 from emulator.ops._promote import cast, compared, elementwise, is_float, result_type
 from emulator.ops.registry import op
 
@@ -21,7 +22,7 @@ def _register(
     names: tuple[str, ...],
     overloads: tuple[str, ...],
     lower: Callable[..., jax.Array],
-    **facts: Any,
+    **facts: Unpack[StatedFacts],
 ) -> None:
     full = [f"aten.{name}.{overload}" for name in names for overload in overloads]
     op(*full, cheap=True, differentiable=False, **facts)(lower)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -41,12 +42,6 @@ def _channels(inputs: Sequence[Form], output: Form) -> Channels | None:
 Saved = tuple[jax.Array, jax.Array]
 
 
-def _conv_forward(
-    x: jax.Array, w: jax.Array, window: Window, groups: int
-) -> tuple[jax.Array, Saved]:
-    return convolutions.convolve(x, w, window, groups), (x, w)
-
-
 def _conv_backward(
     window: Window, groups: int, saved: Saved, g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -56,15 +51,9 @@ def _conv_backward(
     return dx.astype(x.dtype), dw.astype(w.dtype)
 
 
-@with_gradient(_conv_forward, _conv_backward, static=(2, 3))
+@with_gradient(_conv_backward, static=(2, 3))
 def _conv(x: jax.Array, w: jax.Array, window: Window, groups: int) -> jax.Array:
     return convolutions.convolve(x, w, window, groups)
-
-
-def _transposed_forward(
-    x: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
-) -> tuple[jax.Array, Saved]:
-    return convolutions.input_gradient(x, w, window, groups, size), (x, w)
 
 
 def _transposed_backward(
@@ -78,7 +67,7 @@ def _transposed_backward(
     return dx.astype(x.dtype), dw.astype(w.dtype)
 
 
-@with_gradient(_transposed_forward, _transposed_backward, static=(2, 3, 4))
+@with_gradient(_transposed_backward, static=(2, 3, 4))
 def _transposed_conv(
     x: jax.Array, w: jax.Array, window: Window, groups: int, size: tuple[int, ...]
 ) -> jax.Array:
@@ -124,19 +113,18 @@ def _transposed(
     )
 
 
-def _bias_forward(y: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return jnp.moveaxis(jnp.moveaxis(y, 1, -1) + widen(bias), -1, 1), bias
-
-
 def _bias_backward(bias: jax.Array, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = jnp.moveaxis(g, 1, -1).reshape(g.size // max(g.shape[1], 1), g.shape[1])
     return g, sum_rows(rows).astype(bias.dtype)
 
 
-@with_gradient(_bias_forward, _bias_backward)
+@with_gradient(_bias_backward, saves=lambda _y, _x, bias: bias)
 def _add_bias(y: jax.Array, bias: jax.Array) -> jax.Array:
     """Add ``(C,)`` to ``(N, C, ...)`` channels last; as its gradient is summed."""
-    return _bias_forward(y, bias)[0]
+    return jnp.moveaxis(jnp.moveaxis(y, 1, -1) + widen(bias), -1, 1)
+
+
+_convolution = partial(op, reads=(0, 1), linear_in=(0, 1), flops=("bias", 2), rounds=ALL_INPUTS)
 
 
 def _any_conv(
@@ -186,25 +174,11 @@ def _any_conv(
     return y if x.ndim == n + 2 else y[0]
 
 
-@op(
-    *("aten.conv1d.default", "aten.conv2d.default", "aten.conv3d.default"),
-    reads=(0, 1),
-    linear_in=(0, 1),
+@_convolution(
+    *(f"aten.conv{n}d.{kind}" for n in (1, 2, 3) for kind in ("default", "padding")),
     channels=_channels,
-    flops=("bias", 2),
     products="conv",
     scratch="convolution",
-    rounds=ALL_INPUTS,
-)
-@op(
-    *("aten.conv1d.padding", "aten.conv2d.padding", "aten.conv3d.padding"),
-    reads=(0, 1),
-    linear_in=(0, 1),
-    channels=_channels,
-    flops=("bias", 2),
-    products="conv",
-    scratch="convolution",
-    rounds=ALL_INPUTS,
 )
 def conv(
     x: jax.Array,
@@ -224,15 +198,11 @@ def conv(
     )
 
 
-@op(
+@_convolution(
     *("aten.conv_transpose1d.default", "aten.conv_transpose2d.input"),
     "aten.conv_transpose3d.input",
-    reads=(0, 1),
-    linear_in=(0, 1),
     channels=Channels.LAST,
-    flops=("bias", 2),
     products="conv_transpose",
-    rounds=ALL_INPUTS,
 )
 def conv_transpose(
     x: jax.Array,
@@ -258,15 +228,8 @@ def conv_transpose(
     )
 
 
-@op(
-    "aten.convolution.default",
-    reads=(0, 1),
-    linear_in=(0, 1),
-    channels=_channels,
-    flops=("bias", 2),
-    products="convolution",
-    scratch="convolution",
-    rounds=ALL_INPUTS,
+@_convolution(
+    "aten.convolution.default", channels=_channels, products="convolution", scratch="convolution"
 )
 def convolution(
     x: jax.Array,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.errors import OpLimit
+from emulator.op_facts.facts import Rule
 from emulator.ops._promote import (
     DEFAULT_COMPLEX,
     DEFAULT_FLOAT,
@@ -25,6 +27,10 @@ from emulator.ops._promote import (
 )
 from emulator.ops.registry import op
 from pef_schema.program import DType
+
+Size = tuple[int, ...]
+
+_made = partial(op, differentiable=False, moves=True)
 
 
 def _dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
@@ -40,89 +46,65 @@ def _number_type(*numbers: complex) -> Any:
     return DEFAULT_FLOAT if any(isinstance(n, float) for n in numbers) else np.int64
 
 
-@op("aten.full.default", differentiable=False, moves=True, ranges=("number", 1))
-def full(size: tuple[int, ...], value: Any, *, dtype: DType | None = None) -> jax.Array:
+@_made("aten.full.default", ranges=("number", 1))
+def full(size: Size, value: Any, *, dtype: DType | None = None) -> jax.Array:
     """A tensor filled with one number."""
     return lax.full(size, constant(value, _dtype(dtype, _number_type(value))))
 
 
-@op("aten.zeros.default", differentiable=False, moves=True, ranges=("constantly", 0, 0))
-@op("aten.empty.memory_format", differentiable=False, moves=True)
-def zeros(size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
-    """Zeros; what torch leaves uninitialized is zero here."""
+def _register_filled(
+    value: int, names: tuple[str, ...], likes: tuple[str, ...], news: str, ranges: Rule | None
+) -> None:
+    """Tensors of one number by size, by the shape of another, and by size in another's dtype."""
+
+    @_made(*(f"aten.{name}" for name in names), ranges=ranges)
+    def filled(size: Size, *, dtype: DType | None = None) -> jax.Array:
+        return lax.full(size, constant(value, _dtype(dtype)))
+
+    @_made(*(f"aten.{name}.default" for name in likes), ranges=ranges)
+    def like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
+        return lax.full(x.shape, constant(value, _dtype(dtype, x.dtype)))
+
+    @_made(f"aten.{news}.default", ranges=ranges)
+    def new(x: jax.Array, size: Size, *, dtype: DType | None = None) -> jax.Array:
+        return lax.full(size, constant(value, _dtype(dtype, x.dtype)))
+
+
+_register_filled(0, ("zeros.default",), ("zeros_like", "zero"), "new_zeros", ("constantly", 0, 0))
+_register_filled(1, ("ones.default",), ("ones_like",), "new_ones", ("constantly", 1, 1))
+# What torch leaves as it is in memory is zero here.
+_register_filled(0, ("empty.memory_format",), ("empty_like",), "new_empty", None)
+
+
+@_made("aten.empty_strided.default", "aten.empty_permuted.default")
+def empty_strided(size: Size, order: Size, *, dtype: DType | None = None) -> jax.Array:
+    """Zeros; strides and layouts have no meaning on the device."""
+    del order
     return lax.full(size, constant(0, _dtype(dtype)))
 
 
-@op("aten.ones.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
-def ones(size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
-    """Ones."""
-    return lax.full(size, constant(1, _dtype(dtype)))
-
-
-@op("aten.empty_strided.default", differentiable=False, moves=True)
-def empty_strided(
-    size: tuple[int, ...], stride: tuple[int, ...], *, dtype: DType | None = None
+@_made("aten.new_empty_strided.default")
+def new_empty_strided(
+    x: jax.Array, size: Size, stride: Size, *, dtype: DType | None = None
 ) -> jax.Array:
-    """Zeros; strides have no meaning on the device."""
+    """Zeros of another shape in the dtype of ``x``."""
     del stride
-    return zeros(size, dtype=dtype)
+    return lax.full(size, constant(0, _dtype(dtype, x.dtype)))
 
 
-@op(
-    *("aten.zeros_like.default", "aten.zero.default"),
-    differentiable=False,
-    moves=True,
-    ranges=("constantly", 0, 0),
-)
-@op("aten.empty_like.default", differentiable=False, moves=True)
-def zeros_like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
-    """Zeros of the shape of ``x``."""
-    return lax.full(x.shape, constant(0, _dtype(dtype, x.dtype)))
-
-
-@op("aten.ones_like.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
-def ones_like(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
-    """Ones of the shape of ``x``."""
-    return lax.full(x.shape, constant(1, _dtype(dtype, x.dtype)))
-
-
-@op("aten.full_like.default", differentiable=False, moves=True, ranges=("number", 1))
+@_made("aten.full_like.default", ranges=("number", 1))
 def full_like(x: jax.Array, value: Any, *, dtype: DType | None = None) -> jax.Array:
     """One number in the shape of ``x``."""
     return lax.full(x.shape, constant(value, _dtype(dtype, x.dtype)))
 
 
-@op("aten.new_zeros.default", differentiable=False, moves=True, ranges=("constantly", 0, 0))
-@op("aten.new_empty.default", differentiable=False, moves=True)
-def new_zeros(x: jax.Array, size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
-    """Zeros of another shape in the dtype of ``x``."""
-    return lax.full(size, constant(0, _dtype(dtype, x.dtype)))
-
-
-@op("aten.new_empty_strided.default", differentiable=False, moves=True)
-def new_empty_strided(
-    x: jax.Array, size: tuple[int, ...], stride: tuple[int, ...], *, dtype: DType | None = None
-) -> jax.Array:
-    """Zeros of another shape in the dtype of ``x``."""
-    del stride
-    return new_zeros(x, size, dtype=dtype)
-
-
-@op("aten.new_ones.default", differentiable=False, moves=True, ranges=("constantly", 1, 1))
-def new_ones(x: jax.Array, size: tuple[int, ...], *, dtype: DType | None = None) -> jax.Array:
-    """Ones of another shape in the dtype of ``x``."""
-    return lax.full(size, constant(1, _dtype(dtype, x.dtype)))
-
-
-@op("aten.new_full.default", differentiable=False, moves=True, ranges=("number", 2))
-def new_full(
-    x: jax.Array, size: tuple[int, ...], value: Any, *, dtype: DType | None = None
-) -> jax.Array:
+@_made("aten.new_full.default", ranges=("number", 2))
+def new_full(x: jax.Array, size: Size, value: Any, *, dtype: DType | None = None) -> jax.Array:
     """One number in another shape in the dtype of ``x``."""
     return lax.full(size, constant(value, _dtype(dtype, x.dtype)))
 
 
-@op("aten.scalar_tensor.default", differentiable=False, moves=True, ranges=("number", 0))
+@_made("aten.scalar_tensor.default", ranges=("number", 0))
 def scalar_tensor(value: float, *, dtype: DType | None = None) -> jax.Array:
     """A 0-d tensor."""
     return jnp.asarray(constant(value, _dtype(dtype)))
@@ -188,21 +170,12 @@ def range_(start: float, end: float, step: float = 1, *, dtype: DType | None = N
     return (index * by + first).astype(kind)
 
 
-@op("aten.eye.default", "aten.eye.m", differentiable=False, moves=True)
+@_made("aten.eye.default", "aten.eye.m")
 def eye(n: int, m: int | None = None, *, dtype: DType | None = None) -> jax.Array:
     """Ones on the diagonal."""
     shape = (n, n if m is None else m)
     rows, columns = (lax.broadcasted_iota(np.int32, shape, axis) for axis in (0, 1))
     return (rows == columns).astype(_dtype(dtype))
-
-
-@op("aten.empty_permuted.default", differentiable=False, moves=True)
-def empty_permuted(
-    size: tuple[int, ...], physical_layout: tuple[int, ...], *, dtype: DType | None = None
-) -> jax.Array:
-    """Zeros; the layout has no meaning on the device."""
-    del physical_layout
-    return zeros(size, dtype=dtype)
 
 
 def _spaced(start: Any, end: Any, steps: int, wide: Any) -> jax.Array:
@@ -262,33 +235,109 @@ def _triangle(row: int, col: int, offset: int, dtype: DType | None, *, lower: bo
     return jnp.asarray(np.stack(np.nonzero(inside == lower)), _dtype(dtype, np.int64))
 
 
-@op("aten.tril_indices.default", differentiable=False, moves=True, complex=False)
+@_made("aten.tril_indices.default", complex=False)
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = None) -> jax.Array:
     """Coordinates of a lower triangle, shape (2, count)."""
     return _triangle(row, col, offset, dtype, lower=True)
 
 
-@op("aten.triu_indices.default", differentiable=False, moves=True, complex=False)
+@_made("aten.triu_indices.default", complex=False)
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = None) -> jax.Array:
     """Coordinates of an upper triangle, shape (2, count)."""
     return _triangle(row, col, offset, dtype, lower=False)
 
 
-@op("aten.to.dtype", reads=(), cheap=True, complex=True)
+@op("aten.to.dtype", reads=(), cheap=True, complex=True, elements="same")
 def to_dtype(x: jax.Array, dtype: DType, *flags: bool) -> jax.Array:
     """Another dtype."""
     del flags
     return converted(x, TO_NUMPY[dtype])
 
 
-@op("aten.to.other", reads=(), cheap=True, complex=True)
+@op("aten.to.other", reads=(), cheap=True, complex=True, elements="same")
 def to_other(x: jax.Array, other: jax.Array, *flags: bool) -> jax.Array:
     """The dtype of another tensor."""
     del flags
     return converted(x, other.dtype)
 
 
-@op("aten.type_as.default", reads=(), cheap=True, complex=True)
+@op("aten.type_as.default", reads=(), cheap=True, complex=True, elements="same")
 def type_as(x: jax.Array, other: jax.Array) -> jax.Array:
     """The dtype of another tensor."""
     return converted(x, other.dtype)
+
+
+# -- window functions, which are numbers that are known when a program is lowered ----
+
+
+def _places(length: int, periodic: bool) -> tuple[np.ndarray, int]:
+    """Places of the entries, and the last place of a whole window."""
+    return np.arange(length, dtype=np.float64), max(length - (not periodic), 1)
+
+
+def _window(values: np.ndarray, dtype: DType | None) -> jax.Array:
+    if len(values) == 1:
+        values = np.ones(1)
+    return jnp.asarray(values.astype(DEFAULT_FLOAT if dtype is None else TO_NUMPY[dtype]))
+
+
+@op(
+    *("aten.hamming_window.default", "aten.hamming_window.periodic"),
+    *("aten.hamming_window.periodic_alpha", "aten.hamming_window.periodic_alpha_beta"),
+    cheap=True,
+    differentiable=False,
+)
+def hamming_window(
+    length: int,
+    periodic: bool = True,
+    alpha: float = 0.54,
+    beta: float = 0.46,
+    *,
+    dtype: DType | None = None,
+) -> jax.Array:
+    """``alpha - beta cos(2 pi n / N)``."""
+    n, last = _places(length, periodic)
+    return _window(alpha - beta * np.cos(2 * math.pi * n / last), dtype)
+
+
+@op("aten.hann_window.default", "aten.hann_window.periodic", cheap=True, differentiable=False)
+def hann_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
+    """``(1 - cos(2 pi n / N)) / 2``."""
+    return hamming_window(length, periodic, 0.5, 0.5, dtype=dtype)
+
+
+@op(
+    *("aten.blackman_window.default", "aten.blackman_window.periodic"),
+    cheap=True,
+    differentiable=False,
+)
+def blackman_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
+    """``0.42 - 0.5 cos(2 pi n / N) + 0.08 cos(4 pi n / N)``."""
+    n, last = _places(length, periodic)
+    angle = 2 * math.pi * n / last
+    return _window(0.42 - 0.5 * np.cos(angle) + 0.08 * np.cos(2 * angle), dtype)
+
+
+@op(
+    *("aten.bartlett_window.default", "aten.bartlett_window.periodic"),
+    cheap=True,
+    differentiable=False,
+)
+def bartlett_window(length: int, periodic: bool = True, *, dtype: DType | None = None) -> jax.Array:
+    """A triangle with zeros at both ends."""
+    n, last = _places(length, periodic)
+    return _window(1 - np.abs(2 * n / last - 1), dtype)
+
+
+@op(
+    *("aten.kaiser_window.default", "aten.kaiser_window.periodic", "aten.kaiser_window.beta"),
+    cheap=True,
+    differentiable=False,
+)
+def kaiser_window(
+    length: int, periodic: bool = True, beta: float = 12.0, *, dtype: DType | None = None
+) -> jax.Array:
+    """``I0(beta sqrt(1 - (2 n / N - 1)^2)) / I0(beta)``."""
+    n, last = _places(length, periodic)
+    inside = np.sqrt(np.maximum(1 - (2 * n / last - 1) ** 2, 0))
+    return _window(np.i0(beta * inside) / np.i0(beta), dtype)

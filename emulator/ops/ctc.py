@@ -140,7 +140,7 @@ def _losses_backward(
     return jnp.where(running, slope, 0).astype(log_probs.dtype), None, None, None
 
 
-@with_gradient(_losses_forward, _losses_backward, static=(4, 5))
+@with_gradient(_losses_backward, forward=_losses_forward, static=(4, 5))
 def _losses(
     log_probs: jax.Array,
     labels: jax.Array,

@@ -23,18 +23,13 @@ def _sum_last(x: jax.Array, keepdims: bool = False) -> jax.Array:
     return (reduce_kept if keepdims else reduce_sum)(x, (x.ndim - 1,))
 
 
-def _largest_forward(d: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    largest = _largest(d)
-    return largest, (d, largest)
-
-
 def _largest_backward(saved: tuple[jax.Array, jax.Array], g: jax.Array) -> tuple[jax.Array]:
     d, largest = saved
     hit = jnp.abs(d) == largest[..., None]
     return (jnp.where(hit, sign(d) * g[..., None], 0),)
 
 
-@with_gradient(_largest_forward, _largest_backward)
+@with_gradient(_largest_backward, saves=lambda largest, d: (d, largest))
 def _largest(d: jax.Array) -> jax.Array:
     """The largest size along the last axis; each of several equal ones has the whole gradient."""
     return jnp.max(jnp.abs(d), axis=-1)

@@ -8,9 +8,10 @@ import numpy as np
 from jax import lax
 
 from emulator.kernels.precision import widen
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops.index import DataDependentIndex, take_slices
+from emulator.ops.moments import vector_norm
 from emulator.ops.registry import op
 
 
@@ -64,7 +65,7 @@ def embedding(
 
 
 @with_gradient(
-    lambda rows, counts: (rows, counts), lambda counts, g: ((g / counts).astype(g.dtype), None)
+    lambda counts, g: ((g / counts).astype(g.dtype), None), saves=lambda _y, _rows, counts: counts
 )
 def _shrink_gradient(rows: jax.Array, counts: jax.Array) -> jax.Array:
     del counts
@@ -176,3 +177,40 @@ def _bag_maximum(
     found = jnp.take_along_axis(rows, first, axis=0)
     chosen = jnp.where(empty, 0, indices[first])
     return jnp.where(empty, 0, found), chosen
+
+
+_ROUND = 1e-7
+"""What torch adds to a norm before it divides by it."""
+
+
+@op("samba.embedding_renorm.default", reads=(), flops=("renorm",), indices="rows")
+def embedding_renorm(
+    weight: jax.Array, indices: jax.Array, max_norm: float, norm_type: float
+) -> jax.Array:
+    """The table with no row among those of ``indices`` longer than ``max_norm``.
+
+    Torch changes the table behind the gradient, which is that of the table as it went in.
+
+    Args:
+        weight: Table, (rows, width).
+        indices: Row numbers of any shape; other rows stay as they are.
+        max_norm: The longest that a row may be.
+        norm_type: Which norm, as for ``linalg_vector_norm``.
+    """
+    return _renormed(float(max_norm), float(norm_type), weight, indices)
+
+
+@with_gradient(
+    lambda max_norm, norm_type, saved, g: (g, None), saves=lambda *_: None, static=(0, 1)
+)
+def _renormed(
+    max_norm: float, norm_type: float, weight: jax.Array, indices: jax.Array
+) -> jax.Array:
+    flat = indices.reshape(-1)
+    rows = take_slices(weight, flat, 0)
+    norm = vector_norm(rows, norm_type, 1, True).astype(jnp.float64)
+    wide = widen(rows)
+    scale = (max_norm / (norm + _ROUND)).astype(wide.dtype)
+    short = jnp.where(norm > max_norm, wide * scale, wide).astype(weight.dtype)
+    # A row that is named twice is written twice, with the same numbers.
+    return weight.at[flat].set(short)

@@ -61,11 +61,6 @@ def _bad_minor(lower: jax.Array) -> jax.Array:
 # -- QR ----------------------------------------------------------------------
 
 
-def _qr_forward(a: jax.Array, complete: bool) -> tuple[Pair, tuple[jax.Array, ...]]:
-    q, r = _qr(a, complete)
-    return (q, r), (a, q, r)
-
-
 def _qr_backward(complete: bool, saved: tuple[jax.Array, ...], g: Pair) -> tuple[jax.Array]:
     """Seeger et al., "Auto-differentiating linear algebra", 2017; wide matrices by blocks."""
     a, q, r = saved
@@ -101,7 +96,7 @@ def _square_qr_backward(q: jax.Array, r: jax.Array, gq: jax.Array, gr: jax.Array
     )
 
 
-@with_gradient(_qr_forward, _qr_backward, static=(1,))
+@with_gradient(_qr_backward, saves=lambda pair, a, _complete: (a, *pair), static=(1,))
 def _qr(a: jax.Array, complete: bool) -> Pair:
     m, n = a.shape[-2:]
     k = m if complete else min(m, n)

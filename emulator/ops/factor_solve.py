@@ -24,13 +24,6 @@ def _batched(a: jax.Array, b: jax.Array) -> Pair:
     )
 
 
-def _cholesky_solve_forward(
-    b: jax.Array, factor: jax.Array, upper: bool
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    x = _cholesky_solve(b, factor, upper)
-    return x, (factor, x)
-
-
 def _cholesky_solve_backward(upper: bool, saved: Pair, g: jax.Array) -> Pair:
     """As in torch, the unread triangle of the factor has a gradient, too."""
     factor, x = saved
@@ -41,7 +34,7 @@ def _cholesky_solve_backward(upper: bool, saved: Pair, g: jax.Array) -> Pair:
     return conjugate(gb), conjugate(gfactor)
 
 
-@with_gradient(_cholesky_solve_forward, _cholesky_solve_backward, static=(2,))
+@with_gradient(_cholesky_solve_backward, saves=lambda x, _b, factor, *_: (factor, x), static=(2,))
 def _cholesky_solve(b: jax.Array, factor: jax.Array, upper: bool) -> jax.Array:
     lower = adjoint(jnp.triu(factor)) if upper else jnp.tril(factor)
     y = solve_triangular(lower, b, lower=True)
@@ -55,13 +48,6 @@ def cholesky_solve(b: jax.Array, factor: jax.Array, upper: bool = False) -> jax.
     return _cholesky_solve(b, factor, upper)
 
 
-def _cholesky_inverse_forward(
-    factor: jax.Array, upper: bool
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    x = _cholesky_inverse(factor, upper)
-    return x, (factor, x)
-
-
 def _cholesky_inverse_backward(upper: bool, saved: Pair, g: jax.Array) -> tuple[jax.Array]:
     factor, x = saved
     g = conjugate(g)
@@ -69,7 +55,7 @@ def _cholesky_inverse_backward(upper: bool, saved: Pair, g: jax.Array) -> tuple[
     return (conjugate(-_mm(factor, common) if upper else -_mm(common, factor)),)
 
 
-@with_gradient(_cholesky_inverse_forward, _cholesky_inverse_backward, static=(1,))
+@with_gradient(_cholesky_inverse_backward, saves=lambda x, factor, *_: (factor, x), static=(1,))
 def _cholesky_inverse(factor: jax.Array, upper: bool) -> jax.Array:
     eye = jnp.broadcast_to(jnp.eye(factor.shape[-1], dtype=factor.dtype), factor.shape)
     return _cholesky_solve(eye, factor, upper)

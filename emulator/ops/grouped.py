@@ -67,10 +67,6 @@ def _sums(a: jax.Array, b: jax.Array, offsets: jax.Array) -> jax.Array:
     return jax.ops.segment_sum(contract("bsm,bsn->bmn", left, right), group, groups)
 
 
-def _rows_forward(x: jax.Array, weight: jax.Array, offsets: jax.Array) -> tuple:
-    return _rows(x, weight, offsets), (x, weight, offsets)
-
-
 def _rows_backward(saved: tuple, g: jax.Array) -> tuple:
     x, weight, offsets = saved
     g = g.astype(x.dtype)
@@ -78,17 +74,13 @@ def _rows_backward(saved: tuple, g: jax.Array) -> tuple:
     return dx, _sums(x, g, offsets).astype(weight.dtype), None
 
 
-@with_gradient(_rows_forward, _rows_backward)
+@with_gradient(_rows_backward)
 def _ragged_rows(x: jax.Array, weight: jax.Array, offsets: jax.Array) -> jax.Array:
     """Rows of x (rows, in) times their group's matrix in weight (groups, in, out), widened.
 
     Its gradient adds up in the wide type too: autodiff would add blocks in the narrow one.
     """
     return _rows(x, weight, offsets)
-
-
-def _sums_forward(a: jax.Array, b: jax.Array, offsets: jax.Array) -> tuple:
-    return _sums(a, b, offsets), (a, b, offsets)
 
 
 def _sums_backward(saved: tuple, g: jax.Array) -> tuple:
@@ -98,7 +90,7 @@ def _sums_backward(saved: tuple, g: jax.Array) -> tuple:
     return da, _rows(a, g, offsets).astype(b.dtype), None
 
 
-@with_gradient(_sums_forward, _sums_backward)
+@with_gradient(_sums_backward)
 def _ragged_sums(a: jax.Array, b: jax.Array, offsets: jax.Array) -> jax.Array:
     """Products of a (rows, m) and b (rows, n) over the rows of each group: (groups, m, n)."""
     return _sums(a, b, offsets)

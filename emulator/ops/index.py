@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -9,13 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._promote import broadcast_to, constant
 from emulator.ops._reduction import normalize_axis
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
 
 Indices = tuple[jax.Array | None, ...]
+
+
+_read = partial(op, moves=True, repeats=True, fusing=Fusing.APART, ranges=("first",))
 
 
 class DataDependentIndex(SambaError):
@@ -41,15 +45,7 @@ def is_mask(index: jax.Array) -> bool:
     return index.dtype in (np.bool_, np.uint8)
 
 
-@op(
-    "aten.index.Tensor",
-    reads=(1,),
-    moves=True,
-    repeats=True,
-    fusing=Fusing.APART,
-    indices="each_dim",
-    ranges=("first",),
-)
+@_read("aten.index.Tensor", reads=(1,), indices="each_dim")
 @op("aten._unsafe_index.Tensor", reads=(1,), moves=True, repeats=True)
 def index(x: jax.Array, indices: Indices) -> jax.Array:
     """Advanced indexing by integer tensors; ``None`` keeps a dimension."""
@@ -69,15 +65,7 @@ def index_key(x: jax.Array, indices: Indices) -> tuple[Any, ...]:
     )
 
 
-@op(
-    "aten.index_select.default",
-    reads=(2,),
-    moves=True,
-    repeats=True,
-    fusing=Fusing.APART,
-    indices="along",
-    ranges=("first",),
-)
+@_read("aten.index_select.default", reads=(2,), indices="along", elements="chosen")
 def index_select(x: jax.Array, dim: int, index: jax.Array) -> jax.Array:
     """Slices of one dimension in the order of an index."""
     if x.ndim == 0:
@@ -92,15 +80,7 @@ def take_slices(x: jax.Array, index: jax.Array, axis: int) -> jax.Array:
     return x.at[key].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
-@op(
-    "aten.gather.default",
-    reads=(2,),
-    moves=True,
-    repeats=True,
-    fusing=Fusing.APART,
-    indices="along",
-    ranges=("first",),
-)
+@_read("aten.gather.default", reads=(2,), indices="along", elements="chosen")
 def gather(x: jax.Array, dim: int, index: jax.Array, *, sparse_grad: bool = False) -> jax.Array:
     """One entry along a dimension for every entry of the index."""
     del sparse_grad
@@ -120,29 +100,13 @@ def gather_key(index: jax.Array, axis: int, ndim: int) -> tuple[jax.Array, ...]:
     )
 
 
-@op(
-    "aten.take.default",
-    reads=(1,),
-    moves=True,
-    repeats=True,
-    fusing=Fusing.APART,
-    indices="flat",
-    ranges=("first",),
-)
+@_read("aten.take.default", reads=(1,), indices="flat")
 def take(x: jax.Array, index: jax.Array) -> jax.Array:
     """Elements of the flattened tensor."""
     return take_slices(x.reshape(-1), in_bounds(index, x.size), 0)
 
 
-@op(
-    "aten.take_along_dim.default",
-    reads=(1,),
-    moves=True,
-    repeats=True,
-    fusing=Fusing.APART,
-    indices="flat_only",
-    ranges=("first",),
-)
+@_read("aten.take_along_dim.default", reads=(1,), indices="flat_only")
 def take_along_dim(x: jax.Array, indices: jax.Array, dim: int | None = None) -> jax.Array:
     """One entry along a dimension for every entry of the index, after broadcasting.
 

@@ -36,6 +36,7 @@ def _cat_last(tensors: Arrays, dim: int = 0) -> jax.Array:
     last=_cat_last,
     moves=True,
     ranges=("join",),
+    elements="all",
 )
 def cat(tensors: Arrays, dim: int = 0) -> jax.Array:
     """Joined along a dimension; an empty 1-d tensor among larger ones is left out."""
@@ -45,7 +46,7 @@ def cat(tensors: Arrays, dim: int = 0) -> jax.Array:
     return lax.concatenate(parts, dim % rank)
 
 
-@op("aten.stack.default", "aten._stack.default", moves=True, ranges=("join",))
+@op("aten.stack.default", "aten._stack.default", moves=True, ranges=("join",), elements="all")
 def stack(tensors: Arrays, dim: int = 0) -> jax.Array:
     """Joined along a new dimension."""
     return cat(tuple(lax.expand_dims(x, (dim % (x.ndim + 1),)) for x in tensors), dim)
@@ -55,6 +56,7 @@ def stack(tensors: Arrays, dim: int = 0) -> jax.Array:
     *("aten.split.Tensor", "aten.split.default", "aten.unsafe_split.Tensor"),
     "aten.split_copy.Tensor",
     moves=True,
+    elements="first",
 )
 def split(x: jax.Array, split_size: int | Size, dim: int = 0) -> Arrays:
     """Pieces of one size (the last may be smaller) or of the sizes listed."""
@@ -72,6 +74,7 @@ def split(x: jax.Array, split_size: int | Size, dim: int = 0) -> Arrays:
     *("aten.split_with_sizes.default", "aten.split.sizes"),
     *("aten.unsafe_split_with_sizes.default", "aten.split_with_sizes_copy.default"),
     moves=True,
+    elements="first",
 )
 def split_with_sizes(x: jax.Array, sizes: Size, dim: int = 0) -> Arrays:
     """Pieces of the sizes listed."""
@@ -83,7 +86,7 @@ def split_with_sizes(x: jax.Array, sizes: Size, dim: int = 0) -> Arrays:
     )
 
 
-@op("aten.chunk.default", "aten.unsafe_chunk.default", moves=True)
+@op("aten.chunk.default", "aten.unsafe_chunk.default", moves=True, elements="first")
 def chunk(x: jax.Array, chunks: int, dim: int = 0) -> Arrays:
     """At most ``chunks`` pieces of one size (the last may be smaller); of nothing, all empty."""
     if x.shape[dim] == 0:
@@ -92,20 +95,20 @@ def chunk(x: jax.Array, chunks: int, dim: int = 0) -> Arrays:
     return split(x, max(-(-x.shape[dim] // chunks), 1), dim)
 
 
-@op("aten.unbind.int", "aten.unbind_copy.int", moves=True)
+@op("aten.unbind.int", "aten.unbind_copy.int", moves=True, elements="first")
 def unbind(x: jax.Array, dim: int = 0) -> Arrays:
     """Every slice along a dimension."""
     _check_pieces(x.shape[dim])
     return tuple(select(x, dim, i) for i in range(x.shape[dim]))
 
 
-@op("aten.select.int", "aten.select_copy.int", moves=True)
+@op("aten.select.int", "aten.select_copy.int", moves=True, elements="first")
 def select(x: jax.Array, dim: int, index: int) -> jax.Array:
     """One slice along a dimension."""
     return lax.index_in_dim(x, index % x.shape[dim], axis=dim, keepdims=False)
 
 
-@op("aten.slice.Tensor", "aten.slice_copy.Tensor", moves=True)
+@op("aten.slice.Tensor", "aten.slice_copy.Tensor", moves=True, elements="first")
 def slice_(
     x: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> jax.Array:
@@ -114,14 +117,14 @@ def slice_(
     return strided(x, first, max(first, last), step, dim)
 
 
-@op("aten.narrow.default", "aten.narrow_copy.default", moves=True)
+@op("aten.narrow.default", "aten.narrow_copy.default", moves=True, elements="first")
 def narrow(x: jax.Array, dim: int, start: int, length: int) -> jax.Array:
     """``length`` entries from ``start`` along a dimension."""
     first = start % max(x.shape[dim], 1) if start < 0 else start
     return lax.slice_in_dim(x, first, first + length, axis=dim)
 
 
-@op("aten.tensor_split.sections", "aten.tensor_split.indices", moves=True)
+@op("aten.tensor_split.sections", "aten.tensor_split.indices", moves=True, elements="first")
 def tensor_split(x: jax.Array, sections: int | Size, dim: int = 0) -> Arrays:
     """Near-equal pieces, or pieces cut before each index."""
     if isinstance(sections, int):
@@ -134,19 +137,19 @@ def tensor_split(x: jax.Array, sections: int | Size, dim: int = 0) -> Arrays:
     return tuple(slice_(x, dim, start, end) for start, end in bounds)
 
 
-@op("aten.hsplit.int", "aten.hsplit.array", moves=True)
+@op("aten.hsplit.int", "aten.hsplit.array", moves=True, elements="first")
 def hsplit(x: jax.Array, sections: int | Size) -> Arrays:
     """Split along the second dimension, or the only one."""
     return tensor_split(x, sections, 0 if x.ndim == 1 else 1)
 
 
-@op("aten.vsplit.int", "aten.vsplit.array", moves=True)
+@op("aten.vsplit.int", "aten.vsplit.array", moves=True, elements="first")
 def vsplit(x: jax.Array, sections: int | Size) -> Arrays:
     """Split along the first dimension."""
     return tensor_split(x, sections, 0)
 
 
-@op("aten.dsplit.int", "aten.dsplit.array", moves=True)
+@op("aten.dsplit.int", "aten.dsplit.array", moves=True, elements="first")
 def dsplit(x: jax.Array, sections: int | Size) -> Arrays:
     """Split along the third dimension."""
     return tensor_split(x, sections, 2)
@@ -179,26 +182,26 @@ def atleast_3d(x: jax.Array) -> jax.Array:
     return _at_least(x, 3)
 
 
-@op("aten.hstack.default", moves=True)
+@op("aten.hstack.default", moves=True, elements="all")
 def hstack(tensors: Arrays) -> jax.Array:
     """Joined along the second dimension, or the only one."""
     parts = tuple(_at_least(x, 1) for x in tensors)
     return cat(parts, 0 if parts[0].ndim == 1 else 1)
 
 
-@op("aten.vstack.default", "aten.row_stack.default", moves=True)
+@op("aten.vstack.default", "aten.row_stack.default", moves=True, elements="all")
 def vstack(tensors: Arrays) -> jax.Array:
     """Joined along the first dimension."""
     return cat(tuple(_at_least(x, 2) for x in tensors), 0)
 
 
-@op("aten.dstack.default", moves=True)
+@op("aten.dstack.default", moves=True, elements="all")
 def dstack(tensors: Arrays) -> jax.Array:
     """Joined along the third dimension."""
     return cat(tuple(_at_least(x, 3) for x in tensors), 2)
 
 
-@op("aten.column_stack.default", moves=True)
+@op("aten.column_stack.default", moves=True, elements="all")
 def column_stack(tensors: Arrays) -> jax.Array:
     """Vectors as columns, joined with matrices."""
     return cat(tuple(x.reshape((x.size, 1)) if x.ndim < 2 else x for x in tensors), 1)

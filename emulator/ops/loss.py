@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.precision import compute_dtype, widen
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._reduction import large_part, peak_within, reduce_all, reduce_sum, sum_within
 from emulator.ops._reshape import merged
@@ -111,7 +111,7 @@ def _label_losses_backward(
     return dx.astype(x.dtype), None, None, None
 
 
-@with_gradient(_label_losses_forward, _label_losses_backward, static=(4,))
+@with_gradient(_label_losses_backward, forward=_label_losses_forward, static=(4,))
 def _label_losses(
     x: jax.Array, label: jax.Array, sample: jax.Array, weight: jax.Array, smoothing: float
 ) -> jax.Array:

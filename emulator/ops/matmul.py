@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from emulator.kernels.precision import LOW, compute_dtype, widen, widened
 from emulator.op_facts.facts import ALL_INPUTS
-from emulator.op_facts.multi_dot import chain_splits
+from emulator.op_facts.product_flops import chain_splits
 from emulator.ops import _gemm as gemm
 from emulator.ops._contractions import contraction
 from emulator.ops._gemm import contract, rounded
@@ -20,16 +21,10 @@ from emulator.ops._reduction import reduce_kept, reduce_sum
 from emulator.ops._reshape import rows_of
 from emulator.ops.registry import op
 
+_product = partial(op, reads=(0, 1), linear_in=(0, 1), complex=True, rounds=ALL_INPUTS)
 
-@op(
-    "aten.linear.default",
-    reads=(0, 1),
-    linear_in=(0, 1),
-    complex=True,
-    flops=("bias", 2),
-    products="linear",
-    rounds=ALL_INPUTS,
-)
+
+@_product("aten.linear.default", flops=("bias", 2), products="linear")
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
     """``x @ weight.T + bias`` for x ``(..., in)`` and weight ``(out, in)`` or ``(in,)``."""
     if weight.ndim == 1:
@@ -44,28 +39,17 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
     return (y if bias is None else y + broadcast_to(widen(bias), y.shape)).astype(x.dtype)
 
 
-@op(
+@_product(
     *("aten.matmul.default", "aten.mm.default", "aten.bmm.default", "aten.mv.default"),
     "aten.dot.default",
-    reads=(0, 1),
-    linear_in=(0, 1),
-    complex=True,
     products="matmul",
-    rounds=ALL_INPUTS,
 )
 def matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     """Product of vectors, matrices or batches of them."""
     return gemm.matmul(a, b).astype(a.dtype)
 
 
-@op(
-    "aten.vdot.default",
-    reads=(0, 1),
-    linear_in=(0, 1),
-    complex=True,
-    products="matmul",
-    rounds=ALL_INPUTS,
-)
+@_product("aten.vdot.default", products="matmul")
 def vdot(a: jax.Array, b: jax.Array) -> jax.Array:
     """Product of two vectors, of which the first is conjugated."""
     return matmul(conjugate(a), b)

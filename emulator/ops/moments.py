@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
@@ -28,6 +30,7 @@ from emulator.ops._reduction import (
     reduce_max,
     reduce_min,
     reduce_sum,
+    shaped,
 )
 from emulator.ops._reshape import reshaped
 from emulator.ops.registry import op
@@ -37,8 +40,7 @@ Dims = int | tuple[int, ...] | None
 Axes = tuple[int, ...]
 
 
-def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
-    return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
+_reduction = partial(op, reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
 
 
 def _squared_size(x: jax.Array) -> jax.Array:
@@ -63,121 +65,57 @@ def _var_mean(
     centre = lax.stop_gradient(reshaped(mean, kept_shape(x.shape, axes)))
     square = reduce_sum(_squared_size(wide - centre), axes)
     var = square / np.asarray(freedom, square.dtype)
-    return _shaped(var, x, axes, keepdim), _shaped(mean, x, axes, keepdim)
+    return shaped(var, x, axes, keepdim), shaped(mean, x, axes, keepdim)
 
 
-@op("aten.var.correction", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def var(
-    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> jax.Array:
-    """Variance over ``n - correction``; the correction is 1 unless given."""
-    return _var_mean(x, dim, correction, keepdim)[0].astype(real_type(x.dtype))
+def _var(x: jax.Array, *args: Any) -> jax.Array:
+    """Variance over ``n - correction``."""
+    return _var_mean(x, *args)[0].astype(real_type(x.dtype))
 
 
-@op("aten.std.correction", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def std(
-    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> jax.Array:
+def _std(x: jax.Array, *args: Any) -> jax.Array:
     """Standard deviation; its gradient is zero where it is zero."""
-    return slopes.safe_sqrt(_var_mean(x, dim, correction, keepdim)[0]).astype(real_type(x.dtype))
+    return slopes.safe_sqrt(_var_mean(x, *args)[0]).astype(real_type(x.dtype))
 
 
-@op(
-    "aten.var_mean.correction",
-    reads=(0,),
-    complex=True,
-    flops=("input", 0, 3),
-    fusing=Fusing.REDUCES,
-)
-def var_mean(
-    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[jax.Array, jax.Array]:
-    """Variance and mean."""
-    square, mean = _var_mean(x, dim, correction, keepdim)
-    return square.astype(real_type(x.dtype)), mean.astype(x.dtype)
+def _and_mean(x: jax.Array, *args: Any, root: bool) -> tuple[jax.Array, jax.Array]:
+    """Variance or standard deviation, and mean."""
+    square, mean = _var_mean(x, *args)
+    size = slopes.safe_sqrt(square) if root else square
+    return size.astype(real_type(x.dtype)), mean.astype(x.dtype)
 
 
-@op(
-    "aten.std_mean.correction",
-    reads=(0,),
-    complex=True,
-    flops=("input", 0, 3),
-    fusing=Fusing.REDUCES,
-)
-def std_mean(
-    x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
-) -> tuple[jax.Array, jax.Array]:
-    """Standard deviation and mean."""
-    square, mean = _var_mean(x, dim, correction, keepdim)
-    return slopes.safe_sqrt(square).astype(real_type(x.dtype)), mean.astype(x.dtype)
+def _register(name: str, function: Callable[..., Any]) -> None:
+    """A function of variances under its three overloads."""
+
+    @_reduction(f"aten.{name}.correction")
+    def corrected(
+        x: jax.Array, dim: Dims = None, *, correction: float | None = None, keepdim: bool = False
+    ) -> Any:
+        return function(x, dim, correction, keepdim)
+
+    @_reduction(f"aten.{name}.default")
+    def of_all(x: jax.Array, unbiased: bool = True) -> Any:
+        return function(x, None, int(unbiased), False)
+
+    @_reduction(f"aten.{name}.dim")
+    def along(x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> Any:
+        return function(x, dim, int(unbiased), keepdim)
 
 
-@op("aten.var.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def var_all(x: jax.Array, unbiased: bool = True) -> jax.Array:
-    """Variance of all elements."""
-    return var(x, correction=int(unbiased))
+_register("var", _var)
+_register("std", _std)
+_register("var_mean", partial(_and_mean, root=False))
+_register("std_mean", partial(_and_mean, root=True))
 
 
-@op("aten.std.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def std_all(x: jax.Array, unbiased: bool = True) -> jax.Array:
-    """Standard deviation of all elements."""
-    return std(x, correction=int(unbiased))
-
-
-@op("aten.var_mean.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def var_mean_all(x: jax.Array, unbiased: bool = True) -> tuple[jax.Array, jax.Array]:
-    """Variance and mean of all elements."""
-    return var_mean(x, correction=int(unbiased))
-
-
-@op("aten.std_mean.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def std_mean_all(x: jax.Array, unbiased: bool = True) -> tuple[jax.Array, jax.Array]:
-    """Standard deviation and mean of all elements."""
-    return std_mean(x, correction=int(unbiased))
-
-
-@op("aten.var.dim", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def var_dim(x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> jax.Array:
-    """Variance along dimensions."""
-    return var(x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-@op("aten.std.dim", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def std_dim(x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False) -> jax.Array:
-    """Standard deviation along dimensions."""
-    return std(x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-@op("aten.var_mean.dim", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def var_mean_dim(
-    x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False
-) -> tuple[jax.Array, jax.Array]:
-    """Variance and mean along dimensions."""
-    return var_mean(x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-@op("aten.std_mean.dim", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES)
-def std_mean_dim(
-    x: jax.Array, dim: Dims, unbiased: bool = True, keepdim: bool = False
-) -> tuple[jax.Array, jax.Array]:
-    """Standard deviation and mean along dimensions."""
-    return std_mean(x, dim, correction=int(unbiased), keepdim=keepdim)
-
-
-@op(
-    "aten.logsumexp.default", reads=(0,), complex=True, flops=("input", 0, 3), fusing=Fusing.REDUCES
-)
+@_reduction("aten.logsumexp.default")
 @op("aten.special_logsumexp.default", reads=(0,), flops=("input", 0, 3))
 def logsumexp(x: jax.Array, dim: Dims, keepdim: bool = False) -> jax.Array:
     """``log(sum(exp(x)))`` without overflow; integers give float32."""
     out = np.dtype(x.dtype) if is_inexact(x.dtype) else DEFAULT_FLOAT
     axes = normalize_axes(dim, x.ndim)
-    return _shaped(_logsumexp(x.astype(wide_type(out)), axes).astype(out), x, axes, keepdim)
-
-
-def _logsumexp_forward(x: jax.Array, axes: Axes) -> tuple[jax.Array, Any]:
-    y = _logsumexp(x, axes)
-    return y, (x, y)
+    return shaped(_logsumexp(x.astype(wide_type(out)), axes).astype(out), x, axes, keepdim)
 
 
 def _logsumexp_backward(axes: Axes, saved: Any, g: jax.Array) -> tuple[jax.Array]:
@@ -186,7 +124,7 @@ def _logsumexp_backward(axes: Axes, saved: Any, g: jax.Array) -> tuple[jax.Array
     return (g.reshape(kept) * lax.exp(x - y.reshape(kept)),)
 
 
-@with_gradient(_logsumexp_forward, _logsumexp_backward, static=(1,))
+@with_gradient(_logsumexp_backward, saves=lambda y, x, *_: (x, y), static=(1,))
 def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
     kept = kept_shape(x.shape, axes)
     peak = reduce_max(lax.real(x) if is_complex(x.dtype) else x, axes)
@@ -194,13 +132,7 @@ def _logsumexp(x: jax.Array, axes: Axes) -> jax.Array:
     return lax.log(reduce_sum(lax.exp(x - reshaped(peak, kept)), axes)) + peak
 
 
-@op(
-    "aten.linalg_vector_norm.default",
-    reads=(0,),
-    complex=True,
-    flops=("input", 0, 2),
-    fusing=Fusing.REDUCES,
-)
+@_reduction("aten.linalg_vector_norm.default", flops=("input", 0, 2))
 def vector_norm(
     x: jax.Array,
     ord: float = 2,
@@ -214,16 +146,13 @@ def vector_norm(
     x = jnp.abs(x) if is_complex(x.dtype) else x
     axes = normalize_axes(dim, x.ndim)
     value = _norm(x.astype(wide_type(x.dtype)), axes, float(ord)).astype(x.dtype)
-    return _shaped(value, x, axes, keepdim)
+    return shaped(value, x, axes, keepdim)
 
 
-@op(
+@_reduction(
     *("aten.norm.Scalar", "aten.norm.ScalarOpt_dtype", "aten.norm.ScalarOpt_dim"),
     "aten.norm.ScalarOpt_dim_dtype",
-    reads=(0,),
-    complex=True,
     flops=("input", 0, 2),
-    fusing=Fusing.REDUCES,
 )
 def norm(
     x: jax.Array,
@@ -259,11 +188,6 @@ def renorm(x: jax.Array, p: float, dim: int, maxnorm: float) -> jax.Array:
     return (wide * factor).astype(x.dtype)
 
 
-def _norm_forward(x: jax.Array, axes: Axes, p: float) -> tuple[jax.Array, Any]:
-    y = _norm(x, axes, p)
-    return y, (x, y)
-
-
 def _norm_backward(axes: Axes, p: float, saved: Any, g: jax.Array) -> tuple[jax.Array]:
     """torch's ``norm_backward``."""
     x, y = saved
@@ -283,7 +207,7 @@ def _norm_backward(axes: Axes, p: float, saved: Any, g: jax.Array) -> tuple[jax.
     return (jnp.where((y == 0) | (x == 0), 0, power * scale),)
 
 
-@with_gradient(_norm_forward, _norm_backward, static=(1, 2))
+@with_gradient(_norm_backward, saves=lambda y, x, *_: (x, y), static=(1, 2))
 def _norm(x: jax.Array, axes: Axes, p: float) -> jax.Array:
     size = jnp.abs(x)
     if p == 0:

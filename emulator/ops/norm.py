@@ -10,13 +10,94 @@ import jax.numpy as jnp
 from jax import lax
 
 from emulator.kernels.precision import widen, widened
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._gradient import with_gradient
-from emulator.ops._layer_norm import normalize_rows
 from emulator.ops._promote import broadcast_to
-from emulator.ops._reduction import reduce_all, reduce_kept
+from emulator.ops._reduction import large_part, reduce_all, reduce_kept, sum_within
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
+
+Vector = jax.Array | None
+Saved = tuple[jax.Array, Vector, Vector, jax.Array, jax.Array]
+Normalized = tuple[jax.Array, jax.Array, jax.Array]
+
+
+def _moments(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of each row."""
+    mean = sum_within(x, 1) / x.shape[1]
+    centered = x - mean
+    return mean, sum_within(centered * centered, 1) / x.shape[1]
+
+
+def _row_means(
+    g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Of each row the mean of the cotangent, alone and times the standardized data."""
+    along = sum_within(g * ((x - mean) * rstd), 1)
+    return sum_within(g, 1) / x.shape[1], along / x.shape[1]
+
+
+def _scaled_row_means(
+    g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array, weight: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    return _row_means(g * weight, x, mean, rstd)
+
+
+def _column_sums(
+    g: jax.Array, x: jax.Array, mean: jax.Array, rstd: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Of each column the sum of the cotangent, alone and times the standardized data."""
+    return sum_within(g, 0)[0], sum_within(g * ((x - mean) * rstd), 0)[0]
+
+
+def _backward(
+    eps: float, stats: jnp.dtype, saved: Saved, grads: Normalized
+) -> tuple[jax.Array, Vector, Vector]:
+    x, weight, bias, mean, rstd = saved
+    wide = widen(x)
+    mean, rstd = widen(mean.astype(stats)), widen(rstd.astype(stats))
+    g = grads[0]
+    dweight = dbias = None
+    if weight is not None or bias is not None:
+        total, along = large_part(_column_sums, g, wide, mean, rstd)
+        dweight = None if weight is None else along.astype(weight.dtype)
+        dbias = None if bias is None else total.astype(bias.dtype)
+    if weight is None:
+        direct, along = large_part(_row_means, g, wide, mean, rstd)
+    else:
+        direct, along = large_part(_scaled_row_means, g, wide, mean, rstd, widen(weight))
+        g = g * widen(weight)
+    dx = rstd * (g - direct - (wide - mean) * rstd * along)
+    return dx.astype(x.dtype), dweight, dbias
+
+
+@with_gradient(
+    _backward,
+    saves=lambda result, x, weight, bias, *_: (x, weight, bias, *result[1:]),
+    static=(3, 4),
+)
+def normalize_rows(
+    x: jax.Array, weight: Vector, bias: Vector, eps: float, stats: jnp.dtype
+) -> Normalized:
+    """Shift and scale the rows of ``(R, C)`` to mean 0 and variance 1, then affinely.
+
+    Args:
+        x: Data.
+        weight, bias: Per column.
+        eps: Added to the (biased) variance.
+        stats: Dtype in which torch keeps the moments for its backward pass.
+
+    Returns:
+        The result, mean and reciprocal standard deviation ``(R, 1)`` of the rows, in the
+        compute dtype. Only the result carries a gradient.
+    """
+    wide = widen(x)
+    mean, variance = large_part(_moments, wide)
+    rstd = lax.rsqrt(variance + eps)
+    y = (wide - mean) * rstd
+    y = y if weight is None else y * widen(weight)
+    y = y if bias is None else y + widen(bias)
+    return y, mean, rstd
 
 
 def mean_over(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
@@ -25,13 +106,6 @@ def mean_over(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
 
 
 Moments = tuple[jax.Array, jax.Array, jax.Array]
-
-
-def _standardize_forward(
-    x: jax.Array, axes: tuple[int, ...], eps: float, stats: jnp.dtype
-) -> tuple[Moments, tuple[jax.Array, jax.Array, jax.Array]]:
-    y, mean, rstd = standardize(x, axes, eps, stats)
-    return (y, mean, rstd), (x, mean, rstd)
 
 
 def _standardize_backward(
@@ -51,7 +125,9 @@ def _standardize_backward(
     return (dx.astype(x.dtype),)
 
 
-@with_gradient(_standardize_forward, _standardize_backward, static=(1, 2, 3))
+@with_gradient(
+    _standardize_backward, saves=lambda moments, x, *_: (x, *moments[1:]), static=(1, 2, 3)
+)
 def standardize(x: jax.Array, axes: tuple[int, ...], eps: float, stats: jnp.dtype) -> Moments:
     """Shift and scale to mean 0 and variance 1 along ``axes``.
 

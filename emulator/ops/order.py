@@ -48,15 +48,9 @@ def _sort(x: jax.Array, dim: int, descending: bool) -> Pair:
     return gather(x, axis, order), order
 
 
-@op("aten.sort.default", reads=(0,), counted=False, ranges=("extremes",))
-def sort(x: jax.Array, dim: int = -1, descending: bool = False) -> Pair:
-    """Sorted values and their indices; equal elements keep their order."""
-    return _sort(x, dim, descending)
-
-
-@op("aten.sort.stable", reads=(0,), counted=False, ranges=("extremes",))
-def sort_stable(
-    x: jax.Array, *, stable: bool | None = None, dim: int = -1, descending: bool = False
+@op("aten.sort.default", "aten.sort.stable", reads=(0,), counted=False, ranges=("extremes",))
+def sort(
+    x: jax.Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> Pair:
     """Sorted values and their indices; equal elements keep their order."""
     del stable
@@ -69,15 +63,14 @@ def msort(x: jax.Array) -> jax.Array:
     return _sort(x, 0, False)[0]
 
 
-@op("aten.argsort.default", differentiable=False, counted=False, ranges=("place", 0))
-def argsort(x: jax.Array, dim: int = -1, descending: bool = False) -> jax.Array:
-    """Indices that sort a tensor."""
-    return _sort(x, dim, descending)[1]
-
-
-@op("aten.argsort.stable", differentiable=False, counted=False, ranges=("place", 0))
-def argsort_stable(
-    x: jax.Array, *, stable: bool, dim: int = -1, descending: bool = False
+@op(
+    *("aten.argsort.default", "aten.argsort.stable"),
+    differentiable=False,
+    counted=False,
+    ranges=("place", 0),
+)
+def argsort(
+    x: jax.Array, dim: int = -1, descending: bool = False, *, stable: bool = True
 ) -> jax.Array:
     """Indices that sort a tensor; equal elements keep their order."""
     del stable
@@ -163,7 +156,7 @@ def _shared_slope_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Arr
     return jnp.where(hit, share, 0).astype(x.dtype), jnp.zeros_like(value)
 
 
-@with_gradient(lambda x, value: (value, (x, value)), _shared_slope_backward)
+@with_gradient(_shared_slope_backward)
 def _shared_slope(x: jax.Array, value: jax.Array) -> jax.Array:
     """An element chosen from ``x``, whose gradient all its equals share."""
     del x

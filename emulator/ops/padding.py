@@ -17,7 +17,7 @@ Pads = tuple[int, ...]
 _MODES = ("reflect", "replicate", "circular", "constant")
 
 
-@op("aten.constant_pad_nd.default", moves=True, ranges=("padded",))
+@op("aten.constant_pad_nd.default", moves=True, ranges=("padded",), elements="padded")
 def constant_pad(x: jax.Array, pad: Pads, value: float = 0) -> jax.Array:
     """Padded with one number; negative pads crop."""
     config = [(0, 0, 0)] * x.ndim
@@ -26,7 +26,7 @@ def constant_pad(x: jax.Array, pad: Pads, value: float = 0) -> jax.Array:
     return lax.pad(x, jnp.asarray(constant(value, x.dtype)), config)
 
 
-@op("aten.pad.default", moves=True, ranges=("padded",))
+@op("aten.pad.default", moves=True, ranges=("padded",), elements="padded")
 def pad(x: jax.Array, pad: Pads, mode: str = "constant", value: float | None = None) -> jax.Array:
     """Padded by a mode: constant, reflect, replicate or circular."""
     if mode == "constant":

@@ -13,10 +13,9 @@ from jax import lax
 
 from emulator.dtypes import TO_NUMPY
 from emulator.kernels.precision import LOW
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
-from emulator.ops._integers import power_of_integers
 from emulator.ops._promote import (
     cast,
     constant,
@@ -27,7 +26,8 @@ from emulator.ops._promote import (
     is_number,
     result_type,
 )
-from emulator.ops.registry import Channels, op
+from emulator.ops.pointwise_math import power_of_integers
+from emulator.ops.registry import pointwise
 from pef_schema.program import DType
 
 _MAX_SQUARINGS = 16
@@ -37,14 +37,7 @@ Operand = Any
 """An array or a python scalar."""
 
 
-@op(
-    *("aten.add.Tensor", "aten.add.Scalar"),
-    reads=(),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    ranges=("sum",),
-)
+@pointwise(*("aten.add.Tensor", "aten.add.Scalar"), reads=(), complex=True, ranges=("sum",))
 def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``x + alpha * other``; booleans add as logical or."""
     if is_number(other) and other * alpha == 0 and math.copysign(1, other * alpha) > 0:
@@ -52,25 +45,19 @@ def add(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     return elementwise(lambda a, b: a + _scaled(b, alpha), x, other)
 
 
-def _plus_zero_forward(x: jax.Array) -> tuple[jax.Array, None]:
-    return _plus_zero(x), None
-
-
 def _plus_zero_backward(_: None, g: jax.Array) -> tuple[jax.Array]:
     return (g,)
 
 
-@with_gradient(_plus_zero_forward, _plus_zero_backward)
+@with_gradient(_plus_zero_backward, saves=lambda _y, *_: None)
 def _plus_zero(x: jax.Array) -> jax.Array:
     """``x + 0.0``, which XLA takes for ``x``: -0.0 becomes 0.0."""
     return jnp.where(x == 0, jnp.zeros((), x.dtype), x)
 
 
-@op(
+@pointwise(
     *("aten.sub.Tensor", "aten.sub.Scalar", "aten.subtract.Tensor", "aten.subtract.Scalar"),
     reads=(),
-    cheap=True,
-    channels=Channels.ANY,
     complex=True,
     ranges=("difference",),
 )
@@ -81,35 +68,24 @@ def sub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     return elementwise(lambda a, b: a - _scaled(b, alpha), x, other)
 
 
-@op(
-    *("aten.rsub.Tensor", "aten.rsub.Scalar"),
-    reads=(),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    ranges=("difference",),
+@pointwise(
+    *("aten.rsub.Tensor", "aten.rsub.Scalar"), reads=(), complex=True, ranges=("difference",)
 )
 def rsub(x: Operand, other: Operand, alpha: float = 1) -> jax.Array:
     """``other - alpha * x``."""
     return sub(other, x, alpha)
 
 
-@op(
+@pointwise(
     *("aten.mul.Tensor", "aten.mul.Scalar", "aten.multiply.Tensor", "aten.multiply.Scalar"),
     reads=(0, 1),
     linear_in=(0, 1),
-    cheap=True,
-    channels=Channels.ANY,
     complex=True,
     ranges=("product",),
 )
 def mul(x: Operand, other: Operand) -> jax.Array:
     """``x * other``."""
     return elementwise(lambda a, b: a * b, x, other, exact_scalars=True)
-
-
-def _divided_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return lax.div(a, b), (a, b)
 
 
 def _divided_backward(
@@ -122,18 +98,16 @@ def _divided_backward(
     return g / b, -g * (quotient / b)
 
 
-@with_gradient(_divided_forward, _divided_backward)
+@with_gradient(_divided_backward)
 def _divided(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.div(a, b)
 
 
-@op(
+@pointwise(
     *("aten.div.Tensor", "aten.div.Scalar", "aten.divide.Tensor", "aten.divide.Scalar"),
     *("aten.true_divide.Tensor", "aten.true_divide.Scalar"),
     reads=(0, 1),
     linear_in=(0,),
-    cheap=True,
-    channels=Channels.ANY,
     complex=True,
 )
 def div(x: Operand, other: Operand) -> jax.Array:
@@ -141,21 +115,13 @@ def div(x: Operand, other: Operand) -> jax.Array:
     return elementwise(_divided, x, other, to_float=True, exact_scalars=True)
 
 
-@op(
+@pointwise(
     *("aten.div.Tensor_mode", "aten.divide.Tensor_mode"),
     reads=(0, 1),
-    cheap=True,
-    channels=Channels.ANY,
     indices="divisors",
     ranges=("quotient",),
 )
-@op(
-    *("aten.div.Scalar_mode", "aten.divide.Scalar_mode"),
-    reads=(0, 1),
-    cheap=True,
-    channels=Channels.ANY,
-    ranges=("quotient",),
-)
+@pointwise(*("aten.div.Scalar_mode", "aten.divide.Scalar_mode"), reads=(0, 1), ranges=("quotient",))
 def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) -> jax.Array:
     """Division rounded as asked: ``None`` true division, ``"trunc"`` toward zero, ``"floor"``."""
     if rounding_mode is None:
@@ -164,93 +130,60 @@ def div_mode(x: Operand, other: Operand, *, rounding_mode: str | None = None) ->
     return elementwise(lambda a, b: lax.stop_gradient(fn(a, b)), x, other)
 
 
-@op(
+@pointwise(
     "aten.floor_divide.default",
-    cheap=True,
     differentiable=False,
-    channels=Channels.ANY,
     indices="divisors",
     no_derivative=(0, 1),
     ranges=("quotient",),
 )
-@op(
-    "aten.floor_divide.Scalar",
-    cheap=True,
-    differentiable=False,
-    channels=Channels.ANY,
-    no_derivative=(0, 1),
-    ranges=("quotient",),
+@pointwise(
+    "aten.floor_divide.Scalar", differentiable=False, no_derivative=(0, 1), ranges=("quotient",)
 )
 def floor_divide(x: Operand, other: Operand) -> jax.Array:
     """``floor(x / other)`` with python's signs."""
     return elementwise(_div_floor, x, other)
 
 
-@op(
-    "aten.remainder.Tensor",
-    reads=(0, 1),
-    cheap=True,
-    channels=Channels.ANY,
-    indices="divisors",
-    ranges=("rest",),
-)
-@op("aten.remainder.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY, ranges=("rest",))
-@op(
-    "aten.remainder.Scalar_Tensor",
-    reads=(0, 1),
-    cheap=True,
-    channels=Channels.ANY,
-    indices="divisors",
-    no_derivative=(1,),
-)
+@pointwise("aten.remainder.Tensor", reads=(0, 1), indices="divisors", ranges=("rest",))
+@pointwise("aten.remainder.Scalar", reads=(0, 1), ranges=("rest",))
+@pointwise("aten.remainder.Scalar_Tensor", reads=(0, 1), indices="divisors", no_derivative=(1,))
 def remainder(x: Operand, other: Operand) -> jax.Array:
     """Remainder with the sign of the divisor."""
     return elementwise(_remainder_of, x, other)
 
 
-@op("aten.fmod.Tensor", reads=(0, 1), cheap=True, channels=Channels.ANY, indices="divisors")
-@op("aten.fmod.Scalar", reads=(0, 1), cheap=True, channels=Channels.ANY)
+@pointwise("aten.fmod.Tensor", reads=(0, 1), indices="divisors")
+@pointwise("aten.fmod.Scalar", reads=(0, 1))
 def fmod(x: Operand, other: Operand) -> jax.Array:
     """Remainder with the sign of the dividend."""
     return elementwise(_rest, x, other)
 
 
-@op(
-    *("aten.neg.default", "aten.negative.default"),
-    reads=(),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    ranges=("negative",),
+@pointwise(
+    *("aten.neg.default", "aten.negative.default"), reads=(), complex=True, ranges=("negative",)
 )
 def neg(x: jax.Array) -> jax.Array:
     """``-x``."""
     return -x
 
 
-@op(
-    *("aten.abs.default", "aten.absolute.default"),
-    reads=(0,),
-    cheap=True,
-    channels=Channels.ANY,
-    complex=True,
-    ranges=("size",),
+@pointwise(
+    *("aten.abs.default", "aten.absolute.default"), reads=(0,), complex=True, ranges=("size",)
 )
 def absolute(x: jax.Array) -> jax.Array:
     """``|x|``; the gradient at zero is zero."""
     return jnp.abs(x) if is_complex(x.dtype) else slopes.absolute(x)
 
 
-@op("aten.square.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)
+@pointwise("aten.square.default", reads=(0,), complex=True)
 def square(x: jax.Array) -> jax.Array:
     """``x * x``; booleans become int64."""
     return power(x, 2)
 
 
-@op(
+@pointwise(
     *("aten.pow.Tensor_Scalar", "aten.pow.Tensor_Tensor", "aten.pow.Scalar"),
-    cheap=True,
-    channels=Channels.ANY,
     complex=True,
     fusing=Fusing.DEAR,
 )
@@ -273,11 +206,9 @@ def power(base: Operand, exponent: Operand) -> jax.Array:
     return elementwise(partial(_power_float, low=low), base, exponent)
 
 
-@op(
+@pointwise(
     *("aten.float_power.Tensor_Tensor", "aten.float_power.Tensor_Scalar"),
     "aten.float_power.Scalar",
-    cheap=True,
-    channels=Channels.ANY,
     complex=True,
     fusing=Fusing.DEAR,
 )
@@ -288,7 +219,7 @@ def float_power(base: Operand, exponent: Operand) -> jax.Array:
     return power(*wide)
 
 
-@op("aten.addcmul.default", cheap=True, channels=Channels.ANY, complex=True)
+@pointwise("aten.addcmul.default", complex=True)
 def addcmul(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
     """``x + value * first * second``."""
     return elementwise(lambda a, b, c: a + _scaled(b, value) * c, x, first, second)
@@ -301,18 +232,18 @@ def _ratio_backward(
     return g / b, -g * (a / (b * b))
 
 
-@with_gradient(_divided_forward, _ratio_backward)
+@with_gradient(_ratio_backward)
 def _ratio(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.div(a, b)
 
 
-@op("aten.addcdiv.default", cheap=True, channels=Channels.ANY, complex=True)
+@pointwise("aten.addcdiv.default", complex=True)
 def addcdiv(x: jax.Array, first: jax.Array, second: jax.Array, *, value: float = 1) -> jax.Array:
     """``x + value * first / second``."""
     return elementwise(lambda a, b, c: a + _ratio(_scaled(b, value), c), x, first, second)
 
 
-@op("aten.lerp.Scalar", "aten.lerp.Tensor", cheap=True, channels=Channels.ANY, complex=True)
+@pointwise("aten.lerp.Scalar", "aten.lerp.Tensor", complex=True)
 def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
     """``start + weight * (end - start)``, from the nearer end as torch does."""
 
@@ -322,22 +253,18 @@ def lerp(start: jax.Array, end: jax.Array, weight: Operand) -> jax.Array:
     return elementwise(mix, start, end, weight, exact_scalars=True)
 
 
-def _mixed_forward(a: jax.Array, b: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
-    return _mixed(a, b, w), (a, b, w)
-
-
 def _mixed_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     a, b, w = saved
     return g * (1 - w), g * w, g * (b - a)
 
 
-@with_gradient(_mixed_forward, _mixed_backward)
+@with_gradient(_mixed_backward)
 def _mixed(a: jax.Array, b: jax.Array, w: jax.Array) -> jax.Array:
     far = jnp.abs(w) < 0.5
     return jnp.where(far, a + w * (b - a), b - (b - a) * (1 - w))
 
 
-@op("aten._to_copy.default", reads=(), cheap=True, channels=Channels.ANY, complex=True)
+@pointwise("aten._to_copy.default", reads=(), complex=True, elements="same")
 def to_copy(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
     """A copy in another dtype; floats are cut to integers, complex numbers to their real part."""
     return x if dtype is None else converted(x, TO_NUMPY[dtype])
@@ -372,34 +299,22 @@ def _remainder(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest)
 
 
-def _remainder_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
-    return _remainder(a, b), (a, b)
-
-
 def _remainder_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     return g, -g * _div_floor(*saved)
 
 
-@with_gradient(_remainder_forward, _remainder_backward)
+@with_gradient(_remainder_backward)
 def _remainder_of(a: jax.Array, b: jax.Array) -> jax.Array:
     return _remainder(a, b)
-
-
-def _rest_forward(a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
-    return lax.rem(a, b), (a, b)
 
 
 def _rest_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     return g, -g * _div_trunc(*saved)
 
 
-@with_gradient(_rest_forward, _rest_backward)
+@with_gradient(_rest_backward)
 def _rest(a: jax.Array, b: jax.Array) -> jax.Array:
     return lax.rem(a, b)
-
-
-def _power_fixed_forward(x: jax.Array, exponent: float, roots: bool) -> tuple[jax.Array, jax.Array]:
-    return _power_fixed(x, exponent, roots), x
 
 
 def _power_fixed_backward(
@@ -410,7 +325,7 @@ def _power_fixed_backward(
     return (g * (exponent * _power_fixed(x, exponent - 1, roots)),)
 
 
-@with_gradient(_power_fixed_forward, _power_fixed_backward, static=(1, 2))
+@with_gradient(_power_fixed_backward, static=(1, 2))
 def _power_fixed(x: jax.Array, exponent: float, roots: bool) -> jax.Array:
     """A fixed exponent: the short cuts torch takes, whole exponents by squaring.
 
@@ -436,12 +351,6 @@ def _power_complex(x: jax.Array, exponent: complex) -> jax.Array:
     if exponent in (2, 3):
         return lax.integer_pow(x, int(exponent.real))
     return _power_float(x, lax.full_like(x, exponent), "")
-
-
-def _power_forward(
-    base: jax.Array, exponent: jax.Array, low: str
-) -> tuple[jax.Array, tuple[Any, ...]]:
-    return _power_float(base, exponent, low), (base, exponent)
 
 
 def _rounded(x: jax.Array, low: str) -> jax.Array:
@@ -470,7 +379,7 @@ def _power_backward(low: str, saved: tuple[Any, ...], g: jax.Array) -> tuple[jax
     return g * jnp.where(flat, 0, slope), g * jnp.where(at_zero, 0, growth)
 
 
-@with_gradient(_power_forward, _power_backward, static=(2,))
+@with_gradient(_power_backward, static=(2,))
 def _power_float(base: jax.Array, exponent: jax.Array, low: str) -> jax.Array:
     """``base ** exponent`` of floats, ``low`` the name of a 16-bit type that the result has."""
     del low

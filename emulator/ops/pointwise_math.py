@@ -13,15 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._exp import cosh, exp, exp2, sinh
 from emulator.ops._gradient import with_gradient
-from emulator.ops._integers import (
-    greatest_common_divisor,
-    least_common_multiple,
-    power_of_integers,
-)
 from emulator.ops._promote import (
     broadcast_all,
     constant,
@@ -30,7 +25,58 @@ from emulator.ops._promote import (
     is_inexact,
     is_number,
 )
-from emulator.ops.registry import Channels, op
+from emulator.ops.registry import op, pointwise
+
+
+def greatest_common_divisor(x: jax.Array, other: jax.Array) -> jax.Array:
+    """Greatest common divisor, as torch's ``calc_gcd`` has it.
+
+    The minimum of a signed type is its own absolute value there: ``gcd(-128, 6)`` is ``-2`` or
+    ``2`` in int8 as remainders have the sign of what is divided. (``jnp.gcd`` does not end there.)
+
+    Args:
+        x, other: Integers of one dtype and shape.
+
+    Returns:
+        Array of that dtype and shape.
+    """
+
+    def going_on(pair: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.any(pair[0] != 0)
+
+    def step(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        a, b = pair
+        done = a == 0
+        rest = lax.rem(b, jnp.where(done, jnp.ones((), a.dtype), a))
+        return jnp.where(done, a, rest), jnp.where(done, b, a)
+
+    # Every step's remainder is nearer to zero than its divisor, so the loop ends.
+    return lax.while_loop(going_on, step, (jnp.abs(x), jnp.abs(other)))[1]
+
+
+def least_common_multiple(x: jax.Array, other: jax.Array) -> jax.Array:
+    """Least common multiple; wraps around where it does not fit, as torch's does.
+
+    Args:
+        x, other: Integers of one dtype and shape.
+
+    Returns:
+        Array of that dtype and shape.
+    """
+    divisor = greatest_common_divisor(x, other)
+    # C computes in int at least: the absolute value is taken before 8 or 16 bits are cut off.
+    wide = np.int32 if x.dtype.itemsize < 4 else x.dtype
+    whole = lax.div(x, jnp.where(divisor == 0, jnp.ones((), x.dtype), divisor))
+    product = jnp.abs(whole.astype(wide) * other.astype(wide)).astype(x.dtype)
+    return jnp.where(divisor == 0, jnp.zeros((), x.dtype), product)
+
+
+def power_of_integers(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Integer power; a negative exponent leaves only 1 and -1 alive."""
+    sign = jnp.where(b % 2 == 0, 1, a)
+    inverse = jnp.where(jnp.abs(a) == 1, sign, 0).astype(a.dtype)
+    return jnp.where(b < 0, inverse, jnp.power(a, jnp.maximum(b, 0)))
+
 
 Operand = Any
 """An array or a python scalar."""
@@ -77,26 +123,15 @@ _FUNCTIONS: tuple[tuple[tuple[str, ...], Callable[[jax.Array], jax.Array]], ...]
     (("atanh", "arctanh"), lax.atanh),
 )
 for _names, _fn in _FUNCTIONS:
-    op(
-        *(f"aten.{n}.default" for n in _names),
-        reads=(0,),
-        cheap=True,
-        channels=Channels.ANY,
-        complex=True,
-        fusing=Fusing.DEAR,
-    )(_float_function(_fn))
+    pointwise(*(f"aten.{n}.default" for n in _names), reads=(0,), complex=True, fusing=Fusing.DEAR)(
+        _float_function(_fn)
+    )
 
-op("aten.reciprocal.default", reads=(0,), cheap=True, channels=Channels.ANY, complex=True)(
-    _float_function(lambda x: 1 / x)
-)
+pointwise("aten.reciprocal.default", reads=(0,), complex=True)(_float_function(lambda x: 1 / x))
 
 for _name, _fn in (("erf", lax.erf), ("erfc", lax.erfc)):
-    op(
-        *(f"aten.{_name}.default", f"aten.special_{_name}.default"),
-        reads=(0,),
-        cheap=True,
-        channels=Channels.ANY,
-        fusing=Fusing.DEAR,
+    pointwise(
+        *(f"aten.{_name}.default", f"aten.special_{_name}.default"), reads=(0,), fusing=Fusing.DEAR
     )(_float_function(_fn))
 
 
@@ -275,34 +310,22 @@ def ldexp(x: jax.Array, other: jax.Array) -> jax.Array:
     return elementwise(_scaled_by_whole, x, other, slope, to_float=True)
 
 
-def _scaled_by_float_forward(
-    x: jax.Array, exponent: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _scaled(x, exponent), (x, exponent)
-
-
 def _scaled_by_float_backward(
     saved: tuple[jax.Array, jax.Array], g: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     return g * exp2(saved[1]), g * _scaled(*saved) * math.log(2)
 
 
-@with_gradient(_scaled_by_float_forward, _scaled_by_float_backward)
+@with_gradient(_scaled_by_float_backward)
 def _scaled(x: jax.Array, exponent: jax.Array) -> jax.Array:
     return x * exp2(exponent)
-
-
-def _scaled_forward(
-    x: jax.Array, exponent: jax.Array, slope: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    return _scaled_by_whole(x, exponent, slope), slope
 
 
 def _scaled_backward(slope: jax.Array, g: jax.Array) -> tuple[jax.Array, None, None]:
     return g * slope, None, None
 
 
-@with_gradient(_scaled_forward, _scaled_backward)
+@with_gradient(_scaled_backward, saves=lambda _y, _x, _exponent, slope: slope)
 def _scaled_by_whole(x: jax.Array, exponent: jax.Array, slope: jax.Array) -> jax.Array:
     del slope
     return x * exp2(exponent)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import (
     broadcast_all,
@@ -18,42 +18,40 @@ from emulator.ops._promote import (
     is_float,
     result_type,
 )
-from emulator.ops.registry import Channels, op
+from emulator.ops.registry import pointwise
 
 Operand = Any
 """An array or a python scalar."""
 
 
-@op("aten.maximum.default", cheap=True, channels=Channels.ANY, ranges=("cut",))
-@op("aten.max.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES, ranges=("cut",))
+@pointwise("aten.maximum.default", ranges=("cut",))
+@pointwise("aten.max.other", fusing=Fusing.REDUCES, ranges=("cut",))
 def maximum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The larger of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, True), x, other)
 
 
-@op("aten.minimum.default", cheap=True, channels=Channels.ANY, ranges=("cut",))
-@op("aten.min.other", cheap=True, channels=Channels.ANY, fusing=Fusing.REDUCES, ranges=("cut",))
+@pointwise("aten.minimum.default", ranges=("cut",))
+@pointwise("aten.min.other", fusing=Fusing.REDUCES, ranges=("cut",))
 def minimum(x: jax.Array, other: jax.Array) -> jax.Array:
     """The smaller of two; NaN wins; a tie shares the gradient."""
     return elementwise(partial(_extreme, False), x, other)
 
 
-@op("aten.fmax.default", cheap=True, channels=Channels.ANY)
+@pointwise("aten.fmax.default")
 def fmax(x: jax.Array, other: jax.Array) -> jax.Array:
     """The larger of two; a number wins over NaN; a tie goes to the first."""
     return elementwise(lambda a, b: jnp.where((a >= b) | (b != b), a, b), x, other)
 
 
-@op("aten.fmin.default", cheap=True, channels=Channels.ANY)
+@pointwise("aten.fmin.default")
 def fmin(x: jax.Array, other: jax.Array) -> jax.Array:
     """The smaller of two; a number wins over NaN; a tie goes to the first."""
     return elementwise(lambda a, b: jnp.where((a <= b) | (b != b), a, b), x, other)
 
 
-@op(
+@pointwise(
     *("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", "aten.clip.Tensor"),
-    cheap=True,
-    channels=Channels.ANY,
     ranges=("cut",),
 )
 def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
@@ -68,34 +66,22 @@ def clamp(x: jax.Array, min: Operand = None, max: Operand = None) -> jax.Array:
     return elementwise(_between, x, min, max)
 
 
-@op(
-    *("aten.clamp_min.default", "aten.clamp_min.Tensor"),
-    cheap=True,
-    channels=Channels.ANY,
-    ranges=("cut",),
-)
+@pointwise(*("aten.clamp_min.default", "aten.clamp_min.Tensor"), ranges=("cut",))
 def clamp_min(x: jax.Array, min: Operand) -> jax.Array:
     """Limit from below."""
     return clamp(x, min=min)
 
 
-@op(
-    *("aten.clamp_max.default", "aten.clamp_max.Tensor"),
-    cheap=True,
-    channels=Channels.ANY,
-    ranges=("cut",),
-)
+@pointwise(*("aten.clamp_max.default", "aten.clamp_max.Tensor"), ranges=("cut",))
 def clamp_max(x: jax.Array, max: Operand) -> jax.Array:
     """Limit from above."""
     return clamp(x, max=max)
 
 
-@op(
+@pointwise(
     *("aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther"),
     "aten.where.Scalar",
     reads=(0,),
-    cheap=True,
-    channels=Channels.ANY,
     complex=True,
     ranges=("some_of", 1, 2),
 )
@@ -106,11 +92,9 @@ def where(condition: jax.Array, x: Operand, other: Operand) -> jax.Array:
     return jnp.where(mask.astype(bool), a, b)
 
 
-@op(
+@pointwise(
     *("aten.masked_fill.Scalar", "aten.masked_fill.Tensor"),
     reads=(1,),
-    cheap=True,
-    channels=Channels.ANY,
     complex=True,
     ranges=("some_of", 0, 2),
 )
@@ -120,23 +104,15 @@ def masked_fill(x: jax.Array, mask: jax.Array, value: Operand) -> jax.Array:
     return jnp.where(mask.astype(bool), fill, x)
 
 
-def _extreme_forward(largest: bool, a: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
-    return _extreme(largest, a, b), (a, b)
-
-
 def _extreme_backward(largest: bool, saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array]:
     worse, better = saved if largest else saved[::-1]
     shared = jnp.where(worse == better, g / 2, g)
     return jnp.where(worse < better, 0, shared), jnp.where(better < worse, 0, shared)
 
 
-@with_gradient(_extreme_forward, _extreme_backward, static=(0,))
+@with_gradient(_extreme_backward, static=(0,))
 def _extreme(largest: bool, a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.maximum(a, b) if largest else jnp.minimum(a, b)
-
-
-def _between_forward(x: jax.Array, low: jax.Array, high: jax.Array) -> tuple[jax.Array, Any]:
-    return _between(x, low, high), (x, low, high)
 
 
 def _between_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -148,7 +124,7 @@ def _between_backward(saved: Any, g: jax.Array) -> tuple[jax.Array, jax.Array, j
     )
 
 
-@with_gradient(_between_forward, _between_backward)
+@with_gradient(_between_backward)
 def _between(x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     return _at_most(_at_least(x, low), high)
 

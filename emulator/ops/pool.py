@@ -114,10 +114,6 @@ def _max_places(x: jax.Array, window: Window) -> jax.Array:
     return where
 
 
-def _max_pool_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
-    return _max_pool(x, window), x
-
-
 def _max_pool_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     if _long_axis(window) is not None:
         lead, size = x.shape[: -window.ndim], x.shape[-window.ndim :]
@@ -136,7 +132,7 @@ def _put_back(x: jax.Array, g: jax.Array, window: Window, inner: int) -> jax.Arr
     return untaps(parts, window, x.shape[x.ndim - window.ndim - inner : x.ndim - inner], inner)
 
 
-@with_gradient(_max_pool_forward, _max_pool_backward, static=(1,))
+@with_gradient(_max_pool_backward, static=(1,))
 def _max_pool(x: jax.Array, window: Window) -> jax.Array:
     long = _long_axis(window)
     if long is not None:
@@ -180,15 +176,11 @@ def _max(
     return x
 
 
-def _last_forward(x: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
-    return _max_pool_last(x, window), x
-
-
 def _last_backward(window: Window, x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (_put_back(x, g, window, 1),)
 
 
-@with_gradient(_last_forward, _last_backward, static=(1,))
+@with_gradient(_last_backward, static=(1,))
 def _max_pool_last(x: jax.Array, window: Window) -> jax.Array:
     """:func:`_max_pool` of ``(..., C)``, for windows that are written down tap by tap."""
     y, *rest = taps(pad(x, window, lowest(x.dtype), 1), window, 1)
@@ -223,66 +215,6 @@ def _images(n: int) -> ChannelsRule:
     return lambda inputs, output: Channels.ANY if len(output.shape) == n + 2 else None
 
 
-@op(
-    "aten.max_pool1d.default",
-    reads=(0,),
-    channels=_images(1),
-    last=_max_last(1),
-    flops=("window",),
-    scratch="max_pool",
-)
-def max_pool1d(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> jax.Array:
-    """Largest value of each window of the last axis; NaN wins."""
-    return _max(x, kernel, stride, padding, dilation, ceil_mode, 1)
-
-
-@op(
-    "aten.max_pool2d.default",
-    reads=(0,),
-    channels=_images(2),
-    last=_max_last(2),
-    flops=("window",),
-    scratch="max_pool",
-)
-def max_pool2d(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> jax.Array:
-    """Largest value of each window of the last two axes; NaN wins."""
-    return _max(x, kernel, stride, padding, dilation, ceil_mode, 2)
-
-
-@op(
-    "aten.max_pool3d.default",
-    reads=(0,),
-    channels=_images(3),
-    last=_max_last(3),
-    flops=("window",),
-    scratch="max_pool",
-)
-def max_pool3d(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> jax.Array:
-    """Largest value of each window of the last three axes; NaN wins."""
-    return _max(x, kernel, stride, padding, dilation, ceil_mode, 3)
-
-
 def _max_with_indices(
     x: jax.Array,
     kernel: Sizes,
@@ -309,63 +241,45 @@ def _max_with_indices(
     return _max(x, kernel, stride, padding, dilation, ceil_mode, n), indices
 
 
-@op(
-    "aten.max_pool1d_with_indices.default", reads=(0,), flops=("window",), ranges=("pool_places", 1)
-)
-def max_pool1d_with_indices(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> tuple[jax.Array, jax.Array]:
-    """Max pooling and the int64 place of each maximum in the last axis."""
-    return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 1)
+def _register_max(n: int) -> None:
+    """Max pooling over the last ``n`` axes, alone and with places."""
 
+    @op(
+        f"aten.max_pool{n}d.default",
+        reads=(0,),
+        channels=_images(n),
+        last=_max_last(n),
+        flops=("window",),
+        scratch="max_pool",
+    )
+    def max_pool(
+        x: jax.Array,
+        kernel: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> jax.Array:
+        """Largest value of each window; NaN wins."""
+        return _max(x, kernel, stride, padding, dilation, ceil_mode, n)
 
-@op(
-    "aten.max_pool2d_with_indices.default",
-    reads=(0,),
-    flops=("window",),
-    scratch="max_pool",
-    ranges=("pool_places", 2),
-)
-def max_pool2d_with_indices(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> tuple[jax.Array, jax.Array]:
-    """Max pooling and the int64 place of each maximum in its flattened plane."""
-    return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 2)
-
-
-@op(
-    "aten.max_pool3d_with_indices.default",
-    reads=(0,),
-    flops=("window",),
-    scratch="max_pool",
-    ranges=("pool_places", 3),
-)
-def max_pool3d_with_indices(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-) -> tuple[jax.Array, jax.Array]:
-    """Max pooling and the int64 place of each maximum in its flattened volume."""
-    return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, 3)
-
-
-def _sum_pool_forward(
-    x: jax.Array, window: Window, size: tuple[int, ...]
-) -> tuple[jax.Array, None]:
-    return _sum_pool(x, window, size), None
+    @op(
+        f"aten.max_pool{n}d_with_indices.default",
+        reads=(0,),
+        flops=("window",),
+        scratch=None if n == 1 else "max_pool",
+        ranges=("pool_places", n),
+    )
+    def max_pool_with_indices(
+        x: jax.Array,
+        kernel: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+    ) -> tuple[jax.Array, jax.Array]:
+        """Max pooling and the int64 place of each maximum in the flattened axes."""
+        return _max_with_indices(x, kernel, stride, padding, dilation, ceil_mode, n)
 
 
 def _sum_pool_backward(
@@ -380,7 +294,7 @@ def _sum_pool_backward(
     return (untaps([g] * math.prod(window.kernel), window, size),)
 
 
-@with_gradient(_sum_pool_forward, _sum_pool_backward, static=(1, 2))
+@with_gradient(_sum_pool_backward, saves=lambda _y, *_: None, static=(1, 2))
 def _sum_pool(x: jax.Array, window: Window, size: tuple[int, ...]) -> jax.Array:
     long = _long_axis(window)
     if long is not None:
@@ -435,42 +349,25 @@ def _average(
     return (y / jnp.asarray(divisor, y.dtype)).astype(x.dtype)
 
 
-@op("aten.avg_pool1d.default", reads=(), flops=("window",))
-def avg_pool1d(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> jax.Array:
-    """Mean of each window of the last axis."""
-    return _average(x, kernel, stride, padding, ceil_mode, count_include_pad, None, 1)
+def _register_average(n: int) -> None:
+    """Average pooling over the last ``n`` axes; over one axis torch takes no divisor."""
+
+    @op(f"aten.avg_pool{n}d.default", reads=(), flops=("window",))
+    def avg_pool(
+        x: jax.Array,
+        kernel: Sizes,
+        stride: Sizes = (),
+        padding: Sizes = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> jax.Array:
+        """Mean of each window."""
+        return _average(
+            x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override, n
+        )
 
 
-@op("aten.avg_pool2d.default", reads=(), flops=("window",))
-def avg_pool2d(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> jax.Array:
-    """Mean of each window of the last two axes."""
-    return _average(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override, 2)
-
-
-@op("aten.avg_pool3d.default", reads=(), flops=("window",))
-def avg_pool3d(
-    x: jax.Array,
-    kernel: Sizes,
-    stride: Sizes = (),
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> jax.Array:
-    """Mean of each window of the last three axes."""
-    return _average(x, kernel, stride, padding, ceil_mode, count_include_pad, divisor_override, 3)
+for _n in (1, 2, 3):
+    _register_max(_n)
+    _register_average(_n)

@@ -14,6 +14,7 @@ improved ones of hash-prospector, bias 0.107), each round with its own key word.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -193,3 +194,101 @@ def native_dropout(
 def dropout(x: jax.Array, p: Any, train: bool, *, seed: jax.Array, stream: int) -> jax.Array:
     """Dropout without the mask: see :func:`native_dropout`."""
     return _dropout(x, p, seed, stream)[0] if train else x
+
+
+# -- distributions that need several draws an element, by jax's own samplers -------
+
+
+def _jax_key(seed: jax.Array, stream: int) -> jax.Array:
+    return jax.random.wrap_key_data(uniform_bits(seed, stream, (2,)), impl="threefry2x32")
+
+
+@op("aten.poisson.default", differentiable=False, random=True, counted=False)
+def poisson(rate: jax.Array, generator: None = None, *, seed: jax.Array, stream: int) -> jax.Array:
+    """Numbers of events at the rates that the elements state."""
+    del generator
+    wide = rate.astype(np.float64)
+    drawn = jax.random.poisson(_jax_key(seed, stream), wide, rate.shape, np.int64)
+    return drawn.astype(rate.dtype)
+
+
+@op("aten.binomial.default", differentiable=False, random=True, counted=False)
+def binomial(
+    count: jax.Array,
+    prob: jax.Array,
+    generator: None = None,
+    *,
+    seed: jax.Array,
+    stream: int,
+) -> jax.Array:
+    """Numbers of successes among ``count`` trials of probability ``prob``."""
+    del generator
+    shape = jnp.broadcast_shapes(count.shape, prob.shape)
+    n, p = count.astype(np.float64), prob.astype(np.float64)
+    # The sampler does not end for every number that is none of a binomial's, -0.0 among them.
+    none = (n <= 0) | (p <= 0)
+    drawn = jax.random.binomial(
+        _jax_key(seed, stream), jnp.where(none, 0, n), jnp.where(none, 0, p), shape, np.float64
+    )
+    drawn = jnp.where(none & ~jnp.isnan(n + p), 0, jnp.where(p >= 1, n, drawn))
+    return drawn.astype(count.dtype)
+
+
+@op("aten._standard_gamma.default", reads=(0,), random=True, counted=False)
+def standard_gamma(
+    shape: jax.Array, generator: None = None, *, seed: jax.Array, stream: int
+) -> jax.Array:
+    """Gamma distributed numbers of rate 1; the gradient is the implicit one, as in torch."""
+    del generator
+    wide = wide_type(shape.dtype)
+    drawn = jax.random.gamma(_jax_key(seed, stream), shape.astype(wide), shape.shape, wide)
+    # A gamma of a tiny shape underflows; torch keeps it above zero.
+    return jnp.maximum(drawn, lax.stop_gradient(jnp.finfo(wide).tiny)).astype(shape.dtype)
+
+
+# -- dropout inside composite ops such as attention and LSTM ------------------------
+
+
+class MissingSeed(SambaError):
+    """An op with dropout was lowered without random state."""
+
+    def __init__(self, *, op: str) -> None:
+        self.op = op
+        super().__init__(
+            f"{op}: its dropout rate is not 0 but no seed was given; "
+            "pass the keywords seed (uint32[2]) and stream (int)"
+        )
+
+
+def drop_factors(
+    shape: Sequence[int],
+    dtype: Any,
+    rate: float | jax.Array,
+    seed: jax.Array | None,
+    stream: int,
+    *,
+    op: str,
+) -> jax.Array | None:
+    """Factors that dropout multiplies by: 0 with probability ``rate``, else ``1 / (1 - rate)``.
+
+    Args:
+        shape, dtype: Of the result.
+        rate: A number, or a 0-d array that may be 0.
+        seed: Random state, uint32[2]; not read if ``rate`` is the number 0.
+        stream: Number of the random stream.
+        op: Name for the error.
+
+    Returns:
+        The factors, or None if ``rate`` is the number 0.
+
+    Raises:
+        MissingSeed: If there is dropout and no seed.
+    """
+    if isinstance(rate, (int, float)) and rate == 0:
+        return None
+    if seed is None:
+        raise MissingSeed(op=op)
+    p = jax.lax.stop_gradient(jnp.asarray(rate, jnp.float32))
+    kept = uniform(seed, stream, tuple(shape), jnp.float32) >= p
+    scale = jnp.where(p < 1, 1 / jnp.where(p < 1, 1 - p, 1), 0)
+    return jnp.where(kept, scale, 0).astype(dtype)

@@ -38,7 +38,7 @@ def triu(x: jax.Array, diagonal: int = 0) -> jax.Array:
     return jnp.where(_below(x.shape, diagonal - 1), jnp.zeros((), x.dtype), x)
 
 
-@op("aten.repeat.default", moves=True, repeats=True)
+@op("aten.repeat.default", moves=True, repeats=True, elements="first")
 def repeat(x: jax.Array, repeats: Size) -> jax.Array:
     """The tensor tiled along every dimension; missing leading dimensions are 1."""
     shape = (1,) * (len(repeats) - x.ndim) + x.shape
@@ -47,13 +47,13 @@ def repeat(x: jax.Array, repeats: Size) -> jax.Array:
     return reshaped(tiled, tuple(r * n for r, n in zip(repeats, shape, strict=True)))
 
 
-@op("aten.tile.default", moves=True, repeats=True)
+@op("aten.tile.default", moves=True, repeats=True, elements="first")
 def tile(x: jax.Array, dims: Size) -> jax.Array:
     """The tensor tiled; missing leading repeats are 1."""
     return repeat(x, (1,) * (x.ndim - len(dims)) + tuple(dims))
 
 
-@op("aten.roll.default", moves=True)
+@op("aten.roll.default", moves=True, elements="first")
 def roll(x: jax.Array, shifts: int | Size, dims: int | Size = ()) -> jax.Array:
     """Rolled along dimensions, or along the flattened tensor if none is named."""
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
@@ -65,31 +65,31 @@ def roll(x: jax.Array, shifts: int | Size, dims: int | Size = ()) -> jax.Array:
     return jnp.roll(x, shifts, dims)
 
 
-@op("aten.flip.default", moves=True)
+@op("aten.flip.default", moves=True, elements="first")
 def flip(x: jax.Array, dims: Size) -> jax.Array:
     """Reversed along dimensions."""
     return lax.rev(x, tuple(d % x.ndim for d in dims)) if x.ndim else x
 
 
-@op("aten.fliplr.default", moves=True)
+@op("aten.fliplr.default", moves=True, elements="first")
 def fliplr(x: jax.Array) -> jax.Array:
     """Reversed along the second dimension."""
     return lax.rev(x, (1,))
 
 
-@op("aten.flipud.default", moves=True)
+@op("aten.flipud.default", moves=True, elements="first")
 def flipud(x: jax.Array) -> jax.Array:
     """Reversed along the first dimension."""
     return lax.rev(x, (0,))
 
 
-@op("aten.rot90.default", moves=True)
+@op("aten.rot90.default", moves=True, elements="first")
 def rot90(x: jax.Array, k: int = 1, dims: Size = (0, 1)) -> jax.Array:
     """Rotated by ``k`` quarter turns from the first dimension towards the second."""
     return jnp.rot90(x, k, (dims[0], dims[1]))
 
 
-@op("aten.repeat_interleave.self_int", moves=True, repeats=True)
+@op("aten.repeat_interleave.self_int", moves=True, repeats=True, elements="first")
 def repeat_interleave(
     x: jax.Array, repeats: int, dim: int | None = None, *, output_size: int | None = None
 ) -> jax.Array:
@@ -102,13 +102,13 @@ def repeat_interleave(
     return reshaped(spread, (*head[:-1], head[-1] * repeats, *tail))
 
 
-@op("aten.diagonal.default", "aten.diagonal_copy.default", moves=True)
+@op("aten.diagonal.default", "aten.diagonal_copy.default", moves=True, elements="first")
 def diagonal(x: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
     """A diagonal of two dimensions as a new last dimension."""
     return jnp.diagonal(x, offset, dim1, dim2)
 
 
-@op("aten.linalg_diagonal.default", moves=True)
+@op("aten.linalg_diagonal.default", moves=True, elements="first")
 def linalg_diagonal(x: jax.Array, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> jax.Array:
     """:func:`diagonal` of the last two dimensions unless others are named."""
     return diagonal(x, offset, dim1, dim2)
@@ -159,7 +159,7 @@ def block_diag(tensors: tuple[jax.Array, ...]) -> jax.Array:
     return lax.concatenate(rows, 0)
 
 
-@op("aten.unfold.default", "aten.unfold_copy.default", moves=True)
+@op("aten.unfold.default", "aten.unfold_copy.default", moves=True, elements="first")
 def unfold(x: jax.Array, dimension: int, size: int, step: int) -> jax.Array:
     """Windows along a dimension as a new last dimension."""
     if x.ndim == 0:
@@ -234,7 +234,7 @@ def resize(x: jax.Array, size: Size, *, memory_format: object = None) -> jax.Arr
     return jnp.pad(flat, (0, count - flat.size)).reshape(size)
 
 
-@op("aten.slice_scatter.default", moves=True, ranges=("some_of", 0, 1))
+@op("aten.slice_scatter.default", moves=True, ranges=("some_of", 0, 1), elements="all")
 def slice_scatter(
     x: jax.Array,
     src: jax.Array,
@@ -252,7 +252,7 @@ def slice_scatter(
     return _replace(x, src, axis, places)
 
 
-@op("aten.select_scatter.default", moves=True, ranges=("some_of", 0, 1))
+@op("aten.select_scatter.default", moves=True, ranges=("some_of", 0, 1), elements="all")
 def select_scatter(x: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Array:
     """``x`` with one slice along a dimension replaced by ``src``."""
     axis = dim % x.ndim
@@ -260,7 +260,7 @@ def select_scatter(x: jax.Array, src: jax.Array, dim: int, index: int) -> jax.Ar
     return _replace(x, jnp.expand_dims(src, axis), axis, range(first, first + 1))
 
 
-@op("aten.diagonal_scatter.default", moves=True)
+@op("aten.diagonal_scatter.default", moves=True, elements="all")
 def diagonal_scatter(
     x: jax.Array, src: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> jax.Array:

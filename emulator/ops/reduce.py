@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from emulator.dtypes import TO_NUMPY
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops import _slopes as slopes
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import is_float, is_inexact, wide_type
@@ -23,6 +25,7 @@ from emulator.ops._reduction import (
     reduce_max,
     reduce_min,
     reduce_sum,
+    shaped,
 )
 from emulator.ops._reshape import reshaped
 from emulator.ops.registry import op
@@ -32,6 +35,9 @@ Dims = int | tuple[int, ...] | None
 Axes = tuple[int, ...]
 
 
+_reduction = partial(op, flops=("input", 0, 1), fusing=Fusing.REDUCES)
+
+
 def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
     """The dtype of a sum: as asked, else int64 for integers, else the array's own."""
     if dtype is not None:
@@ -39,17 +45,8 @@ def _accumulated(dtype: DType | None, x: jax.Array) -> np.dtype:
     return np.dtype(x.dtype) if is_inexact(x.dtype) else np.dtype(np.int64)
 
 
-def _shaped(y: jax.Array, x: jax.Array, axes: Axes, keepdim: bool) -> jax.Array:
-    return reshaped(y, kept_shape(x.shape, axes)) if keepdim else y
-
-
-@op(
-    *("aten.sum.default", "aten.sum.dim_IntList"),
-    reads=(),
-    complex=True,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-    ranges=("total",),
+@_reduction(
+    *("aten.sum.default", "aten.sum.dim_IntList"), reads=(), complex=True, ranges=("total",)
 )
 def sum_(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
@@ -57,16 +54,10 @@ def sum_(
     """Sum; integers and booleans give int64; half types are summed in float32."""
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
     total = reduce_sum(x.astype(wide_type(out)), axes).astype(out)
-    return _shaped(total, x, axes, keepdim)
+    return shaped(total, x, axes, keepdim)
 
 
-@op(
-    *("aten.mean.default", "aten.mean.dim"),
-    reads=(),
-    complex=True,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-)
+@_reduction(*("aten.mean.default", "aten.mean.dim"), reads=(), complex=True)
 def mean(
     x: jax.Array, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
@@ -74,7 +65,7 @@ def mean(
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
     count = math.prod(x.shape[a] for a in axes)
     total = reduce_sum(x.astype(wide_type(out)), axes)
-    return _shaped((total / np.asarray(count, total.dtype)).astype(out), x, axes, keepdim)
+    return shaped((total / np.asarray(count, total.dtype)).astype(out), x, axes, keepdim)
 
 
 @op("aten.nansum.default", reads=(0,), complex=True, flops=("input", 0, 2))
@@ -95,24 +86,14 @@ def nanmean(
     return total / count.astype(total.dtype)
 
 
-@op("aten.prod.default", reads=(0,), complex=True, flops=("input", 0, 1), fusing=Fusing.REDUCES)
-def prod(x: jax.Array, *, dtype: DType | None = None) -> jax.Array:
-    """Product of all elements; integers and booleans give int64."""
-    return _prod(x, None, False, dtype)
-
-
-@op("aten.prod.dim_int", reads=(0,), complex=True, flops=("input", 0, 1), fusing=Fusing.REDUCES)
-def prod_dim(
-    x: jax.Array, dim: int, keepdim: bool = False, *, dtype: DType | None = None
+@_reduction("aten.prod.default", "aten.prod.dim_int", reads=(0,), complex=True)
+def prod(
+    x: jax.Array, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> jax.Array:
-    """Product along a dimension; its gradient is right beside zeros."""
-    return _prod(x, dim, keepdim, dtype)
-
-
-def _prod(x: jax.Array, dim: Dims, keepdim: bool, dtype: DType | None) -> jax.Array:
+    """Product; integers and booleans give int64; its gradient is right beside zeros."""
     axes, out = normalize_axes(dim, x.ndim), _accumulated(dtype, x)
     product = jnp.prod(x.astype(wide_type(out)), axis=axes, dtype=wide_type(out))
-    return _shaped(product.astype(out), x, axes, keepdim)
+    return shaped(product.astype(out), x, axes, keepdim)
 
 
 @op(
@@ -142,13 +123,6 @@ def sum_to_size(x: jax.Array, size: tuple[int, ...]) -> jax.Array:
     return reshaped(reduce_sum(x, axes), size)
 
 
-def _extreme_forward(
-    x: jax.Array, axes: Axes, largest: bool, nan_hits: bool
-) -> tuple[jax.Array, Any]:
-    value = _extreme(x, axes, largest, nan_hits)
-    return value, (x, value)
-
-
 def _extreme_backward(
     axes: Axes, largest: bool, nan_hits: bool, saved: Any, g: jax.Array
 ) -> tuple[jax.Array]:
@@ -171,7 +145,7 @@ def _extreme_backward(
     return (grad.astype(x.dtype),)
 
 
-@with_gradient(_extreme_forward, _extreme_backward, static=(1, 2, 3))
+@with_gradient(_extreme_backward, saves=lambda value, x, *_: (x, value), static=(1, 2, 3))
 def _extreme(x: jax.Array, axes: Axes, largest: bool, nan_hits: bool) -> jax.Array:
     return (reduce_max if largest else reduce_min)(x, axes)
 
@@ -180,35 +154,7 @@ def _extreme_along(
     x: jax.Array, dim: Dims, keepdim: bool, *, largest: bool, nan_hits: bool
 ) -> jax.Array:
     axes = normalize_axes(dim, x.ndim)
-    return _shaped(_extreme(x, axes, largest, nan_hits), x, axes, keepdim)
-
-
-@op("aten.max.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",))
-def max_all(x: jax.Array) -> jax.Array:
-    """The largest element; NaN wins; ties share the gradient."""
-    return _extreme_along(x, None, False, largest=True, nan_hits=True)
-
-
-@op("aten.min.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",))
-def min_all(x: jax.Array) -> jax.Array:
-    """The smallest element; NaN wins; ties share the gradient."""
-    return _extreme_along(x, None, False, largest=False, nan_hits=True)
-
-
-@op(
-    "aten.amax.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",)
-)
-def amax(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Maximum along dimensions; NaN wins; ties share the gradient."""
-    return _extreme_along(x, dim, keepdim, largest=True, nan_hits=False)
-
-
-@op(
-    "aten.amin.default", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("first",)
-)
-def amin(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Minimum along dimensions; NaN wins; ties share the gradient."""
-    return _extreme_along(x, dim, keepdim, largest=False, nan_hits=False)
+    return shaped(_extreme(x, axes, largest, nan_hits), x, axes, keepdim)
 
 
 @op("aten.aminmax.default", reads=(0,), flops=("input", 0, 2))
@@ -216,12 +162,8 @@ def aminmax(
     x: jax.Array, *, dim: int | None = None, keepdim: bool = False
 ) -> tuple[jax.Array, jax.Array]:
     """Minimum and maximum together."""
-    return amin(x, dim, keepdim), amax(x, dim, keepdim)
-
-
-def _chosen_forward(x: jax.Array, axis: int, largest: bool) -> tuple[Any, Any]:
-    value, index = _chosen(x, axis, largest)
-    return (value, index), (index, x)
+    least = _extreme_along(x, dim, keepdim, largest=False, nan_hits=False)
+    return least, _extreme_along(x, dim, keepdim, largest=True, nan_hits=False)
 
 
 def _chosen_backward(axis: int, largest: bool, saved: Any, g: Any) -> tuple[jax.Array]:
@@ -232,7 +174,7 @@ def _chosen_backward(axis: int, largest: bool, saved: Any, g: Any) -> tuple[jax.
     return (jnp.where(hit, jnp.expand_dims(g[0], axis), 0),)
 
 
-@with_gradient(_chosen_forward, _chosen_backward, static=(1, 2))
+@with_gradient(_chosen_backward, saves=lambda pair, x, *_: (pair[1], x), static=(1, 2))
 def _chosen(x: jax.Array, axis: int, largest: bool) -> tuple[jax.Array, jax.Array]:
     return extreme_index(x, axis, largest=largest)
 
@@ -242,19 +184,7 @@ def _along(x: jax.Array, dim: int, keepdim: bool, largest: bool) -> tuple[jax.Ar
         return x, jnp.zeros((), np.int64)
     axis = normalize_axis(dim, x.ndim)
     value, index = _chosen(x, axis, largest)
-    return _shaped(value, x, (axis,), keepdim), _shaped(index, x, (axis,), keepdim)
-
-
-@op("aten.max.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("extremes",))
-def max_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Maximum along a dimension and the index of the first; the index gets the gradient."""
-    return _along(x, dim, keepdim, True)
-
-
-@op("aten.min.dim", reads=(0,), flops=("input", 0, 1), fusing=Fusing.REDUCES, ranges=("extremes",))
-def min_dim(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
-    """Minimum along a dimension and the index of the first; the index gets the gradient."""
-    return _along(x, dim, keepdim, False)
+    return shaped(value, x, (axis,), keepdim), shaped(index, x, (axis,), keepdim)
 
 
 def _arg(x: jax.Array, dim: int | None, keepdim: bool, largest: bool) -> jax.Array:
@@ -264,59 +194,47 @@ def _arg(x: jax.Array, dim: int | None, keepdim: bool, largest: bool) -> jax.Arr
     return index.reshape((1,) * x.ndim) if keepdim else index
 
 
-@op(
-    "aten.argmax.default",
-    differentiable=False,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-    ranges=("place", 0),
-)
-def argmax(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
-    """Index of the first maximum; NaN counts as largest."""
-    return _arg(x, dim, keepdim, True)
+def _register_extremes(name: str, largest: bool) -> None:
+    """Maxima or minima: of all, along dimensions, with their places, and the places alone.
+
+    NaN wins. Ties share the gradient, but for values with places: there the place has all of it.
+    """
+
+    @_reduction(f"aten.{name}.default", reads=(0,), ranges=("first",))
+    def of_all(x: jax.Array) -> jax.Array:
+        return _extreme_along(x, None, False, largest=largest, nan_hits=True)
+
+    @_reduction(f"aten.a{name}.default", reads=(0,), ranges=("first",))
+    def along(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
+        return _extreme_along(x, dim, keepdim, largest=largest, nan_hits=False)
+
+    @_reduction(f"aten.{name}.dim", reads=(0,), ranges=("extremes",))
+    def with_place(x: jax.Array, dim: int, keepdim: bool = False) -> tuple[jax.Array, jax.Array]:
+        return _along(x, dim, keepdim, largest)
+
+    @_reduction(f"aten.arg{name}.default", differentiable=False, ranges=("place", 0))
+    def place(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
+        return _arg(x, dim, keepdim, largest)
 
 
-@op(
-    "aten.argmin.default",
-    differentiable=False,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-    ranges=("place", 0),
-)
-def argmin(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
-    """Index of the first minimum; NaN counts as smallest."""
-    return _arg(x, dim, keepdim, False)
+_register_extremes("max", True)
+_register_extremes("min", False)
 
 
-@op(
-    *("aten.any.default", "aten.any.dim", "aten.any.dims"),
-    differentiable=False,
-    complex=True,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-)
-@op("aten._is_any_true.default", differentiable=False, flops=("input", 0, 1))
-def any_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Whether any element is not zero; uint8 stays uint8."""
-    axes = normalize_axes(dim, x.ndim)
-    found = jnp.any(x.astype(bool), axis=axes)
-    return _shaped(_truth(found, x), x, axes, keepdim)
+def _register_truth(name: str, function: Callable[..., jax.Array]) -> None:
+    """Whether any element, or each, is not zero; uint8 stays uint8."""
+
+    @_reduction(
+        *(f"aten.{name}.{kind}" for kind in ("default", "dim", "dims")),
+        differentiable=False,
+        complex=True,
+    )
+    @op(f"aten._is_{name}_true.default", differentiable=False, flops=("input", 0, 1))
+    def lower(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
+        axes = normalize_axes(dim, x.ndim)
+        found = function(x.astype(bool), axis=axes)
+        return shaped(found.astype(np.uint8) if x.dtype == np.uint8 else found, x, axes, keepdim)
 
 
-@op(
-    *("aten.all.default", "aten.all.dim", "aten.all.dims"),
-    differentiable=False,
-    complex=True,
-    flops=("input", 0, 1),
-    fusing=Fusing.REDUCES,
-)
-@op("aten._is_all_true.default", differentiable=False, flops=("input", 0, 1))
-def all_(x: jax.Array, dim: Dims = None, keepdim: bool = False) -> jax.Array:
-    """Whether no element is zero; uint8 stays uint8."""
-    axes = normalize_axes(dim, x.ndim)
-    found = jnp.all(x.astype(bool), axis=axes)
-    return _shaped(_truth(found, x), x, axes, keepdim)
-
-
-def _truth(found: jax.Array, x: jax.Array) -> jax.Array:
-    return found.astype(np.uint8) if x.dtype == np.uint8 else found
+_register_truth("any", jnp.any)
+_register_truth("all", jnp.all)

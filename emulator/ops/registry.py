@@ -11,72 +11,18 @@ from __future__ import annotations
 
 import enum
 import importlib
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 
-from emulator.op_facts.facts import OpFacts
+from emulator.op_facts.facts import OpFacts, StatedFacts
 from pef_schema.errors import SambaError
-
-FAMILIES = (
-    "activation",
-    "adaptive",
-    "attention",
-    "batch_norm",
-    "bessel",
-    "branch",
-    "compare",
-    "complex",
-    "conv",
-    "creation",
-    "ctc",
-    "custom_gradient",
-    "distance",
-    "distributions",
-    "grid",
-    "grouped",
-    "embedding",
-    "embedding_renorm",
-    "factor",
-    "factor_solve",
-    "fourier",
-    "fractional_pool",
-    "histogram",
-    "index",
-    "interpolate",
-    "join",
-    "linalg",
-    "loss",
-    "matmul",
-    "moments",
-    "norm",
-    "order",
-    "padding",
-    "patches",
-    "pointwise",
-    "pointwise_math",
-    "pointwise_select",
-    "polynomial",
-    "pool",
-    "random",
-    "rearrange",
-    "reduce",
-    "regression",
-    "rnn",
-    "rounding",
-    "sampling",
-    "scan",
-    "scatter",
-    "segment",
-    "shape",
-    "special",
-    "spectral",
-    "window",
-)
-"""Modules of ``emulator.ops`` that register ops; a new family is added here."""
 
 
 class Channels(enum.Enum):
@@ -137,7 +83,7 @@ def op(
     *names: str,
     channels: Channels | ChannelsRule | None = None,
     last: Callable[..., Any] | None = None,
-    **facts: Any,
+    **facts: Unpack[StatedFacts],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the decorated function as the lowering of one or more ATen ops.
 
@@ -178,7 +124,11 @@ def op(
     return register
 
 
-def _implied(facts: Mapping[str, Any]) -> dict[str, Any]:
+pointwise = partial(op, cheap=True, channels=Channels.ANY)
+""":func:`op` of an elementwise op, which goes along with any order of axes."""
+
+
+def _implied(facts: StatedFacts) -> StatedFacts:
     """What follows from the facts that are stated of an op."""
     if facts.get("view") or facts.get("moves"):
         cheap = facts.get("reads", ()) == ()
@@ -187,11 +137,11 @@ def _implied(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_ops() -> Mapping[str, OpSpec]:
-    """Import every family once and return all ops by name.
+    """Import every module of ``emulator.ops`` once and return all ops by name.
 
     Returns:
         A read-only view of the registry.
     """
-    for family in FAMILIES:
-        importlib.import_module(f"emulator.ops.{family}")  # by name: families import this file
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"emulator.ops.{module.name}")  # by name: families import this file
     return MappingProxyType(_OPS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from emulator.kernels.precision import real, widen, widened
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._exp import exp
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, constant, is_float, result_type
@@ -21,6 +22,9 @@ from emulator.ops.loss import MEAN, reduced
 from emulator.ops.registry import op
 
 Loss = Callable[..., jax.Array]
+
+
+_loss = partial(op, reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
 
 
 def _of_dtype(rule: Callable[..., np.dtype], count: int = 2) -> Callable[[Loss], Loss]:
@@ -67,24 +71,18 @@ def _rate(x: jax.Array, target: jax.Array) -> np.dtype:
     return result_type(real(x), target)
 
 
-@op("aten.mse_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.mse_loss.default")
 @_of_dtype(result_type)
 def mse_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Squared difference."""
     return reduced(jnp.square(x - target), reduction)
 
 
-@op("aten.l1_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.l1_loss.default")
 @_of_dtype(result_type)
 def l1_loss(x: jax.Array, target: jax.Array, reduction: int = MEAN) -> jax.Array:
     """Absolute difference."""
     return reduced(absolute(x - target), reduction)
-
-
-def _smooth_forward(
-    x: jax.Array, target: jax.Array, beta: float
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _smooth(x, target, beta), (x, target)
 
 
 def _smooth_backward(
@@ -98,7 +96,7 @@ def _smooth_backward(
     return of(x - target), of(target - x)  # both go down at a tie without a beta
 
 
-@with_gradient(_smooth_forward, _smooth_backward, static=(2,))
+@with_gradient(_smooth_backward, static=(2,))
 def _smooth(x: jax.Array, target: jax.Array, beta: float) -> jax.Array:
     size = jnp.abs(x - target)
     if beta == 0:
@@ -106,7 +104,7 @@ def _smooth(x: jax.Array, target: jax.Array, beta: float) -> jax.Array:
     return jnp.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta)
 
 
-@op("aten.smooth_l1_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.smooth_l1_loss.default")
 @_of_dtype(result_type)
 def smooth_l1_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, beta: float = 1.0
@@ -117,21 +115,17 @@ def smooth_l1_loss(
     return reduced(_smooth(ends[0], ends[1], beta), reduction)
 
 
-def _huber_forward(d: jax.Array, delta: float) -> tuple[jax.Array, jax.Array]:
-    return _huber(d, delta), d
-
-
 def _huber_backward(delta: float, d: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(d <= -delta, -g * delta, jnp.where(d >= delta, g * delta, d * g)),)
 
 
-@with_gradient(_huber_forward, _huber_backward, static=(1,))
+@with_gradient(_huber_backward, static=(1,))
 def _huber(d: jax.Array, delta: float) -> jax.Array:
     size = jnp.abs(d)
     return jnp.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
 
 
-@op("aten.huber_loss.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.huber_loss.default")
 @_of_dtype(_first)
 def huber_loss(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, delta: float = 1.0
@@ -149,13 +143,7 @@ def _bernoulli_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, ...
     return dp * weight, dt * weight, g * _bernoulli_loss(p, target, None)
 
 
-def _bernoulli_loss_forward(
-    p: jax.Array, t: jax.Array, weight: jax.Array | None
-) -> tuple[jax.Array, Any]:
-    return _bernoulli_loss(p, t, weight), (p, t, weight)
-
-
-@with_gradient(_bernoulli_loss_forward, _bernoulli_backward)
+@with_gradient(_bernoulli_backward)
 def _bernoulli_loss(p: jax.Array, target: jax.Array, weight: jax.Array | None) -> jax.Array:
     """Cross entropy of probabilities, logarithms bounded by -100 as torch has it."""
     log_p = jnp.maximum(jnp.log(p), -100)
@@ -187,12 +175,6 @@ def _log_sigmoid(x: jax.Array) -> jax.Array:
     return jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
 
 
-def _logits_loss_forward(
-    x: jax.Array, target: jax.Array, weight: jax.Array | None, pos_weight: jax.Array | None
-) -> tuple[jax.Array, Any]:
-    return _logits_loss(x, target, weight, pos_weight), (x, target, weight, pos_weight)
-
-
 def _logits_loss_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, ...]:
     """Factors in torch's order: their product may be zero times infinity in another."""
     x, target, weight, pos_weight = saved
@@ -210,7 +192,7 @@ def _logits_loss_backward(saved: Any, g: jax.Array) -> tuple[jax.Array | None, .
     return dx * weight, dt * weight, dw, None if dp is None else dp * weight
 
 
-@with_gradient(_logits_loss_forward, _logits_loss_backward)
+@with_gradient(_logits_loss_backward)
 def _logits_loss(
     x: jax.Array, target: jax.Array, weight: jax.Array | None, pos_weight: jax.Array | None
 ) -> jax.Array:
@@ -245,7 +227,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss, reduction)
 
 
-@op("aten.kl_div.default", reads=(0, 1), flops=("input", 0, 3), fusing=Fusing.REDUCES)
+@_loss("aten.kl_div.default")
 @_of_dtype(result_type)
 def kl_div(
     x: jax.Array, target: jax.Array, reduction: int = MEAN, *, log_target: bool = False
@@ -289,15 +271,11 @@ def hinge_embedding_loss(
     return reduced(hinge + jnp.where(target != -1, x, 0), reduction)
 
 
-def _clamped_forward(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    return _clamped(x), x
-
-
 def _clamped_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
     return (jnp.where(x >= 0, g, 0),)
 
 
-@with_gradient(_clamped_forward, _clamped_backward)
+@with_gradient(_clamped_backward)
 def _clamped(x: jax.Array) -> jax.Array:
     """``max(x, 0)``: NaN stays, and the gradient is torch's of ``clamp_min``, 1 at the bound."""
     return jnp.where(x <= 0, 0, x)

@@ -19,16 +19,15 @@ from jax import lax
 from emulator.kernels.precision import widen
 from emulator.kernels.unfused import compile_apart
 from emulator.op_facts.facts import ALL_INPUTS
-from emulator.ops._dropping import drop_factors
 from emulator.ops._gemm import contract
 from emulator.ops._gradient import with_gradient
-from emulator.ops._lstm_projected import projected_scan
 from emulator.ops._recurrence import (
     State,
     lstm_gates,
     lstm_state,
     lstm_step,
     lstm_step_gradients,
+    projected_scan,
     put_row,
     recurrent_gates,
     row,
@@ -37,6 +36,7 @@ from emulator.ops._recurrence import (
     weight_gradients,
 )
 from emulator.ops._reshape import rows_of
+from emulator.ops.random import drop_factors
 from emulator.ops.registry import op
 
 Cell = Callable[[jax.Array, jax.Array, State], State]
@@ -136,7 +136,7 @@ def _scan_backward(
     return dgates[0], *weight_gradients(dgates[-1], before[0], weight), dstate
 
 
-@with_gradient(_scan_forward, _scan_backward, static=(0, 1))
+@with_gradient(_scan_backward, forward=_scan_forward, static=(0, 1))
 def _scan(
     cell: Cell, reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[jax.Array, State]:
@@ -195,7 +195,7 @@ def _lstm_backward(
     return dgates, *weight_gradients(dgates, before_h, weight), dstate
 
 
-@with_gradient(_lstm_forward, _lstm_backward, static=(0,))
+@with_gradient(_lstm_backward, forward=_lstm_forward, static=(0,))
 def _lstm_scan(
     reverse: bool, gx: jax.Array, weight: jax.Array, bias: jax.Array, state: State
 ) -> tuple[jax.Array, State]:
@@ -274,46 +274,9 @@ def _layers(
     return x.swapaxes(0, 1) if batch_first else x, *hidden
 
 
-@op(
-    "aten.lstm.input",
-    loops=True,
-    random=True,
-    flops=("gates", 30),
-    products="recurrent",
-    scratch="lstm",
-    rate=5,
-    rounds=ALL_INPUTS,
-)
-def lstm(
-    x: jax.Array,
-    hx: Sequence[jax.Array],
-    params: Sequence[jax.Array],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float | jax.Array,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-    *,
-    seed: jax.Array | None = None,
-    stream: int = 0,
-) -> State:
-    """Long short-term memory; returns the output, the last h and the last c."""
-    return _layers(
-        _lstm,
-        x,
-        tuple(hx),
-        params,
-        has_biases,
-        num_layers,
-        dropout,
-        train,
-        bidirectional,
-        batch_first,
-        seed,
-        stream,
-        "aten.lstm.input",
-    )
+def _states(hx: jax.Array | Sequence[jax.Array]) -> State:
+    """The state or states that a layer starts from: an LSTM has h and c."""
+    return (hx,) if isinstance(hx, jax.Array) else tuple(hx)
 
 
 def _register(name: str, cell: Cell, flops: int, scratch: str) -> None:
@@ -331,7 +294,7 @@ def _register(name: str, cell: Cell, flops: int, scratch: str) -> None:
     )
     def lower(
         x: jax.Array,
-        hx: jax.Array,
+        hx: jax.Array | Sequence[jax.Array],
         params: Sequence[jax.Array],
         has_biases: bool,
         num_layers: int,
@@ -346,7 +309,7 @@ def _register(name: str, cell: Cell, flops: int, scratch: str) -> None:
         return _layers(
             cell,
             x,
-            (hx,),
+            _states(hx),
             params,
             has_biases,
             num_layers,
@@ -360,6 +323,7 @@ def _register(name: str, cell: Cell, flops: int, scratch: str) -> None:
         )
 
 
+_register("aten.lstm.input", _lstm, 30, "lstm")
 _register("aten.gru.input", _gru, 20, "gru")
 _register("aten.rnn_tanh.input", _rnn_tanh, 5, "rnn")
 _register("aten.rnn_relu.input", _rnn_relu, 5, "rnn")
@@ -382,53 +346,23 @@ def _one_step(
     return tuple(part.astype(x.dtype) for part in new)
 
 
-@op("aten.lstm_cell.default", flops=("results", 30), products="cell")
-def lstm_cell(
-    x: jax.Array,
-    hx: Sequence[jax.Array],
-    w_ih: jax.Array,
-    w_hh: jax.Array,
-    b_ih: jax.Array | None = None,
-    b_hh: jax.Array | None = None,
-) -> State:
-    """One step of an LSTM; returns h and c."""
-    return _one_step(_lstm, x, tuple(hx), w_ih, w_hh, b_ih, b_hh)
+def _register_cell(name: str, cell: Cell, flops: int) -> None:
+    """Register one step of a layer; an LSTM gives h and c, others h alone."""
+
+    @op(name, flops=("results", flops), products="cell")
+    def lower(
+        x: jax.Array,
+        hx: jax.Array | Sequence[jax.Array],
+        w_ih: jax.Array,
+        w_hh: jax.Array,
+        b_ih: jax.Array | None = None,
+        b_hh: jax.Array | None = None,
+    ) -> jax.Array | State:
+        new = _one_step(cell, x, _states(hx), w_ih, w_hh, b_ih, b_hh)
+        return new if len(new) > 1 else new[0]
 
 
-@op("aten.gru_cell.default", flops=("results", 20), products="cell")
-def gru_cell(
-    x: jax.Array,
-    hx: jax.Array,
-    w_ih: jax.Array,
-    w_hh: jax.Array,
-    b_ih: jax.Array | None = None,
-    b_hh: jax.Array | None = None,
-) -> jax.Array:
-    """One step of a gated recurrent unit."""
-    return _one_step(_gru, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
-
-
-@op("aten.rnn_tanh_cell.default", flops=("results", 5), products="cell")
-def rnn_tanh_cell(
-    x: jax.Array,
-    hx: jax.Array,
-    w_ih: jax.Array,
-    w_hh: jax.Array,
-    b_ih: jax.Array | None = None,
-    b_hh: jax.Array | None = None,
-) -> jax.Array:
-    """One step of an Elman network with tanh."""
-    return _one_step(_rnn_tanh, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
-
-
-@op("aten.rnn_relu_cell.default", flops=("results", 5), products="cell")
-def rnn_relu_cell(
-    x: jax.Array,
-    hx: jax.Array,
-    w_ih: jax.Array,
-    w_hh: jax.Array,
-    b_ih: jax.Array | None = None,
-    b_hh: jax.Array | None = None,
-) -> jax.Array:
-    """One step of an Elman network with relu."""
-    return _one_step(_rnn_relu, x, (hx,), w_ih, w_hh, b_ih, b_hh)[0]
+_register_cell("aten.lstm_cell.default", _lstm, 30)
+_register_cell("aten.gru_cell.default", _gru, 20)
+_register_cell("aten.rnn_tanh_cell.default", _rnn_tanh, 5)
+_register_cell("aten.rnn_relu_cell.default", _rnn_relu, 5)

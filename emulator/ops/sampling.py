@@ -7,6 +7,7 @@ their distributions do not. None has a gradient.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,18 +21,20 @@ from emulator.ops.random import Size, normal, open_uniform, uniform, uniform_bit
 from emulator.ops.registry import op
 from pef_schema.program import DType
 
+_draw = partial(op, cheap=True, differentiable=False, random=True)
+
 
 def _dtype(dtype: DType | None, default: Any = DEFAULT_FLOAT) -> np.dtype:
     return np.dtype(default) if dtype is None else TO_NUMPY[dtype]
 
 
-@op("aten.rand.default", cheap=True, differentiable=False, random=True, complex=True)
+@_draw("aten.rand.default", complex=True)
 def rand(size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
     """Uniform numbers in [0, 1)."""
     return uniform(seed, stream, size, _dtype(dtype))
 
 
-@op("aten.rand_like.default", cheap=True, differentiable=False, random=True, complex=True)
+@_draw("aten.rand_like.default", complex=True)
 def rand_like(
     x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -39,13 +42,13 @@ def rand_like(
     return uniform(seed, stream, x.shape, _dtype(dtype, x.dtype))
 
 
-@op("aten.randn.default", cheap=True, differentiable=False, random=True, complex=True)
+@_draw("aten.randn.default", complex=True)
 def randn(size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int) -> jax.Array:
     """Standard normal numbers."""
     return normal(seed, stream, size, _dtype(dtype))
 
 
-@op("aten.randn_like.default", cheap=True, differentiable=False, random=True, complex=True)
+@_draw("aten.randn_like.default", complex=True)
 def randn_like(
     x: jax.Array, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -66,7 +69,7 @@ def _integers(
     return (drawn + np.int64(low)).astype(dtype)
 
 
-@op("aten.randint.default", cheap=True, differentiable=False, random=True, ranges=("drawn_below",))
+@_draw("aten.randint.default", ranges=("drawn_below",))
 def randint(
     high: int, size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -74,7 +77,7 @@ def randint(
     return _integers(0, high, size, _dtype(dtype, np.int64), seed, stream)
 
 
-@op("aten.randint.low", cheap=True, differentiable=False, random=True, ranges=("drawn_below",))
+@_draw("aten.randint.low", ranges=("drawn_below",))
 def randint_low(
     low: int, high: int, size: Size, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -82,14 +85,8 @@ def randint_low(
     return _integers(low, high, size, _dtype(dtype, np.int64), seed, stream)
 
 
-@op(
-    "aten.randint_like.default",
-    cheap=True,
-    differentiable=False,
-    random=True,
-    ranges=("drawn_below",),
-)
-@op("aten.randint_like.Tensor", cheap=True, differentiable=False, random=True)
+@_draw("aten.randint_like.default", ranges=("drawn_below",))
+@_draw("aten.randint_like.Tensor")
 def randint_like(
     x: jax.Array, high: Any, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -97,13 +94,7 @@ def randint_like(
     return _integers(0, high, x.shape, _dtype(dtype, x.dtype), seed, stream)
 
 
-@op(
-    "aten.randint_like.low_dtype",
-    cheap=True,
-    differentiable=False,
-    random=True,
-    ranges=("drawn_below",),
-)
+@_draw("aten.randint_like.low_dtype", ranges=("drawn_below",))
 def randint_like_low(
     x: jax.Array, low: int, high: int, *, dtype: DType | None = None, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -120,19 +111,19 @@ def randperm(n: int, *, dtype: DType | None = None, seed: jax.Array, stream: int
     return lax.sort((high, low, place), num_keys=2)[2]
 
 
-@op("aten.bernoulli.default", cheap=True, differentiable=False, random=True)
+@_draw("aten.bernoulli.default")
 def bernoulli(p: jax.Array, *, seed: jax.Array, stream: int) -> jax.Array:
     """1 with the probability that each element states, else 0."""
     return (uniform(seed, stream, p.shape) < p.astype(np.float32)).astype(p.dtype)
 
 
-@op("aten.bernoulli.p", "aten.bernoulli.Tensor", cheap=True, differentiable=False, random=True)
+@_draw("aten.bernoulli.p", "aten.bernoulli.Tensor")
 def bernoulli_p(x: jax.Array, p: Any, *, seed: jax.Array, stream: int) -> jax.Array:
     """1 with probability ``p``, else 0, in the shape and dtype of ``x``."""
     return (uniform(seed, stream, x.shape) < jnp.asarray(p).astype(np.float32)).astype(x.dtype)
 
 
-@op("aten.normal_functional.default", cheap=True, differentiable=False, random=True)
+@_draw("aten.normal_functional.default")
 def normal_functional(
     x: jax.Array, mean: float = 0.0, std: float = 1.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -140,7 +131,7 @@ def normal_functional(
     return (normal(seed, stream, x.shape, wide_type(x.dtype)) * std + mean).astype(x.dtype)
 
 
-@op("aten.normal.float_float", cheap=True, differentiable=False, random=True)
+@_draw("aten.normal.float_float")
 def normal_size(
     mean: float,
     std: float,
@@ -155,12 +146,7 @@ def normal_size(
     return (normal(seed, stream, size, wide_type(kind)) * std + mean).astype(kind)
 
 
-@op(
-    *("aten.normal.Tensor_Tensor", "aten.normal.Tensor_float", "aten.normal.float_Tensor"),
-    cheap=True,
-    differentiable=False,
-    random=True,
-)
+@_draw(*("aten.normal.Tensor_Tensor", "aten.normal.Tensor_float", "aten.normal.float_Tensor"))
 def normal_tensors(mean: Any, std: Any = 1.0, *, seed: jax.Array, stream: int) -> jax.Array:
     """Normal numbers whose means and deviations are given elementwise."""
     kind = result_type(mean, std)
@@ -169,7 +155,7 @@ def normal_tensors(mean: Any, std: Any = 1.0, *, seed: jax.Array, stream: int) -
     return (z * jnp.asarray(std).astype(z.dtype) + jnp.asarray(mean).astype(z.dtype)).astype(kind)
 
 
-@op("aten.log_normal.default", cheap=True, differentiable=False, random=True)
+@_draw("aten.log_normal.default")
 def log_normal(
     x: jax.Array, mean: float = 1.0, std: float = 2.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -178,7 +164,7 @@ def log_normal(
     return jnp.exp(z * std + mean).astype(x.dtype)
 
 
-@op("aten.uniform.default", cheap=True, differentiable=False, random=True)
+@_draw("aten.uniform.default")
 def uniform_like(
     x: jax.Array, low: float = 0.0, high: float = 1.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -191,13 +177,13 @@ def _open(x: jax.Array, seed: jax.Array, stream: int) -> jax.Array:
     return open_uniform(seed, stream, x.shape, wide_type(x.dtype))
 
 
-@op("aten.exponential.default", cheap=True, differentiable=False, random=True)
+@_draw("aten.exponential.default")
 def exponential(x: jax.Array, lambd: float = 1.0, *, seed: jax.Array, stream: int) -> jax.Array:
     """Exponentially distributed numbers, never zero."""
     return (-jnp.log(_open(x, seed, stream)) / lambd).astype(x.dtype)
 
 
-@op("aten.cauchy.default", cheap=True, differentiable=False, random=True)
+@_draw("aten.cauchy.default")
 def cauchy(
     x: jax.Array, median: float = 0.0, sigma: float = 1.0, *, seed: jax.Array, stream: int
 ) -> jax.Array:
@@ -206,7 +192,7 @@ def cauchy(
     return (median + sigma * jnp.tan(angle)).astype(x.dtype)
 
 
-@op("aten.geometric.default", cheap=True, differentiable=False, random=True)
+@_draw("aten.geometric.default")
 def geometric(x: jax.Array, p: float, *, seed: jax.Array, stream: int) -> jax.Array:
     """Number of trials up to the first success of probability ``p``."""
     if p == 1:

@@ -6,6 +6,7 @@ Where several entries of an index name one place, a plain write leaves one of th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.ops._gradient import with_gradient
 from emulator.ops._promote import broadcast_to, cast, constant, is_float, is_number
 from emulator.ops._reduction import highest, lowest, normalize_axis
@@ -31,6 +32,11 @@ from emulator.ops.registry import op
 Key = tuple[Any, ...]
 
 _MODE = "promise_in_bounds"
+
+
+_written = partial(
+    op, reads=(2,), moves=True, fusing=Fusing.APART, indices="along", ranges=("some_of", 0, 3)
+)
 
 
 def _read(x: jax.Array, key: Key) -> jax.Array:
@@ -78,18 +84,12 @@ def _whole_key(arrays: Key, static: Key) -> Key:
     return tuple(next(rest) if k is None else slice(None) for k in static)
 
 
-def _put_forward(
-    x: jax.Array, values: jax.Array, arrays: Key, static: Key
-) -> tuple[jax.Array, Key]:
-    return _put(x, values, arrays, static), arrays
-
-
 def _put_backward(static: Key, arrays: Key, g: jax.Array) -> tuple[Any, ...]:
     key = _whole_key(arrays, static)
     return _set(g, key, jnp.zeros((), g.dtype)), _read(g, key), (None,) * len(arrays)
 
 
-@with_gradient(_put_forward, _put_backward, static=(3,))
+@with_gradient(_put_backward, saves=lambda _y, _x, _values, arrays, _static: arrays, static=(3,))
 def _put(x: jax.Array, values: jax.Array, arrays: Key, static: Key) -> jax.Array:
     return _set(x, _whole_key(arrays, static), values)
 
@@ -204,28 +204,14 @@ def _along(x: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
     return (x if x.ndim else x.reshape(1)), (index if index.ndim else index.reshape(1))
 
 
-@op(
-    "aten.scatter.src",
-    reads=(2,),
-    moves=True,
-    fusing=Fusing.APART,
-    indices="along",
-    ranges=("some_of", 0, 3),
-)
+@_written("aten.scatter.src")
 def scatter(x: jax.Array, dim: int, index: jax.Array, src: jax.Array) -> jax.Array:
     """One entry along a dimension written for every entry of the index."""
     line, index = _along(x, index)
     return put(line, _scatter_key(line, dim, index), _head(src, index)).reshape(x.shape)
 
 
-@op(
-    "aten.scatter.value",
-    reads=(2,),
-    moves=True,
-    fusing=Fusing.APART,
-    indices="along",
-    ranges=("some_of", 0, 3),
-)
+@_written("aten.scatter.value")
 def scatter_value(x: jax.Array, dim: int, index: jax.Array, value: float) -> jax.Array:
     """One number written for every entry of the index."""
     line, index = _along(x, index)
@@ -278,14 +264,7 @@ def index_add(
     return _add(line, key, values.reshape(values.shape or (1,))).reshape(x.shape)
 
 
-@op(
-    "aten.index_copy.default",
-    reads=(2,),
-    moves=True,
-    fusing=Fusing.APART,
-    indices="along",
-    ranges=("some_of", 0, 3),
-)
+@_written("aten.index_copy.default")
 def index_copy(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> jax.Array:
     """Slices along a dimension replaced by those of ``source``."""
     line, key = _slices(x, dim, index)
@@ -307,18 +286,12 @@ def index_fill(x: jax.Array, dim: int, index: jax.Array, value: Any) -> jax.Arra
     return jnp.where(hit, jnp.asarray(cast(value, x.dtype)), line).reshape(x.shape)
 
 
-def _strided_put_forward(
-    x: jax.Array, src: jax.Array, places: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    return _strided_put(x, src, places), places
-
-
 def _strided_put_backward(where: jax.Array, g: jax.Array) -> tuple[Any, ...]:
     part = _read(g, (where,))
     return _set(jnp.zeros_like(g), (where,), part), part, None
 
 
-@with_gradient(_strided_put_forward, _strided_put_backward)
+@with_gradient(_strided_put_backward, saves=lambda _y, _x, _src, places: places)
 def _strided_put(x: jax.Array, src: jax.Array, places: jax.Array) -> jax.Array:
     return _set(x, (places,), src)
 
@@ -415,13 +388,6 @@ def _count(x: jax.Array, values: jax.Array, key: Key, include_self: bool) -> jax
     return jnp.maximum(_add(ones, key, jnp.ones_like(values)), 1)
 
 
-def _reduced_forward(
-    x: jax.Array, values: jax.Array, key: Key, reduce: str, include_self: bool
-) -> tuple[jax.Array, Any]:
-    out = _reduced(x, values, key, reduce, include_self)
-    return out, (x, values, key, out)
-
-
 def _reduced_backward(reduce: str, include_self: bool, saved: Any, g: jax.Array) -> Any:
     """torch's ``scatter_reduce_backward``."""
     x, values, key, out = saved
@@ -442,7 +408,9 @@ def _reduced_backward(reduce: str, include_self: bool, saved: Any, g: jax.Array)
     return dx, dv, (None,) * len(key)
 
 
-@with_gradient(_reduced_forward, _reduced_backward, static=(3, 4))
+@with_gradient(
+    _reduced_backward, saves=lambda out, x, values, key, *_: (x, values, key, out), static=(3, 4)
+)
 def _reduced(
     x: jax.Array, values: jax.Array, key: Key, reduce: str, include_self: bool
 ) -> jax.Array:

@@ -19,13 +19,6 @@ from emulator.ops.scatter import put_reduced
 _START = {"max": -math.inf, "min": math.inf, "sum": 0.0, "mean": 0.0, "prod": 1.0}
 
 
-def _extremes_forward(
-    x: jax.Array, run: jax.Array, start: jax.Array, largest: bool
-) -> tuple[jax.Array, Any]:
-    out = _extremes(x, run, start, largest)
-    return out, (x, run, out)
-
-
 def _extremes_backward(largest: bool, saved: Any, g: jax.Array) -> tuple[Any, ...]:
     """Equals share the gradient of their run; a negative one torch 2.13 gives to each whole."""
     x, run, out = saved
@@ -35,7 +28,7 @@ def _extremes_backward(largest: bool, saved: Any, g: jax.Array) -> tuple[Any, ..
     return jnp.where(hit, share, 0), None, None
 
 
-@with_gradient(_extremes_forward, _extremes_backward, static=(3,))
+@with_gradient(_extremes_backward, saves=lambda out, x, run, *_: (x, run, out), static=(3,))
 def _extremes(x: jax.Array, run: jax.Array, start: jax.Array, largest: bool) -> jax.Array:
     """Extremes of runs; NaN wins."""
     write = start.at[run].max if largest else start.at[run].min

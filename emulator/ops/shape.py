@@ -17,27 +17,40 @@ from pef_schema.program import DType
 Size = tuple[int, ...]
 
 
-@op("aten.clone.default", "aten.lift_fresh_copy.default", "aten.alias_copy.default", moves=True)
+@op(
+    "aten.clone.default",
+    "aten.lift_fresh_copy.default",
+    "aten.alias_copy.default",
+    moves=True,
+    elements="same",
+)
 @op(
     *("aten.alias.default", "aten.contiguous.default", "aten.lift_fresh.default"),
     *("aten.lift.default", "aten.positive.default", "aten._lazy_clone.default"),
     *("aten.resolve_conj.default", "aten.resolve_neg.default", "aten.pin_memory.default"),
     view=True,
+    elements="same",
 )
 def clone(x: jax.Array) -> jax.Array:
     """The tensor itself: device values never change in place."""
     return x
 
 
-@op("aten.detach.default", "aten.data.default", differentiable=False, view=True)
-@op("aten.detach_copy.default", differentiable=False, moves=True)
+@op("aten.detach.default", "aten.data.default", differentiable=False, view=True, elements="same")
+@op("aten.detach_copy.default", differentiable=False, moves=True, elements="same")
 def detach(x: jax.Array) -> jax.Array:
     """The tensor, cut off from the gradient."""
     return lax.stop_gradient(x)
 
 
-@op("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", view=True)
-@op("aten.view_copy.default", "aten._reshape_copy.default", moves=True)
+@op(
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten._unsafe_view.default",
+    view=True,
+    elements="first",
+)
+@op("aten.view_copy.default", "aten._reshape_copy.default", moves=True, elements="first")
 def view(x: jax.Array, size: Size) -> jax.Array:
     """Another shape; one size may be -1."""
     return reshaped(x, _sizes(x.size, size))
@@ -69,7 +82,7 @@ def view_dtype(x: jax.Array, dtype: DType) -> jax.Array:
     return _bits(x, new)
 
 
-@op("aten.flatten.using_ints", view=True)
+@op("aten.flatten.using_ints", view=True, elements="first")
 def flatten(x: jax.Array, start_dim: int = 0, end_dim: int = -1) -> jax.Array:
     """Merge the dimensions ``start_dim`` to ``end_dim``."""
     if x.ndim == 0:
@@ -79,20 +92,20 @@ def flatten(x: jax.Array, start_dim: int = 0, end_dim: int = -1) -> jax.Array:
     return reshaped(x, (*x.shape[:first], merged, *x.shape[last + 1 :]))
 
 
-@op("aten.unflatten.int", view=True)
+@op("aten.unflatten.int", view=True, elements="first")
 def unflatten(x: jax.Array, dim: int, sizes: Size) -> jax.Array:
     """Split one dimension into several; one size may be -1."""
     dim %= x.ndim
     return reshaped(x, (*x.shape[:dim], *_sizes(x.shape[dim], sizes), *x.shape[dim + 1 :]))
 
 
-@op("aten.ravel.default", view=True)
+@op("aten.ravel.default", view=True, elements="first")
 def ravel(x: jax.Array) -> jax.Array:
     """One dimension."""
     return reshaped(x, (x.size,))
 
 
-@op("aten.permute.default", "aten.permute_copy.default", moves=True)
+@op("aten.permute.default", "aten.permute_copy.default", moves=True, elements="first")
 def permute(x: jax.Array, dims: Size) -> jax.Array:
     """Dimensions in another order."""
     return lax.transpose(x, tuple(d % x.ndim for d in dims))
@@ -102,6 +115,7 @@ def permute(x: jax.Array, dims: Size) -> jax.Array:
     *("aten.transpose.int", "aten.swapaxes.default", "aten.swapdims.default"),
     "aten.transpose_copy.int",
     moves=True,
+    elements="first",
 )
 def transpose(x: jax.Array, dim0: int, dim1: int) -> jax.Array:
     """Two dimensions swapped."""
@@ -111,13 +125,13 @@ def transpose(x: jax.Array, dim0: int, dim1: int) -> jax.Array:
     return lax.transpose(x, order) if x.ndim else x
 
 
-@op("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default", moves=True)
+@op("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default", moves=True, elements="first")
 def t(x: jax.Array) -> jax.Array:
     """A matrix transposed; a vector stays."""
     return lax.transpose(x, tuple(reversed(range(x.ndim))))
 
 
-@op("aten.mT.default", moves=True)
+@op("aten.mT.default", moves=True, elements="first")
 def matrix_transpose(x: jax.Array) -> jax.Array:
     """The last two dimensions swapped; a number stays."""
     return jnp.swapaxes(x, -1, -2) if x.ndim else x
@@ -127,21 +141,28 @@ def matrix_transpose(x: jax.Array) -> jax.Array:
     *("aten.movedim.int", "aten.moveaxis.int", "aten.movedim.intlist"),
     "aten.moveaxis.intlist",
     moves=True,
+    elements="first",
 )
 def movedim(x: jax.Array, source: int | Size, destination: int | Size) -> jax.Array:
     """Dimensions moved to new places."""
     return jnp.moveaxis(x, source, destination)
 
 
-@op("aten.unsqueeze.default", view=True)
-@op("aten.unsqueeze_copy.default", moves=True)
+@op("aten.unsqueeze.default", view=True, elements="first")
+@op("aten.unsqueeze_copy.default", moves=True, elements="first")
 def unsqueeze(x: jax.Array, dim: int) -> jax.Array:
     """A new dimension of size 1."""
     return lax.expand_dims(x, (dim % (x.ndim + 1),))
 
 
-@op("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", view=True)
-@op("aten.squeeze_copy.default", "aten.squeeze_copy.dim", "aten.squeeze_copy.dims", moves=True)
+@op("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", view=True, elements="first")
+@op(
+    "aten.squeeze_copy.default",
+    "aten.squeeze_copy.dim",
+    "aten.squeeze_copy.dims",
+    moves=True,
+    elements="first",
+)
 def squeeze(x: jax.Array, dim: int | Size | None = None) -> jax.Array:
     """Without dimensions of size 1, all or those named."""
     dims = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
@@ -149,8 +170,8 @@ def squeeze(x: jax.Array, dim: int | Size | None = None) -> jax.Array:
     return lax.squeeze(x, sorted(a for a in axes if x.shape[a] == 1))
 
 
-@op("aten.expand.default", view=True, repeats=True)
-@op("aten.expand_copy.default", moves=True, repeats=True)
+@op("aten.expand.default", view=True, repeats=True, elements="first")
+@op("aten.expand_copy.default", moves=True, repeats=True, elements="first")
 def expand(x: jax.Array, size: Size, *, implicit: bool = False) -> jax.Array:
     """Broadcast; -1 keeps a size."""
     del implicit
@@ -164,13 +185,13 @@ def expand_as(x: jax.Array, other: jax.Array) -> jax.Array:
     return broadcast_to(x, other.shape)
 
 
-@op("aten.broadcast_to.default", view=True, repeats=True)
+@op("aten.broadcast_to.default", view=True, repeats=True, elements="first")
 def broadcast(x: jax.Array, size: Size) -> jax.Array:
     """Broadcast; -1 keeps a size."""
     return expand(x, size)
 
 
-@op("aten.broadcast_tensors.default", view=True)
+@op("aten.broadcast_tensors.default", view=True, elements="all")
 def broadcast_tensors(tensors: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     """All tensors in their common shape."""
     return tuple(broadcast_all(*tensors))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from emulator.ops._gradient import with_gradient
+from emulator.ops._gradient import saves_result, with_gradient
 from emulator.ops._promote import adjoint, conjugate, is_complex, real_type
 from emulator.ops.registry import op
 
@@ -81,7 +81,7 @@ def _svd_backward(full: bool, saved: Factors, cotangents: Factors) -> tuple[jax.
     return (conjugate(ga),)
 
 
-@with_gradient(_svd_forward, _svd_backward, static=(1,))
+@with_gradient(_svd_backward, forward=_svd_forward, static=(1,))
 def _svd(a: jax.Array, full: bool) -> Factors:
     if 0 in a.shape:
         return _empty_svd(a, full)
@@ -124,11 +124,6 @@ def svd(
 Pair = tuple[jax.Array, jax.Array]
 
 
-def _eigh_forward(a: jax.Array, lower: bool) -> tuple[Pair, Pair]:
-    pair = _eigh(a, lower)
-    return pair, pair
-
-
 def _eigh_backward(lower: bool, saved: Pair, cotangents: Pair) -> tuple[jax.Array]:
     """Giles, "Collected matrix derivative results", 2008; not symmetrised, as in torch."""
     del lower
@@ -141,7 +136,7 @@ def _eigh_backward(lower: bool, saved: Pair, cotangents: Pair) -> tuple[jax.Arra
     return (conjugate(_mm(_mm(vectors, inner), adjoint(vectors))),)
 
 
-@with_gradient(_eigh_forward, _eigh_backward, static=(1,))
+@with_gradient(_eigh_backward, saves=saves_result, static=(1,))
 def _eigh(a: jax.Array, lower: bool) -> Pair:
     if a.size == 0:
         return jnp.zeros(a.shape[:-1], real_type(a.dtype)), jnp.zeros(a.shape, a.dtype)
@@ -163,11 +158,6 @@ def linalg_eigh(a: jax.Array, UPLO: str = "L") -> Pair:
     return eigh(a, UPLO)
 
 
-def _pinv_forward(a: jax.Array, cut: jax.Array, hermitian: bool) -> tuple[jax.Array, Pair]:
-    p = _pinv(a, cut, hermitian)
-    return p, (a, p)
-
-
 def _pinv_backward(hermitian: bool, saved: Pair, g: jax.Array) -> tuple[jax.Array, None]:
     """Golub and Pereyra, "The differentiation of pseudo-inverses", 1973."""
     del hermitian
@@ -180,7 +170,7 @@ def _pinv_backward(hermitian: bool, saved: Pair, g: jax.Array) -> tuple[jax.Arra
     return conjugate(ga), None
 
 
-@with_gradient(_pinv_forward, _pinv_backward, static=(2,))
+@with_gradient(_pinv_backward, saves=lambda p, a, *_: (a, p), static=(2,))
 def _pinv(a: jax.Array, cut: jax.Array, hermitian: bool) -> jax.Array:
     if hermitian:
         values, vectors = _eigh(a, True)

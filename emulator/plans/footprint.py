@@ -9,7 +9,7 @@ from emulator.costs.touched import inside, readers_of, unused
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
 from emulator.memory.placement import Placement
-from emulator.op_facts.checked_branches import is_held
+from emulator.op_facts.names import is_held
 from emulator.plans.steps import StepKey
 from pef_schema.program import Program, Step
 from pef_schema.structure import Structures

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from emulator.op_facts.precision import ARITHMETIC as METADATA
-from emulator.op_facts.precision import AS_WRITTEN
+from emulator.op_facts.precision import ARITHMETIC as METADATA, AS_WRITTEN
 from samba.errors import ArgumentError
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from emulator.op_facts.gradient_reads import gradient_reads
+from emulator.op_facts.facts import gradient_reads
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Role, Value
 from samba.compiler.sections import SectionedGraph

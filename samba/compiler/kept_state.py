@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from emulator.op_facts.gradient_reads import gradient_reads
+from emulator.op_facts.facts import gradient_reads
 from emulator.op_facts.names import ALIAS
 from emulator.op_facts.table import op_facts
 from pef_schema.program import Node, Ref, Role, Value

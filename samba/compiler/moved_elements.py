@@ -1,58 +1,24 @@
 """Which elements from outside of a graph reach a value unchanged: through views, slices and casts.
 
-Each element that comes from outside has a number. The operations that only move elements are run
-by torch on these numbers, so a value's numbers say where each of its elements came from.
+Each element that comes from outside has a number. The operations that only move elements (the fact
+``elements``) are run by torch on these numbers, so a value's numbers say where each of its elements
+came from.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
+from emulator.op_facts.facts import Elements
+from emulator.op_facts.table import facts_of, signature_of
 from pef_schema.program import Graph, Node, Ref, refs_of
 from samba.tracer.reference import run_node
 
-__all__ = ["MOVES", "MovedElements", "moved_elements"]
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_COPIES = _names(
-    "aten._to_copy.default aten.to.dtype aten.to.dtype_layout aten.to.other "
-    "aten.type_as.default aten.contiguous.default aten.clone.default aten.alias.default "
-    "aten.detach.default aten.alias_copy.default aten.detach_copy.default "
-    "aten.lift_fresh_copy.default"
-)
-"""Operations that leave every element where it is."""
-
-_PLACED = _names(
-    "aten.view.default aten.reshape.default aten._unsafe_view.default aten.flatten.using_ints "
-    "aten.unflatten.int aten.squeeze.default aten.squeeze.dim aten.squeeze.dims "
-    "aten.unsqueeze.default aten.expand.default aten.permute.default aten.transpose.int "
-    "aten.t.default aten.numpy_T.default aten.mT.default aten.movedim.int aten.movedim.intlist "
-    "aten.slice.Tensor aten.slice_copy.Tensor aten.select.int aten.select_copy.int "
-    "aten.narrow.default aten.split.Tensor aten.split_with_sizes.default aten.chunk.default "
-    "aten.unbind.int aten.flip.default aten.roll.default aten.repeat.default aten.tile.default "
-    "aten.diagonal.default aten.swapaxes.default aten.swapdims.default aten.unfold.default"
-)
-"""Operations that put elements elsewhere, leave some out or repeat them."""
-
-MOVES = _COPIES | _PLACED
-"""Operations that give elements of their first argument, unchanged but for their type."""
-
-_JOINS = _names(
-    "aten.cat.default aten.concat.default aten.stack.default aten.slice_scatter.default "
-    "aten.select_scatter.default aten.broadcast_tensors.default"
-)
-"""Operations that give elements of several arguments, unchanged."""
-
-_FILL_AT = {"aten.constant_pad_nd.default": 2, "aten.pad.default": 3}
-"""Where paddings have the number that they fill with."""
+__all__ = ["MovedElements", "moved_elements"]
 
 _MOST = 1 << 26
 """Elements that are numbered at most; a larger source is taken for computed."""
@@ -96,9 +62,9 @@ def moved_elements(
             continue
         if _shifts_labels(node, producer):
             node = replace(node, op="aten.alias.default", args=node.args[2:])
-        if _is_followed(node):
+        if (elements := _elements_of(node)) is not None:
             followed.append(node)
-            needed.update(_moved(node))
+            needed.update(node.refs() if elements == "all" else refs_of(node.args[0]))
     produced = {v for node in followed for v in node.outputs}
     numbered = _Numbered(graph, sorted(needed - produced), sources)
     for node in reversed(followed):
@@ -118,15 +84,12 @@ def _shifts_labels(node: Node, producer: Mapping[int, Node]) -> bool:
     return made is not None and made.op == "aten.add.Tensor" and made.args == (label, 1 << 16)
 
 
-def _is_followed(node: Node) -> bool:
+def _elements_of(node: Node) -> Elements | None:
+    """Whose elements a node gives, of those whose numbers are known; None if it computes some."""
     if node.op == "aten.pad.default" and node.args[2:3] not in ((), ("constant",)):
-        return False
-    return node.op in MOVES or node.op in _JOINS or node.op in _FILL_AT
-
-
-def _moved(node: Node) -> Iterator[int]:
-    """Values whose elements a node gives."""
-    return node.refs() if node.op in _JOINS else refs_of(node.args[0])
+        return None
+    elements = facts_of(node.op).elements
+    return None if elements == "chosen" else elements
 
 
 class _Numbered:
@@ -154,10 +117,11 @@ class _Numbered:
         self._end = end
 
     def move(self, node: Node) -> None:
-        if node.op in _COPIES:
+        elements = _elements_of(node)
+        if elements == "same":
             self._numbers[node.outputs[0]] = self._numbers[next(refs_of(node.args[0]))]
             return
-        if node.op in _FILL_AT:
+        if elements == "padded":
             node = self._numbered_fill(node)
         results = run_node(node, self._numbers)
         for value, numbers in zip(node.outputs, results, strict=False):
@@ -166,7 +130,9 @@ class _Numbered:
 
     def _numbered_fill(self, node: Node) -> Node:
         """A padding that fills with a number of its own."""
-        at = _FILL_AT[node.op]
+        signature = signature_of(node.op)
+        names = [] if signature is None else [p.name for p in signature.parameters]
+        at = names.index("value")
         fill = node.args[at] if len(node.args) > at else None
         self._fills.add(len(self._starts))
         self._starts.append(float(fill) if isinstance(fill, (int, float)) else 0.0)

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, NEXT_SEED
-from emulator.op_facts.precision import MOVES
 from emulator.op_facts.table import facts_of
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Gradient, Node, Ref, Role, Value
-from pef_schema.program_facts import plain_name
 from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.tracer.names import Namer
 from samba.tracer.traced import Source, Traced, TracedOutput
@@ -150,9 +148,9 @@ class _Rounding:
         if node.op == CUSTOM_GRADIENT:
             self._custom(node)
             return
-        rounds = facts_of(node.op).rounds
+        facts = facts_of(node.op)
         everything = self.preset is Preset.MP4
-        if everything and plain_name(node.op) in MOVES:
+        if everything and facts.keeps:
             self.nodes.append(self._with(node, self._present))
             taken = [v for v in self.nodes[-1].refs() if self._is_float32(v)]
             if taken and all(v in self.coarse for v in taken):
@@ -161,8 +159,8 @@ class _Rounding:
         positions: tuple[int, ...] | None = ()
         if everything:
             positions = None
-        elif self.preset is Preset.MP1 and rounds != ():
-            positions = rounds
+        elif self.preset is Preset.MP1 and facts.rounds != ():
+            positions = facts.rounds
         elif self._makes_bfloat16(node):
             positions = (0,)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from emulator.op_facts.table import facts_of
 from pef_schema.program import Arg, DType, Graph, Node, Ref
-from samba.compiler.moved_elements import MOVES
 
 __all__ = ["Range", "value_ranges"]
 
@@ -59,7 +58,8 @@ class _Reader:
 
     def read(self, node: Node) -> None:
         """Take note of what a node gives."""
-        rule = facts_of(node.op).ranges or (("first",) if node.op in MOVES else None)
+        facts = facts_of(node.op)
+        rule = facts.ranges or (("first",) if facts.elements in ("same", "first") else None)
         if rule is None:
             return
         found = _RULES[rule[0]](self, node, *rule[1:])

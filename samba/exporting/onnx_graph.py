@@ -15,8 +15,7 @@ import torch
 
 from emulator.dtypes import TO_NUMPY
 from emulator.handler_errors import raise_error_of_handler
-from emulator.op_facts.checked_branches import checked_branches
-from emulator.op_facts.names import CASTS
+from emulator.op_facts.names import CASTS, checked_branches
 from pef_schema import Graph, Program
 from pef_schema.errors import SambaError, quoted
 from pef_schema.program import Role

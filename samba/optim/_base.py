@@ -11,6 +11,8 @@ import torch
 from samba.errors import ArgumentError, NotLoaded
 from samba.tensor.visible_memory import DeviceTensors, visible_memory
 
+_SETTINGS = ("argin_region_name", "max_grad_norm", "fp32_params")
+
 
 class DeviceSettings(torch.optim.Optimizer):
     """Settings that the compiler reads, and an eager step on plain tensors.
@@ -29,22 +31,23 @@ class DeviceSettings(torch.optim.Optimizer):
     max_grad_norm: float | None = None
     fp32_params: bool = False
 
-    def _set(
-        self,
-        *,
-        argin_region_name: str,
-        max_grad_norm: float | None = None,
-        fp32_params: bool = False,
-    ) -> None:
-        if max_grad_norm is not None and not (0.0 < max_grad_norm < math.inf):
+    def _begin(self, arguments: dict[str, Any]) -> None:
+        """Start from the arguments of ``__init__``: those of torch's class, and the settings here.
+
+        Args:
+            arguments: What ``locals()`` gives there.
+        """
+        settings = {name: arguments[name] for name in _SETTINGS if name in arguments}
+        rest = {n: v for n, v in arguments.items() if n not in (*_SETTINGS, "self", "__class__")}
+        super().__init__(**rest)
+        largest = settings.get("max_grad_norm")
+        if largest is not None and not (0.0 < largest < math.inf):
             raise ArgumentError(
                 where=f"samba.optim.{type(self).__name__}(max_grad_norm=...)",
-                found=str(max_grad_norm),
+                found=str(largest),
                 wanted="a positive finite number, or None for no clipping",
             )
-        self.argin_region_name = argin_region_name
-        self.max_grad_norm = max_grad_norm
-        self.fp32_params = fp32_params
+        vars(self).update(settings)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters on the host, after clipping if ``max_grad_norm`` is set.
@@ -88,11 +91,7 @@ class DeviceSettings(torch.optim.Optimizer):
         _loaded("optimizers_to_rdu()").optimizers_to_rdu(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return super().__getstate__() | {
-            "argin_region_name": self.argin_region_name,
-            "max_grad_norm": self.max_grad_norm,
-            "fp32_params": self.fp32_params,
-        }
+        return super().__getstate__() | {name: getattr(self, name) for name in _SETTINGS}
 
 
 def _loaded(operation: str) -> DeviceTensors:

@@ -43,20 +43,7 @@ class Adam(DeviceSettings, torch.optim.Adam):
         fp32_params: bool = False,
         argin_region_name: str = "",
     ) -> None:
-        torch.optim.Adam.__init__(
-            self,
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-        )
-        self._set(
-            argin_region_name=argin_region_name,
-            max_grad_norm=max_grad_norm,
-            fp32_params=fp32_params,
-        )
+        self._begin(locals())
 
 
 class AdamW(DeviceSettings, torch.optim.AdamW):
@@ -92,20 +79,7 @@ class AdamW(DeviceSettings, torch.optim.AdamW):
         fp32_params: bool = False,
         argin_region_name: str = "",
     ) -> None:
-        torch.optim.AdamW.__init__(
-            self,
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsgrad=amsgrad,
-        )
-        self._set(
-            argin_region_name=argin_region_name,
-            max_grad_norm=max_grad_norm,
-            fp32_params=fp32_params,
-        )
+        self._begin(locals())
 
 
 class SparseAdamW(AdamW):

@@ -46,18 +46,7 @@ class RMSprop(DeviceSettings, torch.optim.RMSprop):
         max_grad_norm: float | None = None,
         argin_region_name: str = "",
     ) -> None:
-        torch.optim.RMSprop.__init__(
-            self,
-            params,
-            lr=lr,
-            alpha=alpha,
-            eps=eps,
-            weight_decay=weight_decay,
-            momentum=momentum,
-            centered=centered,
-            maximize=maximize,
-        )
-        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+        self._begin(locals())
 
 
 class Adagrad(DeviceSettings, torch.optim.Adagrad):
@@ -92,17 +81,7 @@ class Adagrad(DeviceSettings, torch.optim.Adagrad):
         argin_region_name: str = "",
     ) -> None:
         with torch._C.DisableTorchFunctionSubclass():  # its states are made here, plain ones
-            torch.optim.Adagrad.__init__(
-                self,
-                params,
-                lr=lr,
-                lr_decay=lr_decay,
-                weight_decay=weight_decay,
-                initial_accumulator_value=initial_accumulator_value,
-                eps=eps,
-                maximize=maximize,
-            )
-        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+            self._begin(locals())
 
 
 class Adadelta(DeviceSettings, torch.optim.Adadelta):
@@ -134,7 +113,4 @@ class Adadelta(DeviceSettings, torch.optim.Adadelta):
         max_grad_norm: float | None = None,
         argin_region_name: str = "",
     ) -> None:
-        torch.optim.Adadelta.__init__(
-            self, params, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize
-        )
-        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+        self._begin(locals())

@@ -41,10 +41,7 @@ class Adamax(DeviceSettings, torch.optim.Adamax):
         max_grad_norm: float | None = None,
         argin_region_name: str = "",
     ) -> None:
-        torch.optim.Adamax.__init__(
-            self, params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize
-        )
-        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+        self._begin(locals())
 
 
 class NAdam(DeviceSettings, torch.optim.NAdam):
@@ -81,18 +78,7 @@ class NAdam(DeviceSettings, torch.optim.NAdam):
         max_grad_norm: float | None = None,
         argin_region_name: str = "",
     ) -> None:
-        torch.optim.NAdam.__init__(
-            self,
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            momentum_decay=momentum_decay,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-        )
-        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+        self._begin(locals())
 
 
 class RAdam(DeviceSettings, torch.optim.RAdam):
@@ -127,14 +113,4 @@ class RAdam(DeviceSettings, torch.optim.RAdam):
         max_grad_norm: float | None = None,
         argin_region_name: str = "",
     ) -> None:
-        torch.optim.RAdam.__init__(
-            self,
-            params,
-            lr=lr,
-            betas=betas,
-            eps=eps,
-            weight_decay=weight_decay,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-        )
-        self._set(argin_region_name=argin_region_name, max_grad_norm=max_grad_norm)
+        self._begin(locals())

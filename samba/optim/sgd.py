@@ -38,13 +38,4 @@ class SGD(DeviceSettings, torch.optim.SGD):
         nesterov: bool = False,
         argin_region_name: str = "",
     ) -> None:
-        torch.optim.SGD.__init__(
-            self,
-            params,
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-        )
-        self._set(argin_region_name=argin_region_name)
+        self._begin(locals())

@@ -13,8 +13,7 @@ results and from values that are there before the marker. What lies between is c
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -33,8 +33,11 @@ from samba.tracer.data_dependent.branches import CheckedBranches
 from samba.tracer.data_dependent.constant_shapes import with_constant_shapes, with_known_sizes
 from samba.tracer.data_dependent.loops import HitLoops
 from samba.tracer.errors import DtypeMismatch, TraceError
-from samba.tracer.forward_attributes import attribute as attribute_of
-from samba.tracer.forward_attributes import refuse_constants, refuse_gradients
+from samba.tracer.forward_attributes import (
+    attribute as attribute_of,
+    refuse_constants,
+    refuse_gradients,
+)
 from samba.tracer.layouts import Looks
 from samba.tracer.names import called_by_this_package, calling_line
 from samba.tracer.random_draws import DROPOUTS, SeedWatch, keep_dropout

@@ -21,9 +21,11 @@ from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch._ops import OpOverload as OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
-from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    FakeTensor as FakeTensor,
+    FakeTensorMode as FakeTensorMode,
+    unset_fake_temporarily,
+)
 from torch.autograd import function
 from torch.autograd.function import BackwardCFunction, FunctionCtx, _SingleLevelFunction
 from torch.distributions import Distribution
@@ -37,23 +39,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import (
     SUPPORTED_NODES,
-)
-from torch.utils._pytree import (
     keystr as keystr,
-)
-from torch.utils._pytree import (
     tree_flatten as tree_flatten,
-)
-from torch.utils._pytree import (
     tree_flatten_with_path as tree_flatten_with_path,
-)
-from torch.utils._pytree import (
     tree_leaves as tree_leaves,
-)
-from torch.utils._pytree import (
     tree_map as tree_map,
-)
-from torch.utils._pytree import (
     tree_unflatten as tree_unflatten,
 )
 from torch.utils._thunk import Thunk

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 from samba.functional.sn_type import SNType
 from samba.random import set_seed
-from samba.utils import (  # noqa: F401  # scripts find them as attributes
-    argparser,
-    benchmark_acc,
-    checkpoint,
-    common,
-    dataset,
-    measure,
-    numeric,
-    pef_utils,
-    read_perf_counters,
-    tensorboard_debug,
-    trainer,
-    utils,
+from samba.utils import (
+    argparser as argparser,
+    benchmark_acc as benchmark_acc,
+    checkpoint as checkpoint,
+    common as common,
+    dataset as dataset,
+    measure as measure,
+    numeric as numeric,
+    pef_utils as pef_utils,
+    read_perf_counters as read_perf_counters,
+    tensorboard_debug as tensorboard_debug,
+    trainer as trainer,
+    utils as utils,
 )
 from samba.utils.elastic_sampler import ElasticSampler
 from samba.utils.measure import measure_performance, measure_sections

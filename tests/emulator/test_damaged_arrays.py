@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import emulator.__main__ as cli
 from emulator.arrays import BadArrays, UnwritableOutput, read_arrays, write_arrays

@@ -17,16 +17,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from emulator.kernels import proof, rules
 from emulator.kernels.choice import applicable
 from emulator.kernels.conv_by_onednn import convolve_onednn
 from emulator.kernels.convolutions import CANDIDATES, convolve, weight_gradient
 from emulator.kernels.problems import Convolution, Part, Product
-from emulator.kernels.products import CANDIDATES as PRODUCTS
-from emulator.kernels.products import product
+from emulator.kernels.products import CANDIDATES as PRODUCTS, product
 from emulator.kernels.row_products import Spec
 from emulator.kernels.rules import (
     PLAIN,

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from emulator.op_facts import index_uses, other_flops, product_flops, scratch
-from emulator.op_facts.facts import OpFacts
+from emulator.op_facts import flops, index_uses, product_flops, scratch
+from emulator.op_facts.facts import OpFacts, StatedFacts
 from emulator.op_facts.names import ALIAS, CASTS, NEXT_SEED
-from emulator.op_facts.signatures import KINDS, signature_of
-from emulator.op_facts.table import op_facts, signatures
+from emulator.op_facts.table import KINDS, op_facts, signature_of, signatures
 from emulator.ops.registry import load_ops, op
 from samba.compiler import value_ranges
 from tools import regen_op_facts
@@ -53,7 +52,7 @@ def test_the_table_holds_the_facts_of_every_op() -> None:
 
 def test_every_rule_is_there_that_a_fact_names_and_no_other() -> None:
     facts = op_facts().values()
-    assert {f.flops[0] for f in facts if f.flops} == other_flops._RULES.keys()
+    assert {f.flops[0] for f in facts if f.flops} == flops._RULES.keys()
     assert {f.products for f in facts if f.products} == product_flops._FORMULAS.keys()
     assert {f.scratch for f in facts if f.scratch} == scratch._RULES.keys()
     assert {f.indices for f in facts if f.indices} == index_uses._FINDERS.keys()
@@ -63,10 +62,15 @@ def test_every_rule_is_there_that_a_fact_names_and_no_other() -> None:
 def test_what_follows_from_other_facts_need_not_be_said() -> None:
     facts = op_facts()
     view = facts["aten.view.default"]
-    assert view == OpFacts(view=True, moves=True, reads=(), cheap=True, complex=True)
+    stated = OpFacts(view=True, elements="first")
+    assert view == replace(stated, moves=True, reads=(), cheap=True, complex=True)
     assert not facts["aten.gather.default"].cheap  # it reads its indices
     assert not facts["aten.one_hot.default"].complex  # it says so
     assert facts["aten.argmax.default"].reads == ()  # it is not differentiable
+
+
+def test_what_an_op_may_state_is_what_facts_hold() -> None:
+    assert list(StatedFacts.__annotations__) == [field.name for field in fields(OpFacts)]
 
 
 def test_a_fact_that_is_none_is_refused_where_it_is_stated() -> None:

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from emulator.kernels.convolutions import CANDIDATES
 from emulator.kernels.problems import Convolution, Problem

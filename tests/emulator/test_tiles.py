@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from emulator.kernels.conv_by_tiles import are_tiles
 from emulator.kernels.convolutions import input_gradient

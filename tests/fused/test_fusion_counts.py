@@ -13,8 +13,7 @@ from jax.sharding import SingleDeviceSharding
 from bench import counts, fusion
 from bench.fusion import computed
 from bench.models import SMALL
-from emulator.plans import fusion as planning
-from emulator.plans import xla_options
+from emulator.plans import fusion as planning, xla_options
 from emulator.plans.executable_cache import compiled_or_kept
 from emulator.plans.fusion import trace_planned
 

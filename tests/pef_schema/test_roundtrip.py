@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import pef_schema
 from pef_schema import PefError, Program, decode, encode, read_info, read_pef, write_pef

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from emulator.op_facts.signatures import signature_of
+from emulator.op_facts.table import signature_of
 from emulator.ops.registry import OpSpec, load_ops
 from tests.emulator.ops.checks import torch_op
 

@@ -20,8 +20,7 @@ from samba.compiler.sections import CompileOptions
 from tests.emulator.contract.programs import changed_step, training, with_node
 from tests.models.zoo import ZOO
 from tests.pef_schema.cases import edit
-from tests.pef_schema.samples import complex_numbers, custom, inference
-from tests.pef_schema.samples import training as sample
+from tests.pef_schema.samples import complex_numbers, custom, inference, training as sample
 from tests.tracing import trace
 
 X = Ref(0)

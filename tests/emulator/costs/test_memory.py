@@ -16,7 +16,7 @@ from emulator.device import Device
 from emulator.kernels.rules import PLAIN, chosen_by
 from emulator.lowering.variant import Variant
 from emulator.memory.buckets import BufferMap
-from emulator.op_facts.fusing import Fusing
+from emulator.op_facts.facts import Fusing
 from emulator.plans.footprint import footprint, signature
 from emulator.plans.steps import all_steps
 from pef_schema.program import Program, Role, SectionKind

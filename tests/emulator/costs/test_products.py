@@ -9,8 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from emulator.op_facts.flops import gradient_flops, node_flops
-from emulator.op_facts.other_flops import has_other
+from emulator.op_facts.flops import gradient_flops, has_other, node_flops
 from emulator.op_facts.table import op_facts
 from pef_schema.program import CUSTOM_GRADIENT, Arg, DType, Gradient, Graph, Node, Ref, Value
 from tests.emulator.costs.counting import counted

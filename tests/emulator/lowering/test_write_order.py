@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from emulator.ops._after import after
+from emulator.lowering.write_order import after
 from emulator.plans.xla_options import xla_options
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from emulator.mesh.layout import Split, bytes_per_chip, split_axis
 from pef_schema.program import Role

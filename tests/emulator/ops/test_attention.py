@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from emulator.op_facts.causal_blocks import causal_blocks
-from emulator.ops._dropping import MissingSeed
+from emulator.op_facts.scratch import causal_blocks
+from emulator.ops.random import MissingSeed
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check, to_jax
 from tests.emulator.ops.narrow import check_narrow

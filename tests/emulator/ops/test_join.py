@@ -7,8 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from emulator.errors import OpLimit
 from emulator.ops.registry import load_ops

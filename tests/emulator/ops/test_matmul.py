@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check, to_jax

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from emulator.ops._dropping import MissingSeed
+from emulator.ops.random import MissingSeed
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import check, to_jax
 from tests.emulator.ops.narrow import check_narrow

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from emulator.ops.rounding import UnknownCast, cast_bf16
+from emulator.ops.inserted import UnknownCast, cast_bf16
 from samba.tracer.reference import round_to_bfloat16
 
 SEED = np.array([3, 1], np.uint32)

@@ -10,8 +10,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from emulator.ops.registry import load_ops
 from tests.emulator.ops.checks import TORCH_TO_DTYPE, _map, check, to_jax, to_numpy64, torch_op

@@ -96,6 +96,16 @@ def test_mp4_takes_everything_down_but_what_is_exempt():
     assert output.name == "net__sum__outputs__0"  # the name that users know
 
 
+def test_what_only_moves_elements_is_not_rounded():
+    class Moved(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.hstack([x, x.mT.mT]).tile(2, 1).exp()
+
+    *moves, last = lines(with_rounding(Moved(), X, "mp4"))
+    assert {line.partition(": ")[2] for line in moves} == {"float32"}, moves
+    assert last == "exp: bfloat16"
+
+
 def test_state_weights_and_other_dtypes_are_left_alone():
     class State(nn.Module):
         def __init__(self) -> None:

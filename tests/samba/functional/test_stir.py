@@ -13,9 +13,18 @@ from torch import nn
 
 import samba
 from samba.errors import ArgumentError
-from samba.functional import sn_fma, sn_gather, sn_reduce, sn_scatter, sn_zipmapreduce, stir
+from samba.functional import stir
+from samba.functional._windows import sn_gather, sn_scatter
 from samba.functional.sn_type import SNType
-from samba.functional.stir import sn_imm, sn_iteridx, sn_multinomial, sn_select
+from samba.functional.stir import (
+    sn_fma,
+    sn_imm,
+    sn_iteridx,
+    sn_multinomial,
+    sn_reduce,
+    sn_select,
+    sn_zipmapreduce,
+)
 from samba.utils import SNType as AtItsOtherHome
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pef_schema import PefError, Program, Ref, decode, encode, verify, write_pef
 from samba.compiler.build import build_program

@@ -18,8 +18,7 @@ import sambaflow.samba as samba
 from emulator.replicas.comm.errors import Disagreement, PeerLost
 from emulator.replicas.comm.inprocess import Hub, InProcess, run_ranks
 from emulator.replicas.comm.protocol import Communicator
-from samba.distributed import job as jobs
-from samba.distributed import mesh
+from samba.distributed import job as jobs, mesh
 from samba.distributed.bagua.world import current_world
 from samba.distributed.environment import Launch
 from samba.distributed.errors import OneProgram

@@ -19,8 +19,7 @@ from pef_schema.errors import PefUnwritable, SambaError
 from samba import utils
 from samba.abexit import SambaAtexit
 from samba.errors import ArgumentError
-from samba.utils import argparser, measure, parse_dtype
-from samba.utils import utils as tracing
+from samba.utils import argparser, measure, parse_dtype, utils as tracing
 from samba.utils.benchmark_acc import AccuracyReport
 from samba.utils.common import common_app_driver
 from samba.utils.numeric import NotClose

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from emulator.plans.traced import FlatPlan, Forms, flattened

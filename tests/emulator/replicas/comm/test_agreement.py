@@ -7,8 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from emulator.replicas.comm.agreement import same_on_all_ranks, texts_unless_same
 from emulator.replicas.comm.errors import PeerLost

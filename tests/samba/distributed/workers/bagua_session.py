@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 
 import samba
-from samba.distributed import bagua
-from samba.distributed import job as jobs
+from samba.distributed import bagua, job as jobs
 from tests.samba.distributed.worlds import BATCH, batch, part_of, world
 from tests.samba.worlds import named
 

@@ -21,8 +21,7 @@ import torch
 
 import samba
 from emulator.replicas.comm.errors import StepAbandoned
-from samba.distributed import bagua
-from samba.distributed import job as jobs
+from samba.distributed import bagua, job as jobs
 from samba.distributed.job import Job
 from tests.samba.distributed.worlds import BATCH, batch, part_of, state_of, world
 from tests.samba.session.interrupts import Storm, deleted

@@ -1,7 +1,8 @@
-"""Lowering of the rounding of float32 to what bfloat16 can hold."""
+"""Lowerings of ops that the tracer and the compiler insert: rounding, checks, own gradients."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.op_facts.names import CAST_INPUT, CAST_RESULT
+from emulator.op_facts.names import CAST_INPUT, CAST_RESULT, CHECKED_BRANCH
 from emulator.ops.random import uniform_bits
 from emulator.ops.registry import op
 from pef_schema.errors import SambaError
+from pef_schema.program import CUSTOM_GRADIENT
 
 _HIGH = np.uint32(0xFFFF0000)
 _LOW = np.uint32(0x0000FFFF)
@@ -88,3 +90,53 @@ def cast_bf16(
         1.0
     """
     return _cast(x, mode, seed, stream)
+
+
+@op(CHECKED_BRANCH, cheap=True, differentiable=False)
+def checked_branch(failed: jax.Array, condition: jax.Array, taken: bool) -> jax.Array:
+    """Whether a branch has gone the other way, now or in a run whose check nobody has read yet.
+
+    Args:
+        failed: bool (): whether it had before.
+        condition: One element of any type: what ``forward`` branches on.
+        taken: What the graph was traced for.
+
+    Returns:
+        bool ().
+    """
+    return failed | (condition.reshape(()).astype(bool) != taken)
+
+
+Arrays = tuple[jax.Array, ...]
+
+
+@op(CUSTOM_GRADIENT, reads=(3,), cheap=True, view=True)
+def custom_gradient(
+    gradient: Callable[[Arrays, Arrays], Arrays], results: Arrays, inputs: Arrays, reads: Arrays
+) -> Arrays:
+    """Pass on results; their cotangents become those of the inputs by a function of the model's.
+
+    Args:
+        gradient: From cotangents of the results, and what it reads, to cotangents of the inputs.
+        results: What comes out. No cotangent flows to them: they were computed apart.
+        inputs: What gets a cotangent; their values do not matter.
+        reads: What the gradient is computed from besides.
+
+    Returns:
+        The results.
+    """
+
+    @jax.custom_vjp
+    def passed(results: Arrays, inputs: Arrays, reads: Arrays) -> Arrays:
+        del inputs, reads
+        return results
+
+    def forward(results: Arrays, inputs: Arrays, reads: Arrays) -> tuple[Arrays, Arrays]:
+        del inputs
+        return results, reads
+
+    def backward(kept: Arrays, cotangents: Any) -> tuple[None, Arrays, None]:
+        return None, gradient(tuple(cotangents), kept), None
+
+    passed.defvjp(forward, backward)
+    return tuple(passed(tuple(results), tuple(inputs), tuple(reads)))
