@@ -280,7 +280,8 @@ def _selftest(args: argparse.Namespace) -> int:
         case, make = args.pef.name, selftest.of_pef(args.pef)
     good = True
     if args.plant is not None:
-        good &= selftest.planted(*args.plant, settings, case, make, say_text)
+        section, factor = args.plant
+        good &= selftest.planted(section, factor, settings, case, make, say_text)
     if args.quiet_runs:
         good &= selftest.quiet_runs(args.quiet_runs, settings, case, make, say_text)
     return int(not good)
