@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import counts, kept, page, report, selftest
+from bench import archive, counts, page, report, selftest
 from bench.environment import check_one_processor
 from bench.errors import BenchError, UserGateUsage
 from bench.gate import GATED, GateSettings, decide, measure_in
@@ -164,12 +164,12 @@ def _run(args: argparse.Namespace) -> int:
     say_text(f"seconds by suite: {took}, together {sum(took.values()):.0f}")
     past = []
     if args.history is not None:
-        kept.add_to_history(args.history, results)
-        past = kept.load_history(args.history)
+        archive.add_to_history(args.history, results)
+        past = archive.load_history(args.history)
     if args.json is not None:
         results.save(args.json)
     if args.results:
-        say_text(f"kept: {kept.keep(results)}")
+        say_text(f"kept: {archive.keep(results)}")
     if args.smaller_is_better is not None:
         write_json(args.smaller_is_better, report.smaller_is_better(results))
     if args.html is not None:
@@ -189,7 +189,7 @@ def _short(path: Path, among: Sequence[Path]) -> str:
 
 
 def _results(_: argparse.Namespace) -> int:
-    say_text(f"written: {kept.write_page()}")
+    say_text(f"written: {archive.write_page()}")
     return 0
 
 
@@ -280,7 +280,8 @@ def _selftest(args: argparse.Namespace) -> int:
         case, make = args.pef.name, selftest.of_pef(args.pef)
     good = True
     if args.plant is not None:
-        good &= selftest.planted(*args.plant, settings, case, make, say_text)
+        section, factor = args.plant
+        good &= selftest.planted(section, factor, settings, case, make, say_text)
     if args.quiet_runs:
         good &= selftest.quiet_runs(args.quiet_runs, settings, case, make, say_text)
     return int(not good)

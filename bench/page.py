@@ -12,8 +12,8 @@ from pathlib import Path
 import jinja2
 
 from bench import report
+from bench.archive import Entry
 from bench.environment import described, heading
-from bench.kept import Entry
 from bench.measurement import FULL, OURS, Measurement, Results
 from bench.models import STEP_SUITES, suite_of
 from bench.peers import PEERS

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from bench import kept, report
+from bench import archive, report
 from bench.__main__ import main
 from bench.environment import check_one_processor, environment, heading, processor_of
 from bench.errors import BadResults, TwoProcessors
@@ -140,8 +140,8 @@ def test_files_of_one_name_are_told_apart(tmp_path, capsys):
 def test_a_history_of_two_processors_makes_no_curve_of_both(tmp_path):
     path = tmp_path / "history.jsonl"
     for found in (on(INTEL), on(processor()), on(processor())):
-        kept.add_to_history(path, found)
-    past = kept.load_history(path)
+        archive.add_to_history(path, found)
+    past = archive.load_history(path)
     assert [entry.processor for entry in past] == [str(INTEL), *[str(processor())] * 2]
     text = page(on(processor()), past)
     assert text.count("<circle") == 2 and "1 runs on other processors are left out" in text
@@ -149,23 +149,23 @@ def test_a_history_of_two_processors_makes_no_curve_of_both(tmp_path):
 
 def test_what_is_kept_gives_the_same_table(tmp_path):
     found = on(INTEL)
-    path = kept.keep(found, tmp_path)
+    path = archive.keep(found, tmp_path)
     assert path.name == "intel-6-143-amx_bf16.json"
     again = load(path)
-    rows = [(r.what, r.measured, r.met) for r in kept.rows(again) if "sections" not in r.what]
+    rows = [(r.what, r.measured, r.met) for r in archive.rows(again) if "sections" not in r.what]
     assert rows == [
-        (r.what, r.measured, r.met) for r in kept.rows(found) if "sections" not in r.what
+        (r.what, r.measured, r.met) for r in archive.rows(found) if "sections" not in r.what
     ]
     assert again.environment == json.loads(json.dumps(found.environment))
     by_suite = {m.suite: len(m.values) for m in again.measurements}
     assert by_suite == {"steps": 3, "host": 1, "thunks": 1}
     whats = [m.what for m in again.select("thunks")]
-    assert whats == [f"{KIND}dot", *(f"{THUNK}dot.{i}" for i in range(kept.LARGEST))]
+    assert whats == [f"{KIND}dot", *(f"{THUNK}dot.{i}" for i in range(archive.LARGEST))]
     ours = again.get("steps", "gpt", OURS, "step")
     assert ours is not None and ours.values == (0.11235, 0.1, 0.12)
     # Written once more it is the same, byte for byte.
     text = path.read_bytes()
-    assert kept.keep(again, tmp_path).read_bytes() == text
+    assert archive.keep(again, tmp_path).read_bytes() == text
 
 
 def test_a_bench_is_kept_in_parts(tmp_path):
@@ -173,19 +173,19 @@ def test_a_bench_is_kept_in_parts(tmp_path):
     second.add("memory", "gpt", OURS, "peak", "B", [5.0])
     second.add("host", "10", OURS, "host time beside the executable", "s", [2e-5])
     second.environment["commit"] = first.environment["commit"].rstrip("+") + "+"
-    kept.keep(first, tmp_path)
-    found = load(kept.keep(second, tmp_path))
+    archive.keep(first, tmp_path)
+    found = load(archive.keep(second, tmp_path))
     assert {m.suite for m in found.measurements} == {"steps", "thunks", "memory", "host"}
     assert [m.values for m in found.select("host")] == [(2e-5,)]
     second.environment["commit"] = "another"
-    found = load(kept.keep(second, tmp_path))
+    found = load(archive.keep(second, tmp_path))
     assert {m.suite for m in found.measurements} == {"memory", "host"}
 
 
 def test_the_page_of_kept_results(tmp_path):
-    kept.keep(on(INTEL), tmp_path)
-    kept.keep(on(replace(INTEL, vendor="a/b |")), tmp_path)
-    text = (tmp_path / kept.PAGE).read_text()
+    archive.keep(on(INTEL), tmp_path)
+    archive.keep(on(replace(INTEL, vendor="a/b |")), tmp_path)
+    text = (tmp_path / archive.PAGE).read_text()
     assert [p.name for p in sorted(tmp_path.glob("*.json"))] == [
         "a_b_-6-143-amx_bf16.json",
         "intel-6-143-amx_bf16.json",
@@ -195,9 +195,9 @@ def test_the_page_of_kept_results(tmp_path):
     widths = {line.count(" | ") for line in text.splitlines() if line.startswith("| step time")}
     assert len(widths) == 1
     with pytest.raises(BadResults, match="on what processor"):
-        kept.file_name(Results())
+        archive.file_name(Results())
 
 
 def test_the_repositorys_page_is_that_of_its_files():
     """After a change of the goals: ``python -m bench results``."""
-    assert (kept.FOLDER / kept.PAGE).read_text() == kept.page(kept.kept())
+    assert (archive.FOLDER / archive.PAGE).read_text() == archive.page(archive.files())

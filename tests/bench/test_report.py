@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from bench import kept, report, targets
+from bench import archive, report, targets
 from bench.__main__ import main
 from bench.environment import environment
 from bench.errors import BadResults
@@ -253,8 +253,8 @@ class Tags(HTMLParser):
 def test_page_stands_by_itself(tmp_path):
     path = tmp_path / "history.jsonl"
     for _ in range(2):
-        kept.add_to_history(path, sample())
-    past = kept.load_history(path)
+        archive.add_to_history(path, sample())
+    past = archive.load_history(path)
     text = page(sample(), past)
     tags = Tags()
     # The parser knows SVG's self-closing tags as such.
@@ -275,10 +275,10 @@ def test_page_stands_by_itself(tmp_path):
 
 def test_a_bad_history_is_named(tmp_path):
     path = tmp_path / "history.jsonl"
-    kept.add_to_history(path, sample())
+    archive.add_to_history(path, sample())
     path.write_text(path.read_text() + "{}\n")
     with pytest.raises(BadResults, match=r"history\.jsonl:2"):
-        kept.load_history(path)
+        archive.load_history(path)
 
 
 @pytest.mark.parametrize("argv", [["run", "--rounds=0"], ["run", "--model=x"], []])
@@ -308,7 +308,7 @@ def test_the_command(tmp_path, capsys):
     assert all(len(m.values) == 2 and min(m.values) > 0 for m in found.measurements)
     assert len(json.loads(names["smaller-is-better"].read_text())) == 2
     assert names["html"].read_text().startswith("<!doctype html>")
-    assert len(kept.load_history(names["history"])) == 1
+    assert len(archive.load_history(names["history"])) == 1
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ def file_name(results: Results) -> str:
 
 def compact(results: Results) -> Results:
     """The same with what the tables need: medians, and samples where ratios are taken of them."""
-    kept: list[Measurement] = []
+    measurements: list[Measurement] = []
     thunks: dict[str, int] = {}
     for m in results.measurements:
         if m.suite == "sections" and m.what not in (SUM, FULL):
@@ -62,8 +62,8 @@ def compact(results: Results) -> Results:
             if thunks[m.case] > LARGEST:
                 continue
         values = m.values if m.suite in IN_TURNS else (m.median,)
-        kept.append(replace(m, values=tuple(float(f"{v:.{DIGITS}g}") for v in values)))
-    return replace(results, measurements=kept)
+        measurements.append(replace(m, values=tuple(float(f"{v:.{DIGITS}g}") for v in values)))
+    return replace(results, measurements=measurements)
 
 
 def keep(results: Results, folder: Path = FOLDER) -> Path:
@@ -79,10 +79,10 @@ def keep(results: Results, folder: Path = FOLDER) -> Path:
     """
     folder.mkdir(exist_ok=True)
     path = folder / file_name(results)
-    small = compact(results)
+    merged = compact(results)
     if path.exists():
-        small = joined(load(path), small)
-    small = small.to_json()
+        merged = joined(load(path), merged)
+    small = merged.to_json()
     # A line for each measurement, so that a change of one is a change of one line.
     inner = {name: small.pop(name) for name in ("measurements", "failures")}
     text = json.dumps(small, indent=1)[:-2]
@@ -117,11 +117,11 @@ def joined(before: Results, now: Results) -> Results:
 def write_page(folder: Path = FOLDER) -> Path:
     """Write the page of a folder's files; returns where it is."""
     path = folder / PAGE
-    path.write_text(page(kept(folder)))
+    path.write_text(page(files(folder)))
     return path
 
 
-def kept(folder: Path = FOLDER) -> Mapping[str, Results]:
+def files(folder: Path = FOLDER) -> Mapping[str, Results]:
     """The files of a folder by name without ending, in order."""
     return {path.stem: load(path) for path in sorted(folder.glob("*.json"))}
 
