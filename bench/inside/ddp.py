@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from bench.inside import Contestant
-from samba.distributed.threads import share_of_cores
+from samba.distributed.environment import share_of_cores
 
 _SECONDS = 600
 """How long a rank waits for the others."""

@@ -14,7 +14,7 @@ from bench.inside.sections import loaded_program
 from emulator.replicas.comm.link import SlowLink
 from pef_schema.program import Role
 from samba.distributed import job as jobs
-from samba.distributed.threads import share_of_cores
+from samba.distributed.environment import share_of_cores
 
 CHECKED_STEPS = 3
 """Steps from the start in each mode that must lead to the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from emulator.replicas.comm.agreement import same_on_all_ranks
+from emulator.replicas.comm.agreement import differing, same_on_all_ranks
 from emulator.replicas.comm.errors import Disagreement, PeerLost
 from emulator.replicas.comm.protocol import Communicator
 from emulator.start import make_host_devices
@@ -218,14 +219,9 @@ def _other_values(
     control: Communicator, operation: str, digests: Mapping[str, bytes]
 ) -> Disagreement:
     """The error for values that are not the same everywhere."""
-    own = "\0".join(f"{name}\1{value.hex()}" for name, value in digests.items()).encode()
-    tables = [
-        dict(part.split("\1", 1) for part in text.decode().split("\0") if part)
-        for text in control.gather_bytes(own)
-    ]
-    names = dict.fromkeys(name for table in tables for name in table)
-    rows = {f"values of {n}": [table.get(n, "(none)") for table in tables] for n in names}
-    facts = {name: values for name, values in rows.items() if len(set(values)) > 1}
+    own = {f"values of {name}": digest.hex() for name, digest in digests.items()}
+    rows = control.gather_bytes(json.dumps(own).encode())
+    facts = differing([json.loads(row) for row in rows])
     return Disagreement(when=operation, facts=facts, who="processes")
 
 

@@ -22,8 +22,7 @@ from pef_schema.atomic import write_atomically
 from samba.distributed.addresses import LOOPBACK, at, is_known, listener, meeting_host
 from samba.distributed.environment import Launch
 from samba.distributed.errors import CannotListen
-from samba.distributed.generations import own_generation
-from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore
+from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore, own_generation
 
 _LAUNCHER_PROCESSES = (
     "hydra_pmi_proxy",

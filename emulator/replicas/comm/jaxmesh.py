@@ -132,10 +132,7 @@ class JaxMesh(Communicator):
         self._mesh = Mesh(np.array(self._devices), (_AXIS,))
         self._sharding = NamedSharding(self._mesh, PartitionSpec(_AXIS))
         self._lock = threading.Lock()
-
-    @functools.cached_property
-    def _jits(self) -> dict[Any, Callable[[jax.Array], jax.Array]]:
-        return {}
+        self._jits: dict[Any, Callable[[jax.Array], jax.Array]] = {}
 
     def _run(
         self, key: Any, function: Callable[[jax.Array], jax.Array], local: jax.Array
@@ -197,14 +194,6 @@ class JaxMesh(Communicator):
 
     def exchange(self, out: np.ndarray, part: np.ndarray, to: int, source: int) -> None:
         out.view(np.uint8)[:] = self._gathered(part.view(np.uint8))[source]
-
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        lengths = np.zeros(self.size, np.int64)
-        self.all_gather(lengths, np.array([len(data)], np.int64))
-        padded = np.zeros(max(1, int(lengths.max())), np.uint8)
-        padded[: len(data)] = np.frombuffer(data, np.uint8)
-        rows = self._gathered(padded)
-        return [row[:n].tobytes() for row, n in zip(rows, lengths, strict=True)]
 
     def _gathered(self, part: np.ndarray) -> np.ndarray:
         """Equally many bytes of every rank, one row each."""

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from emulator.replicas.comm.errors import DataParallelError
-from samba.distributed.bagua.backend import PADDING, BaguaBackend
 from samba.distributed.bagua.operations import (
     AsynchronousModelAverageOp,
     CentralizedSynchronousOp,
@@ -18,6 +17,7 @@ from samba.distributed.bagua.operations import (
     Operation,
     PythonOp,
 )
+from samba.distributed.bagua.world import PADDING, BaguaBackend
 from samba.errors import ArgumentError
 from samba.tensor.bagua import bagua_set_storage, handle_of, register
 from samba.tensor.bagua_handle import BackendTensor, dtype_name
@@ -125,10 +125,6 @@ class BaguaBucket:
     def dtype(self) -> str:
         """Type of the elements, as the backend calls it."""
         return dtype_name(self.handles[0].effective(), self.name)
-
-    def members(self) -> Sequence[BackendTensor]:
-        """The tensors that must be marked ready before the bucket is communicated."""
-        return [h for h in self.handles if not h.name.startswith(PADDING)]
 
     def _flatten(self) -> None:
         self._flat = self.flattened_tensor()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -14,11 +15,25 @@ import torch
 
 from emulator.replicas.comm.errors import PeerLost
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
-from samba.distributed.bagua.hierarchy import Hierarchy
-from samba.distributed.bagua.protocols import BucketValues
+from samba.distributed.bagua.world import BaguaBackend, Hierarchy
 from samba.errors import ArgumentError
 from samba.tensor.compression import compress, decompress
 from samba.tensor.views import view_flat_as_numpy
+
+
+class BucketValues(Protocol):
+    """A bucket, as operations see it."""
+
+    name: str
+    backend: BaguaBackend
+
+    def values(self) -> np.ndarray:
+        """All values as one flat array, for reading."""
+        ...
+
+    def buffer(self) -> AbstractContextManager[np.ndarray]:
+        """All values as one flat array; what is written there is the tensors' at the end."""
+        ...
 
 
 class Operation(Protocol):
