@@ -16,15 +16,14 @@ from pef_schema.printable import one_line
 from samba.errors import ArgumentError, ConversionError, NoAutograd
 from samba.support.given import flag_of, sizes_of
 from samba.tensor.bagua import BaguaTensor
-from samba.tensor.conversions import Conversions
+from samba.tensor.conversions import Conversions, integral
 from samba.tensor.device_memory import DeviceMemory
 from samba.tensor.dispatch import dispatch
-from samba.tensor.empty import empty_data
 from samba.tensor.host_memory import Materializer, kind
 from samba.tensor.host_use import note_use
-from samba.tensor.in_forward import traced_forward
-from samba.tensor.indexing import integral
+from samba.tensor.lazy_mode import traced_forward
 from samba.tensor.numpy_protocol import array_function, array_ufunc
+from samba.tensor.recipe import empty_data
 from samba.tensor.recording import alias
 from samba.tensor.views import host_of
 

@@ -297,7 +297,16 @@ def prefer_loopback() -> None:
 
 def network_space() -> str:
     """The same text in all processes that have the same loopback, and in no others."""
+    return namespace("net") or f"{sys.platform}/{socket.gethostname()}/{uuid.getnode():x}"
+
+
+def namespace(kind: str) -> str:
+    """The same text in all processes that share a namespace of Linux; empty elsewhere.
+
+    Args:
+        kind: ``"net"`` or ``"pid"``.
+    """
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
-    return f"{sys.platform}/{socket.gethostname()}/{uuid.getnode():x}"
+        return f"{boot}/{os.stat(f'/proc/self/ns/{kind}').st_ino}"
+    return ""

@@ -32,20 +32,22 @@ from emulator.start import prefer_device
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
 from samba.distributed.addresses import Place, prefer_loopback
-from samba.distributed.connecting import (
-    STORE_SECONDS,
-    agree_on_engine,
-    choose,
-    host_of,
-    own_client,
-    start_jax,
-)
 from samba.distributed.environment import Launch, detect, divide_cores
 from samba.distributed.errors import OneProgram, is_of_collective
 from samba.distributed.gloo import control_beside_torch, control_of_all, lone_control, settle
 from samba.distributed.present import PRESENT
 from samba.distributed.program_end import end_now, watch_end
-from samba.distributed.rendezvous import Meeting, meet, outlives_processes
+from samba.distributed.rendezvous import (
+    STORE_SECONDS,
+    Meeting,
+    agree_on_engine,
+    choose,
+    host_of,
+    meet,
+    outlives_processes,
+    own_client,
+    start_jax,
+)
 from samba.distributed.settings import deadline_seconds, engine_name
 from samba.distributed.stores import PrefixStore, Store, own_generation
 from samba.distributed.watchdog import Watchdog

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -61,20 +61,28 @@ def run(argv: Sequence[str]) -> int:
         "give each the same command with --nnodes, --master-addr and its own --node-rank.",
     )
     parser.add_argument(
-        "-n", "--replicas", type=_count, required=True, help="how many, on this host"
+        "-n", "--replicas", type=_whole_from(1), required=True, help="how many, on this host"
     )
     parser.add_argument(
-        "--nnodes", type=_count, default=1, metavar="N", help="hosts, each with a launcher (1)"
+        "--nnodes",
+        type=_whole_from(1),
+        default=1,
+        metavar="N",
+        help="hosts, each with a launcher (1)",
     )
     parser.add_argument(
-        "--node-rank", type=_number, default=0, metavar="N", help="number of this host, from 0 on"
+        "--node-rank",
+        type=_whole_from(0),
+        default=0,
+        metavar="N",
+        help="number of this host, from 0 on",
     )
     parser.add_argument(
         "--master-addr", metavar="HOST", help="address of host 0 that the others reach"
     )
     parser.add_argument(
         "--master-port",
-        type=_count,
+        type=_whole_from(1),
         default=_MASTER_PORT,
         metavar="PORT",
         help="a port of host 0 that is free (%(default)d)",
@@ -111,16 +119,15 @@ def run(argv: Sequence[str]) -> int:
     return _launch(args)
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
+def _whole_from(least: int) -> Callable[[str], int]:
+    """What makes a whole number of an option, if it is not below the least."""
 
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
-    return int(text)
+    return number
 
 
 def _seconds(text: str) -> float:

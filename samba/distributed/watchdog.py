@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from emulator.replicas.comm.errors import OutOfStep, PeerLost, name_ranks
+from samba.distributed.addresses import namespace
 
 _BEAT_SECONDS = 0.5
 _BEAT_RANKS = 32
@@ -105,7 +106,11 @@ class Watchdog:
     def __init__(self, store: BeatStore, *, rank: int, size: int, keeper: int) -> None:
         self._store, self._rank, self._size, self._keeper = store, rank, size, keeper
         self.interval = _BEAT_SECONDS * max(1.0, size / _BEAT_RANKS)
-        self._mine = Sign(host=socket.gethostname(), space=_pid_space(), pid=os.getpid())
+        self._mine = Sign(
+            host=socket.gethostname(),
+            space=namespace("pid") or secrets.token_hex(8),
+            pid=os.getpid(),
+        )
         self._lock = threading.Lock()
         self._beats = 0
         self._others = [r for r in range(size) if r != rank]
@@ -391,15 +396,6 @@ def _sign(text: bytes) -> Sign | None:
         return Sign(**{**fields, "blames": tuple(fields["blames"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _pid_space() -> str:
-    """The same name in all processes that see each other by process id."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return secrets.token_hex(8)  # none: no other process has the same
 
 
 def _is_running(pid: int) -> bool:

@@ -33,8 +33,7 @@ from samba.session.spilling import spill_weights
 from samba.session.watched_modes import WatchedModes
 from samba.tensor.host_use import overwrite, replace
 from samba.tensor.labels import mark_fast_access
-from samba.tensor.readable import readable
-from samba.tensor.views import read_as_numpy, view_as_torch
+from samba.tensor.views import read_as_numpy, readable, view_as_torch
 from samba.tracer.inputs import Constant, NamedInput
 from samba.tracer.traced import FROM_DTYPE, Source, Traced
 
@@ -44,7 +43,7 @@ __all__ = ["Loaded"]
 class Loaded(LoadedTensors, ABC):
     """A program on the device together with the host models it mirrors.
 
-    SambaTensors see its memory as :class:`samba.tensor.visible_memory.DeviceTensors`.
+    SambaTensors see its memory as :class:`samba.tensor.device_memory.DeviceTensors`.
 
     Args:
         program: The program.

@@ -16,7 +16,7 @@ from samba.session.multigraph.traces import Traces
 from samba.session.onnx_model import OnnxModels
 from samba.session.parsing import parse_pef
 from samba.support import tracing
-from samba.tensor.visible_memory import hide_memory, show_memory
+from samba.tensor.device_memory import hide_memory, show_memory
 
 if TYPE_CHECKING:
     from pef_schema.program import Program

@@ -13,7 +13,7 @@ from samba.sambatensor import SambaTensor
 from samba.session.program_slot import ProgramSlot
 from samba.session.request import listed
 from samba.support.given import flag_of, names_of, text_of
-from samba.tensor.readable import readable
+from samba.tensor.views import readable
 
 __all__ = ["Transfers"]
 

@@ -18,8 +18,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from samba.errors import ArgumentError, ConversionError, described
 from samba.support.given import callable_of, text_of, whole_of
-from samba.tensor.bagua_handle import BackendTensor, Getter, Setter, TensorBackend
-from samba.tensor.bagua_world import current_world
+from samba.tensor.bagua_handle import (
+    BackendTensor,
+    Getter,
+    Setter,
+    TensorBackend,
+    current_world,
+)
 
 T = TypeVar("T", bound=torch.Tensor)
 

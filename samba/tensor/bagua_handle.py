@@ -1,15 +1,16 @@
-"""The handle of a Bagua tensor: what the backend that communicates the tensor knows of it."""
+"""The handle of a Bagua tensor: what the backend knows of it, and where backends are found."""
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 import torch
 
 from samba.errors import ArgumentError
+from samba.support.slot import Slot
 from samba.tensor.compression import Compressed, compress_tensor, decompress_tensor
 from samba.tensor.views import view_detached, view_flat_as_numpy
 
@@ -254,3 +255,38 @@ def dtype_name(tensor: torch.Tensor, name: str) -> str:
             wanted=", ".join(str(d) for d in _DTYPES),
         )
     return _DTYPES[tensor.dtype]
+
+
+class TensorWorld(Protocol):
+    """The ranks that train together, as tensors see them."""
+
+    @property
+    def tensors(self) -> MutableMapping[tuple[str | None, str], BackendTensor]:
+        """Handles of tensors by module name and name; a handle does not keep its tensor alive."""
+        ...
+
+    def backend(self, module_name: str) -> TensorBackend:
+        """The backend of a model, always the same for the same name.
+
+        Args:
+            module_name: Name of the model.
+        """
+        ...
+
+
+_provider: Slot[Callable[[], TensorWorld]] = Slot()
+
+
+def provide_world(current: Callable[[], TensorWorld]) -> None:
+    """Fill the slot.
+
+    Args:
+        current: Gives the world of the calling thread.
+    """
+    _provider.value = current
+
+
+def current_world() -> TensorWorld:
+    """The world of this thread, or else of this process."""
+    assert _provider.value is not None  # samba.surface has filled it
+    return _provider.value()

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from samba.errors import ArgumentError, ConversionError, NoHostData, described
-from samba.tensor.empty import empty_data
 from samba.tensor.host_use import note_alias, note_no_gradient, note_replaced, twinned
 from samba.tensor.labels import Labels, NoSuchDimension
 from samba.tensor.lazy_mode import materializer_rng
-from samba.tensor.recipe import SameAs
+from samba.tensor.recipe import SameAs, empty_data
 from samba.tensor.views import host_of
 
 # Inside the class ``torch`` is a method, so annotations there need other names.

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from samba.tensor.in_forward import traced_forward
-from samba.tensor.indexing import integral
+from samba.tensor.conversions import integral
+from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.errors import TraceError
 from samba.tracer.names import called_by_user, calling_line
 from samba.tracer.torch_internals import FakeTensor

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from samba.support.naming import root_name
-from samba.tensor.readable import foreign_layout
+from samba.tensor.views import foreign_layout
 from samba.tracer.errors import TraceError, UnsupportedOp, UnsupportedOps
 from samba.tracer.names import calling_line, node_line
 from samba.tracer.torch_internals import FakeTensor

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from samba.tensor.in_forward import traced_forward
+from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.errors import TraceError
 from samba.tracer.names import calling_line
 from samba.tracer.torch_internals import BatchNormBase, adaptive_log_probs, adaptive_result

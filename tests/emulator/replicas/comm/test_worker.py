@@ -34,7 +34,7 @@ def test_the_first_failure_is_final() -> None:
         thread.wait((first,))
     with pytest.raises(DataParallelError, match="bucket 2: not tried, because bucket 1 failed"):
         thread.wait((second,))
-    assert not log and isinstance(thread.failure, OSError)
+    assert not log and isinstance(first.error, OSError)
 
 
 def test_waiting_ends_at_the_deadline_or_at_an_alarm() -> None:
