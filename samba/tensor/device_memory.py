@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor
+from samba.errors import ConversionError, NoGradient, NotTraced, UnknownTensor, described
 from samba.support.given import flag_of
-from samba.tensor.host_memory import HostMemory, kind, plain
+from samba.tensor.host_memory import HostMemory, plain
 from samba.tensor.host_use import note_same, overwrite
-from samba.tensor.views import readable
+from samba.tensor.views import readable, set_data
 
 
 class DeviceTensors(Protocol):
@@ -188,8 +188,7 @@ class DeviceMemory(HostMemory):
         if "_underlying" in vars(self):
             values.requires_grad_(self.requires_grad and self.is_leaf)
             vars(self)["_underlying"] = values
-            values = values.detach()
-            torch.Tensor.data.__set__(self, values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+            set_data(self, values.detach())
         else:
             self.data = values
 
@@ -212,7 +211,7 @@ class DeviceMemory(HostMemory):
 def _values(value: Any, operation: str, name: str) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise ConversionError(
-            where=f"{operation} = ...", found=kind(value), wanted="a torch.Tensor"
+            where=f"{operation} = ...", found=described(value), wanted="a torch.Tensor"
         )
     values = value.torch_tensor() if isinstance(value, HostMemory) else value
     return plain(readable(values, name)).detach()

@@ -17,7 +17,7 @@ from samba.tensor.lazy_mode import current_mode, lazily
 from samba.tensor.promotion import promoted
 from samba.tensor.recipe import Recipe, SameAs, ViewRecipe, empty_data
 from samba.tensor.recording import record, symbolic, writes
-from samba.tensor.views import host_of
+from samba.tensor.views import host_of, set_data
 
 T = torch.Tensor
 
@@ -197,7 +197,7 @@ def _handle_or_value(value: Any, handles: Mapping[int, T]) -> Any:
         return value
     with torch._C.DisableTorchFunctionSubclass():
         if handle.shape != value.shape or T.stride(handle) != T.stride(value):
-            T.data.__set__(handle, value.detach())  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+            set_data(handle, value.detach())
     return handle
 
 

@@ -21,6 +21,18 @@ def host_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.__dict__.get("_underlying", tensor)
 
 
+def data_of(tensor: torch.Tensor) -> torch.Tensor:
+    """torch's own ``data`` of a tensor, whatever its class makes of it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return torch.Tensor.data.__get__(tensor)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+
+
+def set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Set torch's own ``data`` of a tensor, whatever its class makes of it."""
+    with torch._C.DisableTorchFunctionSubclass():
+        torch.Tensor.data.__set__(tensor, values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+
+
 def strides_of(tensor: torch.Tensor) -> tuple[tuple[int, ...], int]:
     """Strides of a tensor in elements, and its place in its storage."""
     with torch._C.DisableTorchFunctionSubclass():

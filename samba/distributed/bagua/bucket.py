@@ -218,7 +218,9 @@ class BaguaBucket:
         """
         self._check_sizes("append_decentralized_synchronous_op", peer_weight)
         op = DecentralizedSynchronousOp(
-            peer_weight, hierarchical=hierarchical, peer_selection_mode=peer_selection_mode
+            peer_weight=peer_weight,
+            hierarchical=hierarchical,
+            peer_selection_mode=peer_selection_mode,
         )
         self.operations.append(op)
         return op
@@ -252,7 +254,10 @@ class BaguaBucket:
         self._check_sizes(where, weight, left_peer_weight, right_peer_weight)
         self.operations.append(
             LowPrecisionDecentralizedSynchronousOp(
-                weight, left_peer_weight, right_peer_weight, hierarchical=hierarchical
+                weight=weight,
+                left_peer_weight=left_peer_weight,
+                right_peer_weight=right_peer_weight,
+                hierarchical=hierarchical,
             )
         )
         return self
@@ -287,7 +292,7 @@ class BaguaBucket:
         Returns:
             The bucket.
         """
-        self.operations.append(PythonOp(python_function))
+        self.operations.append(PythonOp(function=python_function))
         return self
 
     def clear_ops(self) -> BaguaBucket:
