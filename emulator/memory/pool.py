@@ -98,8 +98,8 @@ class LostBuffers:
         gone = [home for home, buffer in enumerate(buffers) if _is_gone(buffer, wait=wait)]
         for home in gone:
             buffers[home] = None
-        kept = {home for home in gone if not self._role(home).is_transient}
-        self._lost = frozenset(kept | {home for home in self._lost if buffers[home] is None})
+        durable = {home for home in gone if not self._role(home).is_transient}
+        self._lost = frozenset(durable | {home for home in self._lost if buffers[home] is None})
         return gone
 
     def among(self, homes: Iterable[int]) -> list[int]:
@@ -112,8 +112,8 @@ class LostBuffers:
 
     def error(self, homes: Iterable[int]) -> LostMemory:
         """The error that names buffers; first those that no run computes anew."""
-        found = sorted(homes, key=lambda home: self._role(home) not in _KEPT)
-        regions = [self._program.regions[self._map.first_region(home)] for home in found]
+        ordered = sorted(homes, key=lambda home: self._role(home) not in _KEPT)
+        regions = [self._program.regions[self._map.first_region(home)] for home in ordered]
         return LostMemory(
             names=[region.name for region in regions],
             roles=[region.role.name.lower().replace("_", " ") for region in regions],

@@ -138,8 +138,8 @@ def detect(env: Mapping[str, str] | None = None) -> Launch | None:
         ArgumentError: If its variables contradict each other.
 
     Example:
-        >>> found = detect({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"})
-        >>> found.launcher, found.rank, found.size, found.local_rank
+        >>> launch = detect({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"})
+        >>> launch.launcher, launch.rank, launch.size, launch.local_rank
         ('mpich', 1, 2, 1)
         >>> detect({}) is None
         True

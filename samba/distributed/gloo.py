@@ -99,9 +99,11 @@ class TorchGloo(Communicator):
         mine = None
         for group in groups:
             ranks = [self._ranks[r] for r in group]
-            made = new_group(ranks, self.deadline, self._address)
+            process_group = new_group(ranks, self.deadline, self._address)
             if self.rank in group:
-                mine = TorchGloo(made, ranks, deadline=self.deadline, address=self._address)
+                mine = TorchGloo(
+                    process_group, ranks, deadline=self.deadline, address=self._address
+                )
         return mine
 
 

@@ -252,22 +252,22 @@ class Job:
         match error:
             case OutOfStep(doing=doing, steps=steps):
                 advice = f"{_ADVICE} {_UNEVEN}"
-                made = OutOfStep(operation=operation, doing=doing, steps=steps, advice=advice)
+                failure = OutOfStep(operation=operation, doing=doing, steps=steps, advice=advice)
             case CollectiveTimeout(seconds=seconds):
-                made = CollectiveTimeout(seconds=seconds, **details)
+                failure = CollectiveTimeout(seconds=seconds, **details)
             case PeerLost():
-                made = PeerLost(**details)
+                failure = PeerLost(**details)
             case StepAbandoned(signal=number):
-                made = StepAbandoned(signal=number, **details)
+                failure = StepAbandoned(signal=number, **details)
             case _:  # nobody need be gone: the error itself tells what it was
                 blamed = f" ({name_ranks(ranks)}: {reason})" if ranks != error.ranks else ""
                 text = f"{operation}: {str(error).rstrip('.')}{blamed}. {_ADVICE}"
-                made = DataParallelError(text, ranks=ranks)
-        self.failure = made
+                failure = DataParallelError(text, ranks=ranks)
+        self.failure = failure
         if watchdog is not None:
-            text = f"{operation} failed because of {name_ranks(made.ranks)}"
-            watchdog.tell("failed", text, made.ranks)
-        return made
+            text = f"{operation} failed because of {name_ranks(failure.ranks)}"
+            watchdog.tell("failed", text, failure.ranks)
+        return failure
 
     # -- the end of the process ---------------------------------------------
 

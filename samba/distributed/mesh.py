@@ -207,8 +207,8 @@ def _same_everywhere(control: Communicator, operation: str, values: bytes | memo
     """
     same, equal = same_on_all_ranks(control, [operation.encode(), values])
     if not same:
-        said = [text.decode() for text in control.gather_bytes(operation.encode())]
-        raise Disagreement(when=_WHEN, facts={"what they do": said}, who="processes")
+        texts = [text.decode() for text in control.gather_bytes(operation.encode())]
+        raise Disagreement(when=_WHEN, facts={"what they do": texts}, who="processes")
     return equal
 
 

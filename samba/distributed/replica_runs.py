@@ -252,12 +252,12 @@ class Joint:
             Disagreement: As :meth:`announce`, and the others.
         """
         rows = self._exchange({"ended": self.runs, "streams": [list(row) for row in streams]})
-        told = next((row for row in rows if "ended" not in row), None)
-        if told is None:
+        announced = next((row for row in rows if "ended" not in row), None)
+        if announced is None:
             return [Ended(runs=row["ended"], streams=row["streams"]) for row in rows]
-        steps = tuple((section, step) for section, step in told["steps"])
-        argins = {int(index): value for index, value in told["argins"].items()}
-        return Announcement(**{**told, "steps": steps, "argins": argins})
+        steps = tuple((section, step) for section, step in announced["steps"])
+        argins = {int(index): value for index, value in announced["argins"].items()}
+        return Announcement(**{**announced, "steps": steps, "argins": argins})
 
     def _exchange(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         texts = self._job.gather(_OPERATION, json.dumps(mine).encode())

@@ -110,8 +110,8 @@ class Replicas:
             },
         )
         here = kernels_here().encode()
-        said = self._job.gather("utils.trace_graph", here)
-        take_the_same_kernels([kernels.decode() for kernels in said])
+        texts = self._job.gather("utils.trace_graph", here)
+        take_the_same_kernels([kernels.decode() for kernels in texts])
 
     def agree_on_algorithm(self, name: str) -> None:
         """Make sure that all replicas are about to train by the same algorithm.
@@ -169,14 +169,14 @@ class Replicas:
     def _share(self, job: Job, regions: Sequence[int]) -> None:
         with PROFILER.event("PyRT_SET_TENSORS_BROADCAST"):
             job.agree("setting tensors", {"tensors": _digest(repr(regions))})
-            held = np.array([self._device.pool.buffers[r] is not None for r in regions], np.uint8)
-            job.together("setting tensors", lambda control: control.broadcast(held))
-            for region, is_held in zip(regions, held, strict=True):
-                self._broadcast(job, region, bool(is_held))
+            filled = np.array([self._device.pool.buffers[r] is not None for r in regions], np.uint8)
+            job.together("setting tensors", lambda control: control.broadcast(filled))
+            for region, is_filled in zip(regions, filled, strict=True):
+                self._broadcast(job, region, bool(is_filled))
 
-    def _broadcast(self, job: Job, region: int, held: bool) -> None:
+    def _broadcast(self, job: Job, region: int, filled: bool) -> None:
         device, name = self._device, self._program.regions[region].name
-        if not held:
+        if not filled:
             device.pool.drop(region)
             return
         if job.rank == 0 or device.pool.buffers[region] is not None:

@@ -10,7 +10,9 @@ now.
 from __future__ import annotations
 
 import secrets
+import socket
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from emulator.replicas.comm.errors import DataParallelError, name_ranks
@@ -21,10 +23,25 @@ if TYPE_CHECKING:
 else:
     from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
-__all__ = ["HashStore", "PrefixStore", "Store", "TCPStore", "own_generation"]
+__all__ = ["HashStore", "PrefixStore", "Store", "TCPStore", "own_generation", "serve"]
 
 _LOOK_SECONDS = 0.02
 _LONGEST_LOOK_SECONDS = 0.5
+
+
+def serve(listening: socket.socket, host: str, size: int, wait: timedelta) -> TCPStore:
+    """Serve a store at a socket that listens: torch itself would listen at all addresses.
+
+    Args:
+        listening: The socket, which the store takes over.
+        host: Where it listens.
+        size: How many processes will come.
+        wait: How long a call of the store may wait.
+    """
+    port = listening.getsockname()[1]
+    return TCPStore(
+        host, port, size, True, wait, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
 
 
 def own_generation(store: Store, *, rank: int, size: int, seconds: float) -> Store:

@@ -211,8 +211,8 @@ class Watchdog:
             OutOfStep: If another rank is to do something else at this point.
             PeerLost: If a rank has ended, or has told that it failed.
         """
-        if (found := self.out_of_step(operation)) is not None:
-            raise found
+        if (error := self.out_of_step(operation)) is not None:
+            raise error
         now = time.monotonic()
         known = self._known()
         if known is None:
@@ -230,12 +230,12 @@ class Watchdog:
         """
         end = time.monotonic() + seconds
         while True:
-            found = self._known() or self._silent()
-            if found is not None and seconds:
+            blame = self._known() or self._silent()
+            if blame is not None and seconds:
                 self.look_again()  # it may have told why, just before it ended
-                return self._known() or found
-            if found is not None:
-                return found
+                return self._known() or blame
+            if blame is not None:
+                return blame
             if time.monotonic() >= end:
                 break
             time.sleep(0.1)
@@ -284,11 +284,11 @@ class Watchdog:
         """
         mine = self._mine
         signs = ((rank, sign) for rank, (_, sign) in self._seen.items())
-        found = {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
-        if not found:
+        others = {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
+        if not others:
             return None
-        doing = {rank: sign.doing for rank, sign in found.items()}
-        steps = {rank: sign.step for rank, sign in found.items()}
+        doing = {rank: sign.doing for rank, sign in others.items()}
+        steps = {rank: sign.step for rank, sign in others.items()}
         return OutOfStep(operation=operation, doing=doing, steps=steps)
 
     def all_ended(self) -> bool:

@@ -82,12 +82,12 @@ class BackendTensor:
 
     def holding(self) -> BackendTensor:
         """The handle for who may have nothing but it: the proxy lives as long as that one does."""
-        found = self._holding()
-        if found is None:
-            found = copy.copy(self)
-            found._origin, found._held = self, self.proxy
-            self._holding = weakref.ref(found)
-        return found
+        handle = self._holding()
+        if handle is None:
+            handle = copy.copy(self)
+            handle._origin, handle._held = self, self.proxy
+            self._holding = weakref.ref(handle)
+        return handle
 
     @property
     def registered(self) -> BackendTensor:
@@ -121,15 +121,15 @@ class BackendTensor:
         Raises:
             ArgumentError: If the closure returns no tensor.
         """
-        found: object = self.proxy if self.getter is None else self.getter(self.proxy)
-        if not isinstance(found, torch.Tensor):
+        tensor: object = self.proxy if self.getter is None else self.getter(self.proxy)
+        if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(
                 where=f"getter closure of Bagua tensor {self.name!r}",
-                found=repr(found),
+                found=repr(tensor),
                 wanted="a tensor",
                 hint="For gradients: call bagua_ensure_grad() before.",
             )
-        return found
+        return tensor
 
     def replace(self, tensor: torch.Tensor) -> None:
         """Make another tensor the effective one; without a setter closure nothing happens.
@@ -146,9 +146,9 @@ class BackendTensor:
         Raises:
             ArgumentError: If it cannot be communicated.
         """
-        found: object = self.proxy if self.getter is None else self.getter(self.proxy)
-        if isinstance(found, torch.Tensor):
-            dtype_name(found, self.name)
+        tensor: object = self.proxy if self.getter is None else self.getter(self.proxy)
+        if isinstance(tensor, torch.Tensor):
+            dtype_name(tensor, self.name)
 
     def _write_back(self, values: torch.Tensor) -> None:
         """Replace the effective tensor of a getter that gives copies.

@@ -205,16 +205,16 @@ class _Call:
         if values is None:
             values = _computing.values = {}
         try:
-            found = values.get(id(self))
-            if found is None:
+            result = values.get(id(self))
+            if result is None:
                 args, kwargs = mapped(self.args, _values), mapped(self.kwargs, _values)
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(self.seed)
-                    found = self.function(*args, **kwargs)
+                    result = self.function(*args, **kwargs)
                 if self.number >= 0:
-                    found = found[self.number]
-                values[id(self)] = found
-            return found.clone(memory_format=memory_format)
+                    result = result[self.number]
+                values[id(self)] = result
+            return result.clone(memory_format=memory_format)
         finally:
             if outermost:
                 _computing.values = None
@@ -266,7 +266,7 @@ def symbolic(
             return NotImplemented  # a view, through which its tensor can be changed, or itself
         kept_args, kept_kwargs = mapped(args, _kept), mapped(kwargs, _kept)
     stream = mode.next_stream()
-    made = []
+    tensors = []
     for number, item in enumerate(results):
         call = _Call(
             function=func,
@@ -277,8 +277,8 @@ def symbolic(
         )
         shape = tuple(item.shape)
         recipe = Recipe(shape, item.dtype, call, mode.settings, mode.next_stream())
-        made.append(empty_with(cls, shape, item.dtype, recipe))
-    return made[0] if alone else type(results)(made)
+        tensors.append(empty_with(cls, shape, item.dtype, recipe))
+    return tensors[0] if alone else type(results)(tensors)
 
 
 def _lazy(value: Any) -> Recipe | ViewRecipe | None:

@@ -89,10 +89,10 @@ def start(
     client.key_value_set(f"samba/device/{rank}", str(chosen))
     client.wait_at_barrier("samba/devices", _START_SECONDS * 1000)
     # One request for all of them: one for each would be a square of requests to rank 0.
-    told = {
+    numbers = {
         int(key.rsplit("/", 1)[1]): value for key, value in client.key_value_dir_get("samba/device")
     }
-    devices = [by_process[r][int(told[r])] for r in range(size)]
+    devices = [by_process[r][int(numbers[r])] for r in range(size)]
     return JaxMesh(devices, rank=rank, deadline=deadline)
 
 

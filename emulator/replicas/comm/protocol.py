@@ -98,9 +98,9 @@ class Communicator(ABC):
         Args:
             name: Unique among the splits of this communicator.
         """
-        made = self.split([range(self.size)], name)
-        assert made is not None  # every rank is in the one group
-        return made
+        copy = self.split([range(self.size)], name)
+        assert copy is not None  # every rank is in the one group
+        return copy
 
     def all_reduce_device(self, array: jax.Array, op: ReduceOp = ReduceOp.SUM) -> jax.Array:
         """Reduce a flat device array that nobody else uses.

@@ -156,10 +156,10 @@ def _parameters(loaded: LoadedProgram) -> tuple[dict[str, torch.nn.Parameter], d
     if model is None or traced is None:  # several graphs: they do not train
         return {}, {}
     of_path = dict(model.named_parameters(remove_duplicate=False))
-    found: dict[int, tuple[str, torch.nn.Parameter]] = {}
+    parameters: dict[int, tuple[str, torch.nn.Parameter]] = {}
     for source in traced.sources:
         symbol = symbols.get(source.name)
         if source.role is Role.WEIGHT and symbol is not None and symbol.grad_region in place:
-            found.setdefault(symbol.grad_region, (source.name, of_path[source.path]))
-    order = sorted(found, key=lambda r: (place[r][0].index, place[r][1]), reverse=True)
-    return {found[r][0]: found[r][1] for r in order}, {r: found[r][0] for r in order}
+            parameters.setdefault(symbol.grad_region, (source.name, of_path[source.path]))
+    order = sorted(parameters, key=lambda r: (place[r][0].index, place[r][1]), reverse=True)
+    return {parameters[r][0]: parameters[r][1] for r in order}, {r: parameters[r][0] for r in order}

@@ -193,9 +193,9 @@ def with_session(
         NotDataParallel: If it has no gradient buckets.
         DataParallelError: If a rank does not take part, or has another algorithm.
     """
-    found = process_session if session is None else session
-    attach(found.need_loaded("samba.distributed.bagua.with_session"), algorithm)
-    return found
+    chosen = process_session if session is None else session
+    attach(chosen.need_loaded("samba.distributed.bagua.with_session"), algorithm)
+    return chosen
 
 
 def attach(
