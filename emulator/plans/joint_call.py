@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from emulator.lowering.variant import Variant
-from emulator.mesh.processes import Processes
+from emulator.mesh.chips import Processes
 from emulator.plans.direct_call import SLOW
 from emulator.plans.step_choice import StepKey
 from emulator.wide_types import wide_types

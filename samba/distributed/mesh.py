@@ -32,7 +32,7 @@ _CHUNK = 64 << 20
 
 
 class MeshProcesses:
-    """The processes of a job as the emulator sees them, see ``emulator.mesh.processes``.
+    """The processes of a job as the emulator sees them, see ``emulator.mesh.chips``.
 
     Whatever they do begins with a comparison of what each is about to do: a program that one of
     them alone runs on would otherwise wait for the deadline, or mix up its sums.
@@ -61,8 +61,8 @@ class MeshProcesses:
         """
         self._job.agree("utils.trace_graph", {"PEF": pef_key(pef)})
 
-    def run(self, operation: str, do: Callable[[], T], given: Mapping[str, np.ndarray]) -> T:
-        """As :class:`~emulator.mesh.processes.Processes` has it.
+    def run(self, operation: str, do: Callable[[], T], values: Mapping[str, np.ndarray]) -> T:
+        """As :class:`~emulator.mesh.chips.Processes` has it.
 
         Raises:
             Disagreement: If another process does something else, or gives other values.
@@ -70,7 +70,7 @@ class MeshProcesses:
         """
         self._runs[operation] += 1
         checked = checks_every_run() or self._runs[operation] <= _CHECKED_RUNS
-        digests = {name: _digest(_bytes(a)) for name, a in given.items()} if checked else {}
+        digests = {name: _digest(_bytes(a)) for name, a in values.items()} if checked else {}
         if self._job.watchdog is not None:
             self._job.watchdog.at(self._runs.total(), -1)
 
@@ -88,7 +88,7 @@ class MeshProcesses:
         return self._job.together(operation, together)
 
     def same(self, operation: str, array: np.ndarray) -> np.ndarray:
-        """As :class:`~emulator.mesh.processes.Processes` has it.
+        """As :class:`~emulator.mesh.chips.Processes` has it.
 
         Raises:
             Disagreement: If another process does something else.
@@ -106,7 +106,7 @@ class MeshProcesses:
         return flat.reshape(array.shape)
 
     def gather(self, operation: str, part: np.ndarray) -> np.ndarray:
-        """As :class:`~emulator.mesh.processes.Processes` has it.
+        """As :class:`~emulator.mesh.chips.Processes` has it.
 
         Raises:
             Disagreement: If another process does something else.
