@@ -248,7 +248,8 @@ class Job:
                 ranks = error.ranks
             if not abandoned and watchdog.ended_early(ranks):
                 advice = f"{_ADVICE} {_UNEVEN}"
-        details: Any = {"operation": operation, "ranks": ranks, "reason": f"{reason}. {advice}"}
+        text = f"{reason}. {advice}" if reason else advice
+        details: Any = {"operation": operation, "ranks": ranks, "reason": text}
         match error:
             case OutOfStep(doing=doing, steps=steps):
                 advice = f"{_ADVICE} {_UNEVEN}"
