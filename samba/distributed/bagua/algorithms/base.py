@@ -105,12 +105,10 @@ class Algorithm:
     Attributes:
         name: What :meth:`init` knows it by.
         aligned: Whether every rank has an equal part of each bucket, so that padding fills it up.
-        bucket_limit: Tells up to how many bytes tensors share a bucket.
     """
 
     name: ClassVar[str] = ""
     aligned: ClassVar[bool] = False
-    bucket_limit: ClassVar[Callable[[], float]] = staticmethod(bucket_bytes)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -163,6 +161,10 @@ class Algorithm:
             trained: The model.
         """
         return fill_buckets(tensors, self.bucket_limit(), trained.size if self.aligned else 1)
+
+    def bucket_limit(self) -> float:
+        """Bytes up to which tensors share a bucket; a larger tensor has one for itself."""
+        return bucket_bytes()
 
     def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         """Append a bucket's operations.

@@ -17,7 +17,9 @@ class WeightAlgorithm(Algorithm):
     """Communicates all weights at once."""
 
     aligned = True
-    bucket_limit = staticmethod(lambda: math.inf)
+
+    def bucket_limit(self) -> float:
+        return math.inf
 
     def init_tensors(self, trained: TrainedModel) -> list[torch.Tensor]:
         return weights_of(trained)

@@ -112,7 +112,7 @@ class QAdamAlgorithm(GradientAlgorithm):
             """Move first moments towards this replica's gradients, without weight decay."""
             for parameter in bucket.tensors:
                 name = handle_of(parameter).name
-                of_gradient, _ = trained.gradient(name)
+                of_gradient = trained.gradient(name)[0]
                 assert of_gradient is not None  # a gradient is never the parameter itself
                 of_moment, set_moment = moments.closures[name]
                 moment = of_moment(parameter)
