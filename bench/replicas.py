@@ -19,7 +19,7 @@ from bench.process import Worker
 from emulator.replicas.comm.link import SlowLink
 from pef_schema.program import Role
 from samba.distributed import job as jobs
-from samba.distributed.threads import share_of_cores
+from samba.distributed.environment import share_of_cores
 
 REPLICAS = 2
 

@@ -22,7 +22,7 @@ from emulator.lowering.section import starts_as_ones
 from emulator.lowering.variant import Variant
 from emulator.memory.allocator import garbage_given_back, prepare_allocator
 from emulator.memory.budget import check_size
-from emulator.memory.lost import LostBuffers
+from emulator.memory.pool import LostBuffers
 from emulator.mesh.chips import Chips
 from emulator.op_facts.names import checked_branches
 from emulator.plans.calls import SLOW

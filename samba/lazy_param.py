@@ -25,9 +25,8 @@ from torch.utils.hooks import RemovableHandle
 from samba.nn.parameter import SambaParameter
 from samba.sambatensor import SambaTensor
 from samba.support.slot import Slot
-from samba.tensor.empty import empty_data
 from samba.tensor.lazy_mode import PROVIDERS, LazyMode, current_mode, open_mode, set_mode
-from samba.tensor.recipe import Recipe, ViewRecipe
+from samba.tensor.recipe import Recipe, ViewRecipe, empty_data
 from samba.tensor.recording import record
 from samba.tensor.rng import MultithreadedRNG, RandomSettings, fresh_seed
 

@@ -13,18 +13,17 @@ import torch
 from torch import Tensor
 
 from pef_schema.printable import one_line
-from samba.errors import ArgumentError, ConversionError, NoAutograd
+from samba.errors import ArgumentError, ConversionError, NoAutograd, described
 from samba.support.given import flag_of, sizes_of
 from samba.tensor.bagua import BaguaTensor
-from samba.tensor.conversions import Conversions
+from samba.tensor.conversions import Conversions, integral
 from samba.tensor.device_memory import DeviceMemory
 from samba.tensor.dispatch import dispatch
-from samba.tensor.empty import empty_data
-from samba.tensor.host_memory import Materializer, kind
+from samba.tensor.host_memory import Materializer
 from samba.tensor.host_use import note_use
-from samba.tensor.in_forward import traced_forward
-from samba.tensor.indexing import integral
+from samba.tensor.lazy_mode import traced_forward
 from samba.tensor.numpy_protocol import array_function, array_ufunc
+from samba.tensor.recipe import empty_data
 from samba.tensor.recording import alias
 from samba.tensor.views import host_of
 
@@ -151,7 +150,7 @@ class SambaTensor(DeviceMemory, Conversions, BaguaTensor, Tensor):  # pyright: i
         if gradient is not None and not isinstance(gradient, Tensor):
             raise ConversionError(
                 where="SambaTensor.backward(gradient)",
-                found=kind(gradient),
+                found=described(gradient),
                 wanted="a SambaTensor, a torch.Tensor or None",
             )
         if retain_graph is not None:
@@ -261,10 +260,10 @@ def _rebuild_reduction(tensor: SambaTensor) -> Any:
     """
     with torch._C.DisableTorchFunctionSubclass():
         data = _plain(tensor).detach() if tensor._has_data else None
-        described = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
+        form = (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
     dropped = {"_underlying"} | ({"_materializer"} if tensor._has_data else set())
     attributes = {key: value for key, value in vars(tensor).items() if key not in dropped}
-    return _rebuild, (type(tensor), data, *described, attributes)
+    return _rebuild, (type(tensor), data, *form, attributes)
 
 
 def _saved_by_torch(frame: FrameType | None) -> bool:
@@ -352,7 +351,7 @@ def to_torch(obj: Any) -> Any:
     if obj is None or isinstance(obj, torch.Tensor):
         return obj
     raise ConversionError(
-        where="samba.to_torch(obj)", found=kind(obj), wanted="a SambaTensor or a torch.Tensor"
+        where="samba.to_torch(obj)", found=described(obj), wanted="a SambaTensor or a torch.Tensor"
     )
 
 
@@ -367,13 +366,13 @@ def _source(
         if shape is None:
             raise ArgumentError(
                 where=where,
-                found="nothing" if dtype is None else f"dtype {kind(dtype)} without a shape",
+                found="nothing" if dtype is None else f"dtype {described(dtype)} without a shape",
                 wanted="torch_tensor, or shape and perhaps dtype",
             )
         if dtype is not None and not isinstance(dtype, torch.dtype):
             raise ArgumentError(
                 where=f"{cls.__name__}(dtype=...)",
-                found=kind(dtype),
+                found=described(dtype),
                 wanted="a torch.dtype, such as torch.float32",
             )
         sizes = sizes_of(shape, f"{cls.__name__}(shape=...)")
@@ -381,7 +380,7 @@ def _source(
     if not isinstance(tensor, torch.Tensor):
         raise ConversionError(
             where=where,
-            found=kind(tensor),
+            found=described(tensor),
             wanted="a torch.Tensor",
             hint="Lists and numpy arrays become one with torch.tensor(...).",
         )

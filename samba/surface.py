@@ -36,7 +36,7 @@ from samba.random import *
 from samba.sambatensor import SambaTensor, from_torch_tensor, to_torch
 from samba.session import SambaSession
 from samba.session.process import session
-from samba.tensor.bagua_world import TensorWorld as _TensorWorld, provide_world as _provide_world
+from samba.tensor.bagua_handle import TensorWorld as _TensorWorld, provide_world as _provide_world
 from samba.utils.utils import trace_multigraph
 from samba.version import __version__
 

@@ -17,7 +17,7 @@ from pef_schema.printable import say
 from samba.errors import SambaError
 from samba.sambatensor import to_torch
 from samba.session.process import session
-from samba.tensor.visible_memory import visible_memory
+from samba.tensor.device_memory import visible_memory
 from samba.utils.checkpoint import read_pickled
 
 __all__ = ["Different", "TestWithGold", "consistency_test"]

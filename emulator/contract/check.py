@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from emulator.contract.arguments import ArgumentCheck
-from emulator.contract.backward import backward_problems
-from emulator.contract.settings import setting_problems
 from emulator.errors import CannotRun, Problem
-from pef_schema.program import Gradient, Graph, Program, SectionKind
+from emulator.op_facts.facts import gradient_reads
+from emulator.op_facts.table import op_facts
+from pef_schema.optimizer_rules import OPTIMIZER_RULES
+from pef_schema.program import Gradient, Graph, Optimizer, Program, SectionKind, Step
 
 
 def check_contract(program: Program) -> None:
@@ -43,11 +44,23 @@ def check_contract(program: Program) -> None:
     problems = [p for graph in program.graphs for p in _graph_problems(graph)]
     for index, optimizer in enumerate(program.optimizers):
         where = f"optimizer {index} ({optimizer.name})"
-        problems += [Problem(where=where, reason=r) for r in setting_problems(optimizer)]
+        problems += [Problem(where=where, reason=r) for r in _setting_problems(optimizer)]
     if not problems:  # facts of ops that do not exist are none
         problems += _backward_problems(program)
     if problems:
         raise CannotRun(program=program.name, problems=problems)
+
+
+def _setting_problems(optimizer: Optimizer) -> Iterator[str]:
+    """The settings that an optimizer's update rule reads and the optimizer lacks."""
+    rule = OPTIMIZER_RULES[optimizer.kind]
+    for what, wanted, present in (
+        ("option", rule.options, optimizer.options),
+        ("argin", rule.argins, optimizer.argins),
+    ):
+        absent = [name for name in wanted if name not in dict(present)]
+        if absent:
+            yield f"no {what} {', '.join(absent)}, which {optimizer.kind.name} reads"
 
 
 def _graph_problems(graph: Graph) -> Iterator[Problem]:
@@ -69,9 +82,41 @@ def _backward_problems(program: Program) -> Iterator[Problem]:
             if step.kind is not SectionKind.BCKWD:
                 continue
             where = f"section {section.name} BCKWD"
-            for index, reason in backward_problems(program, step):
+            for index, reason in _step_problems(program, step):
                 if index < 0:
                     yield Problem(where=where, reason=reason)
                     continue
                 node = program.graphs[step.graph].nodes[index]
                 yield Problem.of(node, where=f"{where} node {index}", reason=reason, index=index)
+
+
+def _step_problems(program: Program, step: Step) -> Iterator[tuple[int, str]]:
+    """Nodes of a BCKWD step that the device cannot differentiate, with reasons.
+
+    What their gradients read has to be in memory, or computed again. A node of -1 is the step.
+    """
+    graph, facts, reads = program.graphs[step.graph], op_facts(), {*step.reads}
+    again = {v for i in step.recompute for v in graph.nodes[i].outputs}
+
+    def is_at_hand(value: int) -> bool:
+        return value in again or graph.values[value].region in reads
+
+    for i in step.recompute:
+        node = graph.nodes[i]
+        absent = {v for v in node.refs() if not is_at_hand(v)}
+        if absent:
+            yield i, f"it is computed again from {_names(program, step, absent)}, not among reads"
+    for i in step.nodes:
+        node = graph.nodes[i]
+        needed = gradient_reads(node, facts[node.op], lambda v: graph.values[v].needs_grad)
+        absent = {v for v in needed if not is_at_hand(v)}
+        if absent:
+            yield i, f"its gradient reads {_names(program, step, absent)}, not among reads"
+    if not {*step.accumulates} <= reads:
+        count = len({*step.accumulates} - reads)
+        yield -1, f"it adds to {count} gradient(s) that it does not read"
+
+
+def _names(program: Program, step: Step, values: set[int]) -> str:
+    names = [program.graphs[step.graph].values[v].name for v in sorted(values)[:8]]
+    return ", ".join(names) + (f" and {len(values) - 8} more" if len(values) > 8 else "")

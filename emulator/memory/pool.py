@@ -1,14 +1,17 @@
-"""Device memory: one buffer per region."""
+"""Device memory: one buffer per region; and those that executables took and left empty."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NoReturn
 
 import jax
 import numpy as np
 
+from emulator.errors import LostMemory
 from emulator.forks import refuse_in_child
 from emulator.memory.buckets import BufferMap
+from pef_schema.program import Program, Role
 
 
 class BufferPool:
@@ -58,3 +61,75 @@ class UnreachablePool(BufferPool):
         """Raises ``ForkedProcess``."""
         refuse_in_child("device memory")
         raise AssertionError
+
+
+_KEPT = frozenset({Role.WEIGHT, Role.BUFFER, Role.OPTIMIZER_STATE, Role.SEED})
+"""Roles of regions that no run computes anew."""
+
+
+class LostBuffers:
+    """The buffers of a pool whose contents are lost.
+
+    Args:
+        program: The program.
+        buffer_map: Which buffers hold its regions.
+        pool: The buffers.
+    """
+
+    __slots__ = ("_lost", "_map", "_pool", "_program")
+
+    def __init__(self, program: Program, buffer_map: BufferMap, pool: BufferPool) -> None:
+        self._program, self._map, self._pool = program, buffer_map, pool
+        self._lost: frozenset[int] = frozenset()
+
+    def __contains__(self, home: int) -> bool:
+        return home in self._lost and self._pool.buffers[home] is None
+
+    def find(self, *, wait: bool) -> list[int]:
+        """After an error: empty the buffers that were consumed, or whose run has failed.
+
+        Args:
+            wait: Whether to wait for runs under way, and look whether they fail.
+
+        Returns:
+            The buffers. Those that a run leaves for a later one are not lost: it can run again.
+        """
+        buffers = self._pool.buffers
+        gone = [home for home, buffer in enumerate(buffers) if _is_gone(buffer, wait=wait)]
+        for home in gone:
+            buffers[home] = None
+        durable = {home for home in gone if not self._role(home).is_transient}
+        self._lost = frozenset(durable | {home for home in self._lost if buffers[home] is None})
+        return gone
+
+    def among(self, homes: Iterable[int]) -> list[int]:
+        """Those of some buffers that are lost."""
+        return [home for home in homes if home in self] if self._lost else []
+
+    def all(self) -> list[int]:
+        """The buffers that are lost, and were not written again since."""
+        return self.among(sorted(self._lost))
+
+    def error(self, homes: Iterable[int]) -> LostMemory:
+        """The error that names buffers; first those that no run computes anew."""
+        ordered = sorted(homes, key=lambda home: self._role(home) not in _KEPT)
+        regions = [self._program.regions[self._map.first_region(home)] for home in ordered]
+        return LostMemory(
+            names=[region.name for region in regions],
+            roles=[region.role.name.lower().replace("_", " ") for region in regions],
+        )
+
+    def _role(self, home: int) -> Role:
+        return self._program.regions[self._map.first_region(home)].role
+
+
+def _is_gone(buffer: jax.Array | np.ndarray | None, *, wait: bool) -> bool:
+    """Whether an array was consumed, or is the result of a run that failed."""
+    if not isinstance(buffer, jax.Array):
+        return False
+    if wait and not buffer.is_deleted():
+        try:
+            buffer.block_until_ready()
+        except RuntimeError:
+            return True
+    return buffer.is_deleted()

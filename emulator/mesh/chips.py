@@ -7,9 +7,9 @@ alone: what the host reads is then gathered, and what it writes is the same in a
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -17,11 +17,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from emulator.errors import DeviceError
 from emulator.mesh.layout import Split, split_axis
-from emulator.mesh.processes import Processes
 from emulator.start import HOST_PLATFORMS, chips_from_first, first_device
 from pef_schema.program import Role
 
-__all__ = ["Chips", "NotEnoughChips", "one_chip", "open_chips"]
+__all__ = ["Chips", "NotEnoughChips", "Processes", "one_chip", "open_chips"]
+
+T = TypeVar("T")
 
 _AXIS = "chips"
 _READ_AFTER_RUNS = frozenset({Role.OUTPUT})
@@ -44,6 +45,58 @@ class NotEnoughChips(DeviceError):
             f"--n-chips: found {found} {platform} device(s) in this process, wanted {wanted}. "
             f"{hint}"
         )
+
+
+class Processes(Protocol):
+    """The processes that have the chips of one mesh, an equal number each.
+
+    All of them run the same program on the same values. Each call here is made by all of them, at
+    the same point of their programs; who is elsewhere is an error that every one of them raises.
+
+    Attributes:
+        rank: Number of this process.
+        size: How many processes there are.
+    """
+
+    rank: int
+    size: int
+
+    def run(self, operation: str, do: Callable[[], T], values: Mapping[str, np.ndarray]) -> T:
+        """Do something of which every process does a part.
+
+        Args:
+            operation: What it is, for errors; the same in all processes.
+            do: This process's part; on return nothing of it is under way.
+            values: Those that it takes from the host, by name. They must be the same everywhere.
+
+        Returns:
+            What ``do`` returns.
+        """
+        ...
+
+    def same(self, operation: str, array: np.ndarray) -> np.ndarray:
+        """The values that the first process has.
+
+        Args:
+            operation: What they are for.
+            array: Those of this process, which may be overwritten; of one form everywhere.
+
+        Returns:
+            An array of the same shape and dtype.
+        """
+        ...
+
+    def gather(self, operation: str, part: np.ndarray) -> np.ndarray:
+        """The parts of all processes.
+
+        Args:
+            operation: What they are for.
+            part: That of this process; of one form everywhere.
+
+        Returns:
+            An array with one more axis in front, of the processes in the order of their ranks.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +198,10 @@ class Chips:
 
 def _own_part(array: jax.Array) -> tuple[int, np.ndarray]:
     """The axis along which an array is divided, and what this process has of it."""
-    found = array.addressable_shards
-    shape = found[0].data.shape
+    shards = array.addressable_shards
+    shape = shards[0].data.shape
     axis = next(i for i, n in enumerate(array.shape) if shape[i] != n)
-    shards = sorted(found, key=lambda shard: shard.index[axis].start or 0)
+    shards = sorted(shards, key=lambda shard: shard.index[axis].start or 0)
     return axis, np.concatenate([np.asarray(shard.data) for shard in shards], axis)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from emulator.held_signals import HELD
 from emulator.lowering.variant import Variant
-from emulator.mesh.processes import Processes
+from emulator.mesh.chips import Processes
 from emulator.plans.steps import StepKey
 from emulator.wide_types import wide_types
 from pef_schema.program import Program

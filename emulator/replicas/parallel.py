@@ -7,7 +7,7 @@ give the same ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,16 +17,18 @@ import numpy as np
 from emulator.device import Device
 from emulator.errors import OtherBranch
 from emulator.handler_errors import raise_error_of_handler
-from emulator.memory.buckets import Bucket
+from emulator.memory.buckets import Bucket, BufferMap
 from emulator.plans.footprint import footprint
 from emulator.plans.plan import Plan
 from emulator.plans.steps import StepKey
-from emulator.replicas.comm.protocol import Communicator, ReduceOp, mean_divisor
+from emulator.replicas.comm.protocol import Communicator, ReduceOp
 from emulator.replicas.comm.worker import CommThread, Work
-from emulator.replicas.schedule import Mode, TaskGraph, execute, prepare
-from emulator.replicas.tasks import MOVABLE, device_task, divide, reduction, settles
+from emulator.replicas.schedule import Mode, Task, TaskGraph, execute, prepare
 from emulator.wide_types import wide_types
-from pef_schema.program import SectionKind
+from pef_schema.program import Program, SectionKind
+
+MOVABLE = frozenset({SectionKind.OPT, SectionKind.GRADNORM})
+"""Kinds of steps that follow from reduced gradients alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,49 @@ class Net(Protocol):
         ...
 
 
+def _divide(program: Program, buffer_map: BufferMap, steps: StepKey) -> list[StepKey]:
+    """Divide steps into those that become one task each.
+
+    Device steps between two reductions are one; steps that may move, and reductions, are alone.
+
+    Args:
+        program: The program.
+        buffer_map: Its buffers, with buckets in use.
+        steps: ``(section, step)`` pairs in the order of the PEF.
+
+    Returns:
+        The steps of each task; a REDUCE step that has no bucket is in none.
+    """
+    sections = program.sections
+    buckets = {bucket.step for bucket in buffer_map.buckets}
+    pieces: list[StepKey] = []
+    joins = False
+    for section, k in steps:
+        kind = sections[section].steps[k].kind
+        if kind is SectionKind.REDUCE:
+            if (section, k) in buckets:
+                pieces.append(((section, k),))
+            joins = False
+        elif kind in MOVABLE:
+            pieces.append(((section, k),))
+            joins = False
+        elif joins:
+            pieces[-1] = (*pieces[-1], (section, k))
+        else:
+            pieces.append(((section, k),))
+            joins = True
+    return pieces
+
+
+def _settles(tasks: Sequence[Task], index: int) -> bool:
+    """Whether the task before a reduction that touches its bucket does not write it."""
+    (home,) = tasks[index].reads
+    for task in reversed(tasks[:index]):
+        if home in task.reads | task.writes:
+            return not task.net and home not in task.writes
+    return True
+
+
 def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan:
     """Divide steps into plans and reductions; compiles the plans.
 
@@ -125,15 +170,10 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
     """
     program = device.program
     by_step = {bucket.step: bucket for bucket in device.buffer_map.buckets}
-    pieces = divide(program, device.buffer_map, steps)
+    pieces = _divide(program, device.buffer_map, steps)
     plans = [None if piece[0] in by_step else device.plan(piece) for piece in pieces]
     tasks = [
-        reduction(by_step[piece[0]])
-        if plan is None
-        else device_task(
-            program, piece, reads=plan.reads, writes=plan.writes, drops=plan.drops, kinds=plan.kinds
-        )
-        for piece, plan in zip(pieces, plans, strict=True)
+        _task(program, piece, plan, by_step) for piece, plan in zip(pieces, plans, strict=True)
     ]
     dropped = footprint(program, steps, device.variant).drops
     drops: list[list[int]] = [[] for _ in tasks]
@@ -144,7 +184,7 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
         moves = any(tasks[i].movable for i in users)
         (last if moves or not users else drops[users[-1]]).append(region)
     parts = tuple(
-        PlanOrReduction(bucket=by_step[piece[0]], settle=settles(tasks, i))
+        PlanOrReduction(bucket=by_step[piece[0]], settle=_settles(tasks, i))
         if plan is None
         else PlanOrReduction(plan=plan, drops=tuple(drops[i]))
         for i, (piece, plan) in enumerate(zip(pieces, plans, strict=True))
@@ -156,6 +196,22 @@ def prepare_parallel(device: Device, steps: StepKey, mode: Mode) -> ParallelPlan
         writes=tuple(sorted(written - dropped)),
         drops=tuple(sorted(dropped)),
         last_drops=tuple(last),
+    )
+
+
+def _task(
+    program: Program, piece: StepKey, plan: Plan | None, by_step: Mapping[tuple[int, int], Bucket]
+) -> Task:
+    """The task that runs a plan on the device, or where there is none averages a bucket."""
+    if plan is None:
+        bucket = by_step[piece[0]]
+        home = frozenset({bucket.home})
+        return Task(name=bucket.name, reads=home, writes=home, net=True)
+    return Task(
+        name=program.sections[piece[0][0]].name,
+        reads=frozenset(plan.reads),
+        writes=frozenset((*plan.writes, *plan.drops)),
+        movable=plan.kinds <= MOVABLE,
     )
 
 
@@ -308,21 +364,19 @@ def reducer(
     size = communicator.size
     count_now = shares or (lambda: size)
 
-    def in_memory(array: jax.Array) -> jax.Array:
+    def average(array: jax.Array) -> jax.Array:
         count = count_now()
-        if count == size:
-            return communicator.all_reduce_device(array, ReduceOp.MEAN)
-        total = communicator.all_reduce_device(array, ReduceOp.SUM)
-        with wide_types():
-            return total / total.dtype.type(count)
-
-    def through_host(array: jax.Array) -> jax.Array:
-        host, count = np.array(array, copy=True), count_now()
-        if count == size:
-            communicator.all_reduce(host, ReduceOp.MEAN)
-        else:
-            communicator.all_reduce(host, ReduceOp.SUM)
-            host /= mean_divisor(host, count)
+        op = ReduceOp.MEAN if count == size else ReduceOp.SUM
+        if on_device:
+            total = communicator.all_reduce_device(array, op)
+            if count == size:
+                return total
+            with wide_types():
+                return total / total.dtype.type(count)
+        host = np.array(array, copy=True)
+        communicator.all_reduce(host, op)
+        if count != size:
+            host /= host.dtype.type(count)
         return device.put(host, array.sharding)
 
-    return in_memory if on_device else through_host
+    return average

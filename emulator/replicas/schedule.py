@@ -65,20 +65,20 @@ def dependencies(tasks: Sequence[Task]) -> tuple[frozenset[int], ...]:
         >>> [sorted(d) for d in dependencies([a, b, b, a])]
         [[], [0], [0], [0, 1, 2]]
     """
-    found: list[frozenset[int]] = []
+    result: list[frozenset[int]] = []
     writer: dict[int, int] = {}
     readers: dict[int, set[int]] = {}
     for i, task in enumerate(tasks):
         needs = {writer[r] for r in task.reads | task.writes if r in writer}
         for r in task.writes:
             needs |= readers.get(r, set())
-        found.append(frozenset(needs))
+        result.append(frozenset(needs))
         for r in task.reads:
             readers.setdefault(r, set()).add(i)
         for r in task.writes:
             writer[r] = i
             readers[r] = set()
-    return tuple(found)
+    return tuple(result)
 
 
 class Chooser:
@@ -95,29 +95,16 @@ class Chooser:
 
     def __init__(self, tasks: Sequence[Task], needs: Sequence[frozenset[int]], mode: Mode) -> None:
         self._needs = needs
-        self._serial = mode is Mode.NORMAL
-        self._started = 0
         self._finished: set[int] = set()
-        indices = range(len(tasks))
-        if self._serial:
-            self._all = deque(indices)
-            return
-        self._net = deque(i for i in indices if tasks[i].net)
         moves = mode is Mode.OPTIMAL
-        on_device = [i for i in indices if not tasks[i].net]
+        self._net = deque(i for i, task in enumerate(tasks) if task.net)
+        on_device = [i for i, task in enumerate(tasks) if not task.net]
         self._fixed = deque(i for i in on_device if not (moves and tasks[i].movable))
         self._movable = [i for i in on_device if moves and tasks[i].movable]
 
     def finish(self, index: int) -> None:
         """Note that a task is done."""
         self._finished.add(index)
-
-    def next_serial(self) -> int | None:
-        """In NORMAL mode, the next task of all; None while one runs or none is left."""
-        if len(self._finished) < self._started or not self._all:
-            return None
-        self._started += 1
-        return self._all.popleft()
 
     def next_net(self) -> int | None:
         """The next task of the network, None if it is not ready or none is left."""
@@ -168,7 +155,7 @@ class TaskGraph:
 
     Args:
         tasks: The tasks in order.
-        needs: Their dependencies.
+        needs: Those that must be finished before each may start; in NORMAL mode the one before it.
         mode: What may overlap and overtake.
     """
 
@@ -187,7 +174,11 @@ def prepare(tasks: Sequence[Task], mode: Mode) -> TaskGraph:
     Returns:
         What :func:`execute` takes.
     """
-    return TaskGraph(tasks=tuple(tasks), needs=dependencies(tasks), mode=mode)
+    if mode is Mode.NORMAL:
+        needs = tuple(frozenset(range(max(0, i - 1), i)) for i in range(len(tasks)))
+    else:
+        needs = dependencies(tasks)
+    return TaskGraph(tasks=tuple(tasks), needs=needs, mode=mode)
 
 
 def execute(schedule: TaskGraph, hands: Hands[T]) -> None:
@@ -212,25 +203,17 @@ def execute(schedule: TaskGraph, hands: Hands[T]) -> None:
 
 
 def _execute(schedule: TaskGraph, hands: Hands[T], flying: deque[tuple[int, T]]) -> None:
-    tasks, mode = schedule.tasks, schedule.mode
-    chooser = Chooser(tasks, schedule.needs, mode)
-    left = len(tasks)
+    chooser = Chooser(schedule.tasks, schedule.needs, schedule.mode)
+    left = len(schedule.tasks)
     while left:
         while flying and flying[0][1].done():
             index, ticket = flying.popleft()
             hands.wait((ticket,))  # raises what the task raised
             chooser.finish(index)
             left -= 1
-        if mode is Mode.NORMAL:
-            index = chooser.next_serial()
-            if index is not None and tasks[index].net:
-                flying.append((index, hands.start(index)))
-                continue
-        else:
-            while (start := chooser.next_net()) is not None:
-                flying.append((start, hands.start(start)))
-            index = chooser.next_device()
-        if index is not None:
+        while (start := chooser.next_net()) is not None:
+            flying.append((start, hands.start(start)))
+        if (index := chooser.next_device()) is not None:
             hands.run(index)
             chooser.finish(index)
             left -= 1

@@ -148,11 +148,11 @@ def meeting_host(launch: Launch, *, served: bool) -> str:
     """
     assert launch.address is not None
     host, port = launch.address
-    found = _addresses(host, port)
-    if found and all(is_loopback(address) for address in found):
+    numeric = _addresses(host, port)
+    if numeric and all(is_loopback(address) for address in numeric):
         if not served and 0 < launch.local_size < launch.size:
-            raise _out_of_reach(host, at(found[0], port))
-        return found[0]
+            raise _out_of_reach(host, at(numeric[0], port))
+        return numeric[0]
     if not served and launch.local_size == launch.size:
         return LOOPBACK
     return host
@@ -174,8 +174,8 @@ def _addresses(host: str, port: int) -> list[str]:
         infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    found = dict.fromkeys(str(info[4][0]) for info in infos)
-    return sorted(found, key=lambda address: ":" in address)
+    numeric = dict.fromkeys(str(info[4][0]) for info in infos)
+    return sorted(numeric, key=lambda address: ":" in address)
 
 
 def listener(host: str, port: int) -> socket.socket:
@@ -198,15 +198,15 @@ def listener(host: str, port: int) -> socket.socket:
             hint="Set MASTER_ADDR to the address of rank 0's host.",
         )
     for address in candidates:
-        made = _socket(address, socket.SOCK_STREAM)
+        sock = _socket(address, socket.SOCK_STREAM)
         try:
             # As torch does: a job may be started again at the port of the one before.
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind((address, port))
-            made.listen(socket.SOMAXCONN)
-            return made
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((address, port))
+            sock.listen(socket.SOMAXCONN)
+            return sock
         except OSError as error:
-            made.close()
+            sock.close()
             if error.errno == errno.EADDRNOTAVAIL:
                 continue
             in_use = error.errno == errno.EADDRINUSE
@@ -297,7 +297,16 @@ def prefer_loopback() -> None:
 
 def network_space() -> str:
     """The same text in all processes that have the same loopback, and in no others."""
+    return namespace("net") or f"{sys.platform}/{socket.gethostname()}/{uuid.getnode():x}"
+
+
+def namespace(kind: str) -> str:
+    """The same text in all processes that share a namespace of Linux; empty elsewhere.
+
+    Args:
+        kind: ``"net"`` or ``"pid"``.
+    """
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
-    return f"{sys.platform}/{socket.gethostname()}/{uuid.getnode():x}"
+        return f"{boot}/{os.stat(f'/proc/self/ns/{kind}').st_ino}"
+    return ""

@@ -1,4 +1,4 @@
-"""The place of this process among its replicas, as its launcher's environment variables tell."""
+"""The place of a process among its replicas, as its launcher tells, and its share of the cores."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from samba.errors import ArgumentError, literal
+
+_SIZE_BY_HAND = "WORLD_SIZE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +60,23 @@ class _Family:
     job: tuple[str, ...] = ()
 
 
+def _prefixed(launcher: str, prefix: str, *job: str) -> _Family:
+    """A launcher whose variables have one prefix and the usual names."""
+    return _Family(
+        launcher=launcher,
+        rank=f"{prefix}RANK",
+        size=f"{prefix}SIZE",
+        local_rank=(f"{prefix}LOCAL_RANK",),
+        local_size=(f"{prefix}LOCAL_SIZE",),
+        job=job,
+    )
+
+
 FAMILIES = (
     _Family(
         launcher="torch",
         rank="RANK",
-        size="WORLD_SIZE",
+        size=_SIZE_BY_HAND,
         local_rank=("LOCAL_RANK",),
         local_size=("LOCAL_WORLD_SIZE",),
     ),
@@ -71,28 +87,9 @@ FAMILIES = (
         local_rank=("MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID"),
         local_size=("MPI_LOCALNRANKS", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
     ),
-    _Family(
-        launcher="openmpi",
-        rank="OMPI_COMM_WORLD_RANK",
-        size="OMPI_COMM_WORLD_SIZE",
-        local_rank=("OMPI_COMM_WORLD_LOCAL_RANK",),
-        local_size=("OMPI_COMM_WORLD_LOCAL_SIZE",),
-        job=("OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),
-    ),
-    _Family(
-        launcher="mvapich",
-        rank="MV2_COMM_WORLD_RANK",
-        size="MV2_COMM_WORLD_SIZE",
-        local_rank=("MV2_COMM_WORLD_LOCAL_RANK",),
-        local_size=("MV2_COMM_WORLD_LOCAL_SIZE",),
-    ),
-    _Family(
-        launcher="jsm",
-        rank="JSM_NAMESPACE_RANK",
-        size="JSM_NAMESPACE_SIZE",
-        local_rank=("JSM_NAMESPACE_LOCAL_RANK",),
-        local_size=("JSM_NAMESPACE_LOCAL_SIZE",),
-    ),
+    _prefixed("openmpi", "OMPI_COMM_WORLD_", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"),
+    _prefixed("mvapich", "MV2_COMM_WORLD_"),
+    _prefixed("jsm", "JSM_NAMESPACE_"),
     _Family(
         launcher="flux",
         rank="FLUX_TASK_RANK",
@@ -110,7 +107,7 @@ FAMILIES = (
     _Family(
         launcher="pals",
         rank="PALS_RANKID",
-        size="WORLD_SIZE",
+        size=_SIZE_BY_HAND,
         local_rank=("PALS_LOCAL_RANKID",),
         local_size=("PALS_LOCAL_SIZE",),
         job=("PALS_APID",),
@@ -118,7 +115,7 @@ FAMILIES = (
     _Family(
         launcher="pmix",
         rank="PMIX_RANK",
-        size="WORLD_SIZE",
+        size=_SIZE_BY_HAND,
         local_rank=("PMIX_LOCAL_RANK",),
         job=("PMIX_NAMESPACE",),
     ),
@@ -141,8 +138,8 @@ def detect(env: Mapping[str, str] | None = None) -> Launch | None:
         ArgumentError: If its variables contradict each other.
 
     Example:
-        >>> found = detect({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"})
-        >>> found.launcher, found.rank, found.size, found.local_rank
+        >>> launch = detect({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1"})
+        >>> launch.launcher, launch.rank, launch.size, launch.local_rank
         ('mpich', 1, 2, 1)
         >>> detect({}) is None
         True
@@ -177,9 +174,6 @@ def detect(env: Mapping[str, str] | None = None) -> Launch | None:
             job=_job(env, family),
         )
     return None
-
-
-_SIZE_BY_HAND = "WORLD_SIZE"
 
 
 def _without_size(family: _Family, rank: str) -> ArgumentError:
@@ -286,3 +280,50 @@ def first_host(nodes: str) -> str:
             wanted="a list of hosts",
         )
     return re.sub(r"\[(\d+)[^\]]*\]", r"\1", first[0])
+
+
+def share_of_cores(
+    cores: Sequence[int], local_rank: int, local_size: int, least: int = 1
+) -> list[int]:
+    """The cores of one replica.
+
+    Args:
+        cores: Cores that all replicas of the host may use.
+        local_rank: Number of the replica on its host.
+        local_size: How many replicas the host has.
+        least: How many cores each of them needs.
+
+    Returns:
+        Its cores; all of them if there are fewer than they need.
+
+    Example:
+        >>> share_of_cores(range(8), 1, 3), share_of_cores([0, 1], 2, 4)
+        ([3, 4, 5], [0, 1])
+    """
+    each = len(cores) // local_size
+    if each < least:
+        return list(cores)
+    extra = len(cores) - each * local_size  # the first replicas get one more
+    first = local_rank * each + min(local_rank, extra)
+    return list(cores[first : first + each + (local_rank < extra)])
+
+
+def divide_cores(launch: Launch, least: int = 1) -> None:
+    """Keep this replica to its share of the host's cores and torch to as many threads.
+
+    A launcher that has bound its processes already has done that; then only torch's threads are
+    set. ``OMP_NUM_THREADS`` goes before.
+
+    Args:
+        launch: Which replica this is.
+        least: How many cores each of them needs; where there are fewer, none is kept to a share.
+    """
+    local_size = launch.local_size or (launch.size if launch.address is None else 0)
+    if local_size < 2 or not hasattr(os, "sched_getaffinity"):
+        return
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) == os.cpu_count():
+        allowed = share_of_cores(allowed, launch.local_rank % local_size, local_size, least)
+        os.sched_setaffinity(0, allowed)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(len(allowed))

@@ -1,4 +1,7 @@
-"""The default engine: ``torch.distributed`` with gloo, over buffers in host memory."""
+"""The default engine: ``torch.distributed`` with gloo, over buffers in host memory.
+
+It is always the one for agreements, beside torch's default process group or without it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ import torch.distributed as dist
 
 from emulator.replicas.comm.errors import CollectiveTimeout, PeerLost
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
-from samba.distributed.stores import Store
+from samba.distributed.environment import Launch
+from samba.distributed.stores import PrefixStore, Store
 
 _OPS = {
     ReduceOp.SUM: dist.ReduceOp.SUM,
@@ -91,23 +95,15 @@ class TorchGloo(Communicator):
         # gloo's own: ceil(log2(size)) messages a rank, where its all-reduce is a ring.
         self._call("barrier", _meet)
 
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        lengths = np.zeros(self.size, np.int64)
-        self.all_gather(lengths, np.array([len(data)], np.int64))
-        padded = np.zeros(max(1, int(lengths.max())), np.uint8)
-        padded[: len(data)] = np.frombuffer(data, np.uint8)
-        rows = np.empty(self.size * padded.size, np.uint8)
-        self.all_gather(rows, padded)
-        parts = rows.reshape(self.size, -1)
-        return [row[:n].tobytes() for row, n in zip(parts, lengths, strict=True)]
-
     def split(self, groups: Sequence[Sequence[int]], name: str) -> Communicator | None:
         mine = None
         for group in groups:
             ranks = [self._ranks[r] for r in group]
-            made = new_group(ranks, self.deadline, self._address)
+            process_group = new_group(ranks, self.deadline, self._address)
             if self.rank in group:
-                mine = TorchGloo(made, ranks, deadline=self.deadline, address=self._address)
+                mine = TorchGloo(
+                    process_group, ranks, deadline=self.deadline, address=self._address
+                )
         return mine
 
 
@@ -136,19 +132,51 @@ def new_group(ranks: Sequence[int], deadline: float, address: str = "") -> Any:
         return dist.new_group(list(ranks), timeout=timedelta(seconds=deadline), backend="gloo")
 
 
-def lone_group(store: Store, rank: int, size: int, deadline: float, address: str = "") -> Any:
-    """A gloo group of processes that are no replicas: torch itself does not know of it.
+def control_beside_torch(
+    store: Store, launch: Launch, hostname: str, deadline: float
+) -> Communicator:
+    """Set up torch's default process group, and a communicator of a group of its own.
 
     Args:
-        store: Where they meet.
-        rank: Number of this process.
-        size: How many there are.
+        store: Where the processes meet.
+        launch: Which of them this is.
+        hostname: Where it listens for the others, as ``listening_at`` takes it.
         deadline: Seconds that a collective may take.
-        address: Where this process listens for the others, as :func:`listening_at` takes it.
     """
-    with listening_at(address):
-        module: Any = dist.distributed_c10d
-        return module.ProcessGroupGloo(store, rank, size, timedelta(seconds=deadline))
+    with listening_at(hostname):
+        dist.init_process_group(
+            "gloo",
+            store=PrefixStore("pg", store),
+            rank=launch.rank,
+            world_size=launch.size,
+            timeout=timedelta(seconds=deadline),
+        )
+    return control_of_all(hostname, deadline)
+
+
+def control_of_all(hostname: str, deadline: float) -> Communicator:
+    """A communicator of all processes of torch's default group, which is up.
+
+    Args:
+        hostname, deadline: As for :func:`control_beside_torch`.
+    """
+    ranks = range(dist.get_world_size())
+    group = new_group(ranks, deadline, hostname)
+    return TorchGloo(group, ranks, deadline=deadline, address=hostname)
+
+
+def lone_control(store: Store, launch: Launch, hostname: str, deadline: float) -> Communicator:
+    """A communicator without torch's default group, which scripts take for one of replicas.
+
+    Args:
+        store, launch, hostname, deadline: As for :func:`control_beside_torch`.
+    """
+    module: Any = dist.distributed_c10d
+    with listening_at(hostname):
+        group = module.ProcessGroupGloo(
+            PrefixStore("pg", store), launch.rank, launch.size, timedelta(seconds=deadline)
+        )
+    return TorchGloo(group, range(launch.size), deadline=deadline, address=hostname)
 
 
 _choosing = threading.Lock()

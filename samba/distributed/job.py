@@ -5,16 +5,17 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import json
 import os
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from emulator.held_signals import HELD
-from emulator.replicas.comm.agreement import texts_unless_same
+from emulator.replicas.comm.agreement import differing, texts_unless_same
 from emulator.replicas.comm.errors import (
     CollectiveTimeout,
     DataEnded,
@@ -31,25 +32,24 @@ from emulator.start import prefer_device
 from pef_schema.printable import say
 from samba.abexit import SambaAtexit
 from samba.distributed.addresses import Place, prefer_loopback
-from samba.distributed.connecting import (
+from samba.distributed.environment import Launch, detect, divide_cores
+from samba.distributed.errors import OneProgram, is_of_collective
+from samba.distributed.gloo import control_beside_torch, control_of_all, lone_control, settle
+from samba.distributed.present import PRESENT
+from samba.distributed.program_end import end_now, watch_end
+from samba.distributed.rendezvous import (
     STORE_SECONDS,
+    Meeting,
     agree_on_engine,
     choose,
     host_of,
+    meet,
+    outlives_processes,
     own_client,
     start_jax,
 )
-from samba.distributed.control import control_beside_torch, control_of_all, lone_control
-from samba.distributed.environment import Launch, detect
-from samba.distributed.errors import OneProgram, is_of_collective
-from samba.distributed.generations import own_generation
-from samba.distributed.gloo import settle
-from samba.distributed.present import PRESENT
-from samba.distributed.program_end import flush_streams, watch_end
-from samba.distributed.rendezvous import Meeting, meet, outlives_processes
 from samba.distributed.settings import deadline_seconds, engine_name
-from samba.distributed.stores import PrefixStore, Store
-from samba.distributed.threads import divide_cores
+from samba.distributed.stores import PrefixStore, Store, own_generation
 from samba.distributed.watchdog import Watchdog
 from samba.support.slot import Slot
 
@@ -198,19 +198,15 @@ class Job:
         Raises:
             Disagreement: If it is not; every rank raises it.
         """
-        text = "\0".join(f"{name}\1{value}" for name, value in facts.items()).encode()
-        rows = self.gather(when, text)
-        if len(set(rows)) == 1:
-            return
-        tables = [dict(p.split("\1", 1) for p in row.decode().split("\0")) for row in rows]
-        names = dict.fromkeys(name for table in tables for name in table)
-        columns = {name: [table.get(name, "(none)") for table in tables] for name in names}
-        raise Disagreement(
-            when=when,
-            facts={n: values for n, values in columns.items() if len(set(values)) > 1},
-            who="processes" if self.one_program else "replicas",
-            advice=advice,
-        )
+        rows = self.gather(when, json.dumps(facts).encode())
+        different = differing([json.loads(row) for row in rows])
+        if different:
+            raise Disagreement(
+                when=when,
+                facts=different,
+                who="processes" if self.one_program else "replicas",
+                advice=advice,
+            )
 
     # -- failures -----------------------------------------------------------
 
@@ -236,54 +232,43 @@ class Job:
         """
         if not isinstance(error, DataParallelError):
             return error
-        ranks, reason = error.ranks, getattr(error, "reason", "")
-        if self.watchdog is not None and not isinstance(error, StepAbandoned):
-            self.watchdog.look_again()  # what a rank told last before it ended
-        if self.watchdog is not None and not ranks:
-            # Who presses Ctrl-C twice does not wait for what might show later.
-            blame = self.watchdog.blame(*((0.0,) if isinstance(error, StepAbandoned) else ()))
-            ranks, reason = blame.ranks, blame.reason
-        if self.watchdog is not None and not isinstance(error, StepAbandoned):
-            # A rank that found it out first has ended, and broken the connection.
-            error = self.watchdog.out_of_step(operation) or error
-        if isinstance(error, OutOfStep):
-            ranks = error.ranks
-        advice = _ADVICE
-        if self.watchdog is not None and self.watchdog.ended_early(ranks):
-            advice = f"{_ADVICE} {_UNEVEN}"
-        made: DataParallelError
-        if isinstance(error, OutOfStep):
-            made = OutOfStep(
-                operation=operation,
-                doing=error.doing,
-                steps=error.steps,
-                advice=f"{_ADVICE} {_UNEVEN}",
-            )
-        elif isinstance(error, CollectiveTimeout):
-            made = CollectiveTimeout(
-                operation=operation,
-                seconds=error.seconds,
-                ranks=ranks,
-                reason=f"{reason}. {advice}",
-            )
-        elif isinstance(error, PeerLost):
-            made = PeerLost(operation=operation, reason=f"{reason}. {advice}", ranks=ranks)
-        elif isinstance(error, StepAbandoned):
-            made = StepAbandoned(
-                operation=operation,
-                signal=error.signal,
-                ranks=ranks,
-                reason=f"{reason}. {_ADVICE}",
-            )
-        else:  # nobody need be gone: the error itself tells what it was
-            blamed = f" ({name_ranks(ranks)}: {reason})" if ranks != error.ranks else ""
-            text = f"{operation}: {str(error).rstrip('.')}{blamed}. {_ADVICE}"
-            made = DataParallelError(text, ranks=ranks)
-        self.failure = made
-        if self.watchdog is not None:
-            text = f"{operation} failed because of {name_ranks(ranks)}"
-            self.watchdog.tell("failed", text, ranks)
-        return made
+        watchdog, abandoned = self.watchdog, isinstance(error, StepAbandoned)
+        ranks, reason, advice = error.ranks, getattr(error, "reason", ""), _ADVICE
+        if watchdog is not None:
+            if not abandoned:
+                watchdog.look_again()  # what a rank told last before it ended
+            if not ranks:
+                # Who presses Ctrl-C twice does not wait for what might show later.
+                blame = watchdog.blame(0.0) if abandoned else watchdog.blame()
+                ranks, reason = blame.ranks, blame.reason
+            if not abandoned:
+                # A rank that found it out first has ended, and broken the connection.
+                error = watchdog.out_of_step(operation) or error
+            if isinstance(error, OutOfStep):
+                ranks = error.ranks
+            if not abandoned and watchdog.ended_early(ranks):
+                advice = f"{_ADVICE} {_UNEVEN}"
+        text = f"{reason}. {advice}" if reason else advice
+        details: Any = {"operation": operation, "ranks": ranks, "reason": text}
+        match error:
+            case OutOfStep(doing=doing, steps=steps):
+                advice = f"{_ADVICE} {_UNEVEN}"
+                failure = OutOfStep(operation=operation, doing=doing, steps=steps, advice=advice)
+            case CollectiveTimeout(seconds=seconds):
+                failure = CollectiveTimeout(seconds=seconds, **details)
+            case PeerLost():
+                failure = PeerLost(**details)
+            case StepAbandoned(signal=number):
+                failure = StepAbandoned(signal=number, **details)
+            case _:  # nobody need be gone: the error itself tells what it was
+                blamed = f" ({name_ranks(ranks)}: {reason})" if ranks != error.ranks else ""
+                text = f"{operation}: {str(error).rstrip('.')}{blamed}. {_ADVICE}"
+                failure = DataParallelError(text, ranks=ranks)
+        self.failure = failure
+        if watchdog is not None:
+            text = f"{operation} failed because of {name_ranks(failure.ranks)}"
+            watchdog.tell("failed", text, failure.ranks)
+        return failure
 
     # -- the end of the process ---------------------------------------------
 
@@ -310,8 +295,7 @@ class Job:
                 self._let_others_speak(self.watchdog)
             # What jax does at exit waits for all ranks and then aborts the process.
             SambaAtexit.run_handlers()
-            flush_streams()
-            os._exit(1)
+            end_now(1)
         with contextlib.suppress(ValueError, OSError):
             faulthandler.dump_traceback_later(_END_SECONDS, exit=True, file=2)
 
@@ -343,13 +327,11 @@ class Job:
         if not all(stopped) and (self.failure is not None or not stopped[1]):
             # A thread waits for somebody who does not come. It would abort the interpreter's end,
             # or keep it waiting.
-            flush_streams()
-            os._exit(code or 1)
+            end_now(code or 1)
         if code and self.engine == "jax":
             # What jax does at exit waits for all ranks and then aborts the process.
             SambaAtexit.run_handlers()
-            flush_streams()
-            os._exit(code)
+            end_now(code)
 
     def _see_others_end(self, watchdog: Watchdog) -> None:
         """Wait for the others to end: one that goes on training has more data than this one.
@@ -359,12 +341,10 @@ class Job:
         waited = threading.Event()
         for _ in range(int(self.deadline / _LOOK_SECONDS)):
             if self._tell_of_ahead(watchdog):
-                flush_streams()
-                os._exit(1)
+                end_now(1)
             if watchdog.any_failed():
                 if self.engine == "jax":  # its runtime would abort the process
-                    flush_streams()
-                    os._exit(1)
+                    end_now(1)
                 return
             if watchdog.all_ended() or watchdog.is_cut_off():
                 return

@@ -11,12 +11,11 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import IO, TextIO
 from pef_schema.printable import say
 from samba.distributed.addresses import LOOPBACK, listener
 from samba.distributed.environment import LAST_PORT
-from samba.distributed.stores import TCPStore
+from samba.distributed.stores import serve
 
 _GRACE_SECONDS = 6.0
 """How long the others may take to notice that a replica has failed, and to say so."""
@@ -38,6 +37,7 @@ _PATIENT_SIGNALS = 2
 """Signals that are passed on; after another one nobody is waited for."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
+_STORE_WAIT = timedelta(seconds=60)
 _MASTER_PORT = 29500
 """torchrun's default."""
 
@@ -61,20 +61,28 @@ def run(argv: Sequence[str]) -> int:
         "give each the same command with --nnodes, --master-addr and its own --node-rank.",
     )
     parser.add_argument(
-        "-n", "--replicas", type=_count, required=True, help="how many, on this host"
+        "-n", "--replicas", type=_whole_from(1), required=True, help="how many, on this host"
     )
     parser.add_argument(
-        "--nnodes", type=_count, default=1, metavar="N", help="hosts, each with a launcher (1)"
+        "--nnodes",
+        type=_whole_from(1),
+        default=1,
+        metavar="N",
+        help="hosts, each with a launcher (1)",
     )
     parser.add_argument(
-        "--node-rank", type=_number, default=0, metavar="N", help="number of this host, from 0 on"
+        "--node-rank",
+        type=_whole_from(0),
+        default=0,
+        metavar="N",
+        help="number of this host, from 0 on",
     )
     parser.add_argument(
         "--master-addr", metavar="HOST", help="address of host 0 that the others reach"
     )
     parser.add_argument(
         "--master-port",
-        type=_count,
+        type=_whole_from(1),
         default=_MASTER_PORT,
         metavar="PORT",
         help="a port of host 0 that is free (%(default)d)",
@@ -111,16 +119,15 @@ def run(argv: Sequence[str]) -> int:
     return _launch(args)
 
 
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
+def _whole_from(least: int) -> Callable[[str], int]:
+    """What makes a whole number of an option, if it is not below the least."""
 
+    def number(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} on")
+        return int(text)
 
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
-    return int(text)
+    return number
 
 
 def _seconds(text: str) -> float:
@@ -140,10 +147,10 @@ def _launch(args: argparse.Namespace) -> int:
         args.log_folder.mkdir(parents=True, exist_ok=True)
     replicas: list[_Replica] = []
     with _forwarding() as received, ExitStack() as stack:
-        made, port = None, args.master_port
+        listening, port = None, args.master_port
         if args.nnodes == 1:
-            made = stack.enter_context(listener(LOOPBACK, 0))
-            port = made.getsockname()[1]
+            listening = stack.enter_context(listener(LOOPBACK, 0))
+            port = listening.getsockname()[1]
         try:
             for local_rank in range(args.replicas):
                 rank = args.node_rank * args.replicas + local_rank
@@ -151,25 +158,15 @@ def _launch(args: argparse.Namespace) -> int:
                 replicas.append(_Replica(rank, command, env, args))
             # Served only now: starting processes while threads run is asking for trouble.
             # Who connects before waits at the listening socket.
-            store = None if made is None else _serve(made, args.replicas)
+            store = None
+            if listening is not None:
+                store = serve(listening, LOOPBACK, args.replicas, _STORE_WAIT)
             code = _watch(replicas, received, args.grace)
             del store
         finally:
             for replica in replicas:
                 replica.end()
     return code
-
-
-def _serve(made: socket.socket, size: int) -> TCPStore:
-    return TCPStore(
-        LOOPBACK,
-        made.getsockname()[1],
-        size,
-        True,
-        timedelta(seconds=60),
-        wait_for_workers=False,
-        master_listen_fd=made.detach(),
-    )
 
 
 def _environment(args: argparse.Namespace, rank: int, local_rank: int, port: int) -> dict[str, str]:

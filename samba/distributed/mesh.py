@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from emulator.replicas.comm.agreement import same_on_all_ranks
+from emulator.replicas.comm.agreement import differing, same_on_all_ranks
 from emulator.replicas.comm.errors import Disagreement, PeerLost
 from emulator.replicas.comm.protocol import Communicator
 from emulator.start import make_host_devices
@@ -31,7 +32,7 @@ _CHUNK = 64 << 20
 
 
 class MeshProcesses:
-    """The processes of a job as the emulator sees them, see ``emulator.mesh.processes``.
+    """The processes of a job as the emulator sees them, see ``emulator.mesh.chips``.
 
     Whatever they do begins with a comparison of what each is about to do: a program that one of
     them alone runs on would otherwise wait for the deadline, or mix up its sums.
@@ -60,8 +61,8 @@ class MeshProcesses:
         """
         self._job.agree("utils.trace_graph", {"PEF": pef_key(pef)})
 
-    def run(self, operation: str, do: Callable[[], T], given: Mapping[str, np.ndarray]) -> T:
-        """As :class:`~emulator.mesh.processes.Processes` has it.
+    def run(self, operation: str, do: Callable[[], T], values: Mapping[str, np.ndarray]) -> T:
+        """As :class:`~emulator.mesh.chips.Processes` has it.
 
         Raises:
             Disagreement: If another process does something else, or gives other values.
@@ -69,7 +70,7 @@ class MeshProcesses:
         """
         self._runs[operation] += 1
         checked = checks_every_run() or self._runs[operation] <= _CHECKED_RUNS
-        digests = {name: _digest(_bytes(a)) for name, a in given.items()} if checked else {}
+        digests = {name: _digest(_bytes(a)) for name, a in values.items()} if checked else {}
         if self._job.watchdog is not None:
             self._job.watchdog.at(self._runs.total(), -1)
 
@@ -87,7 +88,7 @@ class MeshProcesses:
         return self._job.together(operation, together)
 
     def same(self, operation: str, array: np.ndarray) -> np.ndarray:
-        """As :class:`~emulator.mesh.processes.Processes` has it.
+        """As :class:`~emulator.mesh.chips.Processes` has it.
 
         Raises:
             Disagreement: If another process does something else.
@@ -105,7 +106,7 @@ class MeshProcesses:
         return flat.reshape(array.shape)
 
     def gather(self, operation: str, part: np.ndarray) -> np.ndarray:
-        """As :class:`~emulator.mesh.processes.Processes` has it.
+        """As :class:`~emulator.mesh.chips.Processes` has it.
 
         Raises:
             Disagreement: If another process does something else.
@@ -206,8 +207,8 @@ def _same_everywhere(control: Communicator, operation: str, values: bytes | memo
     """
     same, equal = same_on_all_ranks(control, [operation.encode(), values])
     if not same:
-        said = [text.decode() for text in control.gather_bytes(operation.encode())]
-        raise Disagreement(when=_WHEN, facts={"what they do": said}, who="processes")
+        texts = [text.decode() for text in control.gather_bytes(operation.encode())]
+        raise Disagreement(when=_WHEN, facts={"what they do": texts}, who="processes")
     return equal
 
 
@@ -218,14 +219,9 @@ def _other_values(
     control: Communicator, operation: str, digests: Mapping[str, bytes]
 ) -> Disagreement:
     """The error for values that are not the same everywhere."""
-    own = "\0".join(f"{name}\1{value.hex()}" for name, value in digests.items()).encode()
-    tables = [
-        dict(part.split("\1", 1) for part in text.decode().split("\0") if part)
-        for text in control.gather_bytes(own)
-    ]
-    names = dict.fromkeys(name for table in tables for name in table)
-    rows = {f"values of {n}": [table.get(n, "(none)") for table in tables] for n in names}
-    facts = {name: values for name, values in rows.items() if len(set(values)) > 1}
+    own = {f"values of {name}": digest.hex() for name, digest in digests.items()}
+    rows = control.gather_bytes(json.dumps(own).encode())
+    facts = differing([json.loads(row) for row in rows])
     return Disagreement(when=operation, facts=facts, who="processes")
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import NoReturn
 
-__all__ = ["exit_code_of", "flush_streams", "watch_end"]
+__all__ = ["end_now", "exit_code_of", "watch_end"]
 
 
-def flush_streams() -> None:
-    """Write what was printed so far; before an end that does not."""
+def end_now(code: int) -> NoReturn:
+    """End the process without Python's own end; what was printed so far is written.
+
+    Args:
+        code: Its exit code.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
+    os._exit(code)
 
 
 def exit_code_of(status: object) -> int:

@@ -1,4 +1,7 @@
-"""The meeting of replicas: a store that all of them reach, and nobody of another job does."""
+"""The meeting of replicas: a store that all of them reach, and nobody of another job does.
+
+At the store they settle what they need before they are a job: places, the engine, a client.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from emulator.replicas.comm.errors import DataParallelError
+from emulator.replicas.comm.agreement import texts_unless_same
+from emulator.replicas.comm.errors import DataParallelError, Disagreement, name_ranks
+from emulator.replicas.comm.protocol import Communicator
 from pef_schema.atomic import write_atomically
-from samba.distributed.addresses import LOOPBACK, at, is_known, listener, meeting_host
+from samba.distributed.addresses import (
+    LOOPBACK,
+    Place,
+    absent,
+    at,
+    choose_place,
+    is_known,
+    listener,
+    meeting_host,
+)
 from samba.distributed.environment import Launch
 from samba.distributed.errors import CannotListen
-from samba.distributed.generations import own_generation
-from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore
+from samba.distributed.stores import HashStore, PrefixStore, Store, TCPStore, own_generation, serve
 
+STORE_SECONDS = 5
+"""How long a call of a store may take, where waiting is no part of it."""
 _LAUNCHER_PROCESSES = (
     "hydra_pmi_proxy",
     "prterun",
@@ -115,15 +131,15 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
     host = meeting_host(launch, served=served)
     try:
         if launch.rank == 0 and not served:
-            with listener(host, port) as made:
-                store = _serve(made, host, launch.size, wait)
+            with listener(host, port) as listening:
+                store = serve(listening, host, launch.size, wait)
         else:
             _wait_for_name(launch, host, wait)
             store = _client(host, port, launch.size, wait)
-        found: Store = PrefixStore("samba", store)
+        own: Store = PrefixStore("samba", store)
         if served:
-            found = own_generation(
-                found, rank=launch.rank, size=launch.size, seconds=wait.total_seconds()
+            own = own_generation(
+                own, rank=launch.rank, size=launch.size, seconds=wait.total_seconds()
             )
     except (CannotListen, DataParallelError):
         raise
@@ -134,7 +150,7 @@ def _by_address(launch: Launch, address: tuple[str, int], wait: timedelta) -> Me
             f"name a free port on the host of rank 0, and be the same for all. {error}",
             ranks=() if launch.rank == 0 else (0,),
         ) from error
-    return Meeting(store=found, host=host, keeper=-1 if served else 0)
+    return Meeting(store=own, host=host, keeper=-1 if served else 0)
 
 
 def outlives_processes() -> bool:
@@ -157,39 +173,31 @@ def _wait_for_name(launch: Launch, host: str, wait: timedelta) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def _serve(made: socket.socket, host: str, size: int, wait: timedelta) -> TCPStore:
-    """Serve a store at a socket that listens: torch itself would listen at all addresses."""
-    port = made.getsockname()[1]
-    return TCPStore(
-        host, port, size, True, wait, wait_for_workers=False, master_listen_fd=made.detach()
-    )
-
-
 def _client(host: str, port: int, size: int | None, wait: timedelta) -> TCPStore:
     """Connect to a store; torch would wait without end for one that listens and never answers."""
-    found: queue.SimpleQueue[TCPStore | RuntimeError] = queue.SimpleQueue()
+    answers: queue.SimpleQueue[TCPStore | RuntimeError] = queue.SimpleQueue()
 
     def connect() -> None:
         try:
-            found.put(TCPStore(host, port, size, False, wait, wait_for_workers=False))
+            answers.put(TCPStore(host, port, size, False, wait, wait_for_workers=False))
         except RuntimeError as error:
-            found.put(error)
+            answers.put(error)
 
     threading.Thread(target=connect, name="samba-rendezvous", daemon=True).start()
     try:
-        made = found.get(timeout=wait.total_seconds() + _ANSWER_SECONDS)
+        answer = answers.get(timeout=wait.total_seconds() + _ANSWER_SECONDS)
     except queue.Empty:
-        made = RuntimeError("What listens there does not answer as the store of replicas does.")
-    if isinstance(made, RuntimeError):
-        raise made
-    return made
+        answer = RuntimeError("What listens there does not answer as the store of replicas does.")
+    if isinstance(answer, RuntimeError):
+        raise answer
+    return answer
 
 
 def _by_file(launch: Launch, path: Path, wait: timedelta) -> Meeting:
     if launch.rank == 0:
-        with listener(LOOPBACK, 0) as made:
-            port = made.getsockname()[1]
-            store = _serve(made, LOOPBACK, launch.size, wait)
+        with listener(LOOPBACK, 0) as listening:
+            port = listening.getsockname()[1]
+            store = serve(listening, LOOPBACK, launch.size, wait)
         token = secrets.token_hex(8)
         store.set("token", token)
         write_atomically(str(path), [f"{port} {token}\n".encode()])
@@ -242,8 +250,8 @@ def private_folder() -> Path:
     """
     folder = Path(tempfile.gettempdir()) / f"samba-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise DataParallelError(
             f"{folder} must be a folder of yours that only you can use; remove it, or set TMPDIR "
             "to another place."
@@ -265,3 +273,96 @@ def _common_ancestor() -> str:
         pid = int(fields[1])
     of_launcher = next((key for name, key in chain if name in _LAUNCHER_PROCESSES), None)
     return of_launcher or (chain[0][1] if chain else str(os.getppid()))
+
+
+def host_of(store: Any) -> str:
+    """The host of whoever serves a store, as this process was told it; empty if nobody knows."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return getattr(store, "host", "") or os.environ.get("MASTER_ADDR", "")
+
+
+def choose(meeting: Meeting, rank: int, size: int, deadline: float) -> Place:
+    """Find where a process listens, with the others.
+
+    Args:
+        meeting: Where they met.
+        rank: Number of this process.
+        size: How many there are.
+        deadline: Seconds to wait for the others.
+
+    Raises:
+        DataParallelError: If some do not come; it names them.
+    """
+    store = PrefixStore("places", meeting.store)
+    try:
+        return choose_place(store, meeting.host, rank=rank, size=size)
+    except DataParallelError:
+        raise
+    except RuntimeError as error:
+        missing = absent(store, size)
+        if missing:
+            raise DataParallelError(
+                f"rank {rank}: {name_ranks(missing)} of {size} replicas did not come within "
+                f"{deadline:g} s. Start all of them, with the same MASTER_ADDR and MASTER_PORT; "
+                "what one that failed has printed says more.",
+                ranks=missing,
+            ) from error
+        ranks = (meeting.keeper,) if meeting.keeper not in (-1, rank) else ()
+        gone = f" {name_ranks(ranks)}, which served the store, is gone." if ranks else ""
+        raise DataParallelError(
+            f"rank {rank}: {size} replicas did not come together.{gone} {error}", ranks=ranks
+        ) from error
+
+
+def agree_on_engine(control: Communicator, engine: str) -> None:
+    """Compare engines before one starts: jax's would wait for all ranks, and abort the process."""
+    texts = texts_unless_same(control, engine.encode())
+    if texts is not None:
+        engines = [name.decode() for name in texts]
+        raise Disagreement(when="joining the replicas", facts={"SN_DP_ENGINE": engines})
+
+
+def own_client(store: Store) -> Any:
+    """A client of a store that shares no connection with others, with short timeouts."""
+    whole: Any = PrefixStore("watch", store)
+    client = whole.clone()
+    client.set_timeout(timedelta(seconds=STORE_SECONDS))
+    return client
+
+
+def start_jax(
+    meeting: Meeting, place: Place, rank: int, size: int, deadline: float
+) -> Communicator:
+    """Start jax's engine, at an address that rank 0 tells the others.
+
+    Args:
+        meeting: Where they met.
+        place: Where this process listens.
+        rank: Its number.
+        size: How many there are.
+        deadline: Seconds that an operation may take.
+
+    Raises:
+        DataParallelError: If the replicas are on several hosts and nobody knows where they meet.
+    """
+    from emulator.replicas.comm import jaxmesh  # noqa: PLC0415  # jax, for this engine only
+
+    if rank == 0:
+        if not place.address:
+            raise DataParallelError(
+                "engine jax: the replicas are on several hosts, and nobody knows where they meet. "
+                "Set MASTER_ADDR to an address of rank 0's host that the others reach.",
+                ranks=(0,),
+            )
+        with listener(place.address, 0) as probe:
+            meeting.store.set("jax", at(place.address, probe.getsockname()[1]))
+    address = meeting.store.get("jax").decode()
+    return jaxmesh.start(
+        address,
+        rank=rank,
+        size=size,
+        deadline=deadline,
+        hostname=place.hostname or None,
+        interface=place.interfaces[0] if place.interfaces else None,
+    )

@@ -30,9 +30,16 @@ from samba.distributed import job as jobs
 from samba.distributed.environment import detect
 from samba.distributed.errors import NotDataParallel, NotJoinable
 from samba.distributed.job import Job
-from samba.distributed.joint import Announcement, Joint
 from samba.distributed.mesh import pef_key
-from samba.distributed.replica_runs import PreparedRun, Reducer, Trainer, Wish, all_wishes
+from samba.distributed.replica_runs import (
+    Announcement,
+    Joint,
+    PreparedRun,
+    Reducer,
+    Trainer,
+    Wish,
+    all_wishes,
+)
 from samba.distributed.settings import checks_every_run
 from samba.errors import ArgumentError
 from samba.profiler import PROFILER
@@ -103,8 +110,8 @@ class Replicas:
             },
         )
         here = kernels_here().encode()
-        said = self._job.gather("utils.trace_graph", here)
-        take_the_same_kernels([kernels.decode() for kernels in said])
+        texts = self._job.gather("utils.trace_graph", here)
+        take_the_same_kernels([kernels.decode() for kernels in texts])
 
     def agree_on_algorithm(self, name: str) -> None:
         """Make sure that all replicas are about to train by the same algorithm.
@@ -162,14 +169,14 @@ class Replicas:
     def _share(self, job: Job, regions: Sequence[int]) -> None:
         with PROFILER.event("PyRT_SET_TENSORS_BROADCAST"):
             job.agree("setting tensors", {"tensors": _digest(repr(regions))})
-            held = np.array([self._device.pool.buffers[r] is not None for r in regions], np.uint8)
-            job.together("setting tensors", lambda control: control.broadcast(held))
-            for region, is_held in zip(regions, held, strict=True):
-                self._broadcast(job, region, bool(is_held))
+            filled = np.array([self._device.pool.buffers[r] is not None for r in regions], np.uint8)
+            job.together("setting tensors", lambda control: control.broadcast(filled))
+            for region, is_filled in zip(regions, filled, strict=True):
+                self._broadcast(job, region, bool(is_filled))
 
-    def _broadcast(self, job: Job, region: int, held: bool) -> None:
+    def _broadcast(self, job: Job, region: int, filled: bool) -> None:
         device, name = self._device, self._program.regions[region].name
-        if not held:
+        if not filled:
             device.pool.drop(region)
             return
         if job.rank == 0 or device.pool.buffers[region] is not None:
@@ -277,13 +284,14 @@ class Replicas:
             "data_parallel_mode": wish.mode.value,
         }
         if self.trainer is not None and kinds & {SectionKind.REDUCE, SectionKind.OPT}:
-            plan = prepare_parallel(self._device, steps, wish.mode)
             facts["algorithm"] = self.trainer.name
+            plan = prepare_parallel(self._device, steps, wish.mode)
             execute = self.trainer.prepare(plan)
-            return PreparedRun(
-                replicas=self, plan=plan, facts=facts, execute=execute, steps=steps, wish=wish
-            )
-        if SectionKind.REDUCE not in kinds:
+        elif SectionKind.REDUCE in kinds:
+            assert self._job is not None  # who has a wish has replicas
+            plan = prepare_parallel(self._device, steps, wish.mode)
+            execute = partial(run_parallel, self._device, plan, self._net(self._job, wish))
+        else:
             if kinds >= {SectionKind.BCKWD, SectionKind.OPT} and self._has_gradients:
                 self._deviations.tell(
                     "unreduced-replicas",
@@ -291,11 +299,14 @@ class Replicas:
                     "replicas' weights will diverge",
                 )
             return None
-        assert self._job is not None  # who has a wish has replicas
-        plan = prepare_parallel(self._device, steps, wish.mode)
-        execute = partial(run_parallel, self._device, plan, self._net(self._job, wish))
         return PreparedRun(
-            replicas=self, plan=plan, facts=facts, execute=execute, steps=steps, wish=wish
+            begin=self._begin,
+            count=lambda: next(self._device.counters.ticks),
+            plan=plan,
+            facts=facts,
+            execute=execute,
+            steps=steps,
+            wish=wish,
         )
 
     def _net(self, job: Job, wish: Wish) -> Reducer:
@@ -304,30 +315,20 @@ class Replicas:
             reduce = reducer(
                 self._device, job.data, on_device=on_device, shares=lambda: self._shares
             )
-            self._reducers[on_device] = Reducer(self, job, reduce)
+            self._reducers[on_device] = Reducer(job, lambda: self.step, reduce)
         return self._reducers[on_device]
 
     @property
     def _shares(self) -> int:
         return self.size if self.joint is None else self.joint.shares
 
-    def begin(self, run: PreparedRun) -> None:
-        """Count a run, and make sure at first that all ranks are about to make the same.
-
-        Args:
-            run: The run; its facts must be the same on all ranks.
-
-        Raises:
-            Disagreement: If it is not.
-            DataParallelError: If replicas have failed before.
-        """
-        if self._job is not None:
-            self._job.check()
-        self.step += 1
-        if self._job is not None and self._job.watchdog is not None:
-            self._job.watchdog.at(self.step, -1)
+    def _begin(self, run: PreparedRun) -> None:
+        """Count a run, and make sure at first that all ranks are about to make the same."""
         if self._job is None:
+            self.step += 1
             return
+        self._job.check()
+        self._at_next_step(self._job)
         if self.joint is not None:
             self.joint.announce(self._announcement(run))
             return
@@ -403,14 +404,13 @@ class Replicas:
                     self._device.set_argin(index, value)
             if self._shadowed is None or self._shadowed[0] != key:
                 self._shadowed = key, prepare_parallel(self._device, announced.steps, wish.mode)
-            self.step += 1
-            if self._job.watchdog is not None:
-                self._job.watchdog.at(self.step, -1)
+            self._at_next_step(self._job)
             shadow_parallel(self._device, self._shadowed[1], self._net(self._job, wish))
 
-    def count(self) -> None:
-        """Count a run that took place on the device."""
-        next(self._device.counters.ticks)
+    def _at_next_step(self, job: Job) -> None:
+        self.step += 1
+        if job.watchdog is not None:
+            job.watchdog.at(self.step, -1)
 
     def explain(self, name: str, error: Exception) -> BaseException:
         """An error that names the rank at fault, for one that an algorithm raised in this step.

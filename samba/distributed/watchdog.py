@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from emulator.replicas.comm.errors import OutOfStep, PeerLost, name_ranks
+from samba.distributed.addresses import namespace
 
 _BEAT_SECONDS = 0.5
 _BEAT_RANKS = 32
@@ -105,7 +106,11 @@ class Watchdog:
     def __init__(self, store: BeatStore, *, rank: int, size: int, keeper: int) -> None:
         self._store, self._rank, self._size, self._keeper = store, rank, size, keeper
         self.interval = _BEAT_SECONDS * max(1.0, size / _BEAT_RANKS)
-        self._mine = Sign(host=socket.gethostname(), space=_pid_space(), pid=os.getpid())
+        self._mine = Sign(
+            host=socket.gethostname(),
+            space=namespace("pid") or secrets.token_hex(8),
+            pid=os.getpid(),
+        )
         self._lock = threading.Lock()
         self._beats = 0
         self._others = [r for r in range(size) if r != rank]
@@ -206,8 +211,8 @@ class Watchdog:
             OutOfStep: If another rank is to do something else at this point.
             PeerLost: If a rank has ended, or has told that it failed.
         """
-        if (found := self.out_of_step(operation)) is not None:
-            raise found
+        if (error := self.out_of_step(operation)) is not None:
+            raise error
         now = time.monotonic()
         known = self._known()
         if known is None:
@@ -225,12 +230,12 @@ class Watchdog:
         """
         end = time.monotonic() + seconds
         while True:
-            found = self._known() or self._silent()
-            if found is not None and seconds:
+            blame = self._known() or self._silent()
+            if blame is not None and seconds:
                 self.look_again()  # it may have told why, just before it ended
-                return self._known() or found
-            if found is not None:
-                return found
+                return self._known() or blame
+            if blame is not None:
+                return blame
             if time.monotonic() >= end:
                 break
             time.sleep(0.1)
@@ -279,11 +284,11 @@ class Watchdog:
         """
         mine = self._mine
         signs = ((rank, sign) for rank, (_, sign) in self._seen.items())
-        found = {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
-        if not found:
+        others = {r: s for r, s in signs if s.call == mine.call and s.doing != mine.doing}
+        if not others:
             return None
-        doing = {rank: sign.doing for rank, sign in found.items()}
-        steps = {rank: sign.step for rank, sign in found.items()}
+        doing = {rank: sign.doing for rank, sign in others.items()}
+        steps = {rank: sign.step for rank, sign in others.items()}
         return OutOfStep(operation=operation, doing=doing, steps=steps)
 
     def all_ended(self) -> bool:
@@ -391,15 +396,6 @@ def _sign(text: bytes) -> Sign | None:
         return Sign(**{**fields, "blames": tuple(fields["blames"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _pid_space() -> str:
-    """The same name in all processes that see each other by process id."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:
-        return secrets.token_hex(8)  # none: no other process has the same
 
 
 def _is_running(pid: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from samba.errors import ArgumentError, NotLoaded
-from samba.tensor.visible_memory import DeviceTensors, visible_memory
+from samba.tensor.device_memory import DeviceTensors, visible_memory
 
 _SETTINGS = ("argin_region_name", "max_grad_norm", "fp32_params")
 

@@ -20,8 +20,7 @@ from samba.session.given_values import cast_input, dtype_name
 from samba.session.index_checks import FedIndices
 from samba.support.deviations import Deviations
 from samba.support.nesting import Constant, leaves
-from samba.tensor.readable import readable
-from samba.tensor.views import copy_as_numpy, host_of, view_host
+from samba.tensor.views import copy_as_numpy, host_of, readable, view_host
 from samba.tracer.inputs import NamedInput
 from samba.tracer.traced import FROM_DTYPE
 

@@ -17,8 +17,7 @@ from samba.errors import ArgumentError, described
 from samba.sambatensor import SambaTensor
 from samba.session.given_values import dtype_name
 from samba.tensor.host_use import overwrite, replace
-from samba.tensor.readable import readable
-from samba.tensor.views import read_as_numpy, view_as_torch
+from samba.tensor.views import read_as_numpy, readable, view_as_torch
 from samba.tracer.traced import FROM_DTYPE, Source, Traced
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from emulator.device import Device
-from samba.distributed.joint import Announcement, Ended
+from samba.distributed.replica_runs import Announcement, Ended
 from samba.distributed.replicas import Replicas
 from samba.session.hyperparams import random_state, set_random_state
 from samba.session.turns import Turns

@@ -52,7 +52,7 @@ __all__ = ["Loaded"]
 class Loaded:
     """A program on the device together with the host models it mirrors.
 
-    SambaTensors see its memory as :class:`samba.tensor.visible_memory.DeviceTensors`.
+    SambaTensors see its memory as :class:`samba.tensor.device_memory.DeviceTensors`.
 
     Args:
         program: The program.

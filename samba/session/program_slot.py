@@ -19,7 +19,7 @@ from samba.session.metrics import MetricsBook
 from samba.session.multigraph.graphs import Traces
 from samba.session.onnx_model import OnnxModels
 from samba.support import tracing
-from samba.tensor.visible_memory import hide_memory, show_memory
+from samba.tensor.device_memory import hide_memory, show_memory
 
 if TYPE_CHECKING:
     from pef_schema.program import Program

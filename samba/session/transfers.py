@@ -17,7 +17,7 @@ from samba.session.program_slot import ProgramSlot
 from samba.session.request import listed
 from samba.support.given import flag_of, names_of, text_of
 from samba.support.ordered_set import OrderedSet
-from samba.tensor.readable import readable
+from samba.tensor.views import readable
 from samba.tracer.traced import FROM_DTYPE
 
 if TYPE_CHECKING:

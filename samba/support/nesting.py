@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from samba.errors import ArgumentError
 
-__all__ = ["Constant", "leaves"]
+__all__ = ["Constant", "flat", "leaves", "mapped"]
 
 Constant = bool | int | float | str
 """What an argument of ``forward`` by name may be beside tensors: it is part of the graph."""
@@ -52,3 +52,40 @@ def _leaves(key: str, value: Any, around: tuple[int, ...]) -> Iterator[tuple[str
         )
     for inner, item in list(items):
         yield from _leaves(f"{key}_{inner}" if key else "", item, (*around, id(value)))
+
+
+def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Arguments of a torch function with each of their leaves changed.
+
+    Args:
+        value: A leaf, or leaves in lists, tuples and dicts; subclasses of these are leaves.
+        change: Gives what stands in the place of a leaf.
+
+    Returns:
+        New containers.
+
+    Example:
+        >>> mapped((1, [2, {"k": 3}]), str)
+        ('1', ['2', {'k': '3'}])
+    """
+    if type(value) in (list, tuple):
+        return type(value)(mapped(item, change) for item in value)
+    if type(value) is dict:
+        return {key: mapped(item, change) for key, item in value.items()}
+    return change(value)
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """The leaves of lists, tuples and dicts, subclasses included.
+
+    Example:
+        >>> list(flat(((1, [2]), {"k": 3})))
+        [1, 2, 3]
+    """
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from flat(item)
+    else:
+        yield value

@@ -18,8 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from samba.errors import ArgumentError, ConversionError, described
 from samba.support.given import callable_of, text_of, whole_of
-from samba.tensor.bagua_handle import BackendTensor, Getter, Setter, TensorBackend
-from samba.tensor.bagua_world import current_world
+from samba.tensor.bagua_handle import BackendTensor, Getter, Setter, current_world
 
 T = TypeVar("T", bound=torch.Tensor)
 
@@ -247,8 +246,7 @@ def bagua_mark_communication_ready(tensor: torch.Tensor) -> None:
         ArgumentError: If it has no module, and so no backend.
         DataParallelError: If no registered bucket has it.
     """
-    handle = handle_of(tensor, "bagua_mark_communication_ready")
-    _backend_of(handle).mark_communication_ready(handle, handle.effective)
+    _mark_ready(handle_of(tensor, "bagua_mark_communication_ready"), wait=True)
 
 
 def bagua_mark_communication_ready_without_synchronization(tensor: torch.Tensor) -> None:
@@ -258,8 +256,18 @@ def bagua_mark_communication_ready_without_synchronization(tensor: torch.Tensor)
         ArgumentError: If it has no module, and so no backend.
         DataParallelError: If no registered bucket has it.
     """
-    handle = handle_of(tensor, "bagua_mark_communication_ready_without_synchronization")
-    _backend_of(handle).mark_communication_ready(handle, None)
+    where = "bagua_mark_communication_ready_without_synchronization"
+    _mark_ready(handle_of(tensor, where), wait=False)
+
+
+def _mark_ready(handle: BackendTensor, *, wait: bool) -> None:
+    if handle.backend is None:
+        raise ArgumentError(
+            where=f"marking Bagua tensor {handle.name!r} ready",
+            found="a tensor without a module",
+            wanted="one registered with module_name",
+        )
+    handle.backend.mark_communication_ready(handle, handle.effective if wait else None)
 
 
 def bagua_set_storage(
@@ -324,16 +332,6 @@ def _refuse_outside(effective: torch.Tensor, storage: torch.UntypedStorage, offs
             wanted=f"{needed} bytes or more, for a tensor of shape {tuple(effective.shape)} "
             f"{effective.dtype} from element {offset} on",
         )
-
-
-def _backend_of(handle: BackendTensor) -> TensorBackend:
-    if handle.backend is None:
-        raise ArgumentError(
-            where=f"marking Bagua tensor {handle.name!r} ready",
-            found="a tensor without a module",
-            wanted="one registered with module_name",
-        )
-    return handle.backend
 
 
 class BaguaTensor:

@@ -1,15 +1,16 @@
-"""The handle of a Bagua tensor: what the backend that communicates the tensor knows of it."""
+"""The handle of a Bagua tensor: what the backend knows of it, and where backends are found."""
 
 from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, Protocol
 
 import torch
 
 from samba.errors import ArgumentError
+from samba.support.slot import Slot
 from samba.tensor.compression import Compressed, compress_tensor, decompress_tensor
 from samba.tensor.views import view_detached, view_flat_as_numpy
 
@@ -81,12 +82,12 @@ class BackendTensor:
 
     def holding(self) -> BackendTensor:
         """The handle for who may have nothing but it: the proxy lives as long as that one does."""
-        found = self._holding()
-        if found is None:
-            found = copy.copy(self)
-            found._origin, found._held = self, self.proxy
-            self._holding = weakref.ref(found)
-        return found
+        handle = self._holding()
+        if handle is None:
+            handle = copy.copy(self)
+            handle._origin, handle._held = self, self.proxy
+            self._holding = weakref.ref(handle)
+        return handle
 
     @property
     def registered(self) -> BackendTensor:
@@ -120,15 +121,15 @@ class BackendTensor:
         Raises:
             ArgumentError: If the closure returns no tensor.
         """
-        found: object = self.proxy if self.getter is None else self.getter(self.proxy)
-        if not isinstance(found, torch.Tensor):
+        tensor: object = self.proxy if self.getter is None else self.getter(self.proxy)
+        if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(
                 where=f"getter closure of Bagua tensor {self.name!r}",
-                found=repr(found),
+                found=repr(tensor),
                 wanted="a tensor",
                 hint="For gradients: call bagua_ensure_grad() before.",
             )
-        return found
+        return tensor
 
     def replace(self, tensor: torch.Tensor) -> None:
         """Make another tensor the effective one; without a setter closure nothing happens.
@@ -145,9 +146,9 @@ class BackendTensor:
         Raises:
             ArgumentError: If it cannot be communicated.
         """
-        found: object = self.proxy if self.getter is None else self.getter(self.proxy)
-        if isinstance(found, torch.Tensor):
-            dtype_name(found, self.name)
+        tensor: object = self.proxy if self.getter is None else self.getter(self.proxy)
+        if isinstance(tensor, torch.Tensor):
+            dtype_name(tensor, self.name)
 
     def _write_back(self, values: torch.Tensor) -> None:
         """Replace the effective tensor of a getter that gives copies.
@@ -254,3 +255,38 @@ def dtype_name(tensor: torch.Tensor, name: str) -> str:
             wanted=", ".join(str(d) for d in _DTYPES),
         )
     return _DTYPES[tensor.dtype]
+
+
+class TensorWorld(Protocol):
+    """The ranks that train together, as tensors see them."""
+
+    @property
+    def tensors(self) -> MutableMapping[tuple[str | None, str], BackendTensor]:
+        """Handles of tensors by module name and name; a handle does not keep its tensor alive."""
+        ...
+
+    def backend(self, module_name: str) -> TensorBackend:
+        """The backend of a model, always the same for the same name.
+
+        Args:
+            module_name: Name of the model.
+        """
+        ...
+
+
+_provider: Slot[Callable[[], TensorWorld]] = Slot()
+
+
+def provide_world(current: Callable[[], TensorWorld]) -> None:
+    """Fill the slot.
+
+    Args:
+        current: Gives the world of the calling thread.
+    """
+    _provider.value = current
+
+
+def current_world() -> TensorWorld:
+    """The world of this thread, or else of this process."""
+    assert _provider.value is not None  # samba.surface has filled it
+    return _provider.value()

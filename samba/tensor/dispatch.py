@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch.overrides import get_default_nowrap_functions, resolve_name
 
 from samba.errors import NoHostData
+from samba.support.nesting import flat, mapped
 from samba.support.tracing import declared_tracing
-from samba.tensor.empty import empty_data
 from samba.tensor.host_use import note_use, twinned
 from samba.tensor.labels import keep_names
 from samba.tensor.lazy_mode import current_mode, lazily
 from samba.tensor.promotion import promoted
-from samba.tensor.recipe import Recipe, SameAs, ViewRecipe
-from samba.tensor.recording import record, writes
-from samba.tensor.symbolic import symbolic
-from samba.tensor.views import host_of
+from samba.tensor.recipe import Recipe, SameAs, ViewRecipe, empty_data
+from samba.tensor.recording import record, symbolic, writes
+from samba.tensor.views import host_of, set_data
 
 T = torch.Tensor
 
@@ -105,13 +104,9 @@ OVERWRITING: frozenset[Callable[..., Any]] = frozenset(
 """Functions that replace all values of their first argument without looking at them."""
 
 
-def operands(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[T]:
-    """Tensors among the arguments of a torch function, those in lists and tuples included."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, T):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from operands(value, {})
+def operands(args: Iterable[Any], kwargs: Mapping[str, Any]) -> tuple[T, ...]:
+    """Tensors among the arguments of a torch function, those in containers included."""
+    return tuple(v for v in flat((*args, *kwargs.values())) if isinstance(v, T))
 
 
 def dispatch(
@@ -137,7 +132,7 @@ def dispatch(
     if func in QUERIES:
         with torch._C.DisableTorchFunctionSubclass():
             return func(host_of(args[0]), *args[1:], **kwargs) if args else func(**kwargs)
-    given = tuple(operands(args, kwargs))
+    given = operands(args, kwargs)
     if func is T.new_empty and not getattr(args[0], "_has_data", True):
         return _new_empty(cls, args, kwargs)
     if func not in SHAPE_ONLY:
@@ -152,8 +147,8 @@ def dispatch(
     handles = {id(host_of(tensor)): tensor for tensor in given if "_underlying" in vars(tensor)}
     named = args[0] if args else None
     if handles:
-        args, kwargs = _hosts(args), {key: _hosts(value) for key, value in kwargs.items()}
-        given = tuple(operands(args, kwargs))
+        args, kwargs = mapped(args, _host_or_value), mapped(kwargs, _host_or_value)
+        given = operands(args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():
         try:
             result = func(*args, **kwargs)
@@ -168,7 +163,7 @@ def dispatch(
         return result
     _adopt(cls, result, given)
     if handles:
-        result = _handles(result, handles)
+        result = mapped(result, lambda value: _handle_or_value(value, handles))
     is_cast = func in CASTS and isinstance(named, cls) and isinstance(result, cls)
     if is_cast and result is not named and named is not None:
         keep_names(named, result)
@@ -190,28 +185,20 @@ def _may_be_symbolic(
     return func not in CASTS and not any(tensor.requires_grad for tensor in given)
 
 
-def _hosts(value: Any) -> Any:
-    """Arguments with the tensors that SambaTensors were made from in the place of these."""
-    if isinstance(value, T):
-        return host_of(value)
-    if type(value) in (list, tuple):
-        return type(value)(_hosts(item) for item in value)
-    return value
+def _host_or_value(value: Any) -> Any:
+    """In the place of a SambaTensor the tensor that it was made from."""
+    return host_of(value) if isinstance(value, T) else value
 
 
-def _handles(result: Any, handles: Mapping[int, T]) -> Any:
-    """A result with the SambaTensor in the place of the tensor that it was made from."""
-    if isinstance(result, T):
-        handle = handles.get(id(result))
-        if handle is None or host_of(handle) is not result:
-            return result
-        with torch._C.DisableTorchFunctionSubclass():
-            if handle.shape != result.shape or T.stride(handle) != T.stride(result):
-                T.data.__set__(handle, result.detach())  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
-        return handle
-    if type(result) in (list, tuple):
-        return type(result)(_handles(item, handles) for item in result)
-    return result
+def _handle_or_value(value: Any, handles: Mapping[int, T]) -> Any:
+    """In the place of a tensor that a SambaTensor was made from the SambaTensor."""
+    handle = handles.get(id(value)) if isinstance(value, T) else None
+    if handle is None or host_of(handle) is not value:
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        if handle.shape != value.shape or T.stride(handle) != T.stride(value):
+            set_data(handle, value.detach())
+    return handle
 
 
 def _promoted(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -268,9 +255,8 @@ def _on_empty(
             if result is not NotImplemented:
                 return result
             values = recipe(tensor)
-            new_kwargs = {k: _replaced(a, tensor, values) for k, a in kwargs.items()}
-            new_args = tuple(_replaced(a, tensor, values) for a in args)
-            return dispatch(cls, func, new_args, new_kwargs)
+            args, kwargs = mapped((args, kwargs), lambda arg: values if arg is tensor else arg)
+            return dispatch(cls, func, args, kwargs)
         if static and owns:
             tensor.materialize_()  # pyright: ignore[reportAttributeAccessIssue]  # a SambaTensor
             return dispatch(cls, func, args, kwargs)
@@ -285,12 +271,6 @@ def _new_empty(cls: type[T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T
     made = lazily(cls, made)
     _adopt(cls, made, ())
     return made
-
-
-def _replaced(arg: Any, old: T, new: T) -> Any:
-    if arg is old:
-        return new
-    return type(arg)(_replaced(a, old, new) for a in arg) if type(arg) in (list, tuple) else arg
 
 
 def _fill_empty(tensor: T, source: Any, non_blocking: bool = False) -> T:

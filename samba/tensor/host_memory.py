@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from samba.errors import ArgumentError, ConversionError, NoHostData, described
-from samba.tensor.empty import empty_data
 from samba.tensor.host_use import note_alias, note_no_gradient, note_replaced, twinned
 from samba.tensor.labels import Labels, NoSuchDimension
 from samba.tensor.lazy_mode import materializer_rng
-from samba.tensor.recipe import SameAs
-from samba.tensor.views import host_of
+from samba.tensor.recipe import SameAs, empty_data
+from samba.tensor.views import data_of, host_of, set_data
 
 # Inside the class ``torch`` is a method, so annotations there need other names.
 MemoryFormat = torch.memory_format
@@ -49,8 +48,7 @@ class HostMemory(Labels):
         """
         if not self._has_data:
             return self._empty_alias()
-        with torch._C.DisableTorchFunctionSubclass():
-            alias = torch.Tensor.data.__get__(host_of(self))  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        alias = data_of(host_of(self))
         if id(self) in twinned:
             note_alias(self, alias)
         return alias
@@ -59,19 +57,17 @@ class HostMemory(Labels):
     def data(self, value: Tensor) -> None:
         if not isinstance(value, torch.Tensor):
             raise ConversionError(
-                where="SambaTensor.data = ...", found=kind(value), wanted="a torch.Tensor"
+                where="SambaTensor.data = ...", found=described(value), wanted="a torch.Tensor"
             )
         self._has_data = getattr(value, "_has_data", True)
         if not self._has_data:
             vars(self).pop("_underlying", None)
-        with torch._C.DisableTorchFunctionSubclass():
-            underlying = host_of(self)
-            if isinstance(underlying, HostMemory) and underlying is not self:
-                underlying.data = value
-            else:
-                torch.Tensor.data.__set__(underlying, value)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
-            if underlying is not self:
-                torch.Tensor.data.__set__(self, underlying.detach())  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        underlying = host_of(self)
+        if isinstance(underlying, HostMemory) and underlying is not self:
+            underlying.data = value
+        else:
+            set_data(underlying, value)
+        self._follow(underlying)
         if id(self) in twinned:
             note_replaced(self)
 
@@ -93,7 +89,9 @@ class HostMemory(Labels):
     def grad(self, value: Tensor | None) -> None:
         if value is not None and not isinstance(value, Tensor):
             raise ConversionError(
-                where="SambaTensor.grad = ...", found=kind(value), wanted="a torch.Tensor or None"
+                where="SambaTensor.grad = ...",
+                found=described(value),
+                wanted="a torch.Tensor or None",
             )
         with torch._C.DisableTorchFunctionSubclass():
             torch.Tensor.grad.__set__(host_of(self), value if value is None else plain(value))  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]  # a descriptor
@@ -128,7 +126,8 @@ class HostMemory(Labels):
             >>> samba.SambaTensor(tensor).torch() is tensor
             True
         """
-        self._need_data("torch()")
+        if not self._has_data:
+            raise self._no_data("torch()")
         underlying = host_of(self)
         if underlying is self:
             return self.as_subclass(torch.Tensor)
@@ -189,33 +188,36 @@ class HostMemory(Labels):
         """An empty SambaTensor of the same memory; SambaTensor makes it, which knows its class."""
         raise NotImplementedError
 
-    def _need_data(self, operation: str) -> None:
-        if not self._has_data:
-            shape = tuple(self.shape)
-            raise NoHostData(operation=operation, name=self._sn_name, shape=shape)
+    def _no_data(self, operation: str) -> NoHostData:
+        return NoHostData(operation=operation, name=self._sn_name, shape=tuple(self.shape))
 
     def _materialized(self, operation: str) -> Tensor:
         if self._materializer is None:
-            shape = tuple(self.shape)
-            raise NoHostData(operation=operation, name=self._sn_name, shape=shape)
+            raise self._no_data(operation)
         made = _call_materializer(self._materializer, self)
         if not isinstance(made, Tensor) or made.shape != self.shape:
             is_tensor = isinstance(made, Tensor)
             raise ArgumentError(
                 where=f"materializer of {self._sn_name or 'an unnamed SambaTensor'}",
-                found=f"a tensor of shape {tuple(made.shape)}" if is_tensor else kind(made),
+                found=f"a tensor of shape {tuple(made.shape)}" if is_tensor else described(made),
                 wanted=f"a tensor of shape {tuple(self.shape)}",
             )
         return plain(made).detach().to(self.dtype)
 
     def set_(self, *args: Any, **kwargs: Any) -> Self:
         """Puts the tensor into another storage; see ``torch.Tensor.set_``."""
+        underlying = host_of(self)
         with torch._C.DisableTorchFunctionSubclass():
-            underlying = host_of(self)
             Tensor.set_(underlying, *args, **kwargs)
-            if underlying is not self:
-                torch.Tensor.data.__set__(self, underlying.detach())  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        self._follow(underlying)
         return self
+
+    def _follow(self, underlying: Tensor) -> None:
+        """Take the memory, shape and strides of the tensor that it was made from."""
+        if underlying is not self:
+            with torch._C.DisableTorchFunctionSubclass():
+                values = underlying.detach()
+            set_data(self, values)
 
     def stride(self, dim: int | None = None) -> Any:
         """Steps between neighbours, in elements; those of contiguous memory if it is empty.
@@ -239,7 +241,7 @@ class HostMemory(Labels):
             last = len(strides) - 1
             raise NoSuchDimension(
                 where="SambaTensor.stride(dim)",
-                found=kind(dim),
+                found=described(dim),
                 wanted=f"a dimension from {-last - 1} to {last}" if strides else "None alone",
             ) from None
 
@@ -301,7 +303,7 @@ def form_of(materializer: Materializer) -> Form:
         'SHAPE_AND_DTYPE'
     """
     if not callable(materializer):
-        raise _no_materializer(kind(materializer))
+        raise _no_materializer(described(materializer))
     try:
         signature = inspect.signature(materializer)
     except (ValueError, TypeError):  # some builtins have no signature
@@ -339,8 +341,3 @@ def _no_materializer(found: str) -> ConversionError:
         wanted="a function of the tensor, of the tensor and a generator, or of shape, dtype and "
         "perhaps requires_grad by name",
     )
-
-
-def kind(obj: object) -> str:
-    """Type and value of an object, for messages."""
-    return described(obj)

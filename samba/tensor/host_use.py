@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from samba.tensor.views import host_of
+from samba.tensor.views import data_of, host_of, set_data
 
 __all__ = [
     "HostUse",
@@ -135,7 +135,7 @@ def overwrite(target: torch.Tensor, values: torch.Tensor) -> None:
         values: Its new ones.
     """
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-        torch.Tensor.data.__get__(host_of(target)).copy_(values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+        data_of(host_of(target)).copy_(values)
 
 
 def replace(target: torch.Tensor, values: torch.Tensor) -> None:
@@ -145,9 +145,8 @@ def replace(target: torch.Tensor, values: torch.Tensor) -> None:
         target: A tensor.
         values: What it has from now on; not used otherwise.
     """
-    with torch._C.DisableTorchFunctionSubclass():
-        torch.Tensor.data.__set__(host_of(target), values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
-        torch.Tensor.data.__set__(target, values)  # pyright: ignore[reportAttributeAccessIssue]  # a descriptor
+    set_data(host_of(target), values)
+    set_data(target, values)
 
 
 def note_alias(tensor: torch.Tensor, alias: torch.Tensor) -> None:

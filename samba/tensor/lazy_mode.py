@@ -1,27 +1,36 @@
-"""Whether tensors are made lazily now, and the random numbers that they will be filled with."""
+"""How tensors are made now: as usual, lazily, or as what stands for them in a traced ``forward``.
+
+While a model is traced its tensors have no values, and torch's exporter knows tensors of its own
+class only. What makes a SambaTensor asks here and gives the traced tensor back instead, which has
+the names of a SambaTensor for as long (``samba/tracer/shown_tensors.py``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, Protocol
 from zlib import crc32
 
 import torch
 
 from samba.support.slot import Slot
-from samba.tensor.empty import empty_with
-from samba.tensor.recipe import Recipe
+from samba.tensor.recipe import Recipe, empty_with
 from samba.tensor.rng import MultithreadedRNG, RandomSettings, fresh_seed
 
 __all__ = [
     "PROVIDERS",
+    "Forward",
     "LazyMode",
     "current_mode",
+    "enter_forward",
     "is_building",
     "lazily",
     "materializer_rng",
     "open_mode",
     "set_mode",
+    "traced_forward",
 ]
 
 PROVIDERS, _NAMES = 1 << 32, 1 << 33
@@ -111,3 +120,41 @@ def materializer_rng(name: str) -> MultithreadedRNG:
     return MultithreadedRNG(
         mode.settings, (_NAMES, crc32(name.encode()) if name else mode.next_stream())
     )
+
+
+class Forward(Protocol):
+    """What makes SambaTensors while a ``forward`` is traced."""
+
+    def made(self, source: torch.Tensor | None, labels: Mapping[str, Any]) -> torch.Tensor:
+        """The tensor that stands for a new SambaTensor.
+
+        Args:
+            source: What it is made from; None for an empty one.
+            labels: Names and labels that were given, None where they were not.
+        """
+        ...
+
+
+class _Traced(threading.local):
+    forward: Forward | None = None
+
+
+_traced = _Traced()
+
+
+def traced_forward() -> Forward | None:
+    """What makes SambaTensors in the ``forward`` that this thread traces, None if it does not."""
+    return _traced.forward
+
+
+def enter_forward(forward: Forward | None) -> Forward | None:
+    """Say what makes SambaTensors in this thread from now on.
+
+    Args:
+        forward: What does while a ``forward`` is traced; None outside.
+
+    Returns:
+        What did before.
+    """
+    before, _traced.forward = _traced.forward, forward
+    return before

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from samba.support.nesting import flat, mapped
+
 __all__ = ["array_function", "array_ufunc"]
 
 _SAME_NAME = """
@@ -76,7 +78,7 @@ def array_function(
         What it returns, with SambaTensors for new arrays.
     """
     function = _FUNCTIONS.get(func)
-    if function is not None and all(map(_torch_takes, _flat((args, kwargs)))):
+    if function is not None and all(map(_torch_takes, flat((args, kwargs)))):
         try:
             bound = inspect.signature(function).bind(*args, **kwargs)
         except TypeError:  # a parameter that only NumPy has
@@ -111,27 +113,10 @@ def _operand(item: Any, like: torch.Tensor) -> Any:
 def _in_numpy(
     cls: type, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    given = [out for out in _flat((args, kwargs)) if isinstance(out, np.ndarray)]
-    result = func(*_arrays(cls, args), **_arrays(cls, kwargs))
+    given = [out for out in flat((args, kwargs)) if isinstance(out, np.ndarray)]
+    args, kwargs = mapped((args, kwargs), lambda v: v.numpy() if isinstance(v, cls) else v)
+    result = func(*args, **kwargs)
     return _wrap(cls, result, given)
-
-
-def _arrays(cls: type, value: Any) -> Any:
-    if isinstance(value, cls):
-        return value.numpy()
-    if isinstance(value, dict):
-        return {key: _arrays(cls, item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_arrays(cls, item) for item in value)
-    return value
-
-
-def _flat(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        return _flat(list(value.values()))
-    if isinstance(value, (list, tuple)):
-        return [item for part in value for item in _flat(part)]
-    return [value]
 
 
 def _wrap(cls: type, value: Any, given: list[np.ndarray]) -> Any:

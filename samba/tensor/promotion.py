@@ -13,6 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from samba.support.nesting import flat, mapped
+
 _MIXED_FLOATS = frozenset(
     {
         F.linear,
@@ -106,8 +108,7 @@ def promoted(
         dtypes = mixed_floats(func, args, kwargs)
         if dtypes:
             common = functools.reduce(torch.promote_types, dtypes)
-            args = _cast(args, common)
-            kwargs = {k: _cast(v, common) for k, v in kwargs.items()}
+            args, kwargs = mapped((args, kwargs), lambda value: _cast(value, common))
     elif func in _LABELS and len(args) > _LABELS[func]:
         labels = args[1]
         if labels.dtype in (*_NARROW, torch.int32) and not labels.is_floating_point():
@@ -237,23 +238,12 @@ def widened(
 
 
 def _dtypes(tree: Any) -> list[torch.dtype]:
-    if isinstance(tree, torch.Tensor):
-        return [tree.dtype]
-    if isinstance(tree, (list, tuple)):
-        return [d for item in tree for d in _dtypes(item)]
-    if isinstance(tree, dict):
-        return [d for item in tree.values() for d in _dtypes(item)]
-    return []
+    return [value.dtype for value in flat(tree) if isinstance(value, torch.Tensor)]
 
 
-def _cast(tree: Any, dtype: torch.dtype) -> Any:
-    if isinstance(tree, torch.Tensor):
-        return tree.to(dtype) if tree.is_floating_point() else tree
-    if isinstance(tree, (list, tuple)):
-        return type(tree)(_cast(item, dtype) for item in tree)
-    if isinstance(tree, dict):
-        return {k: _cast(v, dtype) for k, v in tree.items()}
-    return tree
+def _cast(value: Any, dtype: torch.dtype) -> Any:
+    is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return value.to(dtype) if is_float else value
 
 
 def _widen_labels(labels: torch.Tensor, ignore_index: int) -> torch.Tensor:

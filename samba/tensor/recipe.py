@@ -1,11 +1,14 @@
-"""How the values of a lazy parameter are made: in-place operations, recorded to be run later."""
+"""Tensors without values, and how the values of a lazy parameter are made.
+
+A recipe holds the in-place operations on the parameter, recorded to be run when it needs values.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -13,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from samba.tensor.rng import MultithreadedRNG, RandomSettings, to_bfloat16
 
 T = torch.Tensor
+S = TypeVar("S", bound=torch.Tensor)
 Function = Callable[..., Any]
 
 OVERWRITES = frozenset(
@@ -237,3 +241,22 @@ class Drawing(TorchDispatchMode):
         if fill is None or kwargs.get("generator") is not None:
             return func(*args, **kwargs)
         return fill(*args)
+
+
+def empty_data(shape: Iterable[int], dtype: torch.dtype) -> T:
+    """A tensor of any shape that holds one element's memory: every stride is zero."""
+    return torch.empty((), dtype=dtype).expand(tuple(shape))
+
+
+def empty_with(cls: type[S], shape: tuple[int, ...], dtype: torch.dtype, recipe: Any) -> S:
+    """An empty SambaTensor with a materializer.
+
+    Args:
+        cls: The SambaTensor class.
+        shape, dtype: Of the tensor.
+        recipe: The materializer.
+    """
+    result = T._make_subclass(cls, empty_data(shape, dtype), False)
+    result._has_data = False  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
+    result._materializer = recipe  # pyright: ignore[reportAttributeAccessIssue]  # cls is SambaTensor
+    return result

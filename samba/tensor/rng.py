@@ -154,7 +154,9 @@ class MultithreadedRNG(torch.Generator):
 
         def block(number: int) -> None:
             part = flat[number * BLOCK : (number + 1) * BLOCK]
-            generator = np.random.Generator(np.random.Philox(seed=_seed_of((*key, number))))
+            generator = np.random.Generator(
+                np.random.Philox(seed=np.random.SeedSequence((*key, number)))
+            )
             if direct:
                 draw(generator, part.numpy())
                 return
@@ -177,10 +179,6 @@ class MultithreadedRNG(torch.Generator):
             with torch.no_grad():
                 tensor.copy_(flat.view(tensor.shape))
         return tensor
-
-
-def _seed_of(key: tuple[int, ...]) -> np.random.SeedSequence:
-    return np.random.SeedSequence(key)
 
 
 def _by_ziggurat(generator: np.random.Generator, values: np.ndarray) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from samba.support.naming import root_name
-from samba.tensor.in_forward import traced_forward
-from samba.tensor.indexing import integral
+from samba.tensor.conversions import integral
+from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.errors import TraceError, UnsupportedOp, UnsupportedOps, UntracedFunction
 from samba.tracer.inputs import foreign_reason
 from samba.tracer.names import called_by_user, calling_line, is_user_file

@@ -12,7 +12,7 @@ import torch
 from pef_schema.errors import SambaError
 from samba.support.naming import root_name
 from samba.support.nesting import Constant, leaves
-from samba.tensor.readable import foreign_layout
+from samba.tensor.views import foreign_layout
 from samba.tracer.errors import UnsupportedOp, UnsupportedOps
 from samba.tracer.torch_internals import tree_map
 

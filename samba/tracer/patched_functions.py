@@ -18,8 +18,8 @@ from emulator.held_signals import HELD
 from samba.sambatensor import SambaTensor
 from samba.support.deviations import Deviations
 from samba.tensor.dispatch import CASTS, operands
-from samba.tensor.in_forward import traced_forward
 from samba.tensor.labels import keep_names
+from samba.tensor.lazy_mode import traced_forward
 from samba.tensor.promotion import (
     integers_among_floats,
     lost_in_place,

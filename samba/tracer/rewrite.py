@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from samba.tensor.in_forward import traced_forward
+from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.ctc import ctc_loss
 from samba.tracer.errors import DataDependentBranch, TraceError
 from samba.tracer.names import calling_line

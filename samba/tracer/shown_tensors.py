@@ -28,8 +28,8 @@ import torch
 from samba.support.deviations import tell
 from samba.support.nesting import leaves
 from samba.tensor.conversions import new_arguments, no_more_than_dtype
-from samba.tensor.in_forward import Forward, enter_forward
 from samba.tensor.labels import Labels, keep_names
+from samba.tensor.lazy_mode import Forward, enter_forward
 from samba.tracer.forward_attributes import EmptyInForward, MemoryInForward
 from samba.tracer.inputs import TraceInputs
 from samba.tracer.names import calling_line, is_script_file, is_user_file

@@ -22,7 +22,7 @@ from samba.sambatensor import SambaTensor, to_torch
 from samba.support.deviations import some_of
 from samba.support.naming import join_name, root_of
 from samba.support.strict_json import NotJson, parse_json
-from samba.tensor.readable import UnreadableTensor, readable
+from samba.tensor.views import UnreadableTensor, readable
 
 __all__ = ["BadCheckpoint", "LoadResult", "load_sharded_checkpoint", "save_checkpoint"]
 

@@ -21,7 +21,7 @@ from samba.session.process import session
 from samba.session.settings import check_data_parallel_mode, check_mapping
 from samba.support.deviations import tell
 from samba.support.given import flag_of, mapping_of, names_of, path_of, refuse_unknown, text_of
-from samba.tensor.visible_memory import DeviceTensors, visible_memory
+from samba.tensor.device_memory import DeviceTensors, visible_memory
 
 
 def trace_graph(

@@ -6,7 +6,7 @@ import torch
 
 
 class FakeDevice:
-    """``samba.tensor.visible_memory.DeviceTensors`` over two dicts of plain tensors."""
+    """``samba.tensor.device_memory.DeviceTensors`` over two dicts of plain tensors."""
 
     def __init__(self, values: dict[str, torch.Tensor], grads: dict[str, torch.Tensor]) -> None:
         self.values = values

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from emulator.replicas.comm.protocol import Communicator
 
-__all__ = ["same_on_all_ranks", "texts_unless_same"]
+__all__ = ["differing", "same_on_all_ranks", "texts_unless_same"]
 
 _DIGEST = 16
 
@@ -72,3 +72,21 @@ def texts_unless_same(control: Communicator, text: bytes) -> list[bytes] | None:
     """
     (same,) = same_on_all_ranks(control, [text])
     return None if same else control.gather_bytes(text)
+
+
+def differing(tables: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """The facts that are not the same for all ranks.
+
+    Args:
+        tables: The facts of each rank, by name.
+
+    Returns:
+        By the name of the fact what each rank has; ``(none)`` where it has none.
+
+    Example:
+        >>> differing([{"a": "1", "b": "2"}, {"a": "1"}])
+        {'b': ['2', '(none)']}
+    """
+    names = dict.fromkeys(name for table in tables for name in table)
+    columns = {name: [table.get(name, "(none)") for table in tables] for name in names}
+    return {name: values for name, values in columns.items() if len(set(values)) > 1}

@@ -161,9 +161,9 @@ class DataEnded(DataParallelError):
 
     def __init__(self, *, steps: Mapping[int, int]) -> None:
         self.steps = dict(steps)
-        told = "; ".join(f"rank {rank} after {count} runs" for rank, count in self.steps.items())
+        ends = "; ".join(f"rank {rank} after {count} runs" for rank, count in self.steps.items())
         super().__init__(
-            f"samba.session.join(throw_on_early_termination=True): data ended early: {told}. All "
+            f"samba.session.join(throw_on_early_termination=True): data ended early: {ends}. All "
             "ranks stop.",
             ranks=tuple(self.steps),
         )

@@ -16,7 +16,7 @@ from emulator.replicas.comm.errors import (
     DataParallelError,
     PeerLost,
 )
-from emulator.replicas.comm.protocol import Communicator, ReduceOp, mean_divisor
+from emulator.replicas.comm.protocol import Communicator, ReduceOp
 
 T = TypeVar("T")
 
@@ -169,7 +169,7 @@ def reduce_in_order(parts: Sequence[np.ndarray], op: ReduceOp) -> np.ndarray:
         else:
             total += part
     if op is ReduceOp.MEAN:
-        total /= mean_divisor(total, len(parts))
+        total /= total.dtype.type(len(parts))
     return total
 
 

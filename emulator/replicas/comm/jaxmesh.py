@@ -89,10 +89,10 @@ def start(
     client.key_value_set(f"samba/device/{rank}", str(chosen))
     client.wait_at_barrier("samba/devices", _START_SECONDS * 1000)
     # One request for all of them: one for each would be a square of requests to rank 0.
-    told = {
+    numbers = {
         int(key.rsplit("/", 1)[1]): value for key, value in client.key_value_dir_get("samba/device")
     }
-    devices = [by_process[r][int(told[r])] for r in range(size)]
+    devices = [by_process[r][int(numbers[r])] for r in range(size)]
     return JaxMesh(devices, rank=rank, deadline=deadline)
 
 
@@ -132,10 +132,7 @@ class JaxMesh(Communicator):
         self._mesh = Mesh(np.array(self._devices), (_AXIS,))
         self._sharding = NamedSharding(self._mesh, PartitionSpec(_AXIS))
         self._lock = threading.Lock()
-
-    @functools.cached_property
-    def _jits(self) -> dict[Any, Callable[[jax.Array], jax.Array]]:
-        return {}
+        self._jits: dict[Any, Callable[[jax.Array], jax.Array]] = {}
 
     def _run(
         self, key: Any, function: Callable[[jax.Array], jax.Array], local: jax.Array
@@ -197,14 +194,6 @@ class JaxMesh(Communicator):
 
     def exchange(self, out: np.ndarray, part: np.ndarray, to: int, source: int) -> None:
         out.view(np.uint8)[:] = self._gathered(part.view(np.uint8))[source]
-
-    def gather_bytes(self, data: bytes) -> list[bytes]:
-        lengths = np.zeros(self.size, np.int64)
-        self.all_gather(lengths, np.array([len(data)], np.int64))
-        padded = np.zeros(max(1, int(lengths.max())), np.uint8)
-        padded[: len(data)] = np.frombuffer(data, np.uint8)
-        rows = self._gathered(padded)
-        return [row[:n].tobytes() for row, n in zip(rows, lengths, strict=True)]
 
     def _gathered(self, part: np.ndarray) -> np.ndarray:
         """Equally many bytes of every rank, one row each."""

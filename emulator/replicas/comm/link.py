@@ -66,7 +66,7 @@ class SlowLink(Communicator):
         return self._inner.gather_bytes(data)
 
     def split(self, groups: Sequence[Sequence[int]], name: str) -> Communicator | None:
-        made = self._inner.split(groups, name)
-        if made is None:
+        inner = self._inner.split(groups, name)
+        if inner is None:
             return None
-        return SlowLink(made, latency=self.latency, bytes_per_second=self.bytes_per_second)
+        return SlowLink(inner, latency=self.latency, bytes_per_second=self.bytes_per_second)

@@ -65,9 +65,16 @@ class Communicator(ABC):
     def exchange(self, out: np.ndarray, part: np.ndarray, to: int, source: int) -> None:
         """Send ``part`` to one rank and receive ``out`` from one; both may be this rank."""
 
-    @abstractmethod
     def gather_bytes(self, data: bytes) -> list[bytes]:
         """Bytes of every rank, of any lengths, in the order of ranks."""
+        lengths = np.zeros(self.size, np.int64)
+        self.all_gather(lengths, np.array([len(data)], np.int64))
+        padded = np.zeros(max(1, int(lengths.max())), np.uint8)
+        padded[: len(data)] = np.frombuffer(data, np.uint8)
+        rows = np.empty(self.size * padded.size, np.uint8)
+        self.all_gather(rows, padded)
+        parts = rows.reshape(self.size, -1)
+        return [row[:n].tobytes() for row, n in zip(parts, lengths, strict=True)]
 
     @abstractmethod
     def split(self, groups: Sequence[Sequence[int]], name: str) -> Communicator | None:
@@ -91,9 +98,9 @@ class Communicator(ABC):
         Args:
             name: Unique among the splits of this communicator.
         """
-        made = self.split([range(self.size)], name)
-        assert made is not None  # every rank is in the one group
-        return made
+        copy = self.split([range(self.size)], name)
+        assert copy is not None  # every rank is in the one group
+        return copy
 
     def all_reduce_device(self, array: jax.Array, op: ReduceOp = ReduceOp.SUM) -> jax.Array:
         """Reduce a flat device array that nobody else uses.
@@ -112,8 +119,3 @@ class Communicator(ABC):
         self.all_reduce(host, op)
         with wide_types():
             return cast("Any", jax).device_put(host, array.sharding)  # jax types it in part
-
-
-def mean_divisor(buffer: np.ndarray, size: int) -> np.generic:
-    """The number that turns a sum into a mean by division, in the buffer's dtype."""
-    return buffer.dtype.type(size)

@@ -58,7 +58,6 @@ class CommThread:
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._failed: list[Work] = []
-        self._last: Work | None = None
         self._thread = threading.Thread(
             target=_work, args=(self._queue, self._changed, self._failed), name=name, daemon=True
         )
@@ -76,7 +75,7 @@ class CommThread:
         Returns:
             What :meth:`wait` takes.
         """
-        work = self._last = Work(name, do)
+        work = Work(name, do)
         self._queue.put(work)
         return work
 
@@ -122,16 +121,6 @@ class CommThread:
         self._queue.put(None)
         self._thread.join(seconds)
         return not self._thread.is_alive()
-
-    @property
-    def busy(self) -> bool:
-        """Whether something that was handed over is not done yet."""
-        return self._last is not None and not self._last.done()
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that ended this thread's work, None while all is well."""
-        return self._failed[0].error if self._failed else None
 
 
 def _work(

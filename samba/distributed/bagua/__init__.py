@@ -20,12 +20,12 @@ from samba.distributed.bagua.algorithms import (
     QAdamAlgorithm,
     QAdamOptimizer,
 )
-from samba.distributed.bagua.backend import BaguaBackend
 from samba.distributed.bagua.bucket import BaguaBucket, BucketError
 from samba.distributed.bagua.regions import region_closures
 from samba.distributed.bagua.session import with_session
 from samba.distributed.bagua.training import with_bagua
 from samba.distributed.bagua.world import (
+    BaguaBackend,
     get_backend,
     get_rank,
     get_world_size,

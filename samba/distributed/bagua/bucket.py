@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from emulator.replicas.comm.errors import DataParallelError
-from samba.distributed.bagua.backend import PADDING, BaguaBackend
 from samba.distributed.bagua.operations import (
     AsynchronousModelAverageOp,
     CentralizedSynchronousOp,
@@ -18,6 +17,7 @@ from samba.distributed.bagua.operations import (
     Operation,
     PythonOp,
 )
+from samba.distributed.bagua.world import PADDING, BaguaBackend
 from samba.errors import ArgumentError
 from samba.tensor.bagua import bagua_set_storage, handle_of, register
 from samba.tensor.bagua_handle import BackendTensor, dtype_name
@@ -126,10 +126,6 @@ class BaguaBucket:
         """Type of the elements, as the backend calls it."""
         return dtype_name(self.handles[0].effective(), self.name)
 
-    def members(self) -> Sequence[BackendTensor]:
-        """The tensors that must be marked ready before the bucket is communicated."""
-        return [h for h in self.handles if not h.name.startswith(PADDING)]
-
     def _flatten(self) -> None:
         self._flat = self.flattened_tensor()
         offset = 0
@@ -222,7 +218,9 @@ class BaguaBucket:
         """
         self._check_sizes("append_decentralized_synchronous_op", peer_weight)
         op = DecentralizedSynchronousOp(
-            peer_weight, hierarchical=hierarchical, peer_selection_mode=peer_selection_mode
+            peer_weight=peer_weight,
+            hierarchical=hierarchical,
+            peer_selection_mode=peer_selection_mode,
         )
         self.operations.append(op)
         return op
@@ -256,7 +254,10 @@ class BaguaBucket:
         self._check_sizes(where, weight, left_peer_weight, right_peer_weight)
         self.operations.append(
             LowPrecisionDecentralizedSynchronousOp(
-                weight, left_peer_weight, right_peer_weight, hierarchical=hierarchical
+                weight=weight,
+                left_peer_weight=left_peer_weight,
+                right_peer_weight=right_peer_weight,
+                hierarchical=hierarchical,
             )
         )
         return self
@@ -291,7 +292,7 @@ class BaguaBucket:
         Returns:
             The bucket.
         """
-        self.operations.append(PythonOp(python_function))
+        self.operations.append(PythonOp(function=python_function))
         return self
 
     def clear_ops(self) -> BaguaBucket:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -14,11 +16,25 @@ import torch
 
 from emulator.replicas.comm.errors import PeerLost
 from emulator.replicas.comm.protocol import Communicator, ReduceOp
-from samba.distributed.bagua.hierarchy import Hierarchy
-from samba.distributed.bagua.protocols import BucketValues
+from samba.distributed.bagua.world import BaguaBackend, Hierarchy
 from samba.errors import ArgumentError
 from samba.tensor.compression import compress, decompress
 from samba.tensor.views import view_flat_as_numpy
+
+
+class BucketValues(Protocol):
+    """A bucket, as operations see it."""
+
+    name: str
+    backend: BaguaBackend
+
+    def values(self) -> np.ndarray:
+        """All values as one flat array, for reading."""
+        ...
+
+    def buffer(self) -> AbstractContextManager[np.ndarray]:
+        """All values as one flat array; what is written there is the tensors' at the end."""
+        ...
 
 
 class Operation(Protocol):
@@ -29,6 +45,7 @@ class Operation(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PythonOp:
     """Calls a function.
 
@@ -36,32 +53,37 @@ class PythonOp:
         function: Takes the bucket's name.
     """
 
-    def __init__(self, function: Callable[[str], object]) -> None:
-        self.function = function
+    function: Callable[[str], object]
 
     def run(self, bucket: BucketValues) -> None:
         self.function(bucket.name)
 
 
-def in_hierarchy(
-    groups: Hierarchy, buffer: np.ndarray, between: Callable[[Communicator], None]
+def between_peers(
+    groups: Hierarchy,
+    buffer: np.ndarray,
+    do: Callable[[Communicator], None],
+    *,
+    hierarchical: bool,
 ) -> None:
-    """Average a buffer on each host, let the hosts' leaders do something, and share the result.
+    """Let ranks do something with a buffer; or average it on each host, and let hosts do it.
 
     Args:
         groups: The communicators.
-        buffer: The buffer; afterwards the same on all ranks of a host.
-        between: What the leaders do with it.
+        buffer: The buffer; afterwards the same on all ranks of a host if hosts are the peers.
+        do: What the peers do with it.
+        hierarchical: Whether hosts are the peers, each by its first rank.
     """
-    if groups.local is None:
-        between(groups.whole)
+    if not hierarchical or groups.local is None:
+        do(groups.whole)
         return
     groups.local.all_reduce(buffer, ReduceOp.MEAN)
     if groups.leaders is not None:
-        between(groups.leaders)
+        do(groups.leaders)
     groups.local.broadcast(buffer)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CentralizedSynchronousOp:
     """All ranks' buffers become their mean, or their sum.
 
@@ -73,22 +95,18 @@ class CentralizedSynchronousOp:
         compression: ``"MinMaxUInt8"`` sends a byte for each number; None sends numbers.
     """
 
-    def __init__(
-        self,
-        *,
-        hierarchical: bool = False,
-        average: bool = True,
-        scattergather: bool = False,
-        compression: str | None = None,
-    ) -> None:
-        if compression not in (None, "MinMaxUInt8"):
+    hierarchical: bool = False
+    average: bool = True
+    scattergather: bool = False
+    compression: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.compression not in (None, "MinMaxUInt8"):
             raise ArgumentError(
                 where="append_centralized_synchronous_op(compression=…)",
-                found=repr(compression),
+                found=repr(self.compression),
                 wanted="None or 'MinMaxUInt8'",
             )
-        self.hierarchical, self.average = hierarchical, average
-        self.scattergather, self.compression = scattergather, compression
 
     def run(self, bucket: BucketValues) -> None:
         groups = bucket.backend.hierarchy
@@ -160,6 +178,7 @@ def _is_float(buffer: np.ndarray) -> bool:
 PEER_MODES = ("all", "shift_one")
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class DecentralizedSynchronousOp:
     """Averages with peers into another tensor, and leaves the bucket as it is.
 
@@ -170,40 +189,32 @@ class DecentralizedSynchronousOp:
             change from step to step, and needs an even number of ranks.
     """
 
-    def __init__(
-        self,
-        peer_weight: torch.Tensor,
-        *,
-        hierarchical: bool = True,
-        peer_selection_mode: str = "all",
-    ) -> None:
-        if peer_selection_mode not in PEER_MODES:
+    peer_weight: torch.Tensor
+    hierarchical: bool = True
+    peer_selection_mode: str = "all"
+    step: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.peer_selection_mode not in PEER_MODES:
             raise ArgumentError(
                 where="append_decentralized_synchronous_op(peer_selection_mode=…)",
-                found=repr(peer_selection_mode),
+                found=repr(self.peer_selection_mode),
                 wanted=" or ".join(map(repr, PEER_MODES)),
             )
-        self.peer_weight, self.hierarchical, self.mode = (
-            peer_weight,
-            hierarchical,
-            peer_selection_mode,
-        )
-        self.step = 0
 
     def run(self, bucket: BucketValues) -> None:
         groups = bucket.backend.hierarchy
-        if self.mode == "shift_one" and self.hierarchical:
+        if self.peer_selection_mode == "shift_one" and self.hierarchical:
             _check_hosts(groups)
         out = view_flat_as_numpy(self.peer_weight)
         out[:] = bucket.values()
-        if self.hierarchical:
-            in_hierarchy(groups, out, lambda comm: self._average(comm, out))
-        else:
-            self._average(groups.whole, out)
+        between_peers(
+            groups, out, lambda comm: self._average(comm, out), hierarchical=self.hierarchical
+        )
         self.step += 1
 
     def _average(self, comm: Communicator, out: np.ndarray) -> None:
-        if self.mode == "all" or comm.size == 1:
+        if self.peer_selection_mode == "all" or comm.size == 1:
             comm.all_reduce(out, ReduceOp.MEAN)
             return
         peer = shift_one_peer(comm.rank, comm.size, self.step)
@@ -255,6 +266,7 @@ def shift_one_peer(rank: int, size: int, step: int) -> int:
     return (step + rank) % half + half if rank < half else (rank - half - step) % half
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LowPrecisionDecentralizedSynchronousOp:
     """Exchanges compressed changes of the weights with both neighbours in a ring.
 
@@ -268,27 +280,24 @@ class LowPrecisionDecentralizedSynchronousOp:
         hierarchical: Average on each host first; then hosts make the ring.
     """
 
-    def __init__(
-        self,
-        weight: torch.Tensor,
-        left_peer_weight: torch.Tensor,
-        right_peer_weight: torch.Tensor,
-        *,
-        hierarchical: bool = True,
-    ) -> None:
-        self.weight, self.left, self.right = weight, left_peer_weight, right_peer_weight
-        self.hierarchical = hierarchical
+    weight: torch.Tensor
+    left_peer_weight: torch.Tensor
+    right_peer_weight: torch.Tensor
+    hierarchical: bool = True
 
     def run(self, bucket: BucketValues) -> None:
         groups = bucket.backend.hierarchy
         with bucket.buffer() as buffer:
-            if self.hierarchical:
-                in_hierarchy(groups, buffer, lambda comm: self._exchange(comm, buffer))
-            else:
-                self._exchange(groups.whole, buffer)
+            between_peers(
+                groups,
+                buffer,
+                lambda comm: self._exchange(comm, buffer),
+                hierarchical=self.hierarchical,
+            )
 
     def _exchange(self, comm: Communicator, x: np.ndarray) -> None:
-        own, left, right = (view_flat_as_numpy(t) for t in (self.weight, self.left, self.right))
+        tensors = self.weight, self.left_peer_weight, self.right_peer_weight
+        own, left, right = map(view_flat_as_numpy, tensors)
         kind = x.dtype.type
         change = compress(x + left / kind(3) + right / kind(3) - own * kind(5 / 3))
         before, after = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size

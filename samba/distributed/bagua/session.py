@@ -14,18 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import torch
 
 from emulator.held_signals import HELD
-from pef_schema.program import Program, Role, SectionKind
+from pef_schema.program import SectionKind
 from samba.distributed.bagua.algorithms.base import Algorithm, register_buckets
-from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm
-from samba.distributed.bagua.region_moments import RegionMoments
-from samba.distributed.bagua.regions import region_closures
-from samba.distributed.bagua.trained_model import TrainedModel
-from samba.distributed.bagua.world import World, current_world
-from samba.distributed.errors import NotDataParallel
+from samba.distributed.bagua.algorithms.gradients import QAdamAlgorithm
+from samba.distributed.bagua.regions import DeviceTrainedModel, LoadedProgram
+from samba.distributed.bagua.world import current_world
 from samba.errors import ArgumentError
-from samba.optim.qadam import QAdamOptimizer
 from samba.session.process import session as process_session
-from samba.tensor.bagua_handle import Closures
 
 if TYPE_CHECKING:
     # They load jax, which a torch training loop does not need.
@@ -34,73 +29,12 @@ if TYPE_CHECKING:
     from samba.distributed.replicas import Replicas
 
 
-class LoadedProgram(Protocol):
-    """A program on a device. That of one graph has its ``model``, ``traced`` and ``optimizers``."""
-
-    program: Program
-    device: Device
-    replicas: Replicas
-
-
 class LoadedSession(Protocol):
     """A session that holds a loaded program."""
 
     def need_loaded(self, operation: str) -> LoadedProgram:
         """The loaded program; raises NotLoaded if there is none."""
         ...
-
-
-class DeviceTrainedModel(TrainedModel):
-    """A model on the device: its tensors are regions, found by the parameters' names.
-
-    Args:
-        loaded: The model with its program.
-        algorithm: What replicas communicate, and when.
-        world: The ranks.
-
-    Raises:
-        NotDataParallel: If the program has no gradient buckets.
-    """
-
-    def __init__(self, loaded: LoadedProgram, algorithm: Algorithm, world: World) -> None:
-        self._device: Device = loaded.device
-        parameters, self.name_of = _parameters(loaded)
-        if not parameters:
-            raise NotDataParallel(program=loaded.program.name)
-        super().__init__(
-            parameters=parameters,
-            optimizers=getattr(loaded, "optimizers", ()),
-            module_name=loaded.program.name,
-            world=world,
-        )
-        self.algorithm = algorithm
-
-    def gradient(self, name: str) -> Closures:
-        return region_closures(self._device, f"{name}__grad")
-
-    def weight(self, name: str) -> Closures:
-        return region_closures(self._device, name)
-
-    def moments(self, optimizer: QAdamOptimizer) -> RegionMoments:
-        return RegionMoments(self._device, self.parameters)
-
-
-def _parameters(loaded: LoadedProgram) -> tuple[dict[str, torch.nn.Parameter], dict[int, str]]:
-    """Parameters by name, those whose gradients come first last, and names by gradient region."""
-    program, place = loaded.program, loaded.device.buffer_map.place
-    symbols = {s.name: s for s in program.symbols}
-    model = getattr(loaded, "model", None)
-    traced = getattr(loaded, "traced", None)
-    if model is None or traced is None:  # several graphs: they do not train
-        return {}, {}
-    of_path = dict(model.named_parameters(remove_duplicate=False))
-    found: dict[int, tuple[str, torch.nn.Parameter]] = {}
-    for source in traced.sources:
-        symbol = symbols.get(source.name)
-        if source.role is Role.WEIGHT and symbol is not None and symbol.grad_region in place:
-            found.setdefault(symbol.grad_region, (source.name, of_path[source.path]))
-    order = sorted(found, key=lambda r: (place[r][0].index, place[r][1]), reverse=True)
-    return {found[r][0]: found[r][1] for r in order}, {r: found[r][0] for r in order}
 
 
 class AlgorithmTrainer:
@@ -259,9 +193,9 @@ def with_session(
         NotDataParallel: If it has no gradient buckets.
         DataParallelError: If a rank does not take part, or has another algorithm.
     """
-    found = process_session if session is None else session
-    attach(found.need_loaded("samba.distributed.bagua.with_session"), algorithm)
-    return found
+    chosen = process_session if session is None else session
+    attach(chosen.need_loaded("samba.distributed.bagua.with_session"), algorithm)
+    return chosen
 
 
 def attach(

@@ -14,9 +14,12 @@ from torch import nn
 from torch.autograd import Variable
 
 from emulator.replicas.comm.protocol import Communicator
-from samba.distributed.bagua.algorithms.base import Algorithm, register_buckets
-from samba.distributed.bagua.host_moments import HostMoments
-from samba.distributed.bagua.trained_model import TrainedModel
+from samba.distributed.bagua.algorithms.base import (
+    Algorithm,
+    Moments,
+    TrainedModel,
+    register_buckets,
+)
 from samba.distributed.bagua.world import World, current_world
 from samba.errors import ArgumentError
 from samba.optim.qadam import QAdamOptimizer
@@ -76,8 +79,27 @@ class TorchTrainedModel(TrainedModel):
     def weight(self, name: str) -> Closures:
         return None, None
 
-    def moments(self, optimizer: QAdamOptimizer) -> HostMoments:
-        return HostMoments(optimizer, self.parameters)
+    def moments(self, optimizer: QAdamOptimizer) -> Moments:
+        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        missing = [name for name, p in self.parameters.items() if id(p) not in groups]
+        if missing:
+            raise ArgumentError(
+                where="QAdamAlgorithm",
+                found=f"parameters {missing} that the optimizer does not have",
+                wanted="all trained parameters in the QAdamOptimizer",
+            )
+
+        def moment(parameter: Any) -> torch.Tensor:
+            return optimizer.state_of(parameter)["exp_avg"]
+
+        def set_moment(parameter: Any, value: torch.Tensor) -> None:
+            optimizer.state_of(parameter)["exp_avg"] = value
+
+        return Moments(
+            warming=lambda: optimizer.steps_done < optimizer.warmup_steps,
+            closures=dict.fromkeys(self.parameters, (moment, set_moment)),
+            rate=lambda name: 1 - groups[id(self.parameters[name])]["betas"][0],
+        )
 
     def hook(self, model: nn.Module) -> None:
         """Have the algorithm called at the points of a training step.

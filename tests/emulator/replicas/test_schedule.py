@@ -155,8 +155,8 @@ def simulate(schedule: TaskGraph, duration: Callable[[int], float]) -> Timeline:
     Returns:
         Start and end of every task.
     """
-    tasks, mode = schedule.tasks, schedule.mode
-    chooser = Chooser(tasks, schedule.needs, mode)
+    tasks = schedule.tasks
+    chooser = Chooser(tasks, schedule.needs, schedule.mode)
     starts, ends = [0.0] * len(tasks), [0.0] * len(tasks)
     running: list[tuple[float, int]] = []
     busy = {True: False, False: False}
@@ -169,15 +169,10 @@ def simulate(schedule: TaskGraph, duration: Callable[[int], float]) -> Timeline:
 
     left = len(tasks)
     while left:
-        if mode is Mode.NORMAL:
-            index = chooser.next_serial()
-            if index is not None:
-                begin(index)
-        else:
-            if not busy[True] and (index := chooser.next_net()) is not None:
-                begin(index)
-            if not busy[False] and (index := chooser.next_device()) is not None:
-                begin(index)
+        if not busy[True] and (index := chooser.next_net()) is not None:
+            begin(index)
+        if not busy[False] and (index := chooser.next_device()) is not None:
+            begin(index)
         now, index = heapq.heappop(running)
         busy[tasks[index].net] = False
         chooser.finish(index)

@@ -24,7 +24,7 @@ from samba.compiler.arithmetic import Arithmetic, Bf16Cast, Preset
 from samba.compiler.build import build_program
 from samba.compiler.rounding import apply_arithmetic
 from samba.compiler.sections import CompileOptions
-from samba.distributed.bagua.algorithms.qadam import QAdamOptimizer
+from samba.distributed.bagua import QAdamOptimizer
 from tests.pef_schema.fuzz.seeds import FOLDER
 from tests.samba.graphs import compiled, set_up
 from tests.tracing import trace

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from samba.distributed.environment import detect, first_host
-from samba.distributed.threads import share_of_cores
+from samba.distributed.environment import detect, first_host, share_of_cores
 from samba.errors import ArgumentError
 
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}

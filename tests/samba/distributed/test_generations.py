@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 
 from emulator.replicas.comm.errors import DataParallelError
-from samba.distributed.generations import own_generation
-from samba.distributed.stores import PrefixStore, Store, TCPStore
+from samba.distributed.stores import PrefixStore, Store, TCPStore, own_generation
 
 
 def clients(count: int) -> list[Store]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import samba
 import samba.utils as utils
 from samba.errors import UnsupportedKeyword
-from samba.tensor.in_forward import traced_forward
+from samba.tensor.lazy_mode import traced_forward
 from samba.tracer.errors import TraceError, UnsupportedOps
 from tests.samba.refusals import line_of
 from tests.samba.worlds import close

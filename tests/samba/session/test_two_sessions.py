@@ -12,7 +12,7 @@ import samba
 from samba.errors import NotLoaded
 from samba.session import SambaSession
 from samba.support.tracing import tracing
-from samba.tensor.visible_memory import visible_memory
+from samba.tensor.device_memory import visible_memory
 
 
 @pytest.fixture

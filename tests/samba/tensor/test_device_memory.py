@@ -7,7 +7,7 @@ import torch
 
 import samba
 from samba.errors import ConversionError, NoGradient, NotTraced, SambaError, UnknownTensor
-from samba.tensor.visible_memory import hide_memory, show_memory
+from samba.tensor.device_memory import hide_memory, show_memory
 from tests.samba.fakes import FakeDevice
 
 

@@ -2,13 +2,16 @@
 
 from samba.distributed.bagua.algorithms.async_model_average import AsyncModelAverageAlgorithm
 from samba.distributed.bagua.algorithms.base import Algorithm
-from samba.distributed.bagua.algorithms.bytegrad import ByteGradAlgorithm
-from samba.distributed.bagua.algorithms.decentralized import DecentralizedAlgorithm
-from samba.distributed.bagua.algorithms.gradient_allreduce import GradientAllReduceAlgorithm
-from samba.distributed.bagua.algorithms.low_precision_decentralized import (
+from samba.distributed.bagua.algorithms.decentralized import (
+    DecentralizedAlgorithm,
     LowPrecisionDecentralizedAlgorithm,
 )
-from samba.distributed.bagua.algorithms.qadam import QAdamAlgorithm, QAdamOptimizer
+from samba.distributed.bagua.algorithms.gradients import (
+    ByteGradAlgorithm,
+    GradientAllReduceAlgorithm,
+    QAdamAlgorithm,
+)
+from samba.optim.qadam import QAdamOptimizer
 
 __all__ = [
     "Algorithm",

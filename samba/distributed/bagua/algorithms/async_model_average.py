@@ -10,11 +10,10 @@ import torch
 
 from emulator.replicas.comm.errors import DataParallelError
 from samba.distributed import job
-from samba.distributed.bagua.algorithms.base import gradients_of
+from samba.distributed.bagua.algorithms.base import TrainedModel, gradients_of
 from samba.distributed.bagua.algorithms.decentralized import WeightAlgorithm
 from samba.distributed.bagua.bucket import BaguaBucket
 from samba.distributed.bagua.operations import AsynchronousModelAverageOp, all_go_on
-from samba.distributed.bagua.trained_model import TrainedModel
 from samba.errors import ArgumentError
 from samba.tensor.bagua import (
     bagua_mark_communication_ready,

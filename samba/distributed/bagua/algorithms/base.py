@@ -1,21 +1,98 @@
-"""The base of algorithms: the points of a training step at which they are called."""
+"""The base of algorithms: what they see of a model, and the points of a step at which they act."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
 from samba.distributed.bagua.bucket import BaguaBucket
-from samba.distributed.bagua.trained_model import TrainedModel
+from samba.distributed.bagua.world import World
 from samba.distributed.settings import bucket_bytes
 from samba.errors import ArgumentError
-from samba.tensor.bagua import (
-    bagua_mark_communication_ready,
-    handle_of,
-    register,
-)
+from samba.optim.qadam import QAdamOptimizer
+from samba.tensor.bagua import handle_of, register
+from samba.tensor.bagua_handle import Closures, Getter, Setter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moments:
+    """First moments of Adam, as qadam asks for them.
+
+    Args:
+        warming: Tells whether the next step is one of the warm-up.
+        closures: Closures of the first moment of each parameter, by the parameter's name.
+        rate: Tells how far the moment of a parameter moves towards its gradient.
+    """
+
+    warming: Callable[[], bool]
+    closures: Mapping[str, tuple[Getter, Setter]]
+    rate: Callable[[str], float]
+
+
+class TrainedModel(ABC):
+    """A model that trains together with its replicas.
+
+    Parameters are the proxies of all its Bagua tensors. Where the effective ones live, in torch or
+    on a device, is what subclasses know.
+
+    Args:
+        parameters: The trained parameters by name, shared ones once.
+        optimizers: Its optimizers.
+        module_name: Name of the model, the same on all ranks.
+        world: The ranks.
+
+    Attributes:
+        buckets: Buckets in the order of communication.
+        backend: Who communicates them.
+        step: How many training steps have begun.
+    """
+
+    def __init__(
+        self,
+        *,
+        parameters: Mapping[str, torch.nn.Parameter],
+        optimizers: Sequence[torch.optim.Optimizer],
+        module_name: str,
+        world: World,
+    ) -> None:
+        self.parameters, self.optimizers = dict(parameters), list(optimizers)
+        self.module_name = module_name
+        self.rank, self.size = world.rank, world.size
+        self.backend = world.backend(module_name)
+        self.buckets: list[BaguaBucket] = []
+        self.step = 0
+
+    @abstractmethod
+    def gradient(self, name: str) -> Closures:
+        """Closures of a parameter's gradient, which exists when this returns.
+
+        Args:
+            name: Name of the parameter.
+        """
+
+    @abstractmethod
+    def weight(self, name: str) -> Closures:
+        """Closures of a parameter's values.
+
+        Args:
+            name: Name of the parameter.
+        """
+
+    @abstractmethod
+    def moments(self, optimizer: QAdamOptimizer) -> Moments:
+        """First moments of the parameters.
+
+        Args:
+            optimizer: Who changes them.
+
+        Raises:
+            ArgumentError: If it does not change all of them.
+        """
+
 
 _registry: dict[str, type[Algorithm]] = {}
 
@@ -24,9 +101,14 @@ class Algorithm:
     """A rule of what replicas communicate, and when. The base communicates nothing.
 
     A training loop calls the methods; ``trained`` is what it knows of the model.
+
+    Attributes:
+        name: What :meth:`init` knows it by.
+        aligned: Whether every rank has an equal part of each bucket, so that padding fills it up.
     """
 
     name: ClassVar[str] = ""
+    aligned: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -78,7 +160,11 @@ class Algorithm:
             tensors: What :meth:`init_tensors` returned.
             trained: The model.
         """
-        return fill_buckets(tensors, bucket_bytes())
+        return fill_buckets(tensors, self.bucket_limit(), trained.size if self.aligned else 1)
+
+    def bucket_limit(self) -> float:
+        """Bytes up to which tensors share a bucket; a larger tensor has one for itself."""
+        return bucket_bytes()
 
     def init_operations(self, bucket: BaguaBucket, trained: TrainedModel) -> None:
         """Append a bucket's operations.
@@ -110,16 +196,6 @@ class Algorithm:
 
     def stop(self, trained: TrainedModel) -> None:
         """Called when another algorithm takes over."""
-
-
-class GradientAlgorithm(Algorithm):
-    """Communicates each parameter's effective tensor when its gradient is there."""
-
-    def gradient_ready(self, parameter: torch.nn.Parameter, trained: TrainedModel) -> None:
-        bagua_mark_communication_ready(parameter)
-
-    def after_backward(self, trained: TrainedModel) -> None:
-        trained.backend.wait_pending_comm_ops()
 
 
 def register_buckets(algorithm: Algorithm, trained: TrainedModel) -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from emulator.replicas.comm import CollectiveTimeout
+from emulator.replicas.comm import CollectiveTimeout, DataParallelError
 from samba.distributed import bagua
 from samba.distributed.bagua.operations import shift_one_peer
 from samba.errors import ArgumentError
@@ -220,6 +220,32 @@ def test_a_tensor_that_is_not_marked_holds_up_what_follows():
         assert first.backend.wait_pending_comm_ops() == 2
 
     on_ranks(2, work)
+
+
+def test_the_values_of_a_tensor_are_waited_for_before_its_bucket_is_communicated():
+    log = []
+    tensors = [
+        bagua.ensure_bagua_tensor(
+            torch.zeros(2), f"t{i}", "waits", lambda t, i=i: (log.append(f"ask {i}"), t)[1]
+        )
+        for i in range(2)
+    ]
+    bucket = bagua.BaguaBucket(tensors, "both", flatten=False)
+    bucket.append_python_op(lambda name: log.append(f"run {name}"))
+    backend = bagua.get_backend("waits")
+    backend.register_ordered_buckets([bucket])
+    log.clear()
+    for tensor in tensors:
+        bagua.bagua_mark_communication_ready(tensor)
+    assert backend.wait_pending_comm_ops() == 1
+    assert log == ["ask 0", "ask 1", "run both"]
+
+
+def test_a_bucket_of_padding_alone_is_refused():
+    tensor = bagua.ensure_bagua_tensor(torch.zeros(2), "bagua_padding_tensor_mine", "hollow")
+    bucket = bagua.BaguaBucket([tensor], "nothing")
+    with pytest.raises(DataParallelError, match="bucket nothing is empty"):
+        bucket.backend.register_ordered_buckets([bucket])
 
 
 def test_names_and_memory_are_registered_once():
