@@ -142,12 +142,12 @@ _TAKES: Mapping[str, tuple[int, frozenset[torch.dtype]]] = {
 """Which argument holds indices, labels or a mask, and the types that it may have."""
 
 
-def refuse_arguments(graph: Graph, told: Deviations, *, inference: bool) -> None:
+def refuse_arguments(graph: Graph, deviations: Deviations, *, inference: bool) -> None:
     """Raise where eager torch would refuse the arguments of an operation.
 
     Args:
         graph: An exported functional graph, before it is decomposed.
-        told: What has been said about the model.
+        deviations: What has been said about the model.
         inference: Whether nobody wants gradients.
 
     Raises:
@@ -158,16 +158,16 @@ def refuse_arguments(graph: Graph, told: Deviations, *, inference: bool) -> None
     for node, packet in aten_calls(graph):
         _check(node, packet)
         if packet in _PRODUCTS:
-            _check_product(node, packet, told)
+            _check_product(node, packet, deviations)
         look = _LOOKS.get(packet)
         if look is not None and not (inference and packet in _BAGS):
-            look(node, told)
+            look(node, deviations)
 
 
 # -- types -----------------------------------------------------------------------------
 
 
-def _check_product(node: Node, packet: str, told: Deviations) -> None:
+def _check_product(node: Node, packet: str, deviations: Deviations) -> None:
     dtypes = set(_dtypes(node.args))
     floats = {dtype for dtype in dtypes if dtype.is_floating_point}
     if floats and dtypes - floats and not any(dtype.is_complex for dtype in dtypes):
@@ -176,9 +176,9 @@ def _check_product(node: Node, packet: str, told: Deviations) -> None:
         where = node_line(node, "forward()")
         name = packet.strip("_").removeprefix("native_").split("_legit")[0]
         if torch.float64 in floats:
-            told.tell("promoted-float64", float64_text(where, name))
+            deviations.tell("promoted-float64", float64_text(where, name))
         elif floats <= _FLOATS:
-            told.tell("promoted-types", promotion_text(where, name, floats))
+            deviations.tell("promoted-types", promotion_text(where, name, floats))
 
 
 def _taken_by_norm(node: Node) -> bool:
@@ -291,7 +291,7 @@ def _refused(node: Node, packet: str, dtypes: list[torch.dtype], wanted: str) ->
 _MASKS = frozenset({torch.bool, torch.uint8})
 
 
-def _look_at_masks(node: Node, told: Deviations) -> None:
+def _look_at_masks(node: Node, deviations: Deviations) -> None:
     """Refuse masks as indices whose sizes do not fit, and tell where that depends on data."""
     base = value_of(argument(node, 0))
     indices = [value_of(index) for index in argument(node, 1)]
@@ -301,7 +301,7 @@ def _look_at_masks(node: Node, told: Deviations) -> None:
     if masks:
         _refuse_sizes(node, base, indices)
     if masks and len(arguments_of(node.target)) > 2:
-        _refuse_values(node, base, indices, masks, told)
+        _refuse_values(node, base, indices, masks, deviations)
 
 
 def _refuse_sizes(node: Node, base: torch.Tensor, indices: list[Any]) -> None:
@@ -329,7 +329,7 @@ def _refuse_values(
     base: torch.Tensor,
     indices: list[Any],
     masks: list[torch.Tensor],
-    told: Deviations,
+    deviations: Deviations,
 ) -> None:
     """Values fit the entries that a mask sets."""
     values, accumulates = value_of(argument(node, 2)), argument(node, 3, False)
@@ -360,14 +360,14 @@ def _refuse_values(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
             f"indexing result: the mask {list(mask.shape)} sets fewer than {count} entries",
         )
-    told.tell(
+    deviations.tell(
         "unchecked-index",
         f"{node_line(node) or 'forward()'}: a mask takes {count} values. Where torch would raise "
         "because it sets another number of entries, results are wrong",
     )
 
 
-def _tell_source(node: Node, told: Deviations) -> None:
+def _tell_source(node: Node, deviations: Deviations) -> None:
     """Say that nobody counts whether ``masked_scatter`` has values for all entries of a mask."""
     source = value_of(argument(node, 2))
     if (
@@ -375,7 +375,7 @@ def _tell_source(node: Node, told: Deviations) -> None:
         and _known(source, node.meta["val"])
         and source.numel() < node.meta["val"].numel()
     ):
-        told.tell(
+        deviations.tell(
             "unchecked-index",
             f"{node_line(node) or 'forward()'}: a mask takes {source.numel()} values. Where torch "
             "would raise because it sets more entries, results are wrong",
@@ -399,10 +399,10 @@ def _mismatch(node: Node, reason: str) -> ShapeMismatch:
 # -- bags ------------------------------------------------------------------------------
 
 
-def _tell_frequencies(node: Node, told: Deviations) -> None:
+def _tell_frequencies(node: Node, deviations: Deviations) -> None:
     """Say once that gradients of a bag's rows are divided by other counts than torch's."""
     if argument(node, 3, False):
-        told.tell(
+        deviations.tell(
             "bag-frequencies",
             f"{node_line(node, 'forward()')}: embedding_bag(scale_grad_by_freq=True) divides "
             "each row's gradient by how often that row is read. Torch divides it by how often "
