@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from emulator.op_facts.facts import StatedFacts
+from emulator.op_facts.facts import Rule
 from emulator.ops._promote import cast, compared, elementwise, is_float, result_type
 from emulator.ops.registry import op
 
@@ -22,10 +22,12 @@ def _register(
     names: tuple[str, ...],
     overloads: tuple[str, ...],
     lower: Callable[..., jax.Array],
-    **facts: Unpack[StatedFacts],
+    *,
+    complex: bool = False,
+    ranges: Rule | None = None,
 ) -> None:
     full = [f"aten.{name}.{overload}" for name in names for overload in overloads]
-    op(*full, cheap=True, differentiable=False, **facts)(lower)
+    op(*full, cheap=True, differentiable=False, complex=complex, ranges=ranges)(lower)
 
 
 def _comparison(fn: Callable[..., jax.Array]) -> Callable[..., jax.Array]:

@@ -358,8 +358,8 @@ def _register_cell(name: str, cell: Cell, flops: int) -> None:
         b_ih: jax.Array | None = None,
         b_hh: jax.Array | None = None,
     ) -> jax.Array | State:
-        new = _one_step(cell, x, _states(hx), w_ih, w_hh, b_ih, b_hh)
-        return new if len(new) > 1 else new[0]
+        h, *rest = _one_step(cell, x, _states(hx), w_ih, w_hh, b_ih, b_hh)
+        return (h, *rest) if rest else h
 
 
 _register_cell("aten.lstm_cell.default", _lstm, 30)
