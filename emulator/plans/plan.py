@@ -31,8 +31,7 @@ from emulator.plans.linked.parts import parts_of
 from emulator.plans.steps import StepKey, failures_of_plan
 from emulator.plans.traced import check_traced_sizes
 from emulator.plans.xla_options import xla_options
-from emulator.product_precision import full_products
-from emulator.wide_types import wide_types
+from emulator.trace_settings import full_products, wide_types
 from pef_schema.program import Program, SectionKind
 
 _UNWATCHED: Watched = MappingProxyType({})

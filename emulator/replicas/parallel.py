@@ -25,7 +25,7 @@ from emulator.replicas.comm.protocol import Communicator, ReduceOp, mean_divisor
 from emulator.replicas.comm.worker import CommThread, Work
 from emulator.replicas.schedule import Mode, TaskGraph, execute, prepare
 from emulator.replicas.tasks import MOVABLE, device_task, divide, reduction, settles
-from emulator.wide_types import wide_types
+from emulator.trace_settings import wide_types
 from pef_schema.program import SectionKind
 
 

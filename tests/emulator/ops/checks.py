@@ -13,7 +13,7 @@ import torch
 from emulator.dtypes import FROM_NUMPY
 from emulator.lowering.section import turned
 from emulator.ops.registry import OpSpec, load_ops
-from emulator.product_precision import full_products
+from emulator.trace_settings import full_products
 from pef_schema.program import DType
 from samba.comparison.judge import DEFAULT_TOL, Tol
 from samba.tracer.traced import carries_gradient

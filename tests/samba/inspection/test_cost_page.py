@@ -12,8 +12,7 @@ import pytest
 
 from emulator.costs.machine_file import parsed_machine
 from pef_schema import read_pef
-from samba.inspection.estimate import as_dict, estimate
-from samba.inspection.estimate_command import _parser, run
+from samba.inspection.estimate import _parser, as_dict, estimate, run
 from tests.pages import page
 from tests.processes import finished
 
