@@ -12,7 +12,7 @@ from emulator.forks import refuse_in_child
 from emulator.mesh.chips import Chips
 from pef_schema.program import Graph, Program
 from samba.compiler.arithmetic import check_arithmetic, compiled_arithmetic, wanted_arithmetic
-from samba.compiler.kept_state import with_kept_state
+from samba.compiler.gradient_flow import with_kept_state
 from samba.compiler.optimizers import as_optimizers
 from samba.compiler.rounding import apply_arithmetic
 from samba.distributed.replicas import replicas_of
