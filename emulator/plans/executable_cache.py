@@ -237,8 +237,6 @@ def _processor() -> str:
     return "\n".join((platform.machine(), platform.processor(), *known))
 
 
-_LOG = logging.getLogger(__name__)
-
 _MAGIC = b"sambaflow-emulator executable 1\n"
 _DIGEST = hashlib.sha256().digest_size
 _SUFFIX = ".exe"
